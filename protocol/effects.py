@@ -1,0 +1,62 @@
+"""What a state machine wants done. Machines return effects; thin drivers perform them.
+
+Effects that belong to one machine only (compute tasks of the pipeline, say) live beside it; these
+are the ones every machine uses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from protocol.ids import PeerId
+from protocol.wire.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message that carries no payload."""
+
+    peer: PeerId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class SendSigned:
+    """Sign ``body`` (canonical bytes of a typed struct) with our identity and send it."""
+
+    peer: PeerId
+    kind: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Sign ``body`` as our record (kind, key) and spread it to the swarm; replaces an older one."""
+
+    kind: str
+    key: str
+    seq: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Penalise:
+    """Add ``points`` to a peer's score for breaking a rule."""
+
+    peer: PeerId
+    reason: str
+    points: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """Tell the user why something happened (or did not), in words; ``data`` for machines."""
+
+    topic: Literal["membership", "matching", "pipeline", "round", "transfer", "swarm"]
+    words: str
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    data: dict[str, object] = field(default_factory=dict)
+
+
+Effect = Send | SendSigned | Publish | Penalise | Explain

@@ -1,0 +1,101 @@
+"""Names of things: peers, swarms, stages, steps, microbatches.
+
+Pure functions only. A peer id is the libp2p identity of an Ed25519 key: it *contains* the key, so a
+signature can be checked by anyone who knows the peer id and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NewType
+
+PeerId = NewType("PeerId", str)
+"""Base58 text of the libp2p identity multihash of an Ed25519 public key (``12D3KooW...``)."""
+
+SwarmId = NewType("SwarmId", str)
+"""Hex of the BLAKE2b-256 of the canonical manifest (64 characters)."""
+
+Stage = NewType("Stage", int)
+Step = NewType("Step", int)
+Microbatch = NewType("Microbatch", int)
+
+_ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_DIGITS = {character: value for value, character in enumerate(_ALPHABET)}
+# identity multihash (0x00), length 36, protobuf: field 1 = key type 1 (Ed25519), field 2 = 32 bytes
+_ED25519_PREFIX = bytes([0x00, 0x24, 0x08, 0x01, 0x12, 0x20])
+_PEER_ID_BYTES = len(_ED25519_PREFIX) + 32
+MAX_PEER_ID_TEXT = 64
+"""An Ed25519 peer id has 52 characters; anything longer than this is not decoded at all."""
+
+
+def base58_encode(data: bytes) -> str:
+    """Encode bytes in Bitcoin's base58 alphabet."""
+    number = int.from_bytes(data, "big")
+    text = ""
+    while number:
+        number, digit = divmod(number, 58)
+        text = _ALPHABET[digit] + text
+    leading_zeros = len(data) - len(data.lstrip(b"\0"))
+    return "1" * leading_zeros + text
+
+
+def base58_decode(text: str) -> bytes:
+    """Decode base58.
+
+    Raises:
+        ValueError: a character outside the alphabet, or more than ``MAX_PEER_ID_TEXT`` of them.
+    """
+    if len(text) > MAX_PEER_ID_TEXT:
+        raise ValueError("base58 text is too long")
+    number = 0
+    for character in text:
+        if character not in _DIGITS:
+            raise ValueError(f"not a base58 character: {character!r}")
+        number = number * 58 + _DIGITS[character]
+    leading_zeros = len(text) - len(text.lstrip("1"))
+    return b"\0" * leading_zeros + number.to_bytes((number.bit_length() + 7) // 8, "big")
+
+
+def peer_id_from_key(public_key: bytes) -> PeerId:
+    """Return the libp2p peer id of a raw Ed25519 public key (32 bytes)."""
+    if len(public_key) != 32:
+        raise ValueError("an Ed25519 public key has 32 bytes")
+    return PeerId(base58_encode(_ED25519_PREFIX + public_key))
+
+
+def key_from_peer_id(peer: str) -> bytes:
+    """Return the raw Ed25519 public key (32 bytes) that a peer id contains.
+
+    Raises:
+        ValueError: not the identity of an Ed25519 key.
+    """
+    raw = base58_decode(peer)
+    if len(raw) != _PEER_ID_BYTES or not raw.startswith(_ED25519_PREFIX):
+        raise ValueError(f"not an Ed25519 peer id: {peer[:MAX_PEER_ID_TEXT]!r}")
+    return raw[len(_ED25519_PREFIX) :]
+
+
+def parse_peer_id(text: str) -> PeerId:
+    """Check that ``text`` is an Ed25519 peer id in its canonical spelling and return it.
+
+    Raises:
+        ValueError: it is not.
+    """
+    canonical = peer_id_from_key(key_from_peer_id(text))
+    if canonical != text:
+        raise ValueError("peer id is not in canonical form")
+    return canonical
+
+
+def rank(*parts: object) -> bytes:
+    """Return the BLAKE2b-128 that orders peers for a role (stewards, leaders, ties).
+
+    Every peer computes the same rank from the same parts, so roles need no election.
+    """
+    text = "\x1f".join(str(part) for part in parts)
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def short(peer: str) -> str:
+    """Return the last six characters of a peer id: enough to tell peers apart in a log line."""
+    return peer[-6:]

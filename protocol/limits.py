@@ -1,0 +1,33 @@
+"""Every bound on what a peer may send, with its reason. Nothing is allocated before these hold."""
+
+from __future__ import annotations
+
+MAX_HEADER_BYTES = 64 * 1024
+"""A frame's header: the largest is a plan of 32 members with two bitmaps of 4096 ids each."""
+
+MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
+"""A frame's payload: a boundary tensor of 16 Mi elements in fp32; S8 carries four times as many."""
+
+MAX_CONTROL_PAYLOAD_BYTES = 0
+"""Messages of the control lane carry no payload: tensors must not delay them."""
+
+CHUNK_BYTES = 2 * 1024 * 1024
+"""State transfer: one verified chunk (DESIGN.md section 7)."""
+
+MAX_CHUNKS = 1500
+"""Chunk digests of one blob fit a header (1500 x 32 bytes); larger state is split into parts."""
+
+MAX_STAGES = 256
+MAX_MICROBATCHES_PER_STEP = 4096
+MAX_REPLICAS_IN_ROUND = 32
+MAX_ADDRESSES = 8
+MAX_ADDRESS_CHARS = 256
+MAX_NAME_CHARS = 64
+MAX_REASON_CHARS = 256
+MAX_SEATS = 4
+MAX_RECORDS_PER_MESSAGE = 64
+MAX_DIGEST_ENTRIES = 512
+MAX_ENVELOPE_BODY_BYTES = 16 * 1024
+MAX_STEP = 2**40
+MAX_CLOCK_SKEW_S = 120.0
+MAX_ADVERT_TTL_S = 600.0

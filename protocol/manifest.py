@@ -1,0 +1,179 @@
+"""The manifest: the signed, immutable, purely declarative description of a run.
+
+Its BLAKE2b-256 over the canonical encoding is the swarm's id, so two peers that agree on the id
+agree on every number below. It names architectures of the zoo; it never carries code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from protocol import limits
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId, SwarmId
+
+Size = Annotated[int, Meta(ge=1, le=2**20)]
+Codec = Literal["s8", "bf16", "fp32"]
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Positive = Annotated[float, Meta(gt=0, le=1e30)]
+NonNegative = Annotated[float, Meta(ge=0, le=1e30)]
+Fraction = Annotated[float, Meta(ge=0, lt=1)]
+
+
+class Model(Struct, frozen=True, forbid_unknown_fields=True):
+    """Shape of the model, for the architectures of the zoo."""
+
+    architecture: Literal["gpt", "llama"]
+    layers: Annotated[int, Meta(ge=1, le=1024)]
+    width: Size
+    heads: Size
+    kv_heads: Size
+    ffn_width: Size
+    context: Size
+    vocab: Size
+    rope_theta: Positive = 10_000.0
+
+
+class StageCost(Struct, frozen=True, forbid_unknown_fields=True):
+    """What one stage costs, measured by the founder; the units matching reckons in."""
+
+    layers: Annotated[int, Meta(ge=0, le=1024)]
+    flops: NonNegative
+    """Forward and backward of one microbatch, floating point operations."""
+    parameters: Annotated[int, Meta(ge=1, le=2**40)]
+    uplink_bytes: NonNegative
+    """Bytes a replica of this stage sends per microbatch (boundaries both ways)."""
+    downlink_bytes: NonNegative
+    memory_bytes: NonNegative
+    """Memory of a replica at the manifest's microbatch size."""
+
+
+class Optimizer(Struct, frozen=True, forbid_unknown_fields=True):
+    """AdamW with linear warm-up and cosine decay; clip is that of the whole model."""
+
+    lr: Positive = 1e-3
+    min_lr: NonNegative = 1e-4
+    warmup_steps: Annotated[int, Meta(ge=0, le=limits.MAX_STEP)] = 100
+    decay_steps: Annotated[int, Meta(ge=1, le=limits.MAX_STEP)] = 2000
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.99
+    eps: Positive = 1e-8
+    weight_decay: NonNegative = 0.1
+    clip: NonNegative = 1.0
+
+
+class Data(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where samples come from; any peer whose bytes have the digest can serve them."""
+
+    source: Literal["stdlib", "text", "jsonl"]
+    name: Annotated[str, Meta(max_length=limits.MAX_NAME_CHARS)]
+    size_bytes: Annotated[int, Meta(ge=2, le=2**40)]
+    digest: Digest
+
+
+class Policy(Struct, frozen=True, forbid_unknown_fields=True):
+    """How the swarm looks after itself."""
+
+    redundancy: Annotated[int, Meta(ge=1, le=16)] = 2
+    """Replicas every stage should have (r of the matching)."""
+    checkpoint_every: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
+    """Steps between asynchronous checkpoints of every replica."""
+    private: bool = False
+
+
+class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
+    """One run. All units are in the field names; stages are in pipeline order."""
+
+    protocol: Literal[1]
+    name: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_CHARS)]
+    founder: PeerId
+    created: Annotated[int, Meta(ge=0, le=2**40)]
+    """Unix seconds; also makes two swarms with the same settings different."""
+    seed: Annotated[int, Meta(ge=0, le=2**62)]
+    model: Model
+    stages: Annotated[tuple[StageCost, ...], Meta(min_length=1, max_length=limits.MAX_STAGES)]
+    sequences_per_microbatch: Annotated[int, Meta(ge=1, le=4096)]
+    microbatches_per_step: Annotated[int, Meta(ge=1, le=limits.MAX_MICROBATCHES_PER_STEP)]
+    steps: Annotated[int, Meta(ge=1, le=limits.MAX_STEP)]
+    optimizer: Optimizer
+    data: Data
+    boundary_codec: Codec = "s8"
+    averaging_codec: Codec = "s8"
+    policy: Policy = Policy()
+
+    @property
+    def stage_count(self) -> int:
+        """Number of stages S."""
+        return len(self.stages)
+
+    @property
+    def layers_per_stage(self) -> tuple[int, ...]:
+        """Transformer layers of each stage, in pipeline order."""
+        return tuple(stage.layers for stage in self.stages)
+
+    @property
+    def tokens_per_microbatch(self) -> int:
+        """Predicted tokens in one microbatch: B x T."""
+        return self.sequences_per_microbatch * self.model.context
+
+    def microbatch_ids(self, step: int) -> range:
+        """Return the microbatch ids that step ``step`` consists of."""
+        first = step * self.microbatches_per_step
+        return range(first, first + self.microbatches_per_step)
+
+
+_encoder = msgspec.json.Encoder(order="sorted")
+_decoder = msgspec.json.Decoder(Manifest)
+MAX_MANIFEST_BYTES = 48 * 1024
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return the canonical encoding (JSON, sorted keys, no spaces): the bytes that are signed."""
+    return _encoder.encode(manifest)
+
+
+def swarm_id(encoded: bytes) -> SwarmId:
+    """Return the id of the swarm that a canonically encoded manifest describes."""
+    return SwarmId(hashlib.blake2b(encoded, digest_size=32).hexdigest())
+
+
+def decode_manifest(encoded: bytes) -> Manifest:
+    """Parse and check a canonically encoded manifest.
+
+    Raises:
+        RemoteProtocolError: too long, malformed, not canonical, or inconsistent in itself.
+    """
+    if len(encoded) > MAX_MANIFEST_BYTES:
+        raise RemoteProtocolError("manifest-too-long", f"{len(encoded)} bytes")
+    try:
+        manifest = _decoder.decode(encoded)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        raise RemoteProtocolError("manifest-malformed", str(error)) from error
+    if encode_manifest(manifest) != encoded:
+        raise RemoteProtocolError("manifest-not-canonical")
+    problem = inconsistency(manifest)
+    if problem:
+        raise RemoteProtocolError("manifest-inconsistent", problem)
+    return manifest
+
+
+def inconsistency(manifest: Manifest) -> str | None:
+    """Say in words what contradicts itself in a manifest, or None."""
+    model = manifest.model
+    checks = (
+        (sum(manifest.layers_per_stage) == model.layers, "stages do not add up to the layers"),
+        (model.width % model.heads == 0, "width is not a multiple of heads"),
+        (model.heads % model.kv_heads == 0, "heads is not a multiple of kv_heads"),
+        (manifest.data.size_bytes > model.context + 1, "the data is shorter than one sample"),
+        (manifest.optimizer.min_lr <= manifest.optimizer.lr, "min_lr is above lr"),
+        (
+            manifest.sequences_per_microbatch * model.context * model.width * 4
+            <= limits.MAX_PAYLOAD_BYTES - limits.CHUNK_BYTES,
+            "a microbatch's boundary tensor is larger than a frame: use smaller microbatches",
+        ),
+    )
+    return next((words for holds, words in checks if not holds), None)

@@ -1,0 +1,382 @@
+"""Every message that crosses between two peers, typed and bounded.
+
+A message is the header of a frame (framing.py); tensors and chunks follow it as the frame's
+payload. Parsing checks lengths and ranges, so state machines only ever see values within them.
+What a message *means* is in the module of the machine that receives it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from protocol import limits
+from protocol.errors import RemoteProtocolError
+
+PeerText = Annotated[str, Meta(min_length=1, max_length=64)]
+SwarmText = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+StageIndex = Annotated[int, Meta(ge=0, lt=limits.MAX_STAGES)]
+StepIndex = Annotated[int, Meta(ge=0, le=limits.MAX_STEP)]
+MicrobatchId = Annotated[int, Meta(ge=0, le=limits.MAX_STEP * 4096)]
+Attempt = Annotated[int, Meta(ge=0, lt=2**31)]
+Count = Annotated[int, Meta(ge=0, lt=2**48)]
+Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
+NonNegative = Annotated[float, Meta(ge=0, le=1e30)]
+Hash32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Reason = Annotated[str, Meta(max_length=limits.MAX_REASON_CHARS)]
+Bitmap = Annotated[bytes, Meta(max_length=limits.MAX_MICROBATCHES_PER_STEP // 8)]
+"""Bit i (little-endian within bytes) stands for microbatch t*M + i of the step."""
+
+
+class Wire(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
+    """Base of every message; ``array_like`` keeps headers small and field order is the format."""
+
+
+class Envelope(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A body with the signature of its author: what can be relayed by anyone."""
+
+    signer: PeerText
+    kind: Annotated[str, Meta(min_length=1, max_length=32)]
+    body: Annotated[bytes, Meta(max_length=limits.MAX_ENVELOPE_BODY_BYTES)]
+    signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
+
+
+# --- the link -------------------------------------------------------------------------------
+
+
+class Hello(Wire, frozen=True):
+    """First message on a link: which protocol, which swarm. Anything else first is refused."""
+
+    protocol: Annotated[int, Meta(ge=1, le=65535)]
+    swarm: SwarmText | None
+    """None: a newcomer that asks for the manifest."""
+    client: Annotated[str, Meta(max_length=limits.MAX_NAME_CHARS)]
+    admission: Annotated[bytes, Meta(max_length=32)] = b""
+    """Proof of a private swarm's secret, bound to both peer ids."""
+
+
+class Ping(Wire, frozen=True):
+    nonce: Annotated[int, Meta(ge=0, le=2**62)]
+
+
+class Pong(Wire, frozen=True):
+    nonce: Annotated[int, Meta(ge=0, le=2**62)]
+
+
+class Goodbye(Wire, frozen=True):
+    """The sender leaves or refuses the link; nothing it held will be finished."""
+
+    reason: Reason
+
+
+class ManifestRequest(Wire, frozen=True):
+    pass
+
+
+class ManifestReply(Wire, frozen=True):
+    manifest: Annotated[bytes, Meta(max_length=48 * 1024)]
+    signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
+
+
+# --- membership -----------------------------------------------------------------------------
+
+
+class DigestEntry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    kind: Annotated[str, Meta(min_length=1, max_length=32)]
+    key: Annotated[str, Meta(max_length=96)]
+    seq: Count
+
+
+class RecordDigest(Wire, frozen=True):
+    """Anti-entropy: what the sender has. ``want_reply`` asks the receiver for its own digest."""
+
+    entries: Annotated[list[DigestEntry], Meta(max_length=limits.MAX_DIGEST_ENTRIES)]
+    want_reply: bool
+
+
+class Records(Wire, frozen=True):
+    """Signed records the receiver lacked or had older."""
+
+    records: Annotated[list[Envelope], Meta(max_length=limits.MAX_RECORDS_PER_MESSAGE)]
+
+
+class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a replica says of one stage it holds."""
+
+    stage: StageIndex
+    version: StepIndex
+    state: Literal["fetching", "serving"]
+    attempt: Attempt
+    """Attempt of the round whose commit made this version."""
+    digest: Annotated[bytes, Meta(max_length=32)]
+    """Digest of the reduced gradient that made this version (empty at version 0)."""
+    queue: Annotated[int, Meta(ge=0, le=65535)]
+    rate: NonNegative
+    """Microbatches per second it measured of itself."""
+
+
+class Heartbeat(Wire, frozen=True):
+    """Every second between neighbours, and at once when a seat's version or state changes."""
+
+    seq: Count
+    seats: Annotated[list[SeatStatus], Meta(max_length=limits.MAX_SEATS)]
+
+
+class Signed(Wire, frozen=True):
+    """A signed message of the matching, sent directly (PROPOSE, HOLD, ...)."""
+
+    envelope: Envelope
+
+
+# --- pipeline -------------------------------------------------------------------------------
+
+
+class LeaseRequest(Wire, frozen=True):
+    """A stage-0 replica asks the step's leader for microbatches."""
+
+    step: StepIndex
+    want: Annotated[int, Meta(ge=1, le=1024)]
+
+
+class Lease(Wire, frozen=True):
+    step: StepIndex
+    ids: Annotated[list[MicrobatchId], Meta(max_length=1024)]
+
+
+class Forward(Wire, frozen=True):
+    """Boundary activation into ``stage``. Payload: ``tokens_bytes`` of tokens, then the tensor."""
+
+    stage: StageIndex
+    step: StepIndex
+    microbatch: MicrobatchId
+    attempt: Attempt
+    tokens_bytes: Annotated[int, Meta(ge=0, le=limits.MAX_PAYLOAD_BYTES)]
+
+
+class Backward(Wire, frozen=True):
+    """Gradient of the boundary, back into ``stage`` (the one that sent the activation)."""
+
+    stage: StageIndex
+    step: StepIndex
+    microbatch: MicrobatchId
+    attempt: Attempt
+
+
+Verdict = Literal["accepted", "busy", "stale", "known"]
+
+
+class Receipt(Wire, frozen=True):
+    """Answer to a Forward. ``busy``: try another, no penalty. ``stale``: wrong version."""
+
+    stage: StageIndex
+    step: StepIndex
+    microbatch: MicrobatchId
+    attempt: Attempt
+    verdict: Verdict
+    queue: Annotated[int, Meta(ge=0, le=65535)]
+
+
+# --- rounds ---------------------------------------------------------------------------------
+
+
+class LedgerReport(Wire, frozen=True):
+    """A replica's ledger, to the leader of the round; ``seq`` orders reports of one replica."""
+
+    stage: StageIndex
+    step: StepIndex
+    seq: Count
+    done: Bitmap
+    in_flight: Bitmap
+    loss_sum: Finite
+    """Sum of token losses over ``done`` (last stage only, else 0)."""
+    promised: Attempt
+    """Highest attempt of this round that the replica has answered."""
+
+
+class PlanMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    peer: PeerText
+    counted: Bitmap
+    """Ids this member contributes."""
+    dropped: Bitmap
+    """Ids in its ledger that another member contributes: it subtracts them first."""
+
+
+class Plan(Wire, frozen=True):
+    """The leader's plan of one attempt to close a step. Shard i belongs to member i."""
+
+    stage: StageIndex
+    step: StepIndex
+    attempt: Attempt
+    members: Annotated[
+        list[PlanMember], Meta(min_length=1, max_length=limits.MAX_REPLICAS_IN_ROUND)
+    ]
+    bounds: Annotated[list[Count], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND + 1)]
+    """Offsets into the flat gradient, len(members) + 1 of them, rising from 0."""
+    observers: Annotated[list[PeerText], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
+    """Joining peers: they get the broadcast, contribute nothing and are not waited for."""
+
+
+class Shard(Wire, frozen=True):
+    """A member's contribution to one shard, to its owner. Payload: the encoded tensor."""
+
+    stage: StageIndex
+    step: StepIndex
+    attempt: Attempt
+    shard: Annotated[int, Meta(ge=0, lt=limits.MAX_REPLICAS_IN_ROUND)]
+
+
+class Reduced(Wire, frozen=True):
+    """The owner's broadcast of a summed shard: the bytes that everyone applies."""
+
+    stage: StageIndex
+    step: StepIndex
+    attempt: Attempt
+    shard: Annotated[int, Meta(ge=0, lt=limits.MAX_REPLICAS_IN_ROUND)]
+    sq_norm: NonNegative
+
+
+class Ready(Wire, frozen=True):
+    """The member holds every reduced shard; ``digest`` covers them all."""
+
+    stage: StageIndex
+    step: StepIndex
+    attempt: Attempt
+    digest: Hash32
+
+
+class Commit(Wire, frozen=True):
+    """The leader's word that the round is closed: everyone applies."""
+
+    stage: StageIndex
+    step: StepIndex
+    attempt: Attempt
+    digest: Hash32
+    loss_sum: Finite
+
+
+# --- joining a stage and transfer of state --------------------------------------------------
+
+
+class JoinStage(Wire, frozen=True):
+    """A newcomer asks the leader to observe the rounds of ``stage`` from its current version."""
+
+    stage: StageIndex
+
+
+class Admit(Wire, frozen=True):
+    """The leader tells the replicas (snapshot now) and the newcomer that it observes from here."""
+
+    stage: StageIndex
+    version: StepIndex
+    joiner: PeerText
+
+
+class BlobOffer(Wire, frozen=True):
+    """A donor has this blob; equal digests from two donors allow striping."""
+
+    kind: Literal["state", "data"]
+    stage: StageIndex
+    version: StepIndex
+    size_bytes: Count
+    digests: Annotated[list[Hash32], Meta(max_length=limits.MAX_CHUNKS)]
+
+
+class BlobQuery(Wire, frozen=True):
+    """Ask for an offer. ``version`` None: the newest one held."""
+
+    kind: Literal["state", "data"]
+    stage: StageIndex
+    version: StepIndex | None
+
+
+class NoBlob(Wire, frozen=True):
+    kind: Literal["state", "data"]
+    stage: StageIndex
+    version: StepIndex | None
+    reason: Reason
+
+
+class ChunkRequest(Wire, frozen=True):
+    kind: Literal["state", "data"]
+    stage: StageIndex
+    version: StepIndex
+    index: Annotated[int, Meta(ge=0, lt=limits.MAX_CHUNKS)]
+
+
+class Chunk(Wire, frozen=True):
+    """Payload: the chunk's bytes, which must hash to the digest of the offer."""
+
+    kind: Literal["state", "data"]
+    stage: StageIndex
+    version: StepIndex
+    index: Annotated[int, Meta(ge=0, lt=limits.MAX_CHUNKS)]
+
+
+Control = (
+    Hello
+    | Ping
+    | Pong
+    | Goodbye
+    | ManifestRequest
+    | ManifestReply
+    | RecordDigest
+    | Records
+    | Heartbeat
+    | Signed
+    | LeaseRequest
+    | Lease
+    | Receipt
+    | LedgerReport
+    | Plan
+    | Ready
+    | Commit
+    | JoinStage
+    | Admit
+    | BlobOffer
+    | BlobQuery
+    | NoBlob
+    | ChunkRequest
+)
+Bulk = Forward | Backward | Shard | Reduced | Chunk
+Message = Control | Bulk
+
+BULK_TYPES: tuple[type[Wire], ...] = (Forward, Backward, Shard, Reduced, Chunk)
+"""The messages that carry a payload; they travel in their own lane, so they delay no other."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+
+def encode_message(message: Message) -> bytes:
+    """Return the header bytes of a message."""
+    return _encoder.encode(message)
+
+
+def decode_message(header: bytes) -> Message:
+    """Parse a header.
+
+    Raises:
+        RemoteProtocolError: malformed, unknown type, or a field out of its range.
+    """
+    if len(header) > limits.MAX_HEADER_BYTES:
+        raise RemoteProtocolError("header-too-long", f"{len(header)} bytes", penalty=50)
+    try:
+        return _decoder.decode(header)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as e:
+        raise RemoteProtocolError("message-malformed", str(e), penalty=20) from e
+
+
+def lane(message: Message) -> Literal["control", "bulk"]:
+    """Return the lane a message travels in."""
+    return "bulk" if isinstance(message, BULK_TYPES) else "control"
+
+
+def payload_limit(message: Message) -> int:
+    """Return the most payload bytes that may follow this message."""
+    if isinstance(message, Chunk):
+        return limits.CHUNK_BYTES
+    if isinstance(message, BULK_TYPES):
+        return limits.MAX_PAYLOAD_BYTES
+    return limits.MAX_CONTROL_PAYLOAD_BYTES
