@@ -1,0 +1,138 @@
+"""The calling side of the control socket: a small synchronous client for commands and interfaces.
+
+Holds one connection. Every wait has a deadline, every answer is bounded and typed.
+"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import msgspec
+
+from client.control import rpc
+from client.control.methods import EventBatch, Greeting, Stopping
+from client.control.snapshot import Snapshot
+from client.control.sockets import live_sockets
+
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+Answer = TypeVar("Answer")
+
+
+class ControlError(Exception):
+    """The node refused, answered nonsense, or did not answer in time."""
+
+
+class NotRunning(ControlError):
+    """No node listens where one was looked for."""
+
+
+class _ErrorBody(msgspec.Struct):
+    code: int
+    message: str
+
+
+class _Reply(msgspec.Struct):
+    id: int | str | None = None
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    error: _ErrorBody | None = None
+
+
+class ControlClient:
+    """One connection to one node; use it as a context manager.
+
+    Raises:
+        NotRunning: nobody listens on ``path``.
+        ControlError: the node speaks another version, or does not answer within ``timeout_s``.
+    """
+
+    def __init__(self, path: Path, timeout_s: float = 5.0) -> None:
+        self._path = path
+        self._next_id = 1
+        self._buffer = bytearray()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(timeout_s)
+        try:
+            self._socket.connect(str(path))
+            self.greeting = self.call("hello", Greeting, version=rpc.API_VERSION)
+        except OSError as error:
+            self.close()
+            raise NotRunning(f"no node listens on {path}") from error
+        except ControlError:
+            self.close()
+            raise
+
+    def __enter__(self) -> ControlClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; the node goes on."""
+        self._socket.close()
+
+    def status(self) -> Snapshot:
+        """Return what the node is doing now."""
+        return self.call("status", Snapshot)
+
+    def events(self, since: int = 0) -> EventBatch:
+        """Return events after number ``since``, oldest first, in bounded batches."""
+        return self.call("events", EventBatch, since=since)
+
+    def stop(self) -> None:
+        """Ask the node to hand off, checkpoint and exit; returns before it has."""
+        self.call("stop", Stopping)
+
+    def call(self, method: str, kind: type[Answer], **params: Any) -> Answer:
+        """Call a method and return its typed result.
+
+        Raises:
+            ControlError: an error answer, a malformed answer, or none in time.
+        """
+        request_id, self._next_id = self._next_id, self._next_id + 1
+        try:
+            self._socket.sendall(rpc.encode_request(method, params, request_id))
+            reply = msgspec.json.decode(self._read_line(), type=_Reply)
+            if reply.error is not None:
+                raise ControlError(reply.error.message)
+            if reply.id != request_id:
+                raise ControlError("the node answered another question")
+            return msgspec.json.decode(reply.result, type=kind)
+        except TimeoutError as error:
+            raise ControlError(f"the node at {self._path} does not answer") from error
+        except OSError as error:
+            raise NotRunning(f"the node at {self._path} is gone") from error
+        except msgspec.MsgspecError as error:
+            raise ControlError(f"the node's answer is malformed: {error}") from error
+
+    def _read_line(self) -> bytes:
+        while b"\n" not in self._buffer:
+            chunk = self._socket.recv(65536)
+            if not chunk:
+                raise NotRunning(f"the node at {self._path} is gone")
+            self._buffer += chunk
+            if len(self._buffer) > MAX_ANSWER_BYTES:
+                raise ControlError("the node's answer is too long")
+        line, _, rest = bytes(self._buffer).partition(b"\n")
+        self._buffer[:] = rest
+        return line
+
+
+def running_nodes(folder: Path) -> list[tuple[Path, Greeting]]:
+    """Return the sockets of nodes that answer, with what they say of themselves."""
+    found = []
+    for path in live_sockets(folder):
+        try:
+            with ControlClient(path, timeout_s=2.0) as client:
+                found.append((path, client.greeting))
+        except ControlError:
+            continue  # it stopped meanwhile, or is another version's
+    return found

@@ -1,0 +1,129 @@
+"""The methods of the control interface: what a local program may ask a node.
+
+Pure dispatch: a request goes in, a result comes out, the ``Provider`` does the rest. No method
+blocks, none returns more than a bounded answer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Annotated, Protocol
+
+from msgspec import Meta, Struct
+
+from client.control import rpc
+from client.control.snapshot import EventView, Snapshot
+
+MAX_EVENTS_PER_ANSWER = 500
+
+
+class Provider(Protocol):
+    """What the node lends to the control server. Called in the node's own thread: be quick."""
+
+    def snapshot(self) -> Snapshot:
+        """Describe the node now."""
+
+    def events(self, since: int) -> list[EventView]:
+        """Return the remembered events whose ``seq`` is above ``since``, oldest first."""
+
+    def stop(self) -> None:
+        """Begin an orderly stop and return at once."""
+
+
+class Greeting(Struct, frozen=True):
+    """Answer to ``hello``."""
+
+    version: int
+    client: str
+    peer: str
+    swarm: str
+    swarm_name: str
+    pid: int
+
+
+class EventBatch(Struct, frozen=True):
+    """Answer to ``events``; ask again with ``since=last``."""
+
+    events: list[EventView]
+    last: int
+
+
+class Stopping(Struct, frozen=True):
+    """Answer to ``stop``."""
+
+    stopping: bool = True
+
+
+class _HelloParams(Struct, frozen=True, forbid_unknown_fields=True):
+    version: int
+
+
+class _EventsParams(Struct, frozen=True, forbid_unknown_fields=True):
+    since: Annotated[int, Meta(ge=0, le=2**62)] = 0
+
+
+class _NoParams(Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+def _hello(request: rpc.Request, provider: Provider) -> Greeting:
+    asked = rpc.parse_params(request, _HelloParams).version
+    if asked != rpc.API_VERSION:
+        words = f"this node speaks version {rpc.API_VERSION} of the control interface, not {asked}"
+        raise rpc.RpcError(rpc.WRONG_VERSION, words, request.answer_id)
+    now = provider.snapshot()
+    return Greeting(rpc.API_VERSION, now.version, now.peer, now.swarm, now.swarm_name, os.getpid())
+
+
+def _status(request: rpc.Request, provider: Provider) -> Snapshot:
+    rpc.parse_params(request, _NoParams)
+    return provider.snapshot()
+
+
+def _events(request: rpc.Request, provider: Provider) -> EventBatch:
+    since = rpc.parse_params(request, _EventsParams).since
+    batch = provider.events(since)[:MAX_EVENTS_PER_ANSWER]
+    return EventBatch(batch, batch[-1].seq if batch else since)
+
+
+def _stop(request: rpc.Request, provider: Provider) -> Stopping:
+    rpc.parse_params(request, _NoParams)
+    provider.stop()
+    return Stopping()
+
+
+_METHODS: dict[str, Callable[[rpc.Request, Provider], Struct]] = {
+    "hello": _hello,
+    "status": _status,
+    "events": _events,
+    "stop": _stop,
+}
+
+
+def answer(line: bytes, provider: Provider) -> bytes:
+    """Answer one request line; empty for a notification.
+
+    Never raises: a provider's own failure becomes an internal error, so a fault in describing
+    the node cannot end it.
+    """
+    try:
+        request = rpc.parse_request(line)
+    except rpc.RpcError as error:
+        return rpc.encode_error(error)
+    reply = _call(request, provider)
+    return b"" if request.is_notification else reply
+
+
+def _call(request: rpc.Request, provider: Provider) -> bytes:
+    method = _METHODS.get(request.method)
+    try:
+        if method is None:
+            words = f"no method {request.method[:64]!r}; there are {', '.join(sorted(_METHODS))}"
+            raise rpc.RpcError(rpc.METHOD_NOT_FOUND, words, request.answer_id)
+        return rpc.encode_result(method(request, provider), request.answer_id)
+    except rpc.RpcError as error:
+        return rpc.encode_error(error)
+    except Exception as error:  # the interface must outlive any fault of what it describes
+        words = f"{type(error).__name__}: {error}"
+        return rpc.encode_error(rpc.RpcError(rpc.INTERNAL_ERROR, words, request.answer_id))

@@ -1,0 +1,131 @@
+"""What a node says of itself: the typed answer of the control socket's ``status``.
+
+Plain data, no behaviour beyond building an empty one. Commands and the terminal interface read
+nothing else of a node, so every field here is part of a stable interface: fields may be added,
+``SCHEMA_VERSION`` rises when one changes its meaning or goes away.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct, field
+
+SCHEMA_VERSION = 1
+
+NodeState = Literal["connecting", "matching", "fetching", "training", "waiting", "done", "stopping"]
+WorkerState = Literal["absent", "starting", "running", "restarting", "stopped"]
+Level = Literal["debug", "info", "warning", "error"]
+
+
+class Replica(Struct, frozen=True, kw_only=True):
+    """A volunteer that holds a stage, as this node sees it."""
+
+    peer: str
+    version: int
+    state: str
+    rate: float
+    """Microbatches per second, as measured by its partners where they did."""
+
+
+class StageView(Struct, frozen=True, kw_only=True):
+    """One stage of the pipeline and who holds it."""
+
+    stage: int
+    layers: int
+    version: int
+    """Newest parameter version known to be committed."""
+    replicas: list[Replica] = field(default_factory=list)
+
+
+class SeatView(Struct, frozen=True, kw_only=True):
+    """A stage that this node holds."""
+
+    stage: int
+    version: int
+    state: str
+
+
+class PeerView(Struct, frozen=True, kw_only=True):
+    """A peer this node knows."""
+
+    peer: str
+    state: str
+    """``connected``, ``suspect`` or ``known``."""
+    rtt_ms: float | None = None
+
+
+class NetworkView(Struct, frozen=True, kw_only=True):
+    """Bytes that crossed this node's sockets since it started."""
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    links: int = 0
+
+
+class WorkerView(Struct, frozen=True, kw_only=True):
+    """The compute worker process."""
+
+    state: WorkerState = "absent"
+    pid: int | None = None
+    restarts: int = 0
+    rss_bytes: int = 0
+
+
+class Counters(Struct, frozen=True, kw_only=True):
+    """Events counted since the node started. ``doubled_microbatches`` must stay 0 (I1)."""
+
+    lost_microbatches: int = 0
+    """Ids whose gradient had to be replayed because its holder went away."""
+    doubled_microbatches: int = 0
+    """Ids that a committed step counted twice: a broken invariant if ever above 0."""
+    rerouted_microbatches: int = 0
+    """Forwards sent again to another replica."""
+    refused_frames: int = 0
+    rounds_committed: int = 0
+    rounds_restarted: int = 0
+
+
+class EventView(Struct, frozen=True, kw_only=True):
+    """Something that happened, in words for people and in ``data`` for programs."""
+
+    seq: int
+    """Rises by one per event of this node."""
+    time: float
+    """Unix seconds."""
+    topic: str
+    level: Level
+    words: str
+    data: dict[str, object] = field(default_factory=dict)
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """One moment of one node. Rates are averages over the last few steps."""
+
+    version: str
+    """Version of the client software."""
+    pid: int
+    peer: str
+    swarm: str
+    swarm_name: str
+    state: NodeState
+    reason: str
+    """Why the node is in this state, in one sentence."""
+    step: int
+    steps: int
+    loss: float | None
+    """Mean training loss of the last committed step, nats per token."""
+    tokens_per_s: float
+    own_tokens_per_s: float
+    seats: list[SeatView]
+    stages: list[StageView]
+    peers: list[PeerView]
+    network: NetworkView
+    worker: WorkerView
+    counters: Counters
+    rss_bytes: int
+    uptime_s: float
+    addresses: list[str] = field(default_factory=list)
+    """Multiaddresses others can reach this node at, peer id included."""
+    events: list[EventView] = field(default_factory=list)
+    schema_version: int = SCHEMA_VERSION

@@ -1,0 +1,90 @@
+"""Where the control sockets of this user's nodes are, and which of them are alive.
+
+A socket is a file ``<swarm>-<peer>.sock`` in a folder that only its owner may enter. A file whose
+node died refuses connections; that, and nothing about its age, makes it stale.
+"""
+
+from __future__ import annotations
+
+import socket
+import stat
+from pathlib import Path
+
+SUFFIX = ".sock"
+MAX_SOCKET_PATH_BYTES = 103
+"""The smallest ``sun_path`` in use (macOS: 104 with its terminating zero; Linux has 108)."""
+
+
+class SocketFolderError(Exception):
+    """The folder for sockets cannot be trusted or used; the text says what to do."""
+
+
+def socket_path(folder: Path, swarm: str, peer: str) -> Path:
+    """Return the socket of one node; the name alone tells swarm and peer apart.
+
+    Raises:
+        SocketFolderError: the path is longer than the operating system allows.
+    """
+    path = folder / f"{swarm[:8]}-{peer[-8:]}{SUFFIX}"
+    if len(str(path).encode()) > MAX_SOCKET_PATH_BYTES:
+        raise SocketFolderError(
+            f"the path {path} is longer than the {MAX_SOCKET_PATH_BYTES} bytes a socket may have; "
+            "set XDG_RUNTIME_DIR or VOLUNTEER_HOME to a shorter folder"
+        )
+    return path
+
+
+def prepare_folder(folder: Path) -> None:
+    """Create the folder with mode 0700 or check that nobody else can enter it.
+
+    Raises:
+        SocketFolderError: others may enter it, or it is not a folder.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = folder.lstat().st_mode
+    except OSError as error:
+        raise SocketFolderError(f"cannot use {folder} for sockets: {error.strerror}") from error
+    if not stat.S_ISDIR(mode):
+        raise SocketFolderError(f"{folder} is not a folder; remove it")
+    if mode & 0o077:
+        raise SocketFolderError(f"others may enter {folder}; mend it with: chmod 700 {folder}")
+
+
+def is_alive(path: Path, timeout_s: float = 0.5) -> bool:
+    """Say whether a node listens on ``path``; a busy one counts as alive."""
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    probe.settimeout(timeout_s)
+    try:
+        probe.connect(str(path))
+    except (TimeoutError, BlockingIOError):
+        return True
+    except OSError:
+        return False
+    finally:
+        probe.close()
+    return True
+
+
+def live_sockets(folder: Path) -> list[Path]:
+    """Return the sockets in ``folder`` that a node listens on, by name."""
+    if not folder.is_dir():
+        return []
+    return [path for path in sorted(folder.glob(f"*{SUFFIX}")) if is_alive(path)]
+
+
+def remove_stale(path: Path) -> None:
+    """Remove the socket of a node that is gone.
+
+    Raises:
+        SocketFolderError: a node still listens on it, or something else than a socket is there.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise SocketFolderError(f"{path} is in the way and is not a socket; remove it")
+    if is_alive(path):
+        raise SocketFolderError(f"a node already listens on {path}")
+    path.unlink(missing_ok=True)

@@ -1,0 +1,107 @@
+"""Requests as a table: what goes in, which error or result comes out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from control_fakes import FakeProvider
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.control import rpc
+from client.control.methods import MAX_EVENTS_PER_ANSWER, answer
+from client.control.snapshot import SCHEMA_VERSION
+
+REFUSED = [
+    (b"{", rpc.PARSE_ERROR),
+    (b"\xff\xfe", rpc.PARSE_ERROR),
+    (b'{"jsonrpc": ' + b"[" * 60_000, rpc.INVALID_REQUEST),
+    (b'{"jsonrpc": "2.0", "method": "status", "params": ' + b"[" * 60_000, rpc.PARSE_ERROR),
+    (b"[]", rpc.INVALID_REQUEST),
+    (b"1", rpc.INVALID_REQUEST),
+    (b'"status"', rpc.INVALID_REQUEST),
+    (b'{"jsonrpc": "2.0", "id": 1}', rpc.INVALID_REQUEST),
+    (b'{"jsonrpc": "1.0", "id": 1, "method": "status"}', rpc.INVALID_REQUEST),
+    (b'{"jsonrpc": "2.0", "id": 1, "method": 7}', rpc.INVALID_REQUEST),
+    (b'{"jsonrpc": "2.0", "id": [1], "method": "status"}', rpc.INVALID_REQUEST),
+    (b'{"jsonrpc": "2.0", "id": 1, "method": "status", "params": "x"}', rpc.INVALID_REQUEST),
+    (b'{"jsonrpc": "2.0", "id": 1, "method": "__class__"}', rpc.METHOD_NOT_FOUND),
+    (b'{"jsonrpc": "2.0", "id": 1, "method": "status", "params": {"a": 1}}', rpc.INVALID_PARAMS),
+    (b'{"jsonrpc": "2.0", "id": 1, "method": "status", "params": [1]}', rpc.INVALID_PARAMS),
+    (b'{"jsonrpc": "2.0", "id": 1, "method": "hello"}', rpc.INVALID_PARAMS),
+    (
+        b'{"jsonrpc": "2.0", "id": 1, "method": "hello", "params": {"version": 99}}',
+        rpc.WRONG_VERSION,
+    ),
+    (
+        b'{"jsonrpc": "2.0", "id": 1, "method": "events", "params": {"since": -1}}',
+        rpc.INVALID_PARAMS,
+    ),
+    (
+        b'{"jsonrpc": "2.0", "id": 1, "method": "events", "params": {"since": 1e300}}',
+        rpc.INVALID_PARAMS,
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "code"), REFUSED, ids=range(len(REFUSED)))
+def test_refuses(line: bytes, code: int) -> None:
+    reply = json.loads(answer(line, FakeProvider()))
+    assert reply["error"]["code"] == code
+    assert reply["error"]["message"]
+    assert "result" not in reply
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_get_one_line_of_answer(line: bytes) -> None:
+    reply = answer(line, FakeProvider())
+    assert reply.endswith(b"\n")
+    assert "error" in json.loads(reply)
+
+
+def _call(method: str, provider: FakeProvider | None = None, **params: object) -> dict[str, object]:
+    line = rpc.encode_request(method, params, 5)
+    reply: dict[str, object] = json.loads(answer(line, provider or FakeProvider()))
+    assert reply["id"] == 5
+    return reply
+
+
+def test_status_is_the_snapshot_with_its_schema_version() -> None:
+    result = _call("status")["result"]
+    assert isinstance(result, dict)
+    assert result["schema_version"] == SCHEMA_VERSION
+    assert result["stages"][0]["replicas"][0]["rate"] == 1.5
+    assert result["counters"]["doubled_microbatches"] == 0
+
+
+def test_events_are_those_after_since() -> None:
+    result = _call("events", since=1)["result"]
+    assert isinstance(result, dict)
+    assert [event["seq"] for event in result["events"]] == [2, 3]
+    assert result["last"] == 3
+
+
+def test_events_are_bounded_and_can_be_paged() -> None:
+    provider = FakeProvider(event_count=MAX_EVENTS_PER_ANSWER + 5)
+    first = _call("events", provider)["result"]
+    assert isinstance(first, dict)
+    assert len(first["events"]) == MAX_EVENTS_PER_ANSWER
+    rest = _call("events", provider, since=first["last"])["result"]
+    assert isinstance(rest, dict)
+    assert len(rest["events"]) == 5
+
+
+def test_a_notification_acts_and_is_not_answered() -> None:
+    provider = FakeProvider()
+    assert answer(b'{"jsonrpc": "2.0", "method": "stop"}', provider) == b""
+    assert provider.stops == 1
+
+
+def test_a_failing_provider_is_an_internal_error() -> None:
+    provider = FakeProvider()
+    provider.failure = RuntimeError("boom")
+    error = _call("status", provider)["error"]
+    assert isinstance(error, dict)
+    assert error["code"] == rpc.INTERNAL_ERROR
+    assert "boom" in error["message"]

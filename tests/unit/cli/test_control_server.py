@@ -1,0 +1,248 @@
+"""The control server on a real Unix socket, against clients that behave badly."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from control_fakes import FakeProvider
+
+from client.control import rpc
+from client.control.client import ControlClient, ControlError, NotRunning, running_nodes
+from client.control.server import ServerLimits, serve_control
+from client.control.sockets import (
+    SocketFolderError,
+    is_alive,
+    live_sockets,
+    prepare_folder,
+    socket_path,
+)
+
+STATUS = rpc.encode_request("status", {}, 1)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    # pytest's own folders are too deep for the path of a socket
+    with tempfile.TemporaryDirectory(prefix="vol") as name:
+        yield Path(name) / "run"
+
+
+@pytest.fixture
+def path(folder: Path) -> Path:
+    return socket_path(folder, "ab" * 32, "12D3KooWabcdefgh")
+
+
+async def _connect(path: Path) -> trio.SocketStream:
+    return await trio.open_unix_socket(path)
+
+
+async def _read_line(stream: trio.SocketStream) -> dict[str, object]:
+    buffer = b""
+    with trio.fail_after(10):
+        while not buffer.endswith(b"\n"):
+            chunk = await stream.receive_some(65536)
+            if not chunk:
+                raise EOFError(buffer)
+            buffer += chunk
+    answer: dict[str, object] = json.loads(buffer)
+    return answer
+
+
+async def _ends(stream: trio.SocketStream) -> bool:
+    """Wait until the server closed the connection, whichever way."""
+    with trio.fail_after(10):
+        try:
+            while await stream.receive_some(65536):
+                pass
+        except trio.BrokenResourceError:
+            pass
+    return True
+
+
+async def _refuses_more(stream: trio.SocketStream) -> None:
+    """Wait, without reading, until the server has closed its end."""
+    with trio.fail_after(10):
+        while True:
+            try:
+                await stream.send_all(b"\n")
+            except trio.BrokenResourceError:
+                return
+            await trio.sleep(0.01)
+
+
+async def _still_serves(path: Path) -> None:
+    async with await _connect(path) as stream:
+        await stream.send_all(STATUS)
+        assert (await _read_line(stream))["id"] == 1
+
+
+async def test_only_the_owner_may_connect(path: Path) -> None:
+    async with serve_control(path, FakeProvider()):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+async def test_requests_in_pieces_and_in_one_piece(path: Path) -> None:
+    async with serve_control(path, FakeProvider()), await _connect(path) as stream:
+        for byte in STATUS:
+            await stream.send_all(bytes([byte]))
+        assert (await _read_line(stream))["id"] == 1
+        await stream.send_all(STATUS + rpc.encode_request("hello", {"version": 1}, 2))
+        with trio.fail_after(10):
+            answers = b""
+            while answers.count(b"\n") < 2:
+                answers += await stream.receive_some(65536)
+        assert [json.loads(line)["id"] for line in answers.splitlines()] == [1, 2]
+
+
+async def test_garbage_is_answered_and_the_connection_goes_on(path: Path) -> None:
+    async with serve_control(path, FakeProvider()), await _connect(path) as stream:
+        await stream.send_all(os.urandom(64).replace(b"\n", b"") + b"\n")
+        assert "error" in await _read_line(stream)
+        await stream.send_all(b"\n" + STATUS)
+        assert (await _read_line(stream))["id"] == 1
+
+
+@pytest.mark.parametrize("newline", [b"", b"\n"])
+async def test_an_oversized_request_is_refused_and_closed(path: Path, newline: bytes) -> None:
+    async with serve_control(path, FakeProvider()):
+        async with await _connect(path) as stream:
+            await stream.send_all(b"x" * (rpc.MAX_REQUEST_BYTES + 1) + newline)
+            error = (await _read_line(stream))["error"]
+            assert isinstance(error, dict)
+            assert error["code"] == rpc.TOO_LARGE
+            assert await _ends(stream)
+        await _still_serves(path)
+
+
+async def test_half_a_line_is_given_up(path: Path) -> None:
+    limits = ServerLimits(request_timeout_s=0.05)
+    async with serve_control(path, FakeProvider(), limits):
+        async with await _connect(path) as stream:
+            await stream.send_all(STATUS[:10])
+            assert await _ends(stream)
+        await _still_serves(path)
+
+
+async def test_half_a_line_then_end_of_stream(path: Path) -> None:
+    async with serve_control(path, FakeProvider()):
+        async with await _connect(path) as stream:
+            await stream.send_all(STATUS[:10])
+        await _still_serves(path)
+
+
+async def test_a_client_that_does_not_read_is_dropped_and_delays_no_other(path: Path) -> None:
+    provider = FakeProvider(event_count=500, event_size_bytes=10_000)
+    limits = ServerLimits(write_timeout_s=0.2)
+    async with serve_control(path, provider, limits):
+        async with await _connect(path) as stuck:
+            await stuck.send_all(rpc.encode_request("events", {}, 1) * 4)
+            await _still_serves(path)
+            await _refuses_more(stuck)
+        await _still_serves(path)
+
+
+async def test_connections_are_bounded_and_slots_come_back(path: Path) -> None:
+    async with serve_control(path, FakeProvider(), ServerLimits(connections=2)):
+        first, second = await _connect(path), await _connect(path)
+        for stream in (first, second):
+            await stream.send_all(STATUS)
+            await _read_line(stream)
+        async with await _connect(path) as third:
+            assert await _ends(third)
+        await first.aclose()
+        await second.aclose()
+        with trio.fail_after(10):
+            while True:  # the server notices the closed ones in its own time
+                try:
+                    await _still_serves(path)
+                    break
+                except (EOFError, trio.BrokenResourceError):
+                    await trio.sleep(0.01)
+
+
+async def test_the_socket_goes_away_with_the_server(path: Path) -> None:
+    async with serve_control(path, FakeProvider()):
+        assert is_alive(path)
+    assert not path.exists()
+
+
+async def test_a_stale_socket_is_replaced(path: Path) -> None:
+    prepare_folder(path.parent)
+    dead = socket.socket(socket.AF_UNIX)
+    dead.bind(str(path))
+    dead.close()  # leaves the file, as a killed node does
+    assert live_sockets(path.parent) == []
+    async with serve_control(path, FakeProvider()):
+        await _still_serves(path)
+
+
+async def test_a_live_socket_is_not_taken_over(path: Path) -> None:
+    async with serve_control(path, FakeProvider()):
+        with pytest.raises(SocketFolderError, match="already listens"):
+            async with serve_control(path, FakeProvider()):
+                pass
+        await _still_serves(path)
+
+
+async def test_a_file_in_the_way_is_left_alone(path: Path) -> None:
+    prepare_folder(path.parent)
+    path.write_text("mine")
+    with pytest.raises(SocketFolderError, match="not a socket"):
+        async with serve_control(path, FakeProvider()):
+            pass
+    assert path.read_text() == "mine"
+
+
+async def test_a_folder_open_to_others_is_refused(path: Path) -> None:
+    path.parent.mkdir(mode=0o755)
+    path.parent.chmod(0o755)
+    with pytest.raises(SocketFolderError, match="chmod 700"):
+        async with serve_control(path, FakeProvider()):
+            pass
+
+
+def test_a_path_that_does_not_fit_says_so() -> None:
+    with pytest.raises(SocketFolderError, match="XDG_RUNTIME_DIR"):
+        socket_path(Path("/" + "x" * 120), "ab" * 32, "peer")
+
+
+async def test_the_client_reads_what_the_server_says(path: Path) -> None:
+    provider = FakeProvider()
+
+    def ask() -> None:
+        with ControlClient(path) as client:
+            assert client.greeting.swarm_name == "example"
+            assert client.status().stages[0].replicas[0].rate == 1.5
+            assert client.events(since=2).last == 3
+            client.stop()
+            with pytest.raises(ControlError, match="no method"):
+                client.call("nothing", dict)
+        assert [found for found, _ in running_nodes(path.parent)] == [path]
+
+    async with serve_control(path, provider):
+        await trio.to_thread.run_sync(ask)
+    assert provider.stops == 1
+
+
+def test_no_node_is_said_as_such(path: Path) -> None:
+    with pytest.raises(NotRunning):
+        ControlClient(path)
+    assert running_nodes(path.parent) == []
+
+
+def test_a_node_that_never_answers_is_given_up(path: Path) -> None:
+    prepare_folder(path.parent)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(path))
+        silent.listen(1)
+        with pytest.raises(ControlError, match="does not answer"):
+            ControlClient(path, timeout_s=0.05)
