@@ -18,7 +18,7 @@ from protocol.ids import PeerId, SwarmId
 
 Size = Annotated[int, Meta(ge=1, le=2**20)]
 Codec = Literal["s8", "bf16", "fp32"]
-Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Positive = Annotated[float, Meta(gt=0, le=1e30)]
 NonNegative = Annotated[float, Meta(ge=0, le=1e30)]
 Fraction = Annotated[float, Meta(ge=0, lt=1)]
@@ -165,6 +165,8 @@ def inconsistency(manifest: Manifest) -> str | None:
     """Say in words what contradicts itself in a manifest, or None."""
     model = manifest.model
     checks = (
+        (manifest.name.isprintable(), "the name has characters that cannot be shown"),
+        (_is_plain_name(manifest.data.name), "the data's name is not the plain name of a file"),
         (sum(manifest.layers_per_stage) == model.layers, "stages do not add up to the layers"),
         (model.width % model.heads == 0, "width is not a multiple of heads"),
         (model.heads % model.kv_heads == 0, "heads is not a multiple of kv_heads"),
@@ -177,3 +179,8 @@ def inconsistency(manifest: Manifest) -> str | None:
         ),
     )
     return next((words for holds, words in checks if not holds), None)
+
+
+def _is_plain_name(name: str) -> bool:
+    """No separators, no control characters: it ends in terminals and beside file names."""
+    return name.isprintable() and not set(name) & set("/\\") and not name.startswith(".")
