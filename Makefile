@@ -1,0 +1,61 @@
+# Every target builds .venv by itself; nothing but a Python >= 3.11 has to be there.
+# One command: make demo
+
+VENV := .venv
+STAMP := $(VENV)/installed
+BIN := $(VENV)/bin
+DEMO_ARGS ?=
+PYTEST_ARGS ?=
+
+# The first interpreter that runs, is new enough and can make virtual environments. A name on PATH
+# is no proof: version switchers leave stubs that only print an error.
+PROBE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+CANDIDATES := python3.11 python3.12 python3.13 python3 python
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench install clean
+
+help:
+	@echo "make demo     four volunteers train on this machine; one is killed on the way"
+	@echo "make test     the tests"
+	@echo "make lint     style, types and import direction"
+	@echo "make bench    what this machine can do, as JSON"
+	@echo "make install  only build $(VENV), with the volunteer command in $(BIN)"
+	@echo "make clean    remove what the others built"
+
+demo: $(STAMP)
+	$(BIN)/volunteer demo $(DEMO_ARGS)
+
+test: $(STAMP)
+	$(BIN)/pytest -q $(PYTEST_ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	$(BIN)/volunteer bench
+
+install: $(STAMP)
+	@echo "the command is $(BIN)/volunteer"
+
+$(STAMP): pyproject.toml
+	@set -e; \
+	for python in $(CANDIDATES); do \
+		if "$$python" -c '$(PROBE)' >/dev/null 2>&1; then found="$$python"; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+		echo "make: no Python >= 3.11 with the venv module found (tried: $(CANDIDATES))." >&2; \
+		echo "      Install one, for example: apt install python3 python3-venv" >&2; \
+		exit 1; \
+	fi; \
+	if ! $(BIN)/python -c '$(PROBE)' >/dev/null 2>&1; then "$$found" -m venv --clear $(VENV); fi; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) demo-out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
+		.hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
