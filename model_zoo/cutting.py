@@ -1,0 +1,136 @@
+"""Where to cut a model: what its parts cost, and the cut whose slowest stage is cheapest.
+
+Costs are one number per part in model order: embedding, every layer, head. They may be measured
+seconds or analytic FLOPs; only their ratios matter for the cut.
+"""
+
+from collections.abc import Sequence
+from statistics import median
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from model_zoo.spec import ModelSpec
+from model_zoo.stages import Stage, StageSlice, build_stage, summed_loss
+from model_zoo.threads import limited_threads
+
+_BACKWARD_AND_FORWARD = 3  # a backward pass multiplies with weights and with inputs: 2 x forward
+
+
+def cut(spec: ModelSpec, costs: Sequence[float] | None, stages: int) -> tuple[int, ...]:
+    """Layers per stage such that the dearest stage is as cheap as it can be.
+
+    Args:
+        costs: `spec.layers + 2` numbers (embedding, layers, head), or None for analytic FLOPs.
+        stages: from 1 to `spec.layers`; every stage gets at least one layer.
+
+    Raises:
+        ValueError: the number of stages or of costs does not fit, or a cost is negative.
+    """
+    if not 1 <= stages <= spec.layers:
+        raise ValueError(f"{spec.layers} layers make 1 to {spec.layers} stages, not {stages}")
+    if costs is None:
+        costs = _analytic_costs(spec)
+    if len(costs) != spec.layers + 2 or not all(0 <= cost < float("inf") for cost in costs):
+        raise ValueError(f"need {spec.layers + 2} costs >= 0 (embedding, layers, head): {costs}")
+    layers = list(costs[1:-1])
+    layers[0] += costs[0]
+    layers[-1] += costs[-1]
+    return _linear_partition(layers, stages)
+
+
+def _linear_partition(costs: Sequence[float], parts: int) -> tuple[int, ...]:
+    """Lengths of `parts` non-empty runs of `costs` that minimise the largest run's sum.
+
+    Dynamic programme over (runs, end): best[end] is the least (largest sum, sum of squares); the
+    second number spreads the rest evenly among cuts whose dearest stage costs the same.
+    """
+    prefix = [0.0]
+    for cost in costs:
+        prefix.append(prefix[-1] + cost)
+    count = len(costs)
+    best = [(total, total * total) for total in prefix]
+    starts: list[list[int]] = []
+    for runs in range(2, parts + 1):
+        row, chosen = list(best), [0] * (count + 1)
+        for end in range(runs, count + 1):
+            row[end], chosen[end] = min(
+                (_joined(best[start], prefix[end] - prefix[start]), start)
+                for start in range(runs - 1, end)
+            )
+        best = row
+        starts.append(chosen)
+    return _lengths(starts, count)
+
+
+def _joined(before: tuple[float, float], total: float) -> tuple[float, float]:
+    return max(before[0], total), before[1] + total * total
+
+
+def _lengths(starts: list[list[int]], end: int) -> tuple[int, ...]:
+    lengths = []
+    for chosen in reversed(starts):
+        lengths.append(end - chosen[end])
+        end = chosen[end]
+    return (end, *reversed(lengths))
+
+
+def flops_per_token(spec: ModelSpec, part: StageSlice) -> int:
+    """Floating-point operations of one token, forward and backward, at full context.
+
+    Two per weight of a matrix, plus attention over on average half the context; backward counts
+    twice forward (Kaplan et al., arXiv 2001.08361, section 2.1). Lookups count nothing.
+    """
+    layers = part.last_layer - part.first_layer
+    attention = 2 * spec.context * spec.width  # scores and mix, 2 T C each, causal half of it
+    forward = layers * (2 * spec.layer_matrix_size + attention)
+    if part.has_head:
+        forward += 2 * spec.width * spec.vocab
+    return _BACKWARD_AND_FORWARD * forward
+
+
+def measure_costs(spec: ModelSpec, microbatch: int, repeats: int = 5) -> tuple[float, ...]:
+    """Seconds of forward plus backward of every part, on one thread: embedding, layers, head.
+
+    One layer is measured for all, they are alike. `microbatch` is in sequences of full context;
+    each figure is the median of `repeats` after one warm-up.
+    """
+    tokens = torch.zeros((microbatch, spec.context), dtype=torch.int64)
+    hidden = torch.randn(
+        (microbatch, spec.context, spec.width), generator=torch.Generator().manual_seed(0)
+    ).requires_grad_()
+    embedding, layer, head = (build_stage(spec, part, seed=0) for part in _single_parts())
+    with limited_threads(1):
+        embedding_s = _median_seconds(embedding, tokens, hidden.detach(), None, repeats)
+        layer_s = _median_seconds(layer, hidden, hidden.detach(), None, repeats)
+        head_s = _median_seconds(head, hidden, None, tokens, repeats)
+    return (embedding_s, *([layer_s] * spec.layers), head_s)
+
+
+def _median_seconds(
+    stage: Stage, x: Tensor, gradient: Tensor | None, targets: Tensor | None, repeats: int
+) -> float:
+    seconds = []
+    for _ in range(repeats + 1):
+        begin = perf_counter()
+        result = stage(x)
+        if targets is not None:
+            result = summed_loss(result, targets)
+        result.backward(gradient)
+        seconds.append(perf_counter() - begin)
+    return median(seconds[1:])
+
+
+def _single_parts() -> tuple[StageSlice, StageSlice, StageSlice]:
+    """Slices that hold the embedding alone, one layer alone and the head alone."""
+    return (
+        StageSlice(0, 3, 0, 0, embeds=True, has_head=False),
+        StageSlice(1, 3, 0, 1, embeds=False, has_head=False),
+        StageSlice(2, 3, 1, 1, embeds=False, has_head=True),
+    )
+
+
+def _analytic_costs(spec: ModelSpec) -> tuple[float, ...]:
+    embedding, layer, head = (float(flops_per_token(spec, part)) for part in _single_parts())
+    return (embedding, *([layer] * spec.layers), head)

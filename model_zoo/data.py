@@ -1,0 +1,183 @@
+"""Training text as bytes: where it comes from, its digest, and which samples an id stands for.
+
+A corpus is a read-only array of bytes; the first 90 % train, the last 10 % are held out. A
+microbatch id fixes its samples through BLAKE2b, so that any peer, in any release, reads the same
+bytes for the same id. Holds no position and no random state. Tokens are bytes (vocabulary 256).
+"""
+
+import json
+import os
+import sysconfig
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+Tokens = NDArray[np.uint16]
+
+BUILT_IN = "stdlib"
+_BUILT_IN_SIZE_BYTES = 8_000_000
+_TRAINING_SHARE = 0.9
+
+# Tests and generated number tables are poor prose; some systems package the others apart.
+_SKIPPED_FOLDERS = frozenset(
+    {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test", "encodings"}
+    | {"ensurepip", "idlelib", "lib2to3", "tkinter", "turtledemo", "distutils"}
+)
+_BUILD_RECORD = "_sysconfigdata"  # differs on every machine
+
+
+class DataError(Exception):
+    """A data source cannot be used; the message says which, why and what would do."""
+
+
+class Corpus:
+    """Bytes to train on, split into training and held-out text.
+
+    Attributes:
+        name: where the bytes come from, for people.
+        size: number of bytes.
+        digest: BLAKE2b-256 of all bytes, hexadecimal.
+    """
+
+    def __init__(self, name: str, data: Bytes) -> None:
+        if not data.size:
+            raise DataError(f"{name} is empty; a corpus needs text")
+        self.name = name
+        self.size = int(data.size)
+        self.digest = _digest(data)
+        border = int(_TRAINING_SHARE * self.size)
+        self._data = data
+        self._training, self._held_out = data[:border], data[border:]
+
+    @classmethod
+    def open(cls, source: str) -> "Corpus":
+        """Open `stdlib`, a `.jsonl` file with a `text` field per line, or any other file as text.
+
+        Raises:
+            DataError: the source is missing, empty, unreadable or malformed.
+        """
+        if source == BUILT_IN:
+            return cls.from_stdlib()
+        path = Path(source).expanduser()
+        return cls.from_jsonl(path) if path.suffix == ".jsonl" else cls.from_bytes_file(path)
+
+    @classmethod
+    def from_stdlib(cls, folder: Path | None = None) -> "Corpus":
+        """The source text of Python's standard library: always there, no download.
+
+        Files in the order of their paths until 8 MB are full; line ends are normalised. Another
+        release of Python has other text, hence another digest.
+        """
+        root = folder or Path(sysconfig.get_path("stdlib"))
+        try:
+            text = _join_sources(root)
+        except OSError as error:
+            raise DataError(f"cannot read Python's own source in {root}: {error}") from error
+        return cls(BUILT_IN, np.frombuffer(text, dtype=np.uint8))
+
+    @classmethod
+    def from_bytes_file(cls, path: Path) -> "Corpus":
+        """The bytes of a file as they are, mapped and not copied; do not shorten it meanwhile."""
+        try:
+            if not path.stat().st_size:
+                raise DataError(f"{path} is empty; a corpus needs text")
+            data = np.memmap(path, dtype=np.uint8, mode="r")
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+        return cls(str(path), data)
+
+    @classmethod
+    def from_jsonl(cls, path: Path) -> "Corpus":
+        """The `text` fields of a JSON Lines file, one newline after each, held in memory."""
+        try:
+            with path.open("rb") as lines:
+                text = b"".join(_jsonl_texts(path, lines))
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+        return cls(str(path), np.frombuffer(text, dtype=np.uint8))
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes [offset, offset + size) of the corpus, fewer at its end; for peers that copy it."""
+        if offset < 0 or size < 0:
+            raise ValueError(f"offset and size must not be negative: {offset}, {size}")
+        return self._data[offset : offset + size].tobytes()
+
+    def sample(self, microbatch_id: int, sequences: int, context: int, seed: int) -> Tokens:
+        """The samples of a microbatch, (B, T + 1) uint16: inputs [:, :-1], targets [:, 1:].
+
+        A pure function of its arguments and the corpus. Raises DataError when the training text
+        is shorter than one sample.
+        """
+        return self._windows("training", self._training, microbatch_id, sequences, context, seed)
+
+    def held_out_batch(self, index: int, sequences: int, context: int) -> Tokens:
+        """Held-out samples (B, T + 1) uint16, the same in every swarm on this corpus."""
+        return self._windows("held-out", self._held_out, index, sequences, context, seed=0)
+
+    def check(self, context: int) -> None:
+        """Raise DataError unless both parts of the text hold at least one sample."""
+        self.sample(0, 1, context, seed=0)
+        self.held_out_batch(0, 1, context)
+
+    def _windows(
+        self, split: str, data: Bytes, index: int, sequences: int, context: int, seed: int
+    ) -> Tokens:
+        starts = data.size - context  # a window reads context + 1 bytes
+        if starts < 1:
+            raise DataError(
+                f"{self.name}: the {split} text has {data.size} bytes, one sample needs "
+                f"{context + 1}; give a longer text or choose a shorter context"
+            )
+        offsets = [_draw(split, seed, index, row) % starts for row in range(sequences)]
+        return np.stack([data[o : o + context + 1] for o in offsets]).astype(np.uint16)
+
+
+def _draw(split: str, seed: int, index: int, row: int) -> int:
+    key = f"volunteer sample {split} {seed} {index} {row}".encode()
+    return int.from_bytes(blake2b(key, digest_size=8).digest(), "little")
+
+
+def _digest(data: Bytes) -> str:
+    state = blake2b(digest_size=32)
+    for start in range(0, data.size, 1 << 22):
+        state.update(data[start : start + (1 << 22)].data)
+    return state.hexdigest()
+
+
+def _join_sources(root: Path) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    for name in sorted(_source_files(root)):
+        text = (root / name).read_bytes().decode("utf-8", "ignore").replace("\r\n", "\n").encode()
+        parts.append(text)
+        size += len(text)
+        if size >= _BUILT_IN_SIZE_BYTES:
+            break
+    return b"".join(parts)[:_BUILT_IN_SIZE_BYTES]
+
+
+def _source_files(root: Path) -> Iterator[str]:
+    for folder, subfolders, files in os.walk(root):
+        subfolders[:] = [name for name in subfolders if name not in _SKIPPED_FOLDERS]
+        inside = Path(folder).relative_to(root)
+        for name in files:
+            if name.endswith(".py") and not name.startswith(_BUILD_RECORD):
+                yield (inside / name).as_posix()
+
+
+def _jsonl_texts(path: Path, lines: Iterator[bytes]) -> Iterator[bytes]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path} line {number} is not JSON: {error}") from error
+        text = record.get("text") if isinstance(record, dict) else None
+        if not isinstance(text, str):
+            raise DataError(f'{path} line {number} has no string field "text"')
+        yield text.encode("utf-8", "ignore") + b"\n"

@@ -1,0 +1,76 @@
+"""A module's parameters as one flat fp32 buffer, and its gradients as another.
+
+The optimizer, the hash of a version, averaging between replicas and checkpoints then work on two
+tensors instead of hundreds. Every replica of a stage has the same layout: it follows from the
+names' order in the model, matrices (weight decay) first, all other parameters after them.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Where one parameter lies in the flat buffers: elements [offset, offset + size)."""
+
+    name: str
+    offset: int
+    size: int
+    shape: torch.Size
+
+
+class FlatParameters:
+    """Takes over a module's parameters; the module goes on working on views of the buffers.
+
+    Attributes:
+        values: all parameters, (N,) fp32, contiguous, on the module's device.
+        gradients: their gradients, (N,) fp32; autograd adds to it in place.
+        decay_size: the first so many elements belong to matrices and are decayed.
+        layout: the segments in order; together they cover the buffers without gaps.
+
+    Do not move the module to another device afterwards: that would part it from the buffers.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        named = dict(module.named_parameters())
+        order = sorted(named, key=lambda name: named[name].ndim < 2)  # stable: matrices first
+        self.layout = _segments([(name, named[name]) for name in order])
+        self.decay_size = sum(named[name].numel() for name in order if named[name].ndim >= 2)
+        total = sum(segment.size for segment in self.layout)
+        device = next(iter(named.values())).device
+        self.values = torch.empty(total, device=device)
+        self.gradients = torch.zeros(total, device=device)
+        self._bound = [(named[s.name], s) for s in self.layout]
+        with torch.no_grad():
+            for parameter, segment in self._bound:
+                view = self._view(self.values, segment)
+                view.copy_(parameter)
+                parameter.data = view
+        self.zero_gradients()
+
+    def zero_gradients(self) -> None:
+        """Set all gradients to zero and make sure that autograd adds to the flat buffer.
+
+        Never sets them to None: autograd would then allocate gradients of its own.
+        """
+        self.gradients.zero_()
+        for parameter, segment in self._bound:
+            parameter.grad = self._view(self.gradients, segment)
+
+    def state(self) -> dict[str, Tensor]:
+        """The parameters by global name, as views of `values`."""
+        return {s.name: self._view(self.values, s) for s in self.layout}
+
+    @staticmethod
+    def _view(buffer: Tensor, segment: Segment) -> Tensor:
+        return buffer.narrow(0, segment.offset, segment.size).view(segment.shape)
+
+
+def _segments(named: list[tuple[str, nn.Parameter]]) -> tuple[Segment, ...]:
+    segments, offset = [], 0
+    for name, parameter in named:
+        segments.append(Segment(name, offset, parameter.numel(), parameter.shape))
+        offset += parameter.numel()
+    return tuple(segments)

@@ -1,0 +1,52 @@
+"""Initial weights as a pure function of (spec, seed, global parameter name).
+
+No machine hands weights to another at version 0: every replica computes its own and all must
+hold the same bits, whatever the cut, the CPU or the torch release. Therefore no torch generator
+(its normal numbers go through vectorised logarithms and cosines that differ between CPUs), but
+Philox words, integer sums and one fp32 multiplication.
+
+The scheme is nanoGPT's: deviation 0.02, residual projections divided by sqrt(2 layers), gains
+one, biases zero.
+"""
+
+import math
+from hashlib import blake2b
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model_zoo.spec import ModelSpec
+
+_DEVIATION = 0.02
+_RESIDUAL_OUTPUTS = ("attn.out.weight", "ffn.down.weight")
+_CHUNK = 1 << 18  # elements drawn at a time; bounds the scratch to a few MB
+
+# Four uniform 16-bit numbers are added per weight: bell-shaped, cut at 3.46 deviations.
+_SUM_MEAN = 2 * 65_535
+_SUM_DEVIATION = math.sqrt(4 * (65_536**2 - 1) / 12)
+
+
+def initial_tensor(spec: ModelSpec, seed: int, name: str, shape: torch.Size) -> Tensor:
+    """The fp32 CPU tensor that parameter `name` of `shape` starts from."""
+    if name.endswith(".bias"):
+        return torch.zeros(shape)
+    if len(shape) == 1:  # gain of a norm
+        return torch.ones(shape)
+    deviation = _DEVIATION
+    if name.endswith(_RESIDUAL_OUTPUTS):
+        deviation /= math.sqrt(2 * spec.layers)
+    return torch.from_numpy(_bell(seed, name, shape.numel(), deviation)).view(shape)
+
+
+def _bell(seed: int, name: str, size: int, deviation: float) -> NDArray[np.float32]:
+    key = blake2b(f"volunteer init {seed} {name}".encode(), digest_size=16).digest()
+    words = np.random.Philox(key=int.from_bytes(key, "little"))
+    scale = np.float32(deviation / _SUM_DEVIATION)
+    result = np.empty(size, dtype=np.float32)
+    for start in range(0, size, _CHUNK):
+        raw = words.random_raw(min(_CHUNK, size - start))
+        sums = raw.view(np.uint16).reshape(-1, 4).sum(axis=1, dtype=np.int32)
+        result[start : start + len(sums)] = (sums - _SUM_MEAN).astype(np.float32) * scale
+    return result

@@ -1,0 +1,163 @@
+"""AdamW on flat buffers, the learning-rate schedule and the clip factor.
+
+Replicas of a stage run this on different machines and must end with the same bits. Therefore
+every tensor operation here is a single addition, multiplication, division or square root, which
+IEEE 754 rounds one way only; combined operations (`lerp`, `addcmul`, `add` with alpha) are fused
+on some machines and not on others. Running through the buffers in pieces that stay in the cache
+pays for the additional passes.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_CPU_CHUNK = 1 << 18  # elements: small enough for the caches, large enough to hide call costs
+_DEVICE_CHUNK = 1 << 24  # elements: on a GPU only the scratch memory has to be bounded
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerConfig:
+    """AdamW with warm-up and cosine decay.
+
+    Fields:
+        lr, min_lr: highest and final learning rate.
+        warmup_steps, decay_steps: steps of the linear rise; step at which `min_lr` is reached.
+        beta1, beta2, eps, weight_decay: as in AdamW; the decay touches matrices only.
+        clip: largest norm of the whole model's gradient; 0 switches clipping off.
+
+    Raises:
+        ValueError: a field is out of range.
+    """
+
+    lr: float
+    min_lr: float
+    warmup_steps: int
+    decay_steps: int
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        sane = {
+            "0 < lr <= 10": 0 < self.lr <= 10,
+            "0 <= min_lr <= lr": 0 <= self.min_lr <= self.lr,
+            "0 <= warmup_steps <= decay_steps": 0 <= self.warmup_steps <= self.decay_steps,
+            "0 <= beta1 < 1": 0 <= self.beta1 < 1,
+            "0 <= beta2 < 1": 0 <= self.beta2 < 1,
+            "0 < eps <= 1": 0 < self.eps <= 1,
+            "0 <= weight_decay <= 10": 0 <= self.weight_decay <= 10,
+            "0 <= clip < infinity": 0 <= self.clip < math.inf,
+        }
+        broken = [rule for rule, holds in sane.items() if not holds]
+        if broken:
+            raise ValueError(f"optimizer needs {', '.join(broken)}: {self}")
+
+
+def learning_rate(config: OptimizerConfig, step: int) -> float:
+    """The rate of update `step`, counted from 0: linear warm-up, cosine decay, then `min_lr`.
+
+    Source: nanoGPT, `train.py`, `get_lr`.
+    """
+    if step < config.warmup_steps:
+        return config.lr * (step + 1) / (config.warmup_steps + 1)
+    if step >= config.decay_steps:
+        return config.min_lr
+    progress = (step - config.warmup_steps) / (config.decay_steps - config.warmup_steps)
+    return config.min_lr + 0.5 * (1 + math.cos(math.pi * progress)) * (config.lr - config.min_lr)
+
+
+def stage_clip(config: OptimizerConfig, stages: int) -> float:
+    """Largest gradient norm of one stage of `stages`: clip / sqrt(S).
+
+    Stages do not know each other's norms; if each is below this, the model's is below `clip`.
+    """
+    return config.clip / math.sqrt(stages)
+
+
+def clip_factor(gradient: Tensor, scale: float, largest_norm: float) -> float:
+    """What to multiply a flat gradient with: `scale`, lowered so that the norm is in bounds.
+
+    Args:
+        gradient: (N,) fp32.
+        scale: the factor wanted for other reasons, such as one over the step's tokens.
+        largest_norm: bound on the norm of scale * gradient; 0 means none.
+
+    The sum runs in fp64 and the result is rounded to fp32, so that machines that add in another
+    order find the same factor.
+
+    Raises:
+        FloatingPointError: the gradient holds NaN or infinity.
+    """
+    squares = 0.0
+    for (piece,) in _pieces(0, gradient.numel(), gradient):
+        wide = piece.double()
+        squares += torch.dot(wide, wide).item()
+    norm = scale * math.sqrt(squares)
+    if not math.isfinite(norm):
+        raise FloatingPointError("the gradient is not finite")
+    if largest_norm > 0:
+        scale *= min(1.0, largest_norm / (norm + 1e-6))  # 1e-6 as torch's clip_grad_norm_
+    return torch.tensor(scale, dtype=torch.float32).item()
+
+
+class FlatAdamW:
+    """Adam with decoupled weight decay, in place on one flat parameter buffer.
+
+    Attributes:
+        values: parameters (N,) fp32, shared with the model; `decay_size` leading ones decay.
+        first_moment, second_moment: running means of g and g*g, (N,) fp32.
+        steps_done: updates applied so far.
+
+    Source: Loshchilov & Hutter, arXiv 1711.05101, algorithm 2, as in torch.optim.AdamW.
+    """
+
+    def __init__(self, values: Tensor, decay_size: int, config: OptimizerConfig) -> None:
+        self.values = values
+        self.decay_size = decay_size
+        self.config = config
+        self.first_moment = torch.zeros_like(values)
+        self.second_moment = torch.zeros_like(values)
+        self.steps_done = 0
+        self._chunk = _chunk_size(values)
+        self._scratch = values.new_empty((2, min(self._chunk, values.numel())))
+
+    def step(self, gradient: Tensor, lr: float, scale: float = 1.0) -> None:
+        """Apply one update with scale * gradient; the gradient (N,) fp32 is left as it is."""
+        self.steps_done += 1
+        ends = ((0, self.decay_size, 1 - lr * self.config.weight_decay),)
+        for begin, end, kept in (*ends, (self.decay_size, self.values.numel(), 1.0)):
+            buffers = (self.values, gradient, self.first_moment, self.second_moment)
+            for p, g, m, v in _pieces(begin, end, *buffers):
+                if kept != 1.0:
+                    p.mul_(kept)
+                self._update(p, g, m, v, lr, scale)
+
+    def _update(self, p: Tensor, g: Tensor, m: Tensor, v: Tensor, lr: float, scale: float) -> None:
+        config, steps = self.config, self.steps_done
+        a, b = self._scratch[0, : p.numel()], self._scratch[1, : p.numel()]
+        torch.mul(g, scale, out=a)  # a = gradient
+        torch.mul(a, 1 - config.beta1, out=b)
+        m.mul_(config.beta1).add_(b)
+        a.mul_(a).mul_(1 - config.beta2)
+        v.mul_(config.beta2).add_(a)
+        torch.sqrt(v, out=a)
+        a.mul_(1 / math.sqrt(1 - config.beta2**steps)).add_(config.eps)  # a = denominator
+        torch.div(m, a, out=b)
+        p.add_(b.mul_(-lr / (1 - config.beta1**steps)))
+
+
+def _chunk_size(buffer: Tensor) -> int:
+    return _CPU_CHUNK if buffer.device.type == "cpu" else _DEVICE_CHUNK
+
+
+def _pieces(begin: int, end: int, *buffers: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Aligned views of the buffers' elements [begin, end), a chunk at a time."""
+    chunk = _chunk_size(buffers[0])
+    for start in range(begin, end, chunk):
+        size = min(chunk, end - start)
+        yield tuple(buffer.narrow(0, start, size) for buffer in buffers)

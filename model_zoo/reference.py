@@ -1,0 +1,210 @@
+"""The single-process trainer: oracle for a swarm's exactness, baseline for its efficiency.
+
+It trains what a swarm would train, from the same seed on the same samples, with torch's own
+AdamW and clipping, not with the swarm's: two implementations that have to agree. Give it a
+`wire` and every tensor that would cross between two stages passes through it; without one it runs
+the model uncut, as fast as one process can.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from model_zoo.data import Corpus
+from model_zoo.optim import OptimizerConfig, learning_rate, stage_clip
+from model_zoo.spec import ModelSpec
+from model_zoo.stages import Stage, State, build_stage, merge_states, slices, summed_loss
+from model_zoo.threads import limited_threads
+from model_zoo.whole import build_whole
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPlan:
+    """Everything that fixes the numbers of a training run, but for the corpus.
+
+    Raises:
+        ValueError: the cut does not add up to the model, or a count is not positive.
+    """
+
+    spec: ModelSpec
+    layers_per_stage: tuple[int, ...]
+    optimizer: OptimizerConfig
+    seed: int
+    steps: int
+    microbatches_per_step: int
+    sequences_per_microbatch: int
+
+    def __post_init__(self) -> None:
+        if sum(self.layers_per_stage) != self.spec.layers:
+            raise ValueError(f"{self.layers_per_stage} do not make {self.spec.layers} layers")
+        slices(self.layers_per_stage)
+        for name in ("steps", "microbatches_per_step", "sequences_per_microbatch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens whose loss one update averages."""
+        sequences = self.microbatches_per_step * self.sequences_per_microbatch
+        return sequences * self.spec.context
+
+
+@dataclass(frozen=True, slots=True)
+class WireContext:
+    """Which boundary tensor passes: between stages `boundary` and `boundary` + 1."""
+
+    step: int
+    microbatch: int
+    boundary: int
+    direction: Literal["forward", "backward"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceRun:
+    """Mean loss per token of every step, in nats, and the merged state after the last one."""
+
+    losses: tuple[float, ...]
+    state: State
+
+
+Wire = Callable[[Tensor, WireContext], Tensor]
+
+
+def train_reference(
+    plan: TrainingPlan,
+    corpus: Corpus,
+    *,
+    wire: Wire | None = None,
+    threads: int | None = None,
+    on_step: Callable[[int, float], None] | None = None,
+) -> ReferenceRun:
+    """Train `plan` on `corpus` in this process.
+
+    Args:
+        wire: encodes and decodes a boundary tensor (B, T, C) or its gradient; None: no cut.
+        threads: CPU threads of torch meanwhile; None leaves them as they are.
+        on_step: called after every update with the step and its loss.
+
+    Raises:
+        DataError: the corpus is shorter than one sample.
+    """
+    stages = _build(plan, cut=wire is not None)
+    groups = _stage_parameters(plan, stages)
+    optimizer = _adamw(plan.optimizer, [p for group in groups for p in group])
+    losses = []
+    with limited_threads(threads):
+        for step in range(plan.steps):
+            losses.append(_accumulate(plan, corpus, stages, step, wire))
+            _update(plan, groups, optimizer, step)
+            if on_step is not None:
+                on_step(step, losses[-1])
+    state = merge_states(stage.state_dict() for stage in stages)
+    return ReferenceRun(tuple(losses), state)
+
+
+def evaluate(
+    model: nn.Module, corpus: Corpus, *, batches: int, sequences: int, context: int
+) -> float:
+    """Mean held-out loss per token, in nats, of a whole model over `batches` fixed batches."""
+    total = 0.0
+    with torch.no_grad():
+        for index in range(batches):
+            inputs, targets = _split(corpus.held_out_batch(index, sequences, context))
+            total += summed_loss(model(inputs), targets).item()
+    return total / (batches * sequences * context)
+
+
+def _build(plan: TrainingPlan, *, cut: bool) -> list[Stage]:
+    if not cut:
+        return [build_whole(plan.spec, plan.seed)]
+    return [build_stage(plan.spec, part, plan.seed) for part in slices(plan.layers_per_stage)]
+
+
+def _stage_parameters(plan: TrainingPlan, stages: Iterable[Stage]) -> list[list[nn.Parameter]]:
+    """The parameters of every stage of the plan's cut, wherever they lie."""
+    named = {name: p for stage in stages for name, p in stage.named_parameters()}
+    groups = []
+    for part in slices(plan.layers_per_stage):
+        prefixes = [f"blocks.{layer}." for layer in range(part.first_layer, part.last_layer)]
+        prefixes += ["embed."] * part.embeds + ["head."] * part.has_head
+        groups.append([p for name, p in named.items() if name.startswith(tuple(prefixes))])
+    return groups
+
+
+def _adamw(config: OptimizerConfig, parameters: list[nn.Parameter]) -> torch.optim.AdamW:
+    decayed: dict[str, Any] = {"params": [p for p in parameters if p.ndim >= 2]}
+    others: dict[str, Any] = {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}
+    return torch.optim.AdamW(
+        [decayed, others],
+        lr=config.lr,
+        betas=(config.beta1, config.beta2),
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
+
+
+def _accumulate(
+    plan: TrainingPlan, corpus: Corpus, stages: Sequence[Stage], step: int, wire: Wire | None
+) -> float:
+    """Add the summed gradients of all microbatches of a step; its mean loss per token."""
+    total = 0.0
+    first = step * plan.microbatches_per_step
+    for microbatch in range(first, first + plan.microbatches_per_step):
+        rows = plan.sequences_per_microbatch
+        inputs, targets = _split(corpus.sample(microbatch, rows, plan.spec.context, plan.seed))
+        x: Tensor = inputs  # (B, T)
+        for index, stage in enumerate(stages):
+            if wire is not None and index:
+                x = _across(x, wire, step, microbatch, index - 1)  # (B, T, C)
+            x = stage(x)
+        loss = summed_loss(x, targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += loss.item()
+    return total / plan.tokens_per_step
+
+
+def _update(
+    plan: TrainingPlan,
+    groups: Sequence[list[nn.Parameter]],
+    optimizer: torch.optim.AdamW,
+    step: int,
+) -> None:
+    config = plan.optimizer
+    for group in groups:
+        for parameter in group:
+            if parameter.grad is not None:
+                parameter.grad.div_(plan.tokens_per_step)
+        if config.clip > 0:
+            nn.utils.clip_grad_norm_(group, stage_clip(config, len(groups)))
+    for settings in optimizer.param_groups:
+        settings["lr"] = learning_rate(config, step)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+class _Boundary(torch.autograd.Function):
+    """Passes a tensor through the wire on the way forward and its gradient on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, wire: Wire, place: WireContext) -> Tensor:
+        ctx.wire, ctx.place = wire, place
+        return wire(x, place)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.wire(gradient, replace(ctx.place, direction="backward")), None, None
+
+
+def _across(x: Tensor, wire: Wire, step: int, microbatch: int, boundary: int) -> Tensor:
+    place = WireContext(step, microbatch, boundary, "forward")
+    decoded: Tensor = _Boundary.apply(x, wire, place)  # type: ignore[no-untyped-call]
+    return decoded
+
+
+def _split(samples: Any) -> tuple[Tensor, Tensor]:
+    tokens = torch.from_numpy(samples.astype("int64"))  # (B, T + 1)
+    return tokens[:, :-1], tokens[:, 1:]

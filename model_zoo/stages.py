@@ -1,0 +1,161 @@
+"""A model in stages: one contiguous slice of the layers, with the embedding or head at the ends.
+
+A parameter has the same global name in every cut (`blocks.3.attn.qkv.weight`), so the states of
+all stages merge into the state of the whole model, and the whole model is itself the stage that
+holds everything. Stages hold parameters; where to cut is the business of `cutting`.
+
+Shapes: B sequences, T tokens, C width, V vocabulary.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from model_zoo import gpt, llama
+from model_zoo.init import initial_tensor
+from model_zoo.spec import ModelSpec
+
+State = dict[str, Tensor]
+
+_PARTS: dict[str, tuple[type[nn.Module], type[nn.Module], type[nn.Module]]] = {
+    "gpt": (gpt.Embedding, gpt.Block, gpt.Head),
+    "llama": (llama.Embedding, llama.Block, llama.Head),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StageSlice:
+    """Which layers [first_layer, last_layer) stage `index` of `count` holds, and which ends."""
+
+    index: int
+    count: int
+    first_layer: int
+    last_layer: int
+    embeds: bool
+    has_head: bool
+
+
+def slices(layers_per_stage: Sequence[int]) -> tuple[StageSlice, ...]:
+    """The slices of a cut, in order.
+
+    Raises:
+        ValueError: there is no stage, or one without a layer.
+    """
+    if not layers_per_stage or min(layers_per_stage) < 1:
+        raise ValueError(f"every stage needs at least one layer, got {tuple(layers_per_stage)}")
+    count = len(layers_per_stage)
+    ends = list(accumulate(layers_per_stage))
+    return tuple(
+        StageSlice(index, count, end - layers, end, index == 0, index == count - 1)
+        for index, (layers, end) in enumerate(zip(layers_per_stage, ends, strict=True))
+    )
+
+
+def whole(spec: ModelSpec) -> StageSlice:
+    """The one slice of an uncut model."""
+    return StageSlice(0, 1, 0, spec.layers, embeds=True, has_head=True)
+
+
+class Stage(nn.Module):
+    """One slice of a model, or all of it.
+
+    Forward maps tokens (B, T) int64 on the first stage, else hidden (B, T, C) fp32, to hidden
+    (B, T, C), or to logits (B, T, V) on the last stage. T is at most `spec.context`. Token
+    values are not checked here: whoever takes tokens from outside checks them first.
+    """
+
+    def __init__(self, spec: ModelSpec, part: StageSlice) -> None:
+        super().__init__()
+        embedding, block, head = _PARTS[spec.architecture]
+        self.spec = spec
+        self.part = part
+        self.embed = embedding(spec) if part.embeds else None
+        # Keyed by the layer's number in the whole model: this makes the names global.
+        layers = range(part.first_layer, part.last_layer)
+        self.blocks = nn.ModuleDict({str(layer): block(spec) for layer in layers})
+        self.head = head(spec) if part.has_head else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] > self.spec.context:
+            raise ValueError(f"{x.shape[1]} tokens exceed the context of {self.spec.context}")
+        if self.embed is not None:
+            x = self.embed(x)  # (B, T) -> (B, T, C)
+        for block in self.blocks.values():
+            x = block(x)  # (B, T, C)
+        return x if self.head is None else self.head(x)  # (B, T, V)
+
+
+def build_stage(spec: ModelSpec, part: StageSlice, seed: int) -> Stage:
+    """A stage with its initial weights, fp32 on the CPU; the same bits in every cut."""
+    stage = _layout(spec, part)
+    state = {
+        name: initial_tensor(spec, seed, name, parameter.shape)
+        for name, parameter in stage.named_parameters()
+    }
+    stage.load_state_dict(state, assign=True)
+    return stage
+
+
+def load_stage(spec: ModelSpec, part: StageSlice, state: Mapping[str, Tensor]) -> Stage:
+    """A stage with a copy of the given weights; names that belong to other stages are left out.
+
+    Raises:
+        ValueError: a parameter is missing or has another shape.
+    """
+    stage = _layout(spec, part)
+    own: State = {}
+    for name, parameter in stage.named_parameters():
+        found = state.get(name)
+        if found is None or found.shape != parameter.shape:
+            got = "nothing" if found is None else tuple(found.shape)
+            raise ValueError(f"{name} should be {tuple(parameter.shape)}, the state has {got}")
+        own[name] = found.detach().to(torch.float32, copy=True)
+    stage.load_state_dict(own, assign=True)
+    return stage
+
+
+def _layout(spec: ModelSpec, part: StageSlice) -> Stage:
+    if not 0 <= part.first_layer <= part.last_layer <= spec.layers:
+        raise ValueError(f"{part} does not fit a model of {spec.layers} layers")
+    with torch.device("meta"):  # shapes only: no weights drawn that are overwritten at once
+        return Stage(spec, part)
+
+
+def global_names(stage: nn.Module) -> tuple[str, ...]:
+    """The stage's parameter names, in the whole model's order; the same in every cut."""
+    return tuple(name for name, _ in stage.named_parameters())
+
+
+def stage_parameter_count(spec: ModelSpec, part: StageSlice) -> int:
+    """Parameters that a replica of this stage holds."""
+    layers = (part.last_layer - part.first_layer) * spec.layer_parameter_count
+    embedding = spec.embedding_parameter_count if part.embeds else 0
+    return layers + embedding + (spec.head_parameter_count if part.has_head else 0)
+
+
+def merge_states(states: Iterable[Mapping[str, Tensor]]) -> State:
+    """The union of the stages' states, tensors shared.
+
+    Raises:
+        ValueError: two states hold the same name.
+    """
+    merged: State = {}
+    for state in states:
+        doubled = merged.keys() & state.keys()
+        if doubled:
+            raise ValueError(f"two stages hold {min(doubled)}")
+        merged.update(state)
+    return merged
+
+
+def summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy in nats summed over all tokens: logits (B, T, V), targets (B, T) int64.
+
+    A sum, not a mean: gradients of microbatches add up and are divided once, by the tokens of
+    the step, whoever computed them.
+    """
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")

@@ -1,0 +1,41 @@
+"""Small models that the tests of the model zoo share; one torch thread."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from model_zoo.data import Corpus
+from model_zoo.spec import ModelSpec
+from model_zoo.threads import limited_threads
+
+SPECS = {
+    "gpt": ModelSpec("gpt", 4, 32, 4, 4, 64, context=16),
+    "gpt-bias": ModelSpec("gpt", 4, 32, 4, 4, 64, context=16, bias=True),
+    "llama": ModelSpec("llama", 4, 32, 4, 2, 48, context=16, rope_theta=500.0),
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    with limited_threads(1):
+        yield
+
+
+@pytest.fixture(params=SPECS.values(), ids=SPECS.keys())
+def spec(request: pytest.FixtureRequest) -> ModelSpec:
+    result: ModelSpec = request.param
+    return result
+
+
+@pytest.fixture
+def tokens() -> torch.Tensor:
+    return torch.randint(0, 256, (3, 17), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    path = tmp_path / "text"
+    path.write_bytes(b"the quick brown fox jumps over the lazy dog. " * 100)
+    return Corpus.from_bytes_file(path)

@@ -1,0 +1,150 @@
+"""The reference trainer learns, repeats itself bit for bit, and simulates the wire."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from model_zoo.data import Corpus, DataError
+from model_zoo.flat import FlatParameters
+from model_zoo.optim import FlatAdamW, OptimizerConfig, clip_factor, learning_rate, stage_clip
+from model_zoo.recipes import nanogpt_cpu
+from model_zoo.reference import TrainingPlan, WireContext, evaluate, train_reference
+from model_zoo.spec import ModelSpec
+from model_zoo.stages import build_stage, slices, summed_loss
+from model_zoo.whole import build_whole, load_whole
+
+OPTIMIZER = OptimizerConfig(3e-3, 3e-4, warmup_steps=5, decay_steps=40, clip=0.5)
+
+
+def plan_for(spec: ModelSpec, cut: tuple[int, ...] = (2, 2), steps: int = 4) -> TrainingPlan:
+    return TrainingPlan(spec, cut, OPTIMIZER, 11, steps, 2, 3)
+
+
+def identity(x: Tensor, place: WireContext) -> Tensor:
+    return x.clone()
+
+
+def test_loss_falls(spec: ModelSpec, corpus: Corpus) -> None:
+    seen: list[tuple[int, float]] = []
+    plan = plan_for(spec, steps=40)
+    run = train_reference(plan, corpus, on_step=lambda step, loss: seen.append((step, loss)))
+    assert seen == list(enumerate(run.losses))
+    assert run.losses[0] == pytest.approx(5.55, abs=0.1)  # ln 256
+    assert run.losses[-1] < run.losses[0] - 1.5
+    model = load_whole(spec, run.state)
+    held_out = evaluate(model, corpus, batches=3, sequences=4, context=spec.context)
+    assert held_out == pytest.approx(run.losses[-1], abs=0.5)
+
+
+def test_repeats_itself_bit_for_bit(spec: ModelSpec, corpus: Corpus) -> None:
+    first, second = (train_reference(plan_for(spec), corpus, threads=1) for _ in range(2))
+    assert first.losses == second.losses
+    assert all(torch.equal(first.state[name], second.state[name]) for name in first.state)
+
+
+@pytest.mark.parametrize("cut", [(2, 2), (1, 2, 1), (1, 1, 1, 1)])
+def test_a_perfect_wire_changes_nothing(
+    spec: ModelSpec, corpus: Corpus, cut: tuple[int, ...]
+) -> None:
+    plan = plan_for(spec, cut, steps=8)
+    plain = train_reference(plan, corpus)
+    wired = train_reference(plan, corpus, wire=identity)
+    assert wired.losses == pytest.approx(plain.losses, rel=1e-6)
+    for name, tensor in plain.state.items():
+        torch.testing.assert_close(wired.state[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_the_wire_sees_every_boundary_tensor_once(corpus: Corpus) -> None:
+    spec = ModelSpec("gpt", 4, 32, 4, 4, 64, context=16)
+    seen: list[WireContext] = []
+
+    def wire(x: Tensor, place: WireContext) -> Tensor:
+        assert x.shape == (3, 16, 32)
+        seen.append(place)
+        return x.clone()
+
+    train_reference(plan_for(spec, (1, 2, 1), steps=2), corpus, wire=wire)
+    expected = []
+    for microbatch in range(4):
+        step = microbatch // 2
+        expected += [WireContext(step, microbatch, b, "forward") for b in (0, 1)]
+        expected += [WireContext(step, microbatch, b, "backward") for b in (1, 0)]
+    assert seen == expected
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_a_lossy_wire_is_felt(corpus: Corpus, direction: str) -> None:
+    spec = ModelSpec("gpt", 4, 32, 4, 4, 64, context=16)
+
+    def silence(x: Tensor, place: WireContext) -> Tensor:
+        return torch.zeros_like(x) if place.direction == direction else x.clone()
+
+    plan = plan_for(spec, steps=1)
+    start = build_whole(spec, plan.seed).state_dict()
+    state = train_reference(plan, corpus, wire=silence).state
+    before_the_cut = "blocks.0.attn.qkv.weight"
+    no_decay = 1 - learning_rate(OPTIMIZER, 0) * OPTIMIZER.weight_decay
+    moved = not torch.allclose(state[before_the_cut], start[before_the_cut] * no_decay, atol=1e-7)
+    assert moved == (direction == "forward")
+
+
+def test_stages_with_the_flat_optimizer_agree(spec: ModelSpec, corpus: Corpus) -> None:
+    """Two implementations of one training: the swarm's arithmetic and the oracle."""
+    plan = plan_for(spec, (1, 3), steps=10)
+    expected = train_reference(plan, corpus).losses
+    stages = [build_stage(spec, part, plan.seed) for part in slices(plan.layers_per_stage)]
+    flats = [FlatParameters(stage) for stage in stages]
+    adamws = [FlatAdamW(flat.values, flat.decay_size, plan.optimizer) for flat in flats]
+    losses = []
+    for step in range(plan.steps):
+        total = 0.0
+        for microbatch in range(2 * step, 2 * step + 2):
+            tokens = torch.from_numpy(corpus.sample(microbatch, 3, 16, plan.seed).astype("int64"))
+            loss = summed_loss(stages[1](stages[0](tokens[:, :-1])), tokens[:, 1:])
+            loss.backward()
+            total += loss.item()
+        losses.append(total / plan.tokens_per_step)
+        for flat, adamw in zip(flats, adamws, strict=True):
+            bound = stage_clip(plan.optimizer, 2)
+            scale = clip_factor(flat.gradients, 1 / plan.tokens_per_step, bound)
+            adamw.step(flat.gradients, learning_rate(plan.optimizer, step), scale)
+            flat.zero_gradients()
+    assert losses == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_short_text_is_refused(tmp_path: Path, spec: ModelSpec) -> None:
+    path = tmp_path / "short"
+    path.write_bytes(b"short")
+    with pytest.raises(DataError, match="one sample needs 17"):
+        train_reference(plan_for(spec), Corpus.from_bytes_file(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"layers_per_stage": (2, 3)}, "do not make 4 layers"),
+        ({"layers_per_stage": (4, 0)}, "at least one layer"),
+        ({"steps": 0}, "steps must be"),
+        ({"microbatches_per_step": -1}, "microbatches_per_step must be"),
+        ({"sequences_per_microbatch": 0}, "sequences_per_microbatch must be"),
+    ],
+)
+def test_plan_refuses(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(nanogpt_cpu(), **change)  # type: ignore[arg-type]
+
+
+def test_threads_are_given_back(corpus: Corpus) -> None:
+    spec = ModelSpec("gpt", 1, 16, 2, 2, 32, context=8)
+    during: list[int] = []
+    train_reference(
+        plan_for(spec, (1,), steps=1),
+        corpus,
+        threads=2,
+        on_step=lambda step, loss: during.append(torch.get_num_threads()),
+    )
+    assert during == [2]
+    assert torch.get_num_threads() == 1

@@ -1,0 +1,66 @@
+"""Sampling: greedy text of a trained model, seeds, cuts of the distribution, refusals."""
+
+import pytest
+import torch
+
+from model_zoo.data import Corpus
+from model_zoo.optim import OptimizerConfig
+from model_zoo.reference import TrainingPlan, train_reference
+from model_zoo.sample import generate
+from model_zoo.spec import ModelSpec
+from model_zoo.whole import build_whole, load_whole
+
+SPEC = ModelSpec("llama", 2, 32, 4, 2, 64, context=24)
+
+
+def test_a_trained_model_continues_its_text(corpus: Corpus) -> None:
+    optimizer = OptimizerConfig(1e-2, 1e-3, warmup_steps=5, decay_steps=120)
+    plan = TrainingPlan(SPEC, (2,), optimizer, 0, 120, 1, 8)
+    model = load_whole(SPEC, train_reference(plan, corpus).state)
+    text = generate(model, "the quick brown ", 30, temperature=0)
+    assert text == "fox jumps over the lazy dog. t"
+
+
+def test_the_seed_fixes_the_text() -> None:
+    model = build_whole(SPEC, seed=0)
+    first, again, other = (generate(model, "a", 20, seed=seed) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_top_one_is_greedy() -> None:
+    model = build_whole(SPEC, seed=0)
+    greedy = generate(model, "abc", 40, temperature=0)
+    assert generate(model, "abc", 40, top_k=1, seed=5) == greedy
+
+
+def test_an_untrained_model_gives_text_all_the_same() -> None:
+    text = generate(build_whole(SPEC, seed=0), "é", 60)
+    assert "�" in text
+
+
+def test_no_token_beyond_a_byte_is_drawn() -> None:
+    spec = ModelSpec("gpt", 1, 16, 2, 2, 32, context=8, vocab=1000)
+    model = build_whole(spec, seed=0)
+    with torch.no_grad():
+        model.get_parameter("head.proj.weight")[256:] = 100.0
+    assert generate(model, "a", 5) is not None
+
+
+@pytest.mark.parametrize(
+    ("prompt", "settings"),
+    [
+        ("", {}),
+        ("a", {"temperature": -1.0}),
+        ("a", {"top_k": 0}),
+    ],
+)
+def test_refuses(prompt: str, settings: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="needs a prompt"):
+        generate(build_whole(SPEC, seed=0), prompt, 5, **settings)  # type: ignore[arg-type]
+
+
+def test_refuses_a_prompt_beyond_the_vocabulary() -> None:
+    spec = ModelSpec("gpt", 1, 16, 2, 2, 32, context=8, vocab=100)
+    with pytest.raises(ValueError, match="beyond the vocabulary"):
+        generate(build_whole(spec, seed=0), "é", 5)

@@ -1,0 +1,187 @@
+"""Every cut is the same model: same names, same initial bits, same loss, same gradients."""
+
+import hashlib
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from model_zoo.spec import ModelSpec
+from model_zoo.stages import (
+    Stage,
+    StageSlice,
+    build_stage,
+    global_names,
+    load_stage,
+    merge_states,
+    slices,
+    stage_parameter_count,
+    summed_loss,
+    whole,
+)
+from model_zoo.whole import build_whole, load_whole
+
+CUTS = [(4,), (2, 2), (1, 3), (3, 1), (1, 2, 1), (1, 1, 1, 1)]
+
+
+def build_all(spec: ModelSpec, cut: tuple[int, ...], seed: int = 7) -> list[Stage]:
+    return [build_stage(spec, part, seed) for part in slices(cut)]
+
+
+def gradients(stages: list[Stage]) -> dict[str, Tensor]:
+    found = {}
+    for stage in stages:
+        for name, parameter in stage.named_parameters():
+            assert parameter.grad is not None, name
+            found[name] = parameter.grad
+    return found
+
+
+def run_as_a_swarm_would(stages: list[Stage], tokens: Tensor) -> float:
+    """Forward and backward stage by stage, only detached boundary tensors in between."""
+    inputs, outputs = [tokens[:, :-1]], []
+    for stage in stages:
+        outputs.append(stage(inputs[-1]))
+        inputs.append(outputs[-1].detach().requires_grad_())
+    loss = summed_loss(outputs[-1], tokens[:, 1:])
+    loss.backward()
+    for earlier, later_input in reversed(list(zip(outputs, inputs[1:], strict=True))[:-1]):
+        earlier.backward(later_input.grad)
+    return loss.item()
+
+
+@pytest.mark.parametrize("cut", CUTS[1:])
+def test_a_cut_has_the_loss_and_gradients_of_the_whole(
+    spec: ModelSpec, tokens: Tensor, cut: tuple[int, ...]
+) -> None:
+    model = build_whole(spec, seed=7)
+    expected_loss = summed_loss(model(tokens[:, :-1]), tokens[:, 1:])
+    expected_loss.backward()
+    stages = build_all(spec, cut)
+    assert run_as_a_swarm_would(stages, tokens) == expected_loss.item()
+    expected = gradients([model])
+    found = gradients(stages)
+    assert found.keys() == expected.keys()
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_initial_bits_do_not_depend_on_the_cut(spec: ModelSpec, cut: tuple[int, ...]) -> None:
+    expected = build_whole(spec, seed=7).state_dict()
+    merged = merge_states(stage.state_dict() for stage in build_all(spec, cut))
+    assert list(merged) == list(expected)
+    assert all(torch.equal(merged[name], expected[name]) for name in expected)
+
+
+def test_initial_weights_follow_the_seed_and_the_scheme() -> None:
+    spec = ModelSpec("gpt", 2, 64, 4, 4, 256, context=32, bias=True)
+    state = build_whole(spec, seed=1).state_dict()
+    other = build_whole(spec, seed=2).state_dict()
+    weight = state["blocks.0.attn.qkv.weight"]
+    assert not torch.equal(weight, other["blocks.0.attn.qkv.weight"])
+    assert not torch.equal(weight, state["blocks.1.attn.qkv.weight"])
+    assert weight.std().item() == pytest.approx(0.02, rel=0.03)
+    assert weight.mean().item() == pytest.approx(0.0, abs=1e-3)
+    assert state["blocks.1.ffn.down.weight"].std().item() == pytest.approx(0.01, rel=0.03)
+    assert torch.equal(state["head.norm.weight"], torch.ones(64))
+    assert torch.equal(state["blocks.0.ffn.up.bias"], torch.zeros(256))
+
+
+def test_initial_bits_are_the_same_on_every_machine() -> None:
+    spec = ModelSpec("llama", 1, 16, 2, 1, 24, context=8)
+    state = build_whole(spec, seed=42).state_dict()
+    content = b"".join(name.encode() + t.numpy().tobytes() for name, t in state.items())
+    assert hashlib.blake2b(content, digest_size=8).hexdigest() == "c9d69496059aa40c"
+
+
+def test_building_leaves_the_global_generator_alone(spec: ModelSpec) -> None:
+    before = torch.get_rng_state()
+    build_whole(spec, seed=3)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_names_are_global(spec: ModelSpec) -> None:
+    first, middle, last = build_all(spec, (1, 2, 1))
+    assert "embed.token.weight" in global_names(first)
+    assert {n.split(".")[1] for n in global_names(middle) if n.startswith("blocks.")} == {"1", "2"}
+    assert "head.proj.weight" in global_names(last)
+    assert not any(n.startswith(("embed.", "head.")) for n in global_names(middle))
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_slices_cover_the_layers_once(cut: tuple[int, ...]) -> None:
+    parts = slices(cut)
+    assert [p.index for p in parts] == list(range(len(cut)))
+    assert all(p.count == len(cut) for p in parts)
+    assert parts[0].first_layer == 0
+    assert parts[-1].last_layer == sum(cut)
+    assert all(a.last_layer == b.first_layer for a, b in pairwise(parts))
+    assert [p.embeds for p in parts] == [True] + [False] * (len(cut) - 1)
+    assert [p.has_head for p in parts] == [False] * (len(cut) - 1) + [True]
+
+
+@pytest.mark.parametrize("cut", [(), (2, 0, 2), (5, -1)])
+def test_slices_refuse_a_stage_without_layers(cut: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="at least one layer"):
+        slices(cut)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_stage_parameter_count(spec: ModelSpec, cut: tuple[int, ...]) -> None:
+    for stage in build_all(spec, cut):
+        counted = sum(p.numel() for p in stage.parameters())
+        assert stage_parameter_count(spec, stage.part) == counted
+
+
+def test_a_merged_state_makes_the_whole_model(spec: ModelSpec, tokens: Tensor) -> None:
+    stages = build_all(spec, (1, 2, 1))
+    model = load_whole(spec, merge_states(stage.state_dict() for stage in stages))
+    x = tokens[:, :-1]
+    for stage in stages:
+        x = stage(x)
+    assert torch.equal(model(tokens[:, :-1]), x)
+
+
+def test_loading_copies(spec: ModelSpec) -> None:
+    state = build_whole(spec, seed=0).state_dict()
+    stage = load_stage(spec, slices((2, 2))[1], state)
+    with torch.no_grad():
+        for parameter in stage.parameters():
+            parameter.zero_()
+    assert state["head.proj.weight"].abs().sum() > 0
+
+
+def test_loading_refuses_a_state_that_does_not_fit(spec: ModelSpec) -> None:
+    state = build_whole(spec, seed=0).state_dict()
+    missing = {n: t for n, t in state.items() if n != "head.proj.weight"}
+    with pytest.raises(ValueError, match=r"head\.proj\.weight.*nothing"):
+        load_whole(spec, missing)
+    with pytest.raises(ValueError, match=r"head\.proj\.weight.*\(3, 3\)"):
+        load_whole(spec, {**state, "head.proj.weight": torch.zeros(3, 3)})
+
+
+def test_merging_refuses_two_states_with_one_name(spec: ModelSpec) -> None:
+    first, second = build_all(spec, (2, 2))
+    with pytest.raises(ValueError, match="two stages hold"):
+        merge_states([first.state_dict(), second.state_dict(), first.state_dict()])
+
+
+def test_refuses_more_tokens_than_the_context(spec: ModelSpec) -> None:
+    with pytest.raises(ValueError, match="exceed the context of 16"):
+        build_whole(spec, seed=0)(torch.zeros((1, 17), dtype=torch.int64))
+
+
+def test_refuses_a_slice_beyond_the_model(spec: ModelSpec) -> None:
+    with pytest.raises(ValueError, match="does not fit"):
+        build_stage(spec, StageSlice(0, 1, 0, 5, embeds=True, has_head=True), seed=0)
+
+
+def test_predictions_do_not_see_the_future(spec: ModelSpec, tokens: Tensor) -> None:
+    model = build_stage(spec, whole(spec), seed=0)
+    changed = tokens[:, :-1].clone()
+    changed[:, 10:] = 0
+    before, after = model(tokens[:, :-1]), model(changed)
+    torch.testing.assert_close(before[:, :10], after[:, :10])
+    assert not torch.equal(before[:, 10:], after[:, 10:])
