@@ -1,0 +1,112 @@
+"""The advert: what a volunteer says of itself to the whole swarm.
+
+It is the body of the record ("advert", own peer id); seq, issue time and time to live are in the
+record's header. Claims are only claims: partners measure a volunteer while they work with it,
+and their measurement wins.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from protocol import limits
+from protocol.address import parse_address
+from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.ids import PeerId
+from protocol.membership.record import UnixSeconds
+from protocol.wire.messages import Count, NonNegative, SeatStatus
+
+ADVERT: Final = "advert"
+"""Record kind; the key is the author's peer id."""
+
+AddressText = Annotated[str, Meta(max_length=limits.MAX_ADDRESS_CHARS)]
+
+
+class Flops(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Measured floating point operations per second by dtype; 0 where it has no use of it."""
+
+    fp32: NonNegative = 0.0
+    bf16: NonNegative = 0.0
+    fp16: NonNegative = 0.0
+
+
+class Advert(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Capacity, limits and seats of one volunteer."""
+
+    addresses: Annotated[tuple[AddressText, ...], Meta(max_length=limits.MAX_ADDRESSES)]
+    flops: Flops
+    memory_bytes: Count
+    upload_bytes_per_s: NonNegative
+    download_bytes_per_s: NonNegative
+    seats: Annotated[int, Meta(ge=0, le=limits.MAX_SEATS)]
+    """Stages it has memory for, those it serves already included."""
+    joined: UnixSeconds
+    """When it entered the swarm; its own word."""
+    serves: Annotated[tuple[SeatStatus, ...], Meta(max_length=limits.MAX_SEATS)] = ()
+    """Stages it holds; version, queue and rate are of the time of issue."""
+    upload_limit_bytes_per_s: NonNegative = 0.0
+    """The owner's cap; 0: none."""
+    download_limit_bytes_per_s: NonNegative = 0.0
+    session_s: NonNegative = 0.0
+    """Seconds it expects to stay; 0: it cannot say."""
+    leaving: bool = False
+    """Its last advert: it is no member any more."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Advert)
+
+
+def encode_advert(advert: Advert) -> bytes:
+    """Return the canonical encoding (integers in float fields become floats).
+
+    Raises:
+        LocalProtocolError: a field out of its range.
+    """
+    try:
+        return _encoder.encode(_decoder.decode(_encoder.encode(advert)))
+    except msgspec.MsgspecError as error:
+        raise LocalProtocolError(f"our own advert: {error}") from error
+
+
+def parse_advert(body: bytes, key: str, signer: PeerId, stages: int) -> Advert:
+    """Check an advert against its record's key, its signer and the manifest's stage count.
+
+    Raises:
+        RemoteProtocolError: malformed, not canonical, for another peer, or inconsistent.
+    """
+    try:
+        advert = _decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteProtocolError("advert-malformed", str(error), penalty=20) from error
+    if _encoder.encode(advert) != body:
+        raise RemoteProtocolError("advert-malformed", "not canonical", penalty=20)
+    if key != signer:
+        raise RemoteProtocolError("advert-forged", "speaks for another peer", penalty=50)
+    check_seats(advert.serves, stages)
+    _check_addresses(advert.addresses, signer)
+    return advert
+
+
+def check_seats(seats: tuple[SeatStatus, ...], stages: int) -> None:
+    """Refuse seats of stages that the manifest does not have, or one stage twice.
+
+    Raises:
+        RemoteProtocolError: ``bad-seats``.
+    """
+    held = {seat.stage for seat in seats}
+    if len(held) != len(seats) or any(stage >= stages for stage in held):
+        raise RemoteProtocolError("bad-seats", "unknown or repeated stage", penalty=20)
+
+
+def _check_addresses(addresses: tuple[str, ...], signer: PeerId) -> None:
+    for text in addresses:
+        try:
+            address = parse_address(text)
+        except ValueError as error:
+            raise RemoteProtocolError("advert-address", str(error)) from error
+        if address.peer not in (None, signer):
+            raise RemoteProtocolError("advert-address", "names another peer", penalty=50)

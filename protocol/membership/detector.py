@@ -1,0 +1,107 @@
+"""The failure detector: who has been silent for how long.
+
+It holds one time per watched peer. Peers send a heartbeat every second; silence of 3 s makes one
+suspect, of 5 s dead, a lost connection dead at once, any heartbeat alive again. If our own tick
+comes more than a second late, *we* were asleep (stopped, swapped out), so that time is not held
+against anybody. Monotonic time only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from protocol.ids import PeerId
+
+Health = Literal["alive", "suspect", "dead"]
+
+SUSPECT_AFTER_S: Final = 3.0
+DEAD_AFTER_S: Final = 5.0
+TICK_S: Final = 1.0
+MAX_LATENESS_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A peer's health changed; ``words`` say why."""
+
+    peer: PeerId
+    before: Health
+    after: Health
+    words: str
+
+
+@dataclass(slots=True)
+class _Watch:
+    heard: float
+    health: Health = "alive"
+
+
+class Detector:
+    """Watches linked peers."""
+
+    def __init__(self) -> None:
+        self._watched: dict[PeerId, _Watch] = {}
+        self._last_tick: float | None = None
+
+    def watch(self, peer: PeerId, now: float) -> list[Transition]:
+        """Begin to watch a peer, which counts as having heard of it."""
+        if peer in self._watched:
+            return self.heard(peer, now)
+        if not self._watched:
+            self._last_tick = now  # no tick was due while there was nobody to watch
+        self._watched[peer] = _Watch(now)
+        return []
+
+    def forget(self, peer: PeerId) -> None:
+        """Stop watching a peer."""
+        self._watched.pop(peer, None)
+
+    def health(self, peer: PeerId) -> Health | None:
+        """Return a peer's health, None if it is not watched."""
+        watch = self._watched.get(peer)
+        return None if watch is None else watch.health
+
+    def heard(self, peer: PeerId, now: float) -> list[Transition]:
+        """A heartbeat came."""
+        watch = self._watched.get(peer)
+        if watch is None:
+            return []
+        watch.heard = max(watch.heard, now)
+        return self._turn(peer, watch, "alive", "heard again")
+
+    def tick(self, now: float) -> list[Transition]:
+        """Judge everybody's silence."""
+        self._forgive_own_sleep(now)
+        return [
+            transition
+            for peer, watch in self._watched.items()
+            for transition in self._judge(peer, watch, now - watch.heard)
+        ]
+
+    def next_deadline(self) -> float | None:
+        """Return when to tick next, or None if nobody is watched."""
+        if not self._watched:
+            return None
+        return (self._last_tick or 0.0) + TICK_S
+
+    def _forgive_own_sleep(self, now: float) -> None:
+        if self._last_tick is not None and self._watched:
+            lateness_s = now - self._last_tick - TICK_S
+            if lateness_s > MAX_LATENESS_S:
+                for watch in self._watched.values():
+                    watch.heard = min(now, watch.heard + lateness_s)
+        self._last_tick = now
+
+    def _judge(self, peer: PeerId, watch: _Watch, silence_s: float) -> list[Transition]:
+        words = f"silent for {silence_s:.1f} s"
+        if silence_s >= DEAD_AFTER_S:
+            return self._turn(peer, watch, "dead", words)
+        if silence_s >= SUSPECT_AFTER_S and watch.health == "alive":
+            return self._turn(peer, watch, "suspect", words)
+        return []
+
+    @staticmethod
+    def _turn(peer: PeerId, watch: _Watch, after: Health, words: str) -> list[Transition]:
+        before, watch.health = watch.health, after
+        return [] if before == after else [Transition(peer, before, after, words)]

@@ -1,0 +1,261 @@
+"""Membership: records, gossip, failure detector and roster behind one face.
+
+Inputs (all with ``now``, monotonic seconds, and where records are concerned ``wall``, unix
+seconds): ``link_up`` / ``link_down`` from the network, ``receive`` for ``Records``,
+``RecordDigest`` and ``Heartbeat`` of linked peers, ``tick`` at ``next_deadline()``, ``describe``
+and ``set_seats`` for what we are, ``publish`` for every ``Publish`` effect of any machine, with
+the signer, and ``leave`` at the end.
+
+Outputs: effects. ``Send`` and ``Penalise`` for the network, ``Publish`` to hand back to
+``publish``, ``RecordChanged`` for postings and progress, and the roster's events. The view is
+read from ``roster``: who is live, who holds which stage, whom to stay linked with.
+
+State: the four parts, our own advert and seats. It may not sign by itself: the key stays outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from protocol.effects import Explain, Penalise, Publish, Send
+from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.ids import PeerId, SwarmId
+from protocol.membership.advert import ADVERT, Advert, check_seats, encode_advert, parse_advert
+from protocol.membership.detector import TICK_S, Detector
+from protocol.membership.gossip import Gossip
+from protocol.membership.progress import PROGRESS, Progress, parse_progress
+from protocol.membership.record import Record, seal
+from protocol.membership.records import Held, RecordStore, Slot
+from protocol.membership.roster import Roster
+from protocol.membership.rules import (
+    MAX_ADVERTS,
+    POSTING,
+    Authorise,
+    nobody_decides,
+    record_kinds,
+    ttl_s,
+)
+from protocol.membership.view import MembershipEffect, RecordChanged
+from protocol.wire.envelope import Signer
+from protocol.wire.messages import Heartbeat, RecordDigest, Records, SeatStatus
+
+REFRESH_SHARE: Final = 3
+"""An advert is renewed after a third of its life, so that two renewals may be lost."""
+
+
+SPEAK_OVER_AFTER_S: Final = 5.0
+"""Wait before we answer a newer advert of our own identity: two such processes must not race."""
+
+
+class Membership:
+    """One volunteer's knowledge of its swarm; see the module for inputs and outputs."""
+
+    def __init__(
+        self,
+        own: PeerId,
+        swarm: SwarmId,
+        stages: int,
+        authorise: Authorise = nobody_decides,
+        max_adverts: int = MAX_ADVERTS,
+    ) -> None:
+        self._own = own
+        self._swarm = swarm
+        self._stages = stages
+        self.roster = Roster(own)
+        self.detector = Detector()
+        kinds = record_kinds(stages, max_adverts, authorise, self._serves_last_stage)
+        self.records = RecordStore(swarm, own, kinds, self._is_linked)
+        self.gossip = Gossip(own, self.records)
+        self._linked: dict[PeerId, int] = {}  # newest heartbeat seq of the link
+        self._advert: Advert | None = None
+        self._seats: tuple[SeatStatus, ...] = ()
+        self._heartbeat_seq = 0
+        self._next_heartbeat: float | None = None
+        self._next_refresh: float | None = None
+
+    def describe(self, advert: Advert, now: float, wall: float) -> list[MembershipEffect]:
+        """Set our capacity, limits and addresses; ``serves`` is taken from ``set_seats``."""
+        self._advert = advert
+        return self._readvertise(now, wall)
+
+    def set_seats(
+        self, seats: Iterable[SeatStatus], now: float, wall: float
+    ) -> list[MembershipEffect]:
+        """Set the stages we hold; tells linked peers at once if a version or state changed."""
+        before, self._seats = self._seats, tuple(seats)
+        effects: list[MembershipEffect] = list(self.roster.heard(self._own, self._seats))
+        if _versions(before) != _versions(self._seats):
+            effects += self._heartbeat(now)
+        if _places(before) != _places(self._seats):
+            effects += self._readvertise(now, wall)
+        return effects
+
+    def leave(self, now: float, wall: float) -> list[MembershipEffect]:
+        """Say goodbye to the whole swarm: the last advert."""
+        if self._advert is None:
+            return []
+        self._advert = msgspec.structs.replace(self._advert, leaving=True)
+        effects = self._readvertise(now, wall)
+        self._next_refresh = None
+        return effects
+
+    def publish(
+        self, publish: Publish, signer: Signer, now: float, wall: float
+    ) -> list[MembershipEffect]:
+        """Perform a ``Publish``: sign it, store it as our own and spread it."""
+        life_s = ttl_s(publish.kind, len(self.roster))
+        record = Record(publish.key, publish.seq, max(0, int(wall)), life_s, publish.body)
+        envelope = seal(signer, publish.kind, record, self._swarm)
+        try:
+            offer = self.records.put_own(envelope, wall)
+        except RemoteProtocolError as error:
+            raise LocalProtocolError(f"our own record was refused: {error}") from error
+        if offer.held is None:
+            words = f"our {publish.kind} record was not taken: {offer.reason}"
+            return [Explain("membership", words, "debug")]
+        gone = [] if offer.displaced is None else self._forget(offer.displaced, "made room")
+        return [*gone, *self._learn(offer.held), *self.gossip.spread([offer.held])]
+
+    def link_up(self, peer: PeerId, now: float) -> list[MembershipEffect]:
+        """A link to an admitted peer stands."""
+        self._linked[peer] = -1
+        if self._next_heartbeat is None:
+            self._next_heartbeat = now + TICK_S
+        self.detector.watch(peer, now)
+        greeting = Send(peer, Heartbeat(seq=self._heartbeat_seq, seats=list(self._seats)))
+        return [*self.roster.link_up(peer), greeting, *self.gossip.link_up(peer, now)]
+
+    def link_down(
+        self, peer: PeerId, reason: str, *, crashed: bool = True
+    ) -> list[MembershipEffect]:
+        """A link is gone, or could not be made; ``crashed`` False: closed by agreement."""
+        self._linked.pop(peer, None)
+        self.detector.forget(peer)
+        self.gossip.link_down(peer)
+        if not self._linked:
+            self._next_heartbeat = None
+        return list(self.roster.link_down(peer, reason, crashed=crashed))
+
+    def receive(
+        self,
+        sender: PeerId,
+        message: Records | RecordDigest | Heartbeat,
+        now: float,
+        wall: float,
+    ) -> list[MembershipEffect]:
+        """Take a message of a linked peer; one of anybody else is a race and changes nothing."""
+        if sender not in self._linked:
+            return []
+        match message:
+            case Heartbeat():
+                return self._receive_heartbeat(sender, message, now)
+            case RecordDigest():
+                return list(self.gossip.receive_digest(sender, message, now))
+            case Records():
+                return self._receive_records(sender, message, now, wall)
+
+    def tick(self, now: float, wall: float) -> list[MembershipEffect]:
+        """Do what is due."""
+        effects: list[MembershipEffect] = []
+        for transition in self.detector.tick(now):
+            effects += self.roster.judged(transition)
+        for held in self.records.expire(wall):
+            effects += self._forget(held, "its advert expired")
+        if self._next_heartbeat is not None and now >= self._next_heartbeat:
+            effects += self._heartbeat(now)
+        effects += self.gossip.tick(now)
+        if self._next_refresh is not None and now >= self._next_refresh:
+            effects += self._readvertise(now, wall)
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` is due next, None if only an input can change anything."""
+        deadlines = (
+            self._next_heartbeat,
+            self._next_refresh,
+            self.detector.next_deadline(),
+            self.gossip.next_deadline(),
+        )
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def progress(self) -> Progress | None:
+        """Return the newest progress of the swarm."""
+        held = next((held for held in self.records if held.envelope.kind == PROGRESS), None)
+        return None if held is None else parse_progress(held.record)
+
+    def posting(self, stage: int) -> Held | None:
+        """Return the newest posting of a stage."""
+        return self.records.get(POSTING, str(stage))
+
+    def _is_linked(self, slot: Slot) -> bool:
+        return slot[0] == ADVERT and slot[1] in self._linked
+
+    def _serves_last_stage(self, peer: PeerId) -> bool:
+        return any(r.peer == peer for r in self.roster.serving(self._stages - 1))
+
+    def _readvertise(self, now: float, wall: float) -> list[MembershipEffect]:
+        """Publish our advert anew. The seq is unix milliseconds, so that it rises over restarts."""
+        if self._advert is None:
+            return []
+        advert = msgspec.structs.replace(self._advert, serves=self._seats)
+        seq = max(self.records.seq((ADVERT, self._own)) + 1, int(wall * 1000))
+        self._next_refresh = now + ttl_s(ADVERT, len(self.roster)) / REFRESH_SHARE
+        return [Publish(ADVERT, self._own, seq, encode_advert(advert))]
+
+    def _heartbeat(self, now: float) -> list[MembershipEffect]:
+        self._heartbeat_seq += 1
+        self._next_heartbeat = now + TICK_S if self._linked else None
+        message = Heartbeat(seq=self._heartbeat_seq, seats=list(self._seats))
+        return [Send(peer, message) for peer in self._linked]
+
+    def _receive_heartbeat(
+        self, sender: PeerId, message: Heartbeat, now: float
+    ) -> list[MembershipEffect]:
+        if message.seq <= self._linked[sender]:
+            return []
+        try:
+            check_seats(tuple(message.seats), self._stages)
+        except RemoteProtocolError as error:
+            return [Penalise(sender, error.reason, error.penalty)]
+        self._linked[sender] = message.seq
+        effects: list[MembershipEffect] = []
+        for transition in self.detector.heard(sender, now):
+            effects += self.roster.judged(transition)
+        return effects + list(self.roster.heard(sender, message.seats))
+
+    def _receive_records(
+        self, sender: PeerId, message: Records, now: float, wall: float
+    ) -> list[MembershipEffect]:
+        received = self.gossip.receive_records(sender, message, wall)
+        effects: list[MembershipEffect] = []
+        for held in received.displaced:
+            effects += self._forget(held, "its advert was displaced by a flood")
+        for held in received.fresh:
+            effects += self._learn(held)
+            if held.signer == self._own and self._next_refresh is not None:
+                # an earlier run of ours said more than we did: speak over it
+                self._next_refresh = min(self._next_refresh, now + SPEAK_OVER_AFTER_S)
+        return effects + list(received.effects)
+
+    def _learn(self, held: Held) -> list[MembershipEffect]:
+        kind, key = held.slot
+        if kind != ADVERT:
+            return [RecordChanged(kind, key, held.record.seq, held.signer, held.record.body)]
+        advert = parse_advert(held.record.body, key, held.signer, self._stages)
+        return list(self.roster.advertise(held.signer, advert, held.record.seq))
+
+    def _forget(self, held: Held, reason: str) -> list[MembershipEffect]:
+        if held.envelope.kind != ADVERT:
+            return []
+        return list(self.roster.withdraw(held.signer, reason))
+
+
+def _versions(seats: tuple[SeatStatus, ...]) -> object:
+    return tuple((seat.stage, seat.version, seat.state, seat.attempt) for seat in seats)
+
+
+def _places(seats: tuple[SeatStatus, ...]) -> object:
+    return tuple((seat.stage, seat.state) for seat in seats)

@@ -1,0 +1,229 @@
+"""The record store: the newest verified record of every (kind, key), within stated bounds.
+
+It holds envelopes that it has checked itself and nothing else. It never sends; it is told who
+introduced a record, because that is how it stays fair when it is full: the introducer with the
+largest share loses its latest introduction, so a flood through one link displaces only itself,
+and records that ``protected`` names (those of linked peers) and our own are never displaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId, SwarmId
+from protocol.limits import MAX_ADVERT_TTL_S, MAX_CLOCK_SKEW_S
+from protocol.membership.record import Record, open_record, staleness
+from protocol.wire.envelope import verify
+from protocol.wire.messages import Envelope
+
+Check = Callable[[PeerId, Record], str | None]
+"""Judge a record by its signer: None accepts, words refuse without blame (we may lack the view to
+accept it yet); ``RemoteProtocolError`` refuses and blames whoever sent it."""
+
+Slot = tuple[str, str]
+"""(kind, key)."""
+
+ENVELOPE_OVERHEAD_BYTES: Final = 512
+"""Signer, kind, signature and header of a stored record, rounded up."""
+
+MAX_FLOORS: Final = 8192
+"""Expired records whose seq is remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Rules of one kind of record; memory is at most ``max_count`` x (body + overhead)."""
+
+    max_count: int
+    max_body_bytes: int
+    check: Check
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One stored record."""
+
+    envelope: Envelope
+    record: Record
+    introducer: PeerId
+
+    @property
+    def slot(self) -> Slot:
+        """(kind, key)."""
+        return self.envelope.kind, self.record.key
+
+    @property
+    def signer(self) -> PeerId:
+        """The verified author."""
+        return PeerId(self.envelope.signer)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What became of an offered record: ``held`` if it is new to us, else a stable short reason."""
+
+    held: Held | None
+    reason: str
+    displaced: Held | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Floor:
+    """The seq of an expired record: an older one with a longer life must not come back."""
+
+    seq: int
+    until: float
+
+    @classmethod
+    def under(cls, held: Held) -> _Floor:
+        longest_life_s = MAX_ADVERT_TTL_S + MAX_CLOCK_SKEW_S
+        return cls(held.record.seq, held.record.issued + longest_life_s)
+
+
+class RecordStore:
+    """Newest verified record per (kind, key)."""
+
+    def __init__(
+        self,
+        swarm: SwarmId,
+        own: PeerId,
+        kinds: Mapping[str, Kind],
+        protected: Callable[[Slot], bool] = lambda _slot: False,
+    ) -> None:
+        self._swarm = swarm
+        self._own = own
+        self._kinds = dict(kinds)
+        self._protected = protected
+        self._held: dict[Slot, Held] = {}
+        # kind -> introducer -> keys in the order of introduction
+        self._shares: dict[str, dict[PeerId, dict[str, None]]] = {kind: {} for kind in kinds}
+        self._counts = dict.fromkeys(kinds, 0)
+        self._floors: dict[Slot, _Floor] = {}
+        self._next_expiry: int | None = None
+        self.size_bytes = 0
+        """Bytes of the stored bodies."""
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Held]:
+        return iter(self._held.values())
+
+    def get(self, kind: str, key: str) -> Held | None:
+        """Return the record of a slot."""
+        return self._held.get((kind, key))
+
+    def seq(self, slot: Slot) -> int:
+        """Return the newest seq known of a slot, -1 when there is none."""
+        held = self._held.get(slot)
+        if held is not None:
+            return held.record.seq
+        floor = self._floors.get(slot)
+        return -1 if floor is None else floor.seq
+
+    def put_own(self, envelope: Envelope, wall: float) -> Offer:
+        """Offer a record that we signed ourselves."""
+        return self.offer(envelope, self._own, wall)
+
+    def offer(self, envelope: Envelope, introducer: PeerId, wall: float) -> Offer:
+        """Check a record, cheapest test first, and store it if it is newer than what we hold.
+
+        Raises:
+            RemoteProtocolError: only for what an honest relay would never send.
+        """
+        kind = self._kinds.get(envelope.kind)
+        if kind is None:
+            return Offer(None, "unknown-kind")
+        record = open_record(envelope)
+        if len(record.body) > kind.max_body_bytes:
+            raise RemoteProtocolError("record-too-long", envelope.kind, penalty=20)
+        if record.seq <= self.seq((envelope.kind, record.key)):
+            return Offer(None, "known")
+        refusal = staleness(record, wall)
+        if refusal is None:
+            verify(envelope, self._swarm)
+            refusal = kind.check(PeerId(envelope.signer), record)
+        if refusal is not None:
+            return Offer(None, refusal)
+        return self._store(Held(envelope, record, introducer), kind)
+
+    def expire(self, wall: float) -> list[Held]:
+        """Remove and return the records whose time is over."""
+        if self._next_expiry is None or wall < self._next_expiry:
+            return []
+        gone = [held for held in self._held.values() if held.record.expires <= wall]
+        for held in gone:
+            self._remove(held)
+            self._floors[held.slot] = _Floor.under(held)
+        self._forget_floors(wall)
+        self._next_expiry = min((h.record.expires for h in self._held.values()), default=None)
+        return gone
+
+    def _store(self, held: Held, kind: Kind) -> Offer:
+        before = self._held.get(held.slot)
+        displaced = None
+        if before is not None:
+            # the share stays with the first introducer: an update moves nobody's quota
+            held = Held(held.envelope, held.record, before.introducer)
+            self.size_bytes -= len(before.envelope.body)
+        else:
+            if self._counts[held.envelope.kind] >= kind.max_count:
+                displaced = self._displace_for(held)
+                if displaced is None:
+                    return Offer(None, "store-full")
+            self._join_share(held)
+        self._held[held.slot] = held
+        self.size_bytes += len(held.envelope.body)
+        expires = held.record.expires
+        self._next_expiry = (
+            expires if self._next_expiry is None else min(self._next_expiry, expires)
+        )
+        return Offer(held, "new", displaced)
+
+    def _displace_for(self, held: Held) -> Held | None:
+        """Free a place at the cost of the largest share, or return None if that is the asker's."""
+        kind = held.envelope.kind
+        shares = self._shares[kind]
+        asking = len(shares.get(held.introducer, ())) + 1
+        vital = held.introducer == self._own or self._protected(held.slot)
+        for introducer in sorted(shares, key=lambda peer: len(shares[peer]), reverse=True):
+            if not vital and len(shares[introducer]) <= asking:
+                return None
+            victim = self._latest_unprotected(kind, introducer)
+            if victim is not None:
+                self._remove(victim)
+                return victim
+        return None
+
+    def _latest_unprotected(self, kind: str, introducer: PeerId) -> Held | None:
+        if introducer == self._own:
+            return None
+        for key in reversed(self._shares[kind][introducer]):
+            if not self._protected((kind, key)):
+                return self._held[kind, key]
+        return None
+
+    def _forget_floors(self, wall: float) -> None:
+        """Drop floors that no replay can get under any more, and the oldest above the bound."""
+        for slot in [slot for slot, floor in self._floors.items() if floor.until <= wall]:
+            del self._floors[slot]
+        for slot in list(self._floors)[: max(0, len(self._floors) - MAX_FLOORS)]:
+            del self._floors[slot]
+
+    def _join_share(self, held: Held) -> None:
+        kind, key = held.slot
+        self._shares[kind].setdefault(held.introducer, {})[key] = None
+        self._counts[kind] += 1
+
+    def _remove(self, held: Held) -> None:
+        kind, key = held.slot
+        del self._held[held.slot]
+        self.size_bytes -= len(held.envelope.body)
+        self._counts[kind] -= 1
+        share = self._shares[kind][held.introducer]
+        del share[key]
+        if not share:
+            del self._shares[kind][held.introducer]

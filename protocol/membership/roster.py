@@ -1,0 +1,186 @@
+"""The roster: adverts, heartbeats and link states merged into one view of the swarm.
+
+A volunteer is a live member while its advert holds and nothing says that it is dead. Death is
+believed from the failure detector or a broken link and taken back by a heartbeat, a new link or a
+newer advert than the one held at death. It holds one entry per advert or link and never sends;
+every change of the view comes back as events with the reason in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.ids import PeerId, rank, short
+from protocol.membership.advert import Advert
+from protocol.membership.detector import Transition
+from protocol.membership.view import (
+    Member,
+    MemberDown,
+    MemberUp,
+    Replica,
+    RosterEvent,
+    SeatsChanged,
+    ViewChanged,
+)
+from protocol.wire.messages import SeatStatus
+
+FULL_MESH_UP_TO: Final = 16
+"""Members, ourselves included, up to which everybody links with everybody."""
+PIPELINE_NEIGHBOURS: Final = 24
+HASH_NEIGHBOURS: Final = 4
+"""Links drawn by hash keep the swarm's graph connected whatever the stages are."""
+
+
+@dataclass(slots=True)
+class _Known:
+    advert: Advert | None = None
+    advert_seq: int = -1
+    heard_seats: tuple[SeatStatus, ...] | None = None
+    linked: bool = False
+    suspect: bool = False
+    dead_at_seq: int | None = None
+
+    def is_dead(self) -> bool:
+        return self.dead_at_seq is not None and self.advert_seq <= self.dead_at_seq
+
+
+class Roster:
+    """The live members of one swarm, as one peer sees them."""
+
+    def __init__(self, own: PeerId) -> None:
+        self._own = own
+        self._known: dict[PeerId, _Known] = {}
+        self._members: dict[PeerId, Member] = {}
+        self.revision = 0
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def live(self) -> tuple[PeerId, ...]:
+        """Return every live member in order of peer id, ourselves included."""
+        return tuple(sorted(self._members))
+
+    def member(self, peer: PeerId) -> Member | None:
+        """Return a live member."""
+        return self._members.get(peer)
+
+    def members(self) -> tuple[Member, ...]:
+        """Return all live members in order of peer id."""
+        return tuple(self._members[peer] for peer in self.live())
+
+    def replicas(self, stage: int) -> tuple[Replica, ...]:
+        """Return the live holders of a stage, fetching ones included, in order of peer id."""
+        return tuple(
+            Replica(member.peer, seat, member.linked, member.suspect)
+            for member in self.members()
+            for seat in member.seats
+            if seat.stage == stage
+        )
+
+    def serving(self, stage: int) -> tuple[Replica, ...]:
+        """Return the live holders of a stage that serve it already."""
+        return tuple(r for r in self.replicas(stage) if r.seat.state == "serving")
+
+    def addresses(self, peer: PeerId) -> tuple[str, ...]:
+        """Return where a peer says it listens, also when it is not live."""
+        known = self._known.get(peer)
+        return () if known is None or known.advert is None else known.advert.addresses
+
+    def neighbours(self) -> tuple[PeerId, ...]:
+        """Return the peers to stay linked with, dead ones left out."""
+        others = [peer for peer in self.live() if peer != self._own]
+        if len(others) < FULL_MESH_UP_TO:
+            return tuple(others)
+        by_hash = sorted(others, key=lambda peer: rank("neighbour", self._own, peer))
+        chosen = set(by_hash[:HASH_NEIGHBOURS])
+        near = self._own_stages_and_next_to()
+        pipeline = [p for p in by_hash if near & {seat.stage for seat in self._members[p].seats}]
+        chosen.update(pipeline[:PIPELINE_NEIGHBOURS])
+        return tuple(sorted(chosen))
+
+    def advertise(self, peer: PeerId, advert: Advert, seq: int) -> list[RosterEvent]:
+        """Take a verified advert."""
+        known = self._known.setdefault(peer, _Known())
+        known.advert, known.advert_seq = advert, seq
+        return self._update(peer, "leaves" if advert.leaving else "advertised itself")
+
+    def withdraw(self, peer: PeerId, reason: str) -> list[RosterEvent]:
+        """Its advert expired or was displaced."""
+        known = self._known.get(peer)
+        if known is None:
+            return []
+        known.advert, known.advert_seq = None, -1
+        return self._update(peer, reason)
+
+    def link_up(self, peer: PeerId) -> list[RosterEvent]:
+        """A link stands, so the peer lives."""
+        known = self._known.setdefault(peer, _Known())
+        known.linked, known.suspect, known.dead_at_seq = True, False, None
+        return self._update(peer, "linked")
+
+    def link_down(self, peer: PeerId, reason: str, *, crashed: bool) -> list[RosterEvent]:
+        """A link is gone: by agreement (then its advert still counts) or not (then it is dead)."""
+        known = self._known.get(peer)
+        if known is None:
+            return []
+        known.linked, known.suspect, known.heard_seats = False, False, None
+        if crashed:
+            known.dead_at_seq = known.advert_seq
+        return self._update(peer, reason)
+
+    def heard(self, peer: PeerId, seats: Iterable[SeatStatus]) -> list[RosterEvent]:
+        """Take the seats of a heartbeat (from a linked peer, or our own)."""
+        known = self._known.setdefault(peer, _Known())
+        known.heard_seats, known.dead_at_seq = tuple(seats), None
+        return self._update(peer, "heard")
+
+    def judged(self, transition: Transition) -> list[RosterEvent]:
+        """Take a verdict of the failure detector."""
+        known = self._known.get(transition.peer)
+        if known is None:
+            return []
+        known.suspect = transition.after == "suspect"
+        known.dead_at_seq = known.advert_seq if transition.after == "dead" else None
+        return self._update(transition.peer, transition.words)
+
+    def _derive(self, peer: PeerId, known: _Known) -> Member | None:
+        advert = known.advert
+        if advert is None or advert.leaving or known.is_dead():
+            return None
+        seats = advert.serves if known.heard_seats is None else known.heard_seats
+        return Member(peer, advert, seats, known.linked, known.suspect)
+
+    def _update(self, peer: PeerId, reason: str) -> list[RosterEvent]:
+        """Recompute one member and say what changed."""
+        known = self._known[peer]
+        if known.advert is None and not known.linked and peer != self._own:
+            del self._known[peer]
+        before, after = self._members.pop(peer, None), self._derive(peer, known)
+        if after is not None:
+            self._members[peer] = after
+        events: list[RosterEvent] = []
+        if before is None and after is not None:
+            events.append(MemberUp(peer, reason))
+        if before is not None and after is None:
+            events.append(MemberDown(peer, reason))
+        if after is not None and after.seats != (before.seats if before else ()):
+            events.append(SeatsChanged(peer, after.seats))
+        if _outline(before) != _outline(after):
+            self.revision += 1
+            events.append(ViewChanged(self.revision, f"{short(peer)}: {reason}"))
+        return events
+
+    def _own_stages_and_next_to(self) -> set[int]:
+        own = self._members.get(self._own)
+        stages = {seat.stage for seat in own.seats} if own else set()
+        return {stage + step for stage in stages for step in (-1, 0, 1)}
+
+
+def _outline(member: Member | None) -> object:
+    """What others plan by: presence, suspicion, link, stages and their states, addresses."""
+    if member is None:
+        return None
+    places = tuple((seat.stage, seat.state) for seat in member.seats)
+    return places, member.suspect, member.linked, member.advert.addresses

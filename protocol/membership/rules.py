@@ -1,0 +1,73 @@
+"""The kinds of records there are: who may write which, how many, how large and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from protocol import limits
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId
+from protocol.membership.advert import ADVERT, parse_advert
+from protocol.membership.progress import PROGRESS, parse_progress
+from protocol.membership.record import Record
+from protocol.membership.records import Kind
+
+POSTING: Final = "posting"
+"""Record kind of the stewards' postings; the key is the stage in decimal."""
+
+Authorise = Callable[[str, str, PeerId, bytes], str | None]
+"""(kind, key, signer, body) -> None to accept a posting, else why not, in words."""
+
+MAX_ADVERTS: Final = 8192
+MAX_ADVERT_BYTES: Final = 4096
+MAX_POSTING_BYTES: Final = 8192
+MAX_PROGRESS_BYTES: Final = 64
+MIN_ADVERT_TTL_S: Final = 90
+POSTING_TTL_S: Final = int(limits.MAX_ADVERT_TTL_S)
+PROGRESS_TTL_S: Final = 120
+
+
+def nobody_decides(_kind: str, _key: str, _signer: PeerId, _body: bytes) -> str | None:
+    """Authorise no posting: what holds until the matching is wired in."""
+    return "nobody is known to decide for this stage yet"
+
+
+def record_kinds(
+    stages: int,
+    max_adverts: int,
+    authorise: Authorise,
+    serves_last_stage: Callable[[PeerId], bool],
+) -> dict[str, Kind]:
+    """Return the rules of all kinds for a swarm of ``stages`` stages."""
+
+    def check_advert(signer: PeerId, record: Record) -> str | None:
+        parse_advert(record.body, record.key, signer, stages)
+        return None
+
+    def check_posting(signer: PeerId, record: Record) -> str | None:
+        if record.key not in stage_keys:
+            raise RemoteProtocolError("posting-malformed", "the key is no stage", penalty=20)
+        return authorise(POSTING, record.key, signer, record.body)
+
+    def check_progress(signer: PeerId, record: Record) -> str | None:
+        parse_progress(record)
+        return None if serves_last_stage(signer) else "the signer does not serve the last stage"
+
+    stage_keys = frozenset(map(str, range(stages)))
+    return {
+        ADVERT: Kind(max_adverts, MAX_ADVERT_BYTES, check_advert),
+        POSTING: Kind(stages, MAX_POSTING_BYTES, check_posting),
+        PROGRESS: Kind(1, MAX_PROGRESS_BYTES, check_progress),
+    }
+
+
+def ttl_s(kind: str, members: int) -> int:
+    """Return the seconds a record of ours holds in a swarm of ``members``.
+
+    Adverts live longer in larger swarms (renewed after a third of their life), so the whole
+    swarm renews about 1.5 adverts per second until the bound of 600 s, whatever its size.
+    """
+    if kind == ADVERT:
+        return min(int(limits.MAX_ADVERT_TTL_S), max(MIN_ADVERT_TTL_S, 2 * members))
+    return PROGRESS_TTL_S if kind == PROGRESS else POSTING_TTL_S

@@ -1,0 +1,79 @@
+"""What membership says about the swarm: values and events, no behaviour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.effects import Effect
+from protocol.ids import PeerId
+from protocol.membership.advert import Advert
+from protocol.wire.messages import SeatStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A live volunteer as seen from here."""
+
+    peer: PeerId
+    advert: Advert
+    seats: tuple[SeatStatus, ...]
+    """From its heartbeats if we are linked, else from its advert (then versions lag)."""
+    linked: bool
+    suspect: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A live volunteer's seat in one stage."""
+
+    peer: PeerId
+    seat: SeatStatus
+    linked: bool
+    suspect: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MemberUp:
+    """A volunteer is there."""
+
+    peer: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDown:
+    """A volunteer is gone, or must be taken to be."""
+
+    peer: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SeatsChanged:
+    """A member's seats say something new: a version, a state, a queue."""
+
+    peer: PeerId
+    seats: tuple[SeatStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewChanged:
+    """Who is live, suspect or in which stage changed; ``revision`` counts such changes."""
+
+    revision: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordChanged:
+    """A verified record other than an advert is new to us."""
+
+    kind: str
+    key: str
+    seq: int
+    signer: PeerId
+    body: bytes
+
+
+RosterEvent = MemberUp | MemberDown | SeatsChanged | ViewChanged
+MembershipEffect = Effect | RosterEvent | RecordChanged
