@@ -1,0 +1,41 @@
+"""Errors and exit codes that reach the user."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What ``volunteer`` tells the shell; stable, scripts rely on it."""
+
+    OK = 0
+    RUNTIME = 1
+    USAGE = 2
+    NOT_RUNNING = 3
+    UNREACHABLE = 69
+    """No member of the swarm answered."""
+    TEMPORARY = 75
+    """Trying again later may help."""
+    REFUSED = 77
+    """A signature, a permission or the swarm said no."""
+    CONFIG = 78
+    INTERRUPTED = 130
+
+
+class UserError(Exception):
+    """Something the user can mend: one sentence on what is wrong, one on what to do next."""
+
+    def __init__(
+        self, message: str, next_step: str = "", exit_code: ExitCode = ExitCode.RUNTIME
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.next_step = next_step
+        self.exit_code = exit_code
+
+
+class ConfigError(UserError):
+    """A setting is unknown or has a value that cannot be used."""
+
+    def __init__(self, message: str, next_step: str = "see volunteer config --help") -> None:
+        super().__init__(message, next_step, ExitCode.CONFIG)
