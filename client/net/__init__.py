@@ -1,0 +1,1 @@
+"""The network: the only part of the client that imports libp2p."""

@@ -1,0 +1,276 @@
+"""A carrier: one connection at work for a link, two lanes in each direction.
+
+Each side opens two streams, `control` and `bulk`, and only writes on those it opened and only
+reads on those it accepted. So a tensor never delays a heartbeat, and every stream has one task
+that does nothing but read it. State: how many lanes are open, whether it is being retired.
+
+A carrier is retired when another connection takes over: it finishes the frame it is writing, says
+that nothing more comes, and reads on until the peer has said the same. It may not decide which
+connection wins; the link does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from client.net.errors import ConnectionLost, HandshakeFailed, LinkFull, StreamReset
+from client.net.handshake import accept_protocol, request_protocol
+from client.net.host import Connection
+from client.net.mends import GuardedStream
+from client.net.queues import BoundedQueue
+from client.net.yamux_stream import YamuxStream
+from protocol.errors import RemoteProtocolError
+from protocol.wire.framing import Buffer, Frame, FrameDecoder, encode_frame
+from protocol.wire.messages import (
+    Message,
+    Ping,
+    Pong,
+    decode_message,
+    encode_message,
+    lane,
+    payload_limit,
+)
+
+LANES: Mapping[str, str] = {"control": "/volunteer/control/1", "bulk": "/volunteer/bulk/1"}
+"""Protocol ids of the lanes."""
+WINDOW_BYTES: Mapping[str, int] = {"control": 1024 * 1024, "bulk": 8 * 1024 * 1024}
+"""What a peer may have on its way to us: at 100 ms of round trip, 80 MB/s of tensors."""
+OPEN_S = 10.0
+"""Deadline for agreeing on a lane, and for both lanes of the peer to be there."""
+STALL_S = 30.0
+"""A peer that takes nothing for so long is given up."""
+PING_S = 5.0
+SILENT_S = 20.0
+"""Nothing at all received for so long, though pings were sent: the connection is dead."""
+RETIRE_S = 5.0
+"""How long a retired carrier waits for the peer's last frames."""
+WRITE_BYTES = 256 * 1024
+"""Small frames are joined up to this size into one write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A frame ready to be written."""
+
+    buffers: tuple[Buffer, ...]
+    size_bytes: int
+
+
+def outgoing(message: Message, payload: bytes) -> Outgoing:
+    """Encode a message; raises LocalProtocolError when no peer would accept it."""
+    buffers = encode_frame(encode_message(message), payload)
+    return Outgoing(tuple(buffers), sum(len(buffer) for buffer in buffers))
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A header that broke a rule, where the stream can still be read on."""
+
+    error: RemoteProtocolError
+
+
+@dataclass(frozen=True)
+class CarrierHooks:
+    """What a carrier tells its link.
+
+    deliver: a message came; may wait, and the peer waits with it.
+    refused: a rule was broken; the connection goes on unless the score says otherwise.
+    up: both of our lanes are agreed on.
+    """
+
+    deliver: Callable[[Message, bytes], Awaitable[None]]
+    refused: Callable[[RemoteProtocolError], None]
+    up: Callable[[], None]
+
+
+class Carrier:
+    """Made by a link for one connection."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        queues: Mapping[str, BoundedQueue[Outgoing]],
+        hooks: CarrierHooks,
+    ) -> None:
+        self.connection = connection
+        self._queues = queues
+        self._hooks = hooks
+        self._lanes_to_open = set(LANES)
+        self._lanes_reading: set[str] = set()
+        self._lanes_writing: dict[str, trio.CancelScope] = {}
+        self._lanes_seen: set[str] = set()
+        self._retired = trio.Event()
+        self._changed = trio.lowlevel.ParkingLot()
+        self._ping_sent: tuple[int, float] = (0, 0.0)
+        self.rtt_s: float | None = None
+        self.frames_in = 0
+        self.frames_out = 0
+
+    async def run(self) -> None:
+        """Work until the connection ends or, once retired, until both sides are finished."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._ending, self._accept_lanes, nursery)
+            for name in LANES:
+                nursery.start_soon(self._ending, self._write_lane, name)
+            nursery.start_soon(self._keep_alive)
+            await self._retired.wait()
+            with trio.move_on_after(RETIRE_S):
+                while self._lanes_writing or self._lanes_reading or len(self._lanes_seen) < 2:
+                    await self._changed.park()
+            self.connection.close("replaced by another connection")
+
+    def retire(self) -> None:
+        """Take no more frames from the queues; go on reading what the peer still sends."""
+        self._retired.set()
+        for waiting in self._lanes_writing.values():
+            waiting.cancel()
+        self._changed.unpark_all()
+
+    async def _ending(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Run a task of a lane; whatever ends it early ends the connection, with a reason."""
+        try:
+            await task(*args)
+        except RemoteProtocolError as error:
+            self._hooks.refused(error)
+            self.connection.close(error.reason)
+        except trio.TooSlowError:
+            self.connection.close("too slow")
+        except (StreamReset, HandshakeFailed) as error:
+            self.connection.close(str(error))
+        except ConnectionLost:
+            if not self._lanes_reading:  # else a reader still has frames to deliver
+                self.connection.close("closed by the peer")
+
+    async def _accept_lanes(self, nursery: trio.Nursery) -> None:
+        while True:
+            stream = await self.connection.session.accept_stream()
+            nursery.start_soon(self._ending, self._read_lane, stream)
+
+    async def _read_lane(self, stream: YamuxStream) -> None:
+        try:
+            with trio.fail_after(OPEN_S):
+                chosen = await accept_protocol(_negotiable(stream), LANES.values())
+        except (HandshakeFailed, trio.TooSlowError):
+            stream.reset()  # a stranger's protocol (identify, ping): refuse the stream only
+            return
+        name = next(name for name, protocol in LANES.items() if protocol == chosen)
+        if name in self._lanes_seen:
+            raise RemoteProtocolError("lane-opened-twice", name, penalty=20)
+        self._lanes_seen.add(name)
+        self._lanes_reading.add(name)
+        try:
+            stream.raise_window(WINDOW_BYTES[name])
+            await self._read_frames(name, stream)
+        finally:
+            self._lanes_reading.discard(name)
+        stream.send_eof()
+        if not self._lanes_reading and len(self._lanes_seen) == len(LANES):
+            self.retire()  # the peer has finished with this connection
+        self._changed.unpark_all()
+
+    async def _read_frames(self, name: str, stream: YamuxStream) -> None:
+        decoder = FrameDecoder(partial(_parse, name), _limit_of)
+        while data := await stream.receive_some():
+            for frame in decoder.receive_data(data):
+                await self._take(frame)
+        decoder.receive_eof()
+
+    async def _take(self, frame: Frame[Message | Refused]) -> None:
+        match frame.header:
+            case Refused(error):
+                self._hooks.refused(error)
+                return
+            case Ping(nonce):
+                self._offer(Pong(nonce))
+            case Pong(nonce):
+                self._on_pong(nonce)
+            case message:
+                await self._hooks.deliver(message, frame.payload)
+        self.frames_in += 1
+
+    async def _write_lane(self, name: str) -> None:
+        if self._retired.is_set():
+            return
+        with trio.fail_after(OPEN_S):
+            stream = await self.connection.session.open_stream()
+            await request_protocol(_negotiable(stream), LANES[name])
+        self._lanes_to_open.discard(name)
+        if not self._lanes_to_open:
+            self._hooks.up()
+            self._ping()
+        while batch := await self._next_batch(name):
+            buffers = [buffer for frame in batch for buffer in frame.buffers]
+            await stream.send_all(buffers, stall_s=STALL_S)
+            self.frames_out += len(batch)
+        stream.send_eof()
+        self._changed.unpark_all()
+
+    async def _next_batch(self, name: str) -> list[Outgoing]:
+        """Wait for frames to write; [] once retired. Small ones come together."""
+        queue, batch = self._queues[name], list[Outgoing]()
+        with trio.CancelScope() as waiting:
+            self._lanes_writing[name] = waiting
+            if self._retired.is_set():
+                waiting.cancel()
+            batch.append(await queue.receive())
+        if not batch:
+            del self._lanes_writing[name]
+        size_bytes = sum(frame.size_bytes for frame in batch)
+        while batch and len(queue) and size_bytes < WRITE_BYTES:
+            batch.append(queue.receive_nowait())
+            size_bytes += batch[-1].size_bytes
+        return batch
+
+    async def _keep_alive(self) -> None:
+        """Ping while nothing else tells whether the peer is there, and notice when it is not."""
+        heard, heard_at = -1, trio.current_time()
+        while True:
+            if self.connection.bytes_in != heard:
+                heard, heard_at = self.connection.bytes_in, trio.current_time()
+            elif trio.current_time() - heard_at > SILENT_S:
+                self.connection.close("silent")
+            await trio.sleep(PING_S)
+            self._ping()
+
+    def _ping(self) -> None:
+        nonce = self._ping_sent[0] + 1
+        self._ping_sent = (nonce, trio.current_time())
+        self._offer(Ping(nonce))
+
+    def _on_pong(self, nonce: int) -> None:
+        expected, sent_at = self._ping_sent
+        if nonce == expected:
+            sample_s = trio.current_time() - sent_at
+            self.rtt_s = sample_s if self.rtt_s is None else 0.8 * self.rtt_s + 0.2 * sample_s
+
+    def _offer(self, message: Message) -> None:
+        """Queue upkeep if there is room; a full lane shows by itself that the link is alive."""
+        try:
+            self._queues["control"].put_nowait(outgoing(message, b""))
+        except (LinkFull, trio.ClosedResourceError):
+            return
+
+
+def _negotiable(stream: YamuxStream) -> GuardedStream:
+    async def send(data: bytes) -> None:
+        await stream.send_all([data])
+
+    return GuardedStream(stream.receive_up_to, send)
+
+
+def _parse(name: str, header: bytes) -> Message | Refused:
+    try:
+        message = decode_message(header)
+    except RemoteProtocolError as error:
+        return Refused(error)
+    if lane(message) != name:
+        return Refused(RemoteProtocolError("wrong-lane", type(message).__name__, penalty=20))
+    return message
+
+
+def _limit_of(header: Message | Refused) -> int:
+    return 0 if isinstance(header, Refused) else payload_limit(header)

@@ -1,0 +1,49 @@
+"""What can go wrong on the network, in words a user or a driver can act on."""
+
+from __future__ import annotations
+
+
+class NetworkError(Exception):
+    """Base of everything the network raises on purpose."""
+
+
+class ListenError(NetworkError):
+    """The host cannot listen on an address it was given."""
+
+
+class PortInUse(ListenError):
+    """Another process listens on this port already."""
+
+    def __init__(self, ip: str, port: int) -> None:
+        super().__init__(
+            f"port {port} on {ip} is in use by another program: "
+            "stop it, choose another port, or choose port 0 to let the system pick a free one"
+        )
+
+
+class AddressError(NetworkError):
+    """A text is not an address this client can dial."""
+
+
+class DialError(NetworkError):
+    """A peer could not be reached; the message says what was tried and what happened."""
+
+
+class PeerUnreachable(NetworkError):
+    """There is no link to this peer and none could be made."""
+
+
+class LinkFull(NetworkError):
+    """The outbound queue of this lane is full: the peer reads slower than we send."""
+
+
+class ConnectionLost(NetworkError):
+    """The connection under a stream ended."""
+
+
+class StreamReset(NetworkError):
+    """The peer (or this side) ended one stream at once."""
+
+
+class HandshakeFailed(NetworkError):
+    """The other side did not prove who it is, or speaks another protocol."""

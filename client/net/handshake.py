@@ -1,0 +1,166 @@
+"""Who is at the other end: from a fresh TCP connection to a channel with a proved peer id.
+
+multistream-select agrees on Noise, the library's Noise XX handshake proves the identities,
+multistream-select inside agrees on Yamux. Nothing else is offered and nothing else is accepted.
+No state; no deadline either: the caller sets one over the whole of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from client.net.errors import HandshakeFailed
+from client.net.mends import MUXER, SECURITY, BoundedCommunicator, GuardedStream
+from client.net.secure import Sealer, SecureChannel
+from protocol.ids import PeerId, parse_peer_id
+
+# isort: split
+# After mends, which imports the library quietly.
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
+from libp2p.peer.id import ID
+from libp2p.protocol_muxer.multiselect import Multiselect
+from libp2p.protocol_muxer.multiselect_client import MultiselectClient
+from libp2p.security.noise.patterns import PatternXX
+
+UNSENT_BYTES = 128 * 1024
+"""What the kernel may hold unsent: more would delay control messages behind tensors."""
+TCP_NOTSENT_LOWAT = 25  # Linux; the socket module names it only from Python 3.12 on
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The keys of a host: its Ed25519 identity and an X25519 key for Noise, made at each start."""
+
+    peer: PeerId
+    libp2p_id: Any = field(repr=False)
+    private_key: Any = field(repr=False)
+    noise_key: Any = field(repr=False)
+
+
+def make_identity(seed: bytes) -> Identity:
+    """Return the identity of a 32-byte Ed25519 seed."""
+    if len(seed) != 32:
+        raise ValueError("an Ed25519 seed has 32 bytes")
+    keys = create_new_key_pair(seed)
+    libp2p_id = ID.from_pubkey(keys.public_key)
+    peer = parse_peer_id(libp2p_id.to_base58())
+    return Identity(peer, libp2p_id, keys.private_key, create_noise_key_pair().private_key)
+
+
+@dataclass(frozen=True)
+class Authenticated:
+    """A channel whose other end proved to be ``peer``; ``early`` came with its last handshake."""
+
+    peer: PeerId
+    channel: SecureChannel
+    early: tuple[bytes, ...]
+
+
+async def handshake(
+    stream: trio.SocketStream, identity: Identity, expected: PeerId | None
+) -> Authenticated:
+    """Authenticate the other side and agree on Noise and Yamux.
+
+    Args:
+        stream: the fresh TCP connection.
+        identity: ours.
+        expected: who has to answer if we dialled; None if we were dialled.
+
+    Raises:
+        HandshakeFailed: whatever the other side did instead.
+    """
+    tune_socket(stream)
+    raw = GuardedStream(stream.receive_some, stream.send_all)
+    try:
+        await _agree(raw, SECURITY, dialler=expected is not None)
+        session = await _prove(raw, identity, expected)
+        peer = parse_peer_id(session.get_remote_peer().to_base58())
+        channel = _take_over(stream, session)
+        inner = _ChannelBytes(channel)
+        await _agree(GuardedStream(inner.receive, inner.send), MUXER, dialler=expected is not None)
+    except HandshakeFailed:
+        raise
+    except Exception as error:
+        # The library and the Noise package raise some twenty unrelated types on hostile bytes
+        # (ValueError, KeyError, InvalidTag, ...). All mean the same: this is no peer of ours.
+        raise HandshakeFailed(f"{type(error).__name__}: {error}") from error
+    if expected is not None and peer != expected:
+        raise HandshakeFailed(f"{peer} answered instead of {expected}")
+    return Authenticated(peer, channel, inner.rest())
+
+
+async def request_protocol(stream: GuardedStream, protocol: str) -> None:
+    """Ask the other side for a protocol on this stream; raises HandshakeFailed if it refuses."""
+    try:
+        agreed = await MultiselectClient().select_one_of([protocol], BoundedCommunicator(stream))
+    except Exception as error:
+        raise HandshakeFailed(f"{protocol} was refused: {error}") from error
+    if agreed != protocol:
+        raise HandshakeFailed(f"agreed on {agreed!r} instead of {protocol}")
+
+
+async def accept_protocol(stream: GuardedStream, protocols: Iterable[str]) -> str:
+    """Let the other side choose one of our protocols; raises HandshakeFailed if it does not."""
+    offered = dict.fromkeys(protocols)
+    try:
+        agreed, _ = await Multiselect(offered).negotiate(BoundedCommunicator(stream))
+    except Exception as error:
+        raise HandshakeFailed(f"no protocol agreed on: {error}") from error
+    if agreed not in offered:
+        raise HandshakeFailed(f"agreed on {agreed!r}, which was not offered")
+    return str(agreed)
+
+
+async def _agree(stream: GuardedStream, protocol: str, *, dialler: bool) -> None:
+    if dialler:
+        await request_protocol(stream, protocol)
+    else:
+        await accept_protocol(stream, [protocol])
+
+
+async def _prove(raw: GuardedStream, identity: Identity, expected: PeerId | None) -> Any:
+    pattern = PatternXX(identity.libp2p_id, identity.private_key, identity.noise_key)
+    if expected is None:
+        return await pattern.handshake_inbound(raw)
+    return await pattern.handshake_outbound(raw, ID.from_base58(expected))
+
+
+def _take_over(stream: trio.SocketStream, session: Any) -> SecureChannel:
+    """Take the keys out of the library's session, which reads exactly: no byte is lost."""
+    noise = session.conn.noise_state.noise_protocol
+    ours, theirs = noise.cipher_state_encrypt, noise.cipher_state_decrypt
+    return SecureChannel(stream, Sealer(ours.k, ours.n), Sealer(theirs.k, theirs.n))
+
+
+class _ChannelBytes:
+    """A channel of messages read as bytes, while the muxer is agreed on."""
+
+    def __init__(self, channel: SecureChannel) -> None:
+        self._channel = channel
+        self._buffer = b""
+
+    async def receive(self, most: int) -> bytes:
+        if not self._buffer:
+            self._buffer = b"".join(await self._channel.receive())
+        taken, self._buffer = self._buffer[:most], self._buffer[most:]
+        return taken
+
+    async def send(self, data: bytes) -> None:
+        await self._channel.send([data])
+
+    def rest(self) -> tuple[bytes, ...]:
+        return (self._buffer,) if self._buffer else ()
+
+
+def tune_socket(stream: trio.SocketStream) -> None:
+    """Send at once, and keep little in the kernel, where nothing can overtake it."""
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with contextlib.suppress(OSError):  # other systems number or lack this option
+        stream.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)

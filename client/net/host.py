@@ -1,0 +1,290 @@
+"""The host: listens, dials, authenticates, and keeps the number of connections bounded.
+
+State: the sockets it listens on and the connections that are alive, counted per IP address and
+split into strangers (handshake under way) and peers. What a connection is *for* is not its
+business: it runs the one handler it was opened with, once for each authenticated connection.
+Nothing that happens on one connection, including an exception in the handler, may end another.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from client.net.addresses import Address, parse_address, parse_listen, reachable_hosts
+from client.net.errors import ConnectionLost, DialError, HandshakeFailed, ListenError, PortInUse
+from client.net.handshake import Identity, handshake, make_identity
+from client.net.secure import SecureChannel
+from client.net.yamux import YamuxSession
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId
+
+DRAIN_S = 1.0
+"""After the connection has ended: the time to read what had arrived before."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class HostLimits:
+    """How many connections may be alive, and how long each may take to become one.
+
+    On loopback the limits per IP do not apply: many volunteers on one machine are legitimate.
+    """
+
+    connections: int = 256
+    connections_per_ip: int = 8
+    strangers: int = 64
+    strangers_per_ip: int = 4
+    handshake_s: float = 10.0
+    dial_s: float = 10.0
+
+
+class Connection:
+    """An authenticated connection: who is there, and the streams to it."""
+
+    def __init__(
+        self, peer: PeerId, channel: SecureChannel, *, dialled: bool, early: Sequence[bytes]
+    ) -> None:
+        self.peer = peer
+        self.dialled = dialled
+        self.session = YamuxSession(channel, dialler=dialled)
+        self._channel = channel
+        self._early = early
+        self._scope = trio.CancelScope()
+        self.reason = ""
+        """Why it ended, once it has: the first reason given stands."""
+        self.violation: RemoteProtocolError | None = None
+        """The rule that the peer broke, if that is why."""
+        self.ended = trio.Event()
+        """Set by the handler when it has finished with the connection."""
+
+    @property
+    def bytes_in(self) -> int:
+        """Bytes received from the network, encryption included."""
+        return self._channel.bytes_in
+
+    @property
+    def bytes_out(self) -> int:
+        """Bytes sent to the network, encryption included."""
+        return self._channel.bytes_out
+
+    def close(self, reason: str) -> None:
+        """End the connection from any task."""
+        self.reason = self.reason or reason
+        self._scope.cancel()
+
+    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run the session, and some work on its streams, until either ends or ``close``."""
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._run_session)
+                await work()
+                self._scope.cancel()
+
+    async def _run_session(self) -> None:
+        try:
+            await self.session.run(self._early)
+            self.reason = self.reason or "closed by the peer"
+        except ConnectionLost as error:
+            self.reason = self.reason or str(error)
+        except RemoteProtocolError as error:
+            self.violation = error
+            self.close(error.reason)
+        # What has arrived may still be read; a task that waits for more finds out by itself.
+        await trio.sleep(DRAIN_S)
+        self._scope.cancel()
+
+
+Handler = Callable[[Connection], Awaitable[None]]
+
+
+class Host:
+    """Made by `open_host`."""
+
+    def __init__(
+        self, identity: Identity, handler: Handler, nursery: trio.Nursery, limits: HostLimits
+    ) -> None:
+        self._identity = identity
+        self._handler = handler
+        self._nursery = nursery
+        self._limits = limits
+        self._alive: Counter[str] = Counter()
+        self._strangers: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        """Connections that did not come about or ended by a violation, by reason."""
+        self.addresses: tuple[str, ...] = ()
+
+    @property
+    def peer_id(self) -> PeerId:
+        """Our peer id."""
+        return self._identity.peer
+
+    @property
+    def connections(self) -> int:
+        """Connections alive now, strangers included."""
+        return self._alive.total()
+
+    async def connect(self, address: str) -> Connection:
+        """Dial a full multiaddr and authenticate the peer; the handler then runs in the host.
+
+        Raises:
+            AddressError: not an address this client dials.
+            DialError: nobody there, somebody else there, or too slow.
+        """
+        target = parse_address(address)
+        if target.peer == self.peer_id:
+            raise DialError(f"{address} is this very peer")
+        try:
+            with trio.fail_after(self._limits.dial_s):
+                return await self._nursery.start(self._dial, target)
+        except trio.TooSlowError:
+            raise DialError(f"{address}: no answer within {self._limits.dial_s:.0f} s") from None
+
+    async def _dial(self, target: Address, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+        try:
+            stream = await trio.open_tcp_stream(target.host, target.port)
+        except OSError as error:
+            raise DialError(f"{target}: {_cause(error)}") from error
+        async with _closing(stream):
+            try:
+                proved = await handshake(stream, self._identity, target.peer)
+            except HandshakeFailed as error:
+                raise DialError(f"{target}: {error}") from error
+            connection = Connection(proved.peer, proved.channel, dialled=True, early=proved.early)
+            task_status.started(connection)
+            self._alive[target.host] += 1
+            try:
+                await self._guarded(connection)
+            finally:
+                self._alive[target.host] -= 1
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        """Handle one inbound connection from its first byte to its last."""
+        async with _closing(stream):
+            try:
+                ip = str(stream.socket.getpeername()[0])
+            except OSError:
+                return  # gone before we looked
+            if full := self._why_full(ip):
+                self.refused[full] += 1
+                return
+            self._alive[ip] += 1
+            try:
+                connection = await self._authenticate(stream, ip)
+                if connection is not None:
+                    await self._guarded(connection)
+            finally:
+                self._alive[ip] -= 1
+                self._forget_zeros()
+
+    async def _authenticate(self, stream: trio.SocketStream, ip: str) -> Connection | None:
+        self._strangers[ip] += 1
+        try:
+            with trio.fail_after(self._limits.handshake_s):
+                proved = await handshake(stream, self._identity, None)
+        except (trio.TooSlowError, HandshakeFailed) as error:
+            slow = isinstance(error, trio.TooSlowError)
+            self.refused["handshake-slow" if slow else "handshake-failed"] += 1
+            return None
+        finally:
+            self._strangers[ip] -= 1
+        return Connection(proved.peer, proved.channel, dialled=False, early=proved.early)
+
+    async def _guarded(self, connection: Connection) -> None:
+        """Run a connection; whatever happens in its handler ends it and nothing else."""
+        try:
+            await self._handler(connection)
+        except* Exception as errors:
+            self.refused["handler-failed"] += 1
+            _log.error("connection with %s failed", connection.peer, exc_info=errors)
+
+    def _why_full(self, ip: str) -> str | None:
+        """Decide whether another inbound connection is welcome; a word says why not."""
+        limits, near = self._limits, ip.startswith("127.")
+        if self._alive.total() >= limits.connections:
+            return "too-many-connections"
+        if self._strangers.total() >= limits.strangers:
+            return "too-many-strangers"
+        if not near and self._alive[ip] >= limits.connections_per_ip:
+            return "too-many-from-one-ip"
+        if not near and self._strangers[ip] >= limits.strangers_per_ip:
+            return "too-many-strangers-from-one-ip"
+        return None
+
+    def _forget_zeros(self) -> None:
+        """Keep the counters as small as the set of connected addresses."""
+        self._alive = +self._alive
+        self._strangers = +self._strangers
+
+
+@asynccontextmanager
+async def open_host(
+    seed: bytes,
+    listen: Sequence[str | tuple[str, int]],
+    handler: Handler,
+    limits: HostLimits | None = None,
+) -> AsyncIterator[Host]:
+    """Open a host; everything it runs ends with the block.
+
+    Args:
+        seed: 32 bytes of the Ed25519 identity.
+        listen: IPv4 addresses and ports; port 0 lets the system choose.
+        handler: called with every authenticated connection; it has to ``run`` it, and the
+            connection is closed when it returns.
+        limits: bounds on connections.
+
+    Raises:
+        PortInUse, ListenError, AddressError: cannot listen there.
+    """
+    identity = make_identity(seed)
+    listeners = [await _listen(*parse_listen(where)) for where in listen]
+    async with trio.open_nursery() as nursery:
+        host = Host(identity, handler, nursery, limits or HostLimits())
+        host.addresses = tuple(_addresses(listeners, identity.peer))
+        if listeners:
+            nursery.start_soon(trio.serve_listeners, host._serve, listeners)
+        try:
+            yield host
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+async def _listen(ip: str, port: int) -> trio.SocketListener:
+    try:
+        (listener,) = await trio.open_tcp_listeners(port, host=ip)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUse(ip, port) from error
+        raise ListenError(f"cannot listen on {ip} port {port}: {error.strerror}") from error
+    return listener
+
+
+def _addresses(listeners: Sequence[trio.SocketListener], peer: PeerId) -> list[str]:
+    bound = [listener.socket.getsockname() for listener in listeners]
+    return [str(Address(host, port, peer)) for ip, port in bound for host in reachable_hosts(ip)]
+
+
+def _cause(error: BaseException) -> str:
+    """Say in a few words why a TCP connection did not come about."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return getattr(error, "strerror", None) or str(error)
+
+
+@asynccontextmanager
+async def _closing(stream: trio.SocketStream) -> AsyncIterator[None]:
+    """Close the socket at the end without waiting for the other side."""
+    try:
+        yield
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.aclose_forcefully(stream)

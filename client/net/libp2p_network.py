@@ -1,0 +1,265 @@
+"""The network on real sockets: links over libp2p connections, kept up as long as they are wanted.
+
+State: the links by peer, the wanted peers with their addresses, scores of misbehaviour, and the
+queue of events. Nobody outside `client/net` sees a connection or a stream.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+import trio
+
+from client.net.addresses import parse_address
+from client.net.carrier import Carrier, CarrierHooks, outgoing
+from client.net.errors import DialError, NetworkError, PeerUnreachable
+from client.net.host import Connection, Host, HostLimits, open_host
+from client.net.links import Link
+from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, PeerUp
+from client.net.penalties import PenaltyBox
+from client.net.queues import BoundedQueue
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId
+from protocol.wire.messages import Message
+
+EVENT_ITEMS = 1024
+EVENT_BYTES = 64 * 1024 * 1024
+"""What may wait for the rest of the client; beyond it, the peers wait."""
+UP_S = 10.0
+"""How long a dialled or wanted peer may take until its link is up."""
+BACKOFF_FIRST_S = 0.25
+BACKOFF_MOST_S = 30.0
+
+
+class Libp2pNetwork:
+    """Made by `open_network`; implements `Network`."""
+
+    def __init__(self, nursery: trio.Nursery, rng: random.Random) -> None:
+        self._nursery = nursery
+        self._rng = rng
+        self._host: Host  # set by open_network: host and network refer to each other
+        self._links: dict[PeerId, Link] = {}
+        self._wanted: dict[PeerId, tuple[str, ...]] = {}
+        self._keepers: dict[PeerId, trio.CancelScope] = {}
+        self._penalties = PenaltyBox()
+        self._refused: Counter[str] = Counter()
+        self._ended = NetworkStatistics()  # sums over carriers that have ended
+        self._changed = trio.lowlevel.ParkingLot()  # a link came up or went down
+        self._events = BoundedQueue[NetEvent](EVENT_ITEMS, EVENT_BYTES, _event_size)
+
+    @property
+    def peer_id(self) -> PeerId:
+        """Our peer id."""
+        return self._host.peer_id
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Full multiaddrs under which we listen."""
+        return self._host.addresses
+
+    @property
+    def events(self) -> BoundedQueue[NetEvent]:
+        """What happens, in order for each peer and lane."""
+        return self._events
+
+    async def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
+        """Queue a message, waiting for room in its lane. See `Network.send`."""
+        frame = outgoing(message, payload)
+        if peer in self._wanted and not self._is_up(peer):
+            with trio.move_on_after(UP_S):
+                while not self._is_up(peer):
+                    await self._changed.park()
+        await self._link(peer).send(message, frame)
+
+    def send_nowait(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
+        """Queue a message or raise PeerUnreachable or LinkFull."""
+        self._link(peer).send_nowait(message, outgoing(message, payload))
+
+    async def connect(self, address: str) -> PeerId:
+        """Dial a multiaddr and wait until its link is up. See `Network.connect`."""
+        target = parse_address(address)
+        if self._penalties.is_banned(target.peer, trio.current_time()):
+            raise DialError(f"{address}: this peer is banned for a while")
+        if self._is_up(target.peer):
+            return target.peer
+        connection = await self._host.connect(address)
+        with trio.move_on_after(UP_S):
+            while not self._is_up(target.peer) and not connection.ended.is_set():
+                await self._changed.park()
+        if not self._is_up(target.peer):
+            connection.close("its lanes did not open in time")
+            raise DialError(f"{address}: connected, but {connection.reason}")
+        return target.peer
+
+    def want(self, peers: Mapping[PeerId, Sequence[str]]) -> None:
+        """Replace the set of peers to stay connected with, and their addresses."""
+        self._wanted = {
+            peer: tuple(addresses) for peer, addresses in peers.items() if peer != self.peer_id
+        }
+        for peer in set(self._keepers) - set(self._wanted):
+            self._keepers.pop(peer).cancel()
+        for peer in set(self._wanted) - set(self._keepers):
+            self._keepers[peer] = trio.CancelScope()
+            self._nursery.start_soon(self._keep, peer, self._keepers[peer])
+
+    async def disconnect(self, peer: PeerId, reason: str) -> None:
+        """Flush what is queued, end the link, and stop wanting the peer."""
+        self._wanted.pop(peer, None)
+        if peer in self._keepers:
+            self._keepers.pop(peer).cancel()
+        if link := self._links.get(peer):
+            await link.flush()
+            link.close(reason)
+
+    def penalise(self, peer: PeerId, points: int, reason: str) -> None:
+        """Count a broken rule; at 100 points the link is cut and the peer banned for a while."""
+        self._refused[reason] += 1
+        banned = self._penalties.add(peer, points, trio.current_time())
+        if banned and (link := self._links.get(peer)):
+            link.close(f"banned: {reason}")
+
+    def statistics(self) -> NetworkStatistics:
+        """Return the counters as they are now."""
+        carriers = [carrier for link in self._links.values() for carrier in link.carriers]
+        up = [link for link in self._links.values() if link.up.is_set()]
+        ended = self._ended
+        return NetworkStatistics(
+            bytes_in=ended.bytes_in + sum(c.connection.bytes_in for c in carriers),
+            bytes_out=ended.bytes_out + sum(c.connection.bytes_out for c in carriers),
+            frames_in=ended.frames_in + sum(c.frames_in for c in carriers),
+            frames_out=ended.frames_out + sum(c.frames_out for c in carriers),
+            refused=dict(self._refused + self._host.refused),
+            peers=tuple(link.peer for link in up),
+            rtt_s={link.peer: link.rtt_s for link in up if link.rtt_s is not None},
+            events_waiting=len(self._events),
+        )
+
+    def _is_up(self, peer: PeerId) -> bool:
+        link = self._links.get(peer)
+        return link is not None and link.up.is_set()
+
+    def _link(self, peer: PeerId) -> Link:
+        link = self._links.get(peer)
+        if link is None or not link.up.is_set():
+            raise PeerUnreachable(f"no link to {peer}")
+        return link
+
+    async def _serve(self, connection: Connection) -> None:
+        """Carry a link by this connection until it ends: the handler of the host."""
+        peer = connection.peer
+        try:
+            if peer == self.peer_id or self._penalties.is_banned(peer, trio.current_time()):
+                self._refused["banned" if peer != self.peer_id else "own-identity"] += 1
+                connection.close("refused")
+                return
+            link = self._links.setdefault(peer, Link(self.peer_id, peer))
+            last = await self._carry(link, connection)
+        finally:
+            connection.ended.set()
+            self._changed.unpark_all()
+        if connection.violation is not None:
+            self._on_refused(peer, connection.violation)
+        if last and link.up.is_set():
+            await link.announced.wait()
+            await self._events.put(PeerDown(peer, connection.reason))
+
+    async def _carry(self, link: Link, connection: Connection) -> bool:
+        """Run one carrier of a link; return whether it was its last."""
+        hooks = CarrierHooks(
+            deliver=partial(self._deliver, link),
+            refused=partial(self._on_refused, link.peer),
+            up=partial(self._on_up, link),
+        )
+        carrier = Carrier(connection, link.queues, hooks)
+        link.attach(carrier)
+        try:
+            await connection.run(carrier.run)
+        finally:
+            last = link.detach(carrier)
+            self._count_ended(carrier)
+            if last and self._links.get(link.peer) is link:
+                del self._links[link.peer]
+        return last
+
+    def _on_up(self, link: Link) -> None:
+        if not link.up.is_set():
+            link.up.set()
+            self._changed.unpark_all()
+            self._nursery.start_soon(self._announce, link)
+
+    async def _announce(self, link: Link) -> None:
+        await self._events.put(PeerUp(link.peer))
+        link.announced.set()
+
+    async def _deliver(self, link: Link, message: Message, payload: bytes) -> None:
+        await link.announced.wait()
+        await self._events.put(Inbound(link.peer, message, payload))
+
+    def _on_refused(self, peer: PeerId, error: RemoteProtocolError) -> None:
+        self.penalise(peer, error.penalty, error.reason)
+
+    def _count_ended(self, carrier: Carrier) -> None:
+        self._ended = NetworkStatistics(
+            bytes_in=self._ended.bytes_in + carrier.connection.bytes_in,
+            bytes_out=self._ended.bytes_out + carrier.connection.bytes_out,
+            frames_in=self._ended.frames_in + carrier.frames_in,
+            frames_out=self._ended.frames_out + carrier.frames_out,
+        )
+
+    async def _keep(self, peer: PeerId, scope: trio.CancelScope) -> None:
+        """Dial a wanted peer whenever there is no link, ever more slowly while it fails."""
+        with scope:
+            # The larger id gives the smaller one a head start: fewer connections cross.
+            if self.peer_id > peer:
+                await trio.sleep(self._rng.uniform(0.1, 0.5))
+            backoff_s = BACKOFF_FIRST_S
+            while True:
+                while self._is_up(peer):
+                    backoff_s = BACKOFF_FIRST_S
+                    await self._changed.park()
+                for address in self._wanted[peer]:
+                    try:
+                        await self.connect(address)
+                        break
+                    except NetworkError:
+                        self._refused["dial-failed"] += 1
+                else:
+                    await trio.sleep(backoff_s * self._rng.uniform(0.5, 1.5))
+                    backoff_s = min(2 * backoff_s, BACKOFF_MOST_S)
+
+
+@asynccontextmanager
+async def open_network(
+    seed: bytes,
+    listen: Sequence[str | tuple[str, int]],
+    limits: HostLimits | None = None,
+    rng: random.Random | None = None,
+) -> AsyncIterator[Libp2pNetwork]:
+    """Open the network of one identity; every link ends with the block.
+
+    Args:
+        seed: 32 bytes of the Ed25519 identity.
+        listen: IPv4 addresses and ports to listen on.
+        limits: bounds on connections.
+        rng: jitter of reconnects.
+
+    Raises:
+        PortInUse, ListenError, AddressError: cannot listen there.
+    """
+    async with trio.open_nursery() as nursery:
+        network = Libp2pNetwork(nursery, rng or random.Random())
+        async with open_host(seed, listen, network._serve, limits) as host:
+            network._host = host
+            try:
+                yield network
+            finally:
+                nursery.cancel_scope.cancel()
+
+
+def _event_size(event: NetEvent) -> int:
+    """Bytes that an event holds, roughly: headers are small beside payloads."""
+    return len(event.payload) + 512 if isinstance(event, Inbound) else 128

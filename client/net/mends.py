@@ -1,0 +1,155 @@
+"""py-libp2p 0.8.1, made safe to meet strangers with: every mend of the library is here.
+
+What is used of the library: the Noise XX handshake, multistream-select, keys and peer ids. What is
+not: its ``BasicHost``, ``Swarm`` and ``Yamux``. Seven ways for one remote peer to end or flood a
+default host were reproduced, and most of them live there; `host.py`, `secure.py` and `yamux.py`
+speak the same wire protocols in a tenth of the code (and several times the speed). Fault by fault:
+
+====================================================  =============================================
+fault of 0.8.1                                        mend
+====================================================  =============================================
+1 a multistream token that is not UTF-8 ends the host  ``BoundedCommunicator.read`` decodes inside
+                                                       the try
+2 an exception in a stream handler ends the host       ``Host._guarded``: one connection ends
+4 ``/plaintext/2.0.0`` is offered by default           ``SECURITY`` offers Noise only;
+                                                       ``handshake`` checks what was agreed
+5 Yamux does not enforce the receive window            ``yamux.py`` enforces it
+6 the length before authentication is unbounded        ``BoundedCommunicator`` (1 KiB a token) and
+                                                       ``GuardedStream`` (128 KiB in all)
+7 inbound slots are never released (250 in all)        ``Host``: an own cap on *live* connections
+- ``muxer_opt`` is ignored for Yamux                   the muxer is made here, not by the library
+- ``remote_permanent_pubkey`` is the Noise key         the identity is read from the peer id
+- logs to stderr and to a file, decided at import      ``_import_quietly``
+====================================================  =============================================
+
+Each has a test on real sockets in ``tests/net``. This module holds no state.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+EXPECTED_VERSION: Final = "0.8.1"
+MAX_TOKEN_BYTES: Final = 1024
+"""Longest multistream token: the longest honest one is a protocol id of some 30 bytes."""
+MAX_HANDSHAKE_BYTES: Final = 128 * 1024
+"""Everything a stranger may send before it has proved who it is."""
+
+
+def _import_quietly() -> None:
+    """Import the library without letting it configure logging or print anything.
+
+    It reads ``LIBP2P_DEBUG`` at import and then opens a log file; without it, it leaves a logger
+    with no handler, for which Python prints warnings to stderr, over any TUI.
+    """
+    asked = os.environ.pop("LIBP2P_DEBUG", None)
+    try:
+        with warnings.catch_warnings():
+            # Deprecations inside the library and its own imports are not ours to mend.
+            warnings.simplefilter("ignore")
+            import libp2p
+            import libp2p.security.noise.patterns  # noqa: F401
+    finally:
+        if asked is not None:
+            os.environ["LIBP2P_DEBUG"] = asked
+    for name in ("libp2p", "multiaddr"):
+        logging.getLogger(name).addHandler(logging.NullHandler())
+
+
+if version("libp2p") != EXPECTED_VERSION:
+    raise ImportError(
+        f"libp2p {version('libp2p')} is installed, but this client mends faults of "
+        f"{EXPECTED_VERSION}: install that version"
+    )
+_import_quietly()
+
+from libp2p.exceptions import ParseError  # noqa: E402
+from libp2p.io.abc import ReadWriteCloser  # noqa: E402
+from libp2p.io.exceptions import IOException  # noqa: E402
+from libp2p.protocol_muxer.exceptions import MultiselectCommunicatorError  # noqa: E402
+from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator  # noqa: E402
+from libp2p.utils.varint import read_varint_prefixed_bytes_limited  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+SECURITY: Final = "/noise"
+"""The only security protocol that is offered or accepted (mend 4)."""
+MUXER: Final = "/yamux/1.0.0"
+
+
+class BoundedCommunicator(MultiselectCommunicator):  # type: ignore[misc]  # untyped library
+    """multistream-select whose reader is bounded and never raises what the library forgot.
+
+    Mends 1 and 6: the library's own reader takes a length prefix of up to 2**63 at its word, and
+    decodes the token outside its try, where a UnicodeDecodeError runs through to the host.
+    """
+
+    async def read(self) -> str:
+        """Read one token of at most ``MAX_TOKEN_BYTES``.
+
+        Raises:
+            MultiselectCommunicatorError: the stream ended, or holds no such token.
+        """
+        try:
+            token = await read_varint_prefixed_bytes_limited(self.read_writer, MAX_TOKEN_BYTES)
+            if not token.endswith(b"\n"):
+                raise ParseError("token without its line feed")
+            return str(token[:-1], "utf-8")
+        except (ParseError, IOException, UnicodeDecodeError, ValueError) as error:
+            raise MultiselectCommunicatorError("bad multistream token") from error
+
+
+class GuardedStream(ReadWriteCloser):  # type: ignore[misc]  # untyped library
+    """A byte stream as the library wants it, with a budget of bytes to read (mend 6).
+
+    Args:
+        receive: returns 1..n bytes, or none at the end of the stream.
+        send: sends all of the bytes.
+        budget_bytes: how much may be read through this object.
+    """
+
+    def __init__(
+        self,
+        receive: Callable[[int], Awaitable[bytes]],
+        send: Callable[[bytes], Awaitable[None]],
+        budget_bytes: int = MAX_HANDSHAKE_BYTES,
+    ) -> None:
+        self._receive = receive
+        self._send = send
+        self._budget_bytes = budget_bytes
+
+    async def read(self, n: int | None = None) -> bytes:
+        """Read up to ``n`` bytes; raises IOException at the end or past the budget."""
+        if n == 0:
+            return b""
+        if n is None or n > self._budget_bytes:
+            raise IOException("more bytes than a handshake needs")
+        try:
+            data = await self._receive(n)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise IOException(str(error)) from error
+        if not data:
+            raise IOException("the stream ended during the handshake")
+        self._budget_bytes -= len(data)
+        return data
+
+    async def write(self, data: bytes) -> None:
+        """Write everything; raises IOException when the stream is broken."""
+        try:
+            await self._send(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise IOException(str(error)) from error
+
+    async def close(self) -> None:
+        """Do nothing: whoever opened the stream closes it."""
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        """Return None: the library asks only for its logs."""
+        return None

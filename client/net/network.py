@@ -1,0 +1,119 @@
+"""What the rest of the client sees of the network: typed messages to and from peers.
+
+Two implementations stand behind it: `libp2p_network.py` (real sockets) and `memory_network.py` (a
+lossy hub for tests). A link delivers in order within a lane while it is up; when it goes down,
+messages on their way are lost, and so may be a few when two simultaneous connections are merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import trio
+
+from protocol.ids import PeerId
+from protocol.wire.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Inbound:
+    """A well-formed message from an authenticated peer; its meaning is still to be judged."""
+
+    peer: PeerId
+    message: Message
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PeerUp:
+    """A link to this peer works in both lanes."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDown:
+    """The link to this peer is gone; what was queued for it is lost."""
+
+    peer: PeerId
+    reason: str
+
+
+NetEvent = Inbound | PeerUp | PeerDown
+
+
+@dataclass(frozen=True)
+class NetworkStatistics:
+    """Counters since the network was opened."""
+
+    bytes_in: int = 0
+    """Bytes received from sockets, encryption and framing included."""
+    bytes_out: int = 0
+    frames_in: int = 0
+    """Well-formed frames received, link upkeep included."""
+    frames_out: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """Frames and connections refused, by reason."""
+    peers: tuple[PeerId, ...] = ()
+    """Peers whose link is up."""
+    rtt_s: Mapping[PeerId, float] = field(default_factory=dict)
+    """Smoothed round trip of a small message, queues included, by peer."""
+    events_waiting: int = 0
+    """Events that the rest of the client has not taken yet."""
+
+
+class Network(Protocol):
+    """Messages to and from peers. All methods are to be called from one trio thread."""
+
+    @property
+    def peer_id(self) -> PeerId:
+        """Our peer id."""
+        ...
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Full multiaddrs under which we listen."""
+        ...
+
+    @property
+    def events(self) -> trio.abc.ReceiveChannel[NetEvent]:
+        """What happens; bounded, and while it is full peers are made to wait."""
+        ...
+
+    async def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
+        """Queue a message, waiting for room in its lane.
+
+        Raises:
+            PeerUnreachable: there is no link, and a wanted peer's did not come up in time.
+        """
+        ...
+
+    def send_nowait(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
+        """Queue a message or raise PeerUnreachable (no link) or LinkFull (no room)."""
+        ...
+
+    async def connect(self, address: str) -> PeerId:
+        """Dial a multiaddr and wait until its link is up.
+
+        Raises:
+            AddressError, DialError: what was tried and what happened.
+        """
+        ...
+
+    def want(self, peers: Mapping[PeerId, Sequence[str]]) -> None:
+        """Replace the set of peers to stay connected with, and their addresses."""
+        ...
+
+    async def disconnect(self, peer: PeerId, reason: str) -> None:
+        """End the link to a peer after a last attempt to flush it, and stop wanting it."""
+        ...
+
+    def penalise(self, peer: PeerId, points: int, reason: str) -> None:
+        """Add to a peer's score; at 100 points its link is cut and it is banned for a while."""
+        ...
+
+    def statistics(self) -> NetworkStatistics:
+        """Return the counters as they are now."""
+        ...

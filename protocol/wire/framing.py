@@ -1,0 +1,153 @@
+"""Frames: how a message (the header) and its payload lie in a stream of bytes.
+
+    header length (u32, big-endian) | payload length (u32) | header | payload
+
+Pure: bytes in, frames out. The decoder holds at most one unfinished frame. It checks both lengths
+against fixed limits as soon as it has read them, and the payload's length against the limit of
+*its own message* as soon as the header is complete, so that no peer makes it hold more than the
+message allows. It may not guess: after a refusal the position in the stream is lost for good.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from protocol import limits
+from protocol.errors import LocalProtocolError, RemoteProtocolError
+
+PREFIX = struct.Struct(">II")
+"""Header length and payload length."""
+
+H = TypeVar("H")
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Frame(Generic[H]):
+    """One complete frame: its parsed header and its raw payload (empty for most messages)."""
+
+    header: H
+    payload: bytes
+
+
+def encode_frame(header: bytes, payload: Buffer = b"") -> list[Buffer]:
+    """Return the buffers of one frame, in order; the payload is passed on, not copied.
+
+    Raises:
+        LocalProtocolError: header or payload is larger than any receiver accepts.
+    """
+    payload_bytes = memoryview(payload).nbytes
+    if not 0 < len(header) <= limits.MAX_HEADER_BYTES:
+        raise LocalProtocolError(f"a header has 1..{limits.MAX_HEADER_BYTES} bytes")
+    if payload_bytes > limits.MAX_PAYLOAD_BYTES:
+        raise LocalProtocolError(f"payload of {payload_bytes} bytes is over the limit")
+    start = PREFIX.pack(len(header), payload_bytes) + header
+    return [start, payload] if payload_bytes else [start]
+
+
+class FrameDecoder(Generic[H]):
+    """Cuts a stream of bytes, fed in pieces of any size, into frames.
+
+    Args:
+        parse_header: turns header bytes into a message; may raise ``RemoteProtocolError``.
+        payload_limit_of: the most payload bytes that this parsed header may announce.
+        payload_limit: the most payload bytes of any frame.
+        header_limit: the most header bytes of any frame.
+    """
+
+    def __init__(
+        self,
+        parse_header: Callable[[bytes], H],
+        payload_limit_of: Callable[[H], int],
+        *,
+        payload_limit: int = limits.MAX_PAYLOAD_BYTES,
+        header_limit: int = limits.MAX_HEADER_BYTES,
+    ) -> None:
+        self._parse_header = parse_header
+        self._payload_limit_of = payload_limit_of
+        self._payload_limit = payload_limit
+        self._header_limit = header_limit
+        self._head = bytearray()  # prefix and header while they are incomplete
+        self._header: H | None = None
+        self._payload = bytearray()  # preallocated to its full, checked length
+        self._payload_filled = 0
+        self._lost = False
+
+    @property
+    def at_boundary(self) -> bool:
+        """True between two frames: the only place where a stream may end."""
+        return not self._head and self._header is None and not self._lost
+
+    def receive_data(self, data: Buffer) -> list[Frame[H]]:
+        """Take the next bytes of the stream; return the frames they complete.
+
+        Raises:
+            RemoteProtocolError: a length over its limit, or a header that does not parse.
+            LocalProtocolError: called again after such a refusal.
+        """
+        if self._lost:
+            raise LocalProtocolError("this stream was refused; its position is lost")
+        self._lost = True  # until this call ends well
+        view = memoryview(data).cast("B")
+        frames: list[Frame[H]] = []
+        while view:
+            view = self._take_payload(view) if self._header is not None else self._take_head(view)
+            self._complete(frames)
+        self._lost = False
+        return frames
+
+    def receive_eof(self) -> None:
+        """Note that the stream ended.
+
+        Raises:
+            RemoteProtocolError: it ended inside a frame.
+        """
+        if not self.at_boundary:
+            raise RemoteProtocolError("frame-truncated", penalty=0)
+
+    def _take_head(self, view: memoryview) -> memoryview:
+        missing = self._head_size() - len(self._head)
+        self._head += view[:missing]
+        if len(self._head) == PREFIX.size:
+            self._check_prefix()
+        elif len(self._head) == self._head_size():
+            self._begin_payload()
+        return view[missing:]
+
+    def _head_size(self) -> int:
+        if len(self._head) < PREFIX.size:
+            return PREFIX.size
+        header_size, _ = PREFIX.unpack_from(self._head)
+        return PREFIX.size + int(header_size)
+
+    def _check_prefix(self) -> None:
+        header_size, payload_size = PREFIX.unpack(self._head)
+        if not 0 < header_size <= self._header_limit:
+            raise RemoteProtocolError("header-size", f"{header_size} bytes", penalty=50)
+        if payload_size > self._payload_limit:
+            raise RemoteProtocolError("payload-size", f"{payload_size} bytes", penalty=50)
+
+    def _begin_payload(self) -> None:
+        _, payload_size = PREFIX.unpack_from(self._head)
+        header = self._parse_header(bytes(self._head[PREFIX.size :]))
+        if payload_size > self._payload_limit_of(header):
+            raise RemoteProtocolError("payload-size", f"{payload_size} bytes", penalty=50)
+        self._header = header
+        self._payload = bytearray(payload_size)
+        self._payload_filled = 0
+        self._head.clear()
+
+    def _take_payload(self, view: memoryview) -> memoryview:
+        taken = min(len(view), len(self._payload) - self._payload_filled)
+        self._payload[self._payload_filled : self._payload_filled + taken] = view[:taken]
+        self._payload_filled += taken
+        return view[taken:]
+
+    def _complete(self, frames: list[Frame[H]]) -> None:
+        if self._header is None or self._payload_filled < len(self._payload):
+            return
+        frames.append(Frame(self._header, bytes(self._payload)))
+        self._header, self._payload, self._payload_filled = None, bytearray(), 0
