@@ -6,12 +6,13 @@ untied. There is no tokenizer file: tokens are bytes. No pickle anywhere.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
+from safetensors.torch import save_file
 from torch import Tensor
 
 from model_zoo import gpt, llama
@@ -34,8 +35,10 @@ def export_hf(spec: ModelSpec, state: Mapping[str, Tensor], out_dir: Path) -> Pa
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     config = _gpt2_config(spec) if spec.architecture == "gpt" else _llama_config(spec)
     out_dir.mkdir(parents=True, exist_ok=True)
-    _write(out_dir / "config.json", json.dumps(_COMMON | config, indent=2).encode() + b"\n")
-    _write(out_dir / "model.safetensors", save(contiguous, metadata={"format": "pt"}))
+    with _replacing(out_dir / "config.json") as partial:
+        partial.write_text(json.dumps(_COMMON | config, indent=2) + "\n")
+    with _replacing(out_dir / "model.safetensors") as partial:
+        save_file(contiguous, partial, metadata={"format": "pt"})
     return out_dir
 
 
@@ -145,12 +148,13 @@ def _llama_config(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def _write(path: Path, content: bytes) -> None:
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A file to write beside `path`; it takes the place of `path` once it is safely on disk."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
+        yield partial
+        with partial.open("rb+") as file:
             os.fsync(file.fileno())
         partial.replace(path)
     finally:

@@ -40,8 +40,8 @@ class FlatParameters:
         self.decay_size = sum(named[name].numel() for name in order if named[name].ndim >= 2)
         total = sum(segment.size for segment in self.layout)
         device = next(iter(named.values())).device
-        self.values = torch.empty(total, device=device)
-        self.gradients = torch.zeros(total, device=device)
+        self.values = torch.empty(total, dtype=torch.float32, device=device)
+        self.gradients = torch.zeros_like(self.values)
         self._bound = [(named[s.name], s) for s in self.layout]
         with torch.no_grad():
             for parameter, segment in self._bound:

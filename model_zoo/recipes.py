@@ -5,7 +5,7 @@
 
 import sys
 
-from model_zoo.data import Corpus
+from model_zoo.data import Corpus, DataError
 from model_zoo.optim import OptimizerConfig
 from model_zoo.reference import TrainingPlan, evaluate, train_reference
 from model_zoo.spec import ModelSpec
@@ -30,7 +30,10 @@ def main(arguments: list[str]) -> None:
     """Train the recipe on one thread; print losses and the final held-out loss."""
     if not 1 <= len(arguments) <= 2:
         sys.exit("usage: python -m model_zoo.recipes TEXT [STEPS]")
-    corpus = Corpus.open(arguments[0])
+    try:
+        corpus = Corpus.open(arguments[0])
+    except DataError as error:
+        sys.exit(str(error))
     plan = nanogpt_cpu(steps=int(arguments[1]) if len(arguments) == 2 else 2000)
     run = train_reference(plan, corpus, threads=1, on_step=_print_some)
     model = load_whole(plan.spec, run.state)

@@ -20,7 +20,7 @@ def generate(
     """Continue `prompt` by `length` bytes; the continuation alone, undecodable bytes replaced.
 
     Args:
-        model: a whole model over bytes.
+        model: a whole model over bytes, on the CPU.
         temperature: 0 takes the likeliest byte each time; higher is more daring.
         top_k: draw from the k likeliest bytes only; None from all.
         seed: same seed, same text on the same machine.
@@ -38,7 +38,7 @@ def generate(
     with torch.no_grad():
         for _ in range(length):
             logits = model(tokens[:, -model.spec.context :])[0, -1, :_BYTES]  # (V,)
-            token = _draw(logits.float().cpu(), temperature, top_k, generator)
+            token = _draw(logits, temperature, top_k, generator)
             tokens = torch.cat((tokens, token.view(1, 1)), dim=1)
     return bytes(tokens[0, given:].tolist()).decode("utf-8", "replace")
 

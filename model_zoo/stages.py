@@ -55,7 +55,7 @@ def slices(layers_per_stage: Sequence[int]) -> tuple[StageSlice, ...]:
     )
 
 
-def whole(spec: ModelSpec) -> StageSlice:
+def whole_slice(spec: ModelSpec) -> StageSlice:
     """The one slice of an uncut model."""
     return StageSlice(0, 1, 0, spec.layers, embeds=True, has_head=True)
 

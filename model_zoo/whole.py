@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from model_zoo.spec import ModelSpec
-from model_zoo.stages import Stage, build_stage, load_stage, whole
+from model_zoo.stages import Stage, build_stage, load_stage, whole_slice
 
 
 def build_whole(spec: ModelSpec, seed: int) -> Stage:
     """The model at version 0: tokens (B, T) int64 to logits (B, T, V) fp32."""
-    return build_stage(spec, whole(spec), seed)
+    return build_stage(spec, whole_slice(spec), seed)
 
 
 def load_whole(spec: ModelSpec, state: Mapping[str, Tensor]) -> Stage:
@@ -19,4 +19,4 @@ def load_whole(spec: ModelSpec, state: Mapping[str, Tensor]) -> Stage:
     Raises:
         ValueError: a parameter is missing or has another shape.
     """
-    return load_stage(spec, whole(spec), state)
+    return load_stage(spec, whole_slice(spec), state)

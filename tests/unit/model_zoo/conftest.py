@@ -23,7 +23,7 @@ def one_thread() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=SPECS.values(), ids=SPECS.keys())
+@pytest.fixture(params=list(SPECS.values()), ids=list(SPECS))
 def spec(request: pytest.FixtureRequest) -> ModelSpec:
     result: ModelSpec = request.param
     return result

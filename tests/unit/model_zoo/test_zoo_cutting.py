@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from model_zoo.cutting import cut, flops_per_token, measure_costs
 from model_zoo.spec import ModelSpec
-from model_zoo.stages import slices, whole
+from model_zoo.stages import slices, whole_slice
 
 
 def gpt(layers: int) -> ModelSpec:
@@ -79,13 +79,13 @@ def test_a_large_head_takes_layers_off_the_last_stage() -> None:
 
 def test_flops_add_up_over_the_stages(spec: ModelSpec) -> None:
     parts = slices((1, 2, 1))
-    assert sum(flops_per_token(spec, p) for p in parts) == flops_per_token(spec, whole(spec))
+    assert sum(flops_per_token(spec, p) for p in parts) == flops_per_token(spec, whole_slice(spec))
 
 
 def test_flops_of_a_known_model() -> None:
     spec = ModelSpec("gpt", 1, 10, 1, 1, 40, context=8, vocab=100)
     matrices = 4 * 10 * 10 + 2 * 10 * 40 + 10 * 100
-    assert flops_per_token(spec, whole(spec)) == 3 * (2 * matrices + 2 * 8 * 10)
+    assert flops_per_token(spec, whole_slice(spec)) == 3 * (2 * matrices + 2 * 8 * 10)
 
 
 def test_measured_costs_fit_the_cut(spec: ModelSpec) -> None:

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from model_zoo.flat import FlatParameters
 from model_zoo.spec import ModelSpec
-from model_zoo.stages import slices, summed_loss
-from model_zoo.whole import build_stage, build_whole
+from model_zoo.stages import build_stage, slices, summed_loss
+from model_zoo.whole import build_whole
 
 
 def test_layout_covers_the_buffer_with_matrices_first(spec: ModelSpec) -> None:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -63,6 +64,23 @@ def test_moments_restored_elsewhere_go_on_with_the_same_bits() -> None:
     for optimizer in (first, second):
         optimizer.step(random(64, 9), 1e-3)
     assert torch.equal(first.values, second.values)
+
+
+def test_bits_are_those_of_single_roundings() -> None:
+    """NumPy's fp32 operations round once each, as IEEE 754 says; torch's must do the same."""
+    mine = FlatAdamW(random(1000, 0), 600, CONFIG)
+    f32, p = np.float32, random(1000, 0).numpy()
+    m, v = np.zeros(1000, f32), np.zeros(1000, f32)
+    for step in range(1, 11):
+        gradient = random(1000, step) * 10.0 ** -(2 * step)  # down to denormal squares
+        mine.step(gradient, 1e-3, scale=1 / 3)
+        p[:600] *= f32(1 - 1e-3 * 0.1)
+        g = gradient.numpy() * f32(1 / 3)
+        m = m * f32(0.9) + g * f32(1 - 0.9)
+        v = v * f32(0.99) + (g * g) * f32(1 - 0.99)
+        denominator = np.sqrt(v) * f32(1 / math.sqrt(1 - 0.99**step)) + f32(1e-8)
+        p = p + (m / denominator) * f32(-1e-3 / (1 - 0.9**step))
+    assert np.array_equal(mine.values.numpy(), p)
 
 
 def test_bits_do_not_depend_on_the_vector_width(monkeypatch: pytest.MonkeyPatch) -> None:

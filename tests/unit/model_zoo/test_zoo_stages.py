@@ -18,7 +18,7 @@ from model_zoo.stages import (
     slices,
     stage_parameter_count,
     summed_loss,
-    whole,
+    whole_slice,
 )
 from model_zoo.whole import build_whole, load_whole
 
@@ -179,7 +179,7 @@ def test_refuses_a_slice_beyond_the_model(spec: ModelSpec) -> None:
 
 
 def test_predictions_do_not_see_the_future(spec: ModelSpec, tokens: Tensor) -> None:
-    model = build_stage(spec, whole(spec), seed=0)
+    model = build_stage(spec, whole_slice(spec), seed=0)
     changed = tokens[:, :-1].clone()
     changed[:, 10:] = 0
     before, after = model(tokens[:, :-1]), model(changed)
