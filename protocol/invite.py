@@ -61,7 +61,7 @@ class Invite:
 
 @dataclass(frozen=True, slots=True)
 class SwarmFile:
-    """A verified manifest with its signature, and members to call."""
+    """A verified manifest with its signature, and members to call (none: we are the first)."""
 
     manifest: Manifest
     encoded: bytes
@@ -147,7 +147,9 @@ def parse_invite(text: str) -> Invite:
             secret = _secret(value)
         else:
             raise InviteError(f"the invite says {key[:20]!r}, which this version does not know")
-    return Invite(SwarmId(name), _checked(peers), secret)
+    if not peers:
+        raise InviteError("the invite names no member to call")
+    return Invite(SwarmId(name), _distinct(peers), secret)
 
 
 def parse_swarm_file(text: str) -> SwarmFile:
@@ -167,7 +169,7 @@ def parse_swarm_file(text: str) -> SwarmFile:
     signature = _from_base64(document.signature, SIGNATURE_BYTES, "signature")
     manifest = verify_manifest(encoded, signature)
     secret = None if document.secret is None else _secret(document.secret)
-    peers = _checked([_peer(peer) for peer in document.peers])
+    peers = _distinct([_peer(peer) for peer in document.peers])
     return SwarmFile(manifest, encoded, signature, peers, secret)
 
 
@@ -180,9 +182,9 @@ def _peer(text: str) -> Address:
         ) from error
 
 
-def _checked(peers: list[Address]) -> tuple[Address, ...]:
-    if not 1 <= len(peers) <= MAX_PEERS:
-        raise InviteError(f"an invite names 1 to {MAX_PEERS} members, this one {len(peers)}")
+def _distinct(peers: list[Address]) -> tuple[Address, ...]:
+    if len(peers) > MAX_PEERS:
+        raise InviteError(f"an invite names at most {MAX_PEERS} members, this one {len(peers)}")
     return tuple(dict.fromkeys(peers))
 
 

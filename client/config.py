@@ -1,0 +1,180 @@
+"""Settings of a node: one frozen struct, and where each value came from.
+
+Flags win over ``VOLUNTEER_*`` variables, those over the file of ``--config``, that over the
+user's file, that over the defaults. Nothing else in the program reads the environment for
+settings. A key that does not exist is an error that names the nearest one that does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, Literal, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct
+
+from client.errors import ConfigError
+
+ENVIRONMENT_PREFIX: Final = "VOLUNTEER_"
+NOT_SETTINGS: Final = frozenset({"HOME", "SWARM", "CONFIG", "DEBUG"})
+"""Variables with the prefix that other parts of the program read."""
+MAX_CONFIG_FILE_BYTES: Final = 256 * 1024
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Size = Annotated[int, Meta(ge=0, le=2**50)]
+"""Bytes, or bytes per second; may be written like ``512MiB`` or ``10MB``."""
+
+MIB: Final = 2**20
+GIB: Final = 2**30
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything a user may choose about a node. 0 means: no limit, or chosen by the node."""
+
+    listen_host: Annotated[str, Meta(max_length=64)] = "0.0.0.0"
+    listen_port: Port = 0
+    """0: any free port."""
+    announce: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
+    """Addresses to advertise instead of those found, e.g. of a forwarded port."""
+    dial_timeout_s: Annotated[float, Meta(gt=0, le=600)] = 20.0
+    """Longest wait for a first member of the swarm."""
+    max_links: Annotated[int, Meta(ge=4, le=1024)] = 64
+    upload_limit_bytes_per_s: Size = 0
+    download_limit_bytes_per_s: Size = 0
+    data_dir: Annotated[str, Meta(max_length=4096)] = ""
+    """Identity, swarms and checkpoints; empty: the system's place for them."""
+    device: Annotated[str, Meta(max_length=32)] = "auto"
+    threads: Annotated[int, Meta(ge=0, le=1024)] = 0
+    """Threads of the compute worker; 0: all cores."""
+    seats: Annotated[int, Meta(ge=0, le=4)] = 0
+    """Stages to hold at most; 0: as memory allows."""
+    memory_limit_bytes: Size = 0
+    """Memory of the compute worker; 0: 85 % of what is free at the start."""
+    boundary_memory_bytes: Annotated[int, Meta(ge=MIB, le=2**50)] = 512 * MIB
+    """Boundary tensors kept in memory; more go to disk."""
+    boundary_disk_bytes: Size = 4 * GIB
+    checkpoint_keep: Annotated[int, Meta(ge=1, le=1000)] = 2
+    """Checkpoints kept per stage."""
+    metrics_port: Port = 0
+    """Port of the Prometheus metrics on loopback; 0: none."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+
+
+FIELDS: Final = Settings.__struct_fields__
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Settings and the origin of each: a flag, a variable's name, a file's path, ``default``."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+
+def resolve(
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    config_file: Path | None = None,
+    user_file: Path | None = None,
+) -> Resolved:
+    """Merge all sources by precedence.
+
+    Args:
+        flags: values by field name; None means that the flag was not given.
+        environ: environment variables.
+        config_file: file of ``--config``; it must exist.
+        user_file: the user's settings; it need not exist.
+
+    Raises:
+        ConfigError: an unknown key, a value of the wrong type or range, or an unreadable file.
+    """
+    values: dict[str, object] = {}
+    origins = dict.fromkeys(FIELDS, "default")
+    for name, value, origin in _layers(flags, environ, config_file, user_file):
+        values[name] = _convert(name, value, origin)
+        origins[name] = origin
+    return Resolved(Settings(**values), origins)  # type: ignore[arg-type]
+
+
+def parse_size(text: str) -> int:
+    """Parse bytes: ``1048576``, ``512KiB``, ``1.5GB``; raises ``ValueError``."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"not a size: {text[:40]!r} (write 512MiB, 1.5GB or plain bytes)")
+    return int(float(match["number"]) * _UNITS[match["unit"].lower()])
+
+
+_SIZE = re.compile(r"(?P<number>[0-9]{1,15}(\.[0-9]{1,6})?) ?(?P<unit>[kmgt]i?b?|b?)", re.I | re.A)
+_UNITS = {"": 1, "b": 1} | {
+    letter + suffix: base**power
+    for power, letter in enumerate("kmgt", start=1)
+    for suffix, base in (("", 1000), ("b", 1000), ("i", 1024), ("ib", 1024))
+}
+_TYPES = get_type_hints(Settings, include_extras=True)
+
+
+def _layers(
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    config_file: Path | None,
+    user_file: Path | None,
+) -> Iterator[tuple[str, object, str]]:
+    """Yield (field, value, origin), weakest source first."""
+    if user_file is not None and user_file.exists():
+        yield from _from_file(user_file)
+    if config_file is not None:
+        yield from _from_file(config_file)
+    yield from _from_environment(environ)
+    for name, value in flags.items():
+        if value is not None:
+            yield _known(name, "a flag"), value, "flag"
+
+
+def _from_file(path: Path) -> Iterator[tuple[str, object, str]]:
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_CONFIG_FILE_BYTES + 1)
+        if len(text) > MAX_CONFIG_FILE_BYTES:
+            raise ConfigError(f"{path} is too long for settings", "check --config")
+        table = tomllib.loads(text.decode())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", "check --config") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}", "mend the file") from error
+    for key, value in table.items():
+        yield _known(key, str(path)), value, str(path)
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, object, str]]:
+    for variable, text in environ.items():
+        suffix = variable.removeprefix(ENVIRONMENT_PREFIX)
+        if suffix == variable or suffix in NOT_SETTINGS:
+            continue
+        name = _known(suffix.lower(), "the environment", ENVIRONMENT_PREFIX)
+        value = [part for part in text.split(",") if part] if name == "announce" else text
+        yield name, value, variable
+
+
+def _known(key: str, where: str, prefix: str = "") -> str:
+    if key in FIELDS:
+        return key
+    near = difflib.get_close_matches(key, FIELDS, n=1)
+    spelled = [prefix + (name.upper() if prefix else name) for name in (key, *near)]
+    hint = f"did you mean {spelled[1]}?" if near else "see volunteer config for all settings"
+    raise ConfigError(f"unknown setting {spelled[0]!r} in {where}", hint)
+
+
+def _convert(name: str, value: object, origin: str) -> object:
+    try:
+        if isinstance(value, str) and "_bytes" in name:
+            value = parse_size(value)
+        # variables are always text, so text may stand for a number
+        return msgspec.convert(value, _TYPES[name], strict=not isinstance(value, str))
+    except (msgspec.ValidationError, ValueError) as error:
+        raise ConfigError(f"{name} ({origin}): {error}", f"correct {name}") from error

@@ -1,0 +1,127 @@
+"""What happened in a node, typed, and the ring that front ends read it from.
+
+Events are said once and never change. The ring keeps the newest; whoever reads too rarely learns
+how many it missed. No I/O here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import asdict, dataclass
+from typing import ClassVar, Literal
+
+Level = Literal["debug", "info", "warning", "error"]
+Topic = Literal["membership", "matching", "pipeline", "round", "transfer", "swarm"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of all events: words for people, fields for programs."""
+
+    words: str
+    level: Level = "info"
+    topic: ClassVar[Topic] = "swarm"
+
+    def data(self) -> dict[str, object]:
+        """Return the fields beside words and level."""
+        fields = asdict(self)
+        return {name: value for name, value in fields.items() if name not in ("words", "level")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCommitted(Event):
+    """The last stage closed a step."""
+
+    topic: ClassVar[Topic] = "round"
+    step: int
+    loss: float
+    """Mean over the step's tokens, nats."""
+    tokens: int
+    """Tokens trained on since the swarm began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerChanged(Event):
+    """A member came, fell silent or went."""
+
+    topic: ClassVar[Topic] = "membership"
+    peer: str
+    state: Literal["up", "suspect", "down"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageAssigned(Event):
+    """This volunteer's place in a stage changed."""
+
+    topic: ClassVar[Topic] = "matching"
+    stage: int
+    state: Literal["held", "fetching", "serving", "left"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryEvent(Event):
+    """A fault was seen, or made good."""
+
+    topic: ClassVar[Topic] = "pipeline"
+    fault: Literal["peer", "round", "worker", "stage", "network"]
+    phase: Literal["detected", "rematched", "transferred", "recovered"]
+    step: int | None = None
+    peer: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine(Event):
+    """Anything else worth telling; ``about`` is its topic."""
+
+    about: Topic = "swarm"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An event in the log."""
+
+    seq: int
+    """Rises by one per event of this node, from 1."""
+    time: float
+    """Unix seconds."""
+    event: Event
+
+    @property
+    def topic(self) -> Topic:
+        """Topic of the event."""
+        return self.event.about if isinstance(self.event, LogLine) else self.event.topic
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a reader gets: entries in order, and how many it came too late for."""
+
+    entries: tuple[Entry, ...]
+    missed: int
+
+
+class EventLog:
+    """The newest ``capacity`` events of a node."""
+
+    def __init__(self, capacity: int = 1024) -> None:
+        self._ring: deque[Entry] = deque(maxlen=capacity)
+        self._seq = 0
+
+    @property
+    def last_seq(self) -> int:
+        """Seq of the newest event, 0 before the first."""
+        return self._seq
+
+    def append(self, event: Event, wall: float) -> Entry:
+        """Add an event that happened at ``wall`` (unix seconds)."""
+        self._seq += 1
+        entry = Entry(self._seq, wall, event)
+        self._ring.append(entry)
+        return entry
+
+    def since(self, seq: int, limit: int = 256) -> Page:
+        """Return up to ``limit`` entries after ``seq``, oldest first."""
+        first = self._ring[0].seq if self._ring else self._seq + 1
+        start = max(seq + 1, first)
+        entries = tuple(self._ring[i] for i in range(start - first, len(self._ring)))[:limit]
+        return Page(entries, missed=start - (seq + 1))

@@ -1,0 +1,1 @@
+"""What outlives a process: identity, swarms, checkpoints; and boundaries past the memory budget."""

@@ -1,0 +1,59 @@
+"""Files that are either the old one or the new one, whatever happens while they are written.
+
+Data goes to a temporary file beside the target, is flushed to the disk, and takes the target's
+name in one rename; the folder is flushed too. A full disk leaves the old file as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final
+
+TEMPORARY_SUFFIX: Final = ".tmp"
+
+
+@contextmanager
+def replacing(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
+    """Yield a file to write; it becomes ``path`` when the block ends without an exception.
+
+    Raises:
+        OSError: the disk is full or the folder cannot be written; ``path`` is untouched.
+    """
+    descriptor, name = tempfile.mkstemp(
+        prefix=f".{path.name}.", suffix=TEMPORARY_SUFFIX, dir=path.parent
+    )
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    flush_folder(path.parent)
+
+
+def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replace the contents of ``path``; raises ``OSError`` as ``replacing`` does."""
+    with replacing(path, mode) as file:
+        file.write(data)
+
+
+def flush_folder(folder: Path) -> None:
+    """Make renames in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def is_temporary(path: Path) -> bool:
+    """Say whether a file is what an interrupted write left behind."""
+    return path.name.startswith(".") and path.name.endswith(TEMPORARY_SUFFIX)

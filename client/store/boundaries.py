@@ -1,0 +1,166 @@
+"""Boundary tensors in wire form, kept until the next stage has committed their step.
+
+Bytes stay in memory up to a budget; past it the oldest go to disk, into one file per step that is
+unlinked from the start: it vanishes with its step or with the process, whichever comes first. It
+knows keys and bytes, not tensors. For one thread.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+
+class Key(NamedTuple):
+    """What a boundary is: ``kind`` names the stage and whether it came in, went out or back."""
+
+    step: int
+    microbatch: int
+    kind: str
+
+
+class StoreFull(Exception):
+    """Neither memory nor disk has room within the budgets; nothing was stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryStatistics:
+    """A moment of a ``BoundaryStore``."""
+
+    memory_bytes: int
+    """Bytes held in memory, at most the memory budget."""
+    disk_bytes: int
+    """Bytes of the spill files, at most the disk budget."""
+    entries: int
+    """Boundaries held, wherever they are."""
+    spilled: int
+    """Boundaries written to disk since the start."""
+
+
+@dataclass(slots=True)
+class _Spill:
+    """The file of one step: entries are appended and never moved."""
+
+    file: BinaryIO
+    end: int = 0
+    places: dict[Key, tuple[int, int]] = field(default_factory=dict)
+
+
+class BoundaryStore:
+    """Bytes by key, spilling the oldest to disk past ``memory_bytes``."""
+
+    def __init__(self, memory_bytes: int, disk_bytes: int, folder: Path | None = None) -> None:
+        self._memory_budget = memory_bytes
+        self._disk_budget = disk_bytes
+        self._folder = folder
+        self._memory: OrderedDict[Key, bytes] = OrderedDict()
+        self._spills: dict[int, _Spill] = {}
+        self._memory_bytes = 0
+        self._spilled = 0
+
+    def put(self, key: Key, data: bytes) -> None:
+        """Store bytes under a key, in place of what was there.
+
+        Raises:
+            StoreFull: no room within the budgets, or the disk is full.
+        """
+        if len(data) > self._memory_budget:
+            raise StoreFull(f"one boundary of {len(data)} bytes is above the memory budget")
+        while self._memory_bytes + len(data) > self._memory_budget:
+            self._spill_oldest()
+        self.drop(key)
+        self._memory[key] = data
+        self._memory_bytes += len(data)
+
+    def get(self, key: Key) -> bytes | None:
+        """Return the bytes of a key, None if there are none (or the disk lost them)."""
+        data = self._memory.get(key)
+        return self._read(key) if data is None else data
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._memory or self._place(key) is not None
+
+    def drop(self, key: Key) -> None:
+        """Forget one key; its place on disk is freed with its step."""
+        data = self._memory.pop(key, None)
+        if data is not None:
+            self._memory_bytes -= len(data)
+        spill = self._spills.get(key.step)
+        if spill is not None:
+            spill.places.pop(key, None)
+
+    def drop_step(self, step: int) -> None:
+        """Forget everything of one step."""
+        for key in [key for key in self._memory if key.step == step]:
+            self._memory_bytes -= len(self._memory.pop(key))
+        spill = self._spills.pop(step, None)
+        if spill is not None:
+            spill.file.close()
+
+    def close(self) -> None:
+        """Forget everything."""
+        for step in {key.step for key in self._memory} | set(self._spills):
+            self.drop_step(step)
+
+    def statistics(self) -> BoundaryStatistics:
+        """Return where the bytes are."""
+        on_disk = sum(len(spill.places) for spill in self._spills.values())
+        return BoundaryStatistics(
+            memory_bytes=self._memory_bytes,
+            disk_bytes=self._disk_bytes(),
+            entries=len(self._memory) + on_disk,
+            spilled=self._spilled,
+        )
+
+    def _spill_oldest(self) -> None:
+        key, data = next(iter(self._memory.items()))
+        if self._disk_bytes() + len(data) > self._disk_budget:
+            raise StoreFull(f"{self._disk_budget} bytes of disk are in use for boundaries")
+        try:
+            spill = self._spills.get(key.step) or self._open_spill(key.step)
+            _write_all(spill.file.fileno(), data, spill.end)
+        except OSError as error:
+            raise StoreFull(f"cannot spill a boundary to disk: {error.strerror}") from error
+        spill.places[key] = (spill.end, len(data))
+        spill.end += len(data)
+        del self._memory[key]
+        self._memory_bytes -= len(data)
+        self._spilled += 1
+
+    def _open_spill(self, step: int) -> _Spill:
+        # closed by drop_step; unbuffered, for its descriptor is all that is used
+        file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
+        spill = self._spills[step] = _Spill(file)
+        return spill
+
+    def _place(self, key: Key) -> tuple[int, int] | None:
+        spill = self._spills.get(key.step)
+        return None if spill is None else spill.places.get(key)
+
+    def _read(self, key: Key) -> bytes | None:
+        place = self._place(key)
+        if place is None:
+            return None
+        offset, size_bytes = place
+        data = bytearray()
+        while len(data) < size_bytes:
+            descriptor = self._spills[key.step].file.fileno()
+            part = os.pread(descriptor, size_bytes - len(data), offset + len(data))
+            if not part:
+                return None
+            data += part
+        return bytes(data)
+
+    def _disk_bytes(self) -> int:
+        return sum(spill.end for spill in self._spills.values())
+
+
+def _write_all(descriptor: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written

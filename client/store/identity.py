@@ -1,0 +1,155 @@
+"""The identity: one Ed25519 seed in a file that only its owner can read, used by one process.
+
+Whoever has the file is the volunteer, so a key that others can read is refused, not used.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from client.errors import ExitCode, UserError
+from client.store.atomic import TEMPORARY_SUFFIX, flush_folder
+from client.store.paths import HOME_VARIABLE
+from protocol.wire.envelope import SEED_BYTES, Signer
+
+KEY_FILE: Final = "identity.key"
+LOCK_FILE: Final = "identity.lock"
+
+
+def load_identity(folder: Path) -> bytes | None:
+    """Return the 32-byte seed, or None if there is no identity yet.
+
+    Raises:
+        UserError: the file is damaged, unreadable, or others can read it.
+    """
+    path = folder / KEY_FILE
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(
+            f"cannot read the identity {path}: {error.strerror}",
+            "make it a plain file of yours, or restore it from a backup",
+            ExitCode.REFUSED,
+        ) from error
+    with os.fdopen(descriptor, "rb") as file:
+        _refuse_shared(path, os.fstat(file.fileno()))
+        seed = file.read(SEED_BYTES + 1)
+    if len(seed) != SEED_BYTES:
+        raise UserError(
+            f"the identity {path} is damaged: {len(seed)} bytes instead of {SEED_BYTES}",
+            "restore it from a backup, or remove it to become a new volunteer",
+            ExitCode.CONFIG,
+        )
+    return seed
+
+
+def ensure_identity(folder: Path) -> Signer:
+    """Load the identity of a folder, or make one; two processes that race end with the same.
+
+    Raises:
+        UserError: as ``load_identity``, or the folder cannot be written.
+    """
+    seed = load_identity(folder)
+    if seed is None:
+        try:
+            _create(folder / KEY_FILE)
+        except OSError as error:
+            raise UserError(
+                f"cannot write an identity to {folder}: {error.strerror}",
+                f"make room or make it writable, or set {HOME_VARIABLE} to another folder",
+                ExitCode.CONFIG,
+            ) from error
+        seed = load_identity(folder)
+    if seed is None:
+        raise UserError(f"the identity in {folder} vanished", "look who removes files there")
+    return Signer(seed)
+
+
+class IdentityLock:
+    """Held while a process acts under an identity; a context manager.
+
+    The kernel releases it with the process, so a crash never leaves a stale one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / LOCK_FILE
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Take the lock.
+
+        Raises:
+            UserError: another process has it; says which one.
+        """
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "another"
+            os.close(descriptor)
+            raise UserError(
+                f"process {holder} already runs with this identity",
+                f"stop it, or give this one an identity of its own with {HOME_VARIABLE}",
+                ExitCode.TEMPORARY,
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Give the lock back; does nothing if it is not held."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def __enter__(self) -> IdentityLock:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+def _create(path: Path) -> None:
+    """Write a new seed; ``link`` makes it appear complete, and never in place of another."""
+    descriptor, name = tempfile.mkstemp(
+        prefix=f".{path.name}.", suffix=TEMPORARY_SUFFIX, dir=path.parent
+    )
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(SEED_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+    flush_folder(path.parent)
+
+
+def _refuse_shared(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        raise UserError(
+            f"the identity {path} is not a file of yours", "use your own", ExitCode.REFUSED
+        )
+    if status.st_mode & 0o077:
+        raise UserError(
+            f"others can read the identity {path}",
+            f"mend it with: chmod 600 {path} (and if others may have read it, remove it)",
+            ExitCode.REFUSED,
+        )

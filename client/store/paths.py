@@ -1,0 +1,103 @@
+"""Where things are: settings, data and sockets, in the places the operating system has for them.
+
+``VOLUNTEER_HOME`` puts all of them below one folder, which is how several volunteers run on one
+machine. The runtime folder holds sockets, whose paths may not be longer than about 100 bytes; a
+deeper one is replaced by a short one in the temporary folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import platformdirs
+
+from client.errors import ExitCode, UserError
+
+APP: Final = "volunteer"
+HOME_VARIABLE: Final = "VOLUNTEER_HOME"
+MAX_SOCKET_PATH_BYTES: Final = 103
+"""The smallest ``sun_path`` in use (macOS: 104 with its terminating zero; Linux has 108)."""
+SOCKET_NAME_BYTES: Final = 32
+"""Room for a socket's own name below the runtime folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """The folders of one user, or of one ``VOLUNTEER_HOME``; they need not exist yet."""
+
+    config: Path
+    data: Path
+    runtime: Path
+
+    @property
+    def config_file(self) -> Path:
+        """The user's settings."""
+        return self.config / "config.toml"
+
+    @property
+    def swarms(self) -> Path:
+        """Remembered swarms."""
+        return self.data / "swarms"
+
+    def checkpoints(self, swarm: str) -> Path:
+        """Checkpoints of one swarm."""
+        return self.data / "checkpoints" / swarm
+
+
+def find_folders(environ: Mapping[str, str] = os.environ, data: Path | None = None) -> Folders:
+    """Return the folders for this environment; ``data`` overrides the data folder alone."""
+    home = environ.get(HOME_VARIABLE)
+    if home:
+        return home_folders(Path(home).expanduser().absolute(), data)
+    places = platformdirs.PlatformDirs(APP, appauthor=False)
+    runtime = runtime_below(Path(places.user_runtime_dir))
+    return Folders(Path(places.user_config_dir), data or Path(places.user_data_dir), runtime)
+
+
+def home_folders(home: Path, data: Path | None = None) -> Folders:
+    """Return the folders below one home."""
+    return Folders(home, data or home / "data", runtime_folder(home))
+
+
+def runtime_folder(home: Path) -> Path:
+    """Return the folder for the sockets of a home."""
+    return runtime_below(home / "run")
+
+
+def runtime_below(wanted: Path) -> Path:
+    """Return ``wanted``, or a short folder that stands for it if sockets would not fit there."""
+    if len(os.fsencode(wanted)) + 1 + SOCKET_NAME_BYTES <= MAX_SOCKET_PATH_BYTES:
+        return wanted
+    name = hashlib.blake2b(os.fsencode(wanted), digest_size=6).hexdigest()
+    return Path(tempfile.gettempdir()) / f"{APP}-{os.getuid()}-{name}"
+
+
+def make_private(folder: Path) -> Path:
+    """Create a folder with mode 0700, or check that it is ours and nobody else may enter it.
+
+    Raises:
+        UserError: it cannot be made, or cannot be trusted.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        raise UserError(
+            f"cannot use the folder {folder}: {error.strerror}",
+            f"make it writable, or set {HOME_VARIABLE} to another folder",
+            ExitCode.CONFIG,
+        ) from error
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise UserError(f"{folder} is not a folder of yours", "remove it", ExitCode.REFUSED)
+    if status.st_mode & 0o077:
+        raise UserError(
+            f"others may enter {folder}", f"mend it with: chmod 700 {folder}", ExitCode.REFUSED
+        )
+    return folder

@@ -1,0 +1,70 @@
+"""The swarms this volunteer has joined: signed manifest, secret, and members met, one file each.
+
+Files are ``.swarm`` files and are verified like any other when they are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from client.store.atomic import write_atomic
+from protocol.address import Address
+from protocol.errors import ProtocolError
+from protocol.ids import SwarmId
+from protocol.invite import MAX_PEERS, MAX_SWARM_FILE_CHARS, SwarmFile, parse_swarm_file
+
+SUFFIX: Final = ".swarm"
+_NAME = re.compile(r"[0-9a-f]{64}")
+
+
+class SwarmStore:
+    """A folder of remembered swarms; raises ``OSError`` where the disk does."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def remember(self, swarm: SwarmFile) -> None:
+        """Store a swarm; members met before are kept behind the ones given now."""
+        known = self.load(swarm.swarm)
+        if known is not None:
+            peers = _merged(swarm.peers, known.peers)
+            swarm = replace(swarm, peers=peers, secret=swarm.secret or known.secret)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomic(self._path(swarm.swarm), str(swarm).encode())
+
+    def meet(self, swarm: SwarmId, peers: Iterable[Address]) -> None:
+        """Remember members that answered, newest first; does nothing for an unknown swarm."""
+        known = self.load(swarm)
+        if known is None:
+            return
+        merged = _merged(tuple(peers), known.peers)
+        if merged != known.peers:
+            write_atomic(self._path(swarm), str(replace(known, peers=merged)).encode())
+
+    def load(self, swarm: SwarmId) -> SwarmFile | None:
+        """Return a swarm, or None if it is not remembered or its file is damaged."""
+        if not _NAME.fullmatch(swarm):
+            return None
+        try:
+            with self._path(swarm).open(encoding="utf-8") as file:
+                found = parse_swarm_file(file.read(MAX_SWARM_FILE_CHARS + 1))
+        except (FileNotFoundError, UnicodeDecodeError, ProtocolError):
+            return None
+        return found if found.swarm == swarm else None
+
+    def all(self) -> list[SwarmFile]:
+        """Return every swarm that is remembered and whole, by id."""
+        names = sorted(path.stem for path in self._folder.glob(f"*{SUFFIX}"))
+        found = (self.load(SwarmId(name)) for name in names)
+        return [swarm for swarm in found if swarm is not None]
+
+    def _path(self, swarm: SwarmId) -> Path:
+        return self._folder / f"{swarm}{SUFFIX}"
+
+
+def _merged(first: tuple[Address, ...], then: tuple[Address, ...]) -> tuple[Address, ...]:
+    return tuple(dict.fromkeys(first + then))[:MAX_PEERS]
