@@ -23,7 +23,7 @@ from client.net.host import Connection
 from client.net.mends import GuardedStream
 from client.net.queues import BoundedQueue
 from client.net.yamux_stream import YamuxStream
-from protocol.errors import RemoteProtocolError
+from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.wire.framing import Buffer, Frame, FrameDecoder, encode_frame
 from protocol.wire.messages import (
     Message,
@@ -62,6 +62,8 @@ class Outgoing:
 
 def outgoing(message: Message, payload: bytes) -> Outgoing:
     """Encode a message; raises LocalProtocolError when no peer would accept it."""
+    if len(payload) > payload_limit(message):
+        raise LocalProtocolError(f"{type(message).__name__} with {len(payload)} bytes of payload")
     buffers = encode_frame(encode_message(message), payload)
     return Outgoing(tuple(buffers), sum(len(buffer) for buffer in buffers))
 

@@ -9,27 +9,77 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 import trio
 
-from client.net.host import HostLimits
+from client.net.addresses import parse_address
+from client.net.handshake import Authenticated, handshake, make_identity
+from client.net.host import Connection, Handler, Host, HostLimits, open_host
 from client.net.libp2p_network import Libp2pNetwork, open_network
 
-LOOPBACK = [("127.0.0.1", 0)]
 DEADLINE_S = 30.0
-
-
-@asynccontextmanager
-async def loopback_network(
-    seed: bytes | None = None, port: int = 0, limits: HostLimits | None = None
-) -> AsyncIterator[Libp2pNetwork]:
-    listen = [("127.0.0.1", port)]
-    with trio.fail_after(DEADLINE_S):
-        async with open_network(seed or os.urandom(32), listen, limits) as network:
-            yield network
-
-
-NetworkFactory = Callable[..., AbstractAsyncContextManager[Libp2pNetwork]]
+Networks = Callable[..., AbstractAsyncContextManager[Libp2pNetwork]]
+Hosts = Callable[..., AbstractAsyncContextManager[Host]]
+Dial = Callable[[str], AbstractAsyncContextManager[trio.SocketStream]]
+Intrude = Callable[[str], AbstractAsyncContextManager[Authenticated]]
 
 
 @pytest.fixture
-def make_network() -> NetworkFactory:
-    """A factory of networks on free loopback ports; the test must end within 30 s."""
-    return loopback_network
+def networks() -> Networks:
+    """A factory of networks on loopback; the test must end within 30 s."""
+
+    @asynccontextmanager
+    async def make(
+        seed: bytes | None = None, port: int = 0, limits: HostLimits | None = None
+    ) -> AsyncIterator[Libp2pNetwork]:
+        with trio.fail_after(DEADLINE_S):
+            where = [("127.0.0.1", port)]
+            async with open_network(seed or os.urandom(32), where, limits) as network:
+                yield network
+
+    return make
+
+
+@pytest.fixture
+def hosts() -> Hosts:
+    """A factory of hosts on loopback, by default with a handler that waits for the end."""
+
+    async def idle(connection: Connection) -> None:
+        await connection.run(trio.sleep_forever)
+
+    @asynccontextmanager
+    async def make(
+        handler: Handler = idle, limits: HostLimits | None = None, seed: bytes | None = None
+    ) -> AsyncIterator[Host]:
+        with trio.fail_after(DEADLINE_S):
+            where = [("127.0.0.1", 0)]
+            async with open_host(seed or os.urandom(32), where, handler, limits) as host:
+                yield host
+
+    return make
+
+
+@asynccontextmanager
+async def dial_raw(address: str) -> AsyncIterator[trio.SocketStream]:
+    """A bare TCP connection, as a stranger's program would make it."""
+    target = parse_address(address)
+    stream = await trio.open_tcp_stream(target.host, target.port)
+    try:
+        yield stream
+    finally:
+        await trio.aclose_forcefully(stream)
+
+
+@pytest.fixture
+def dial() -> Dial:
+    return dial_raw
+
+
+@pytest.fixture
+def intrude() -> Intrude:
+    """A peer with a valid identity that then sends whatever the test wants."""
+
+    @asynccontextmanager
+    async def make(address: str) -> AsyncIterator[Authenticated]:
+        async with dial_raw(address) as stream:
+            identity = make_identity(os.urandom(32))
+            yield await handshake(stream, identity, parse_address(address).peer)
+
+    return make

@@ -1,0 +1,306 @@
+"""The network without sockets: a hub that loses, doubles, delays and reorders, from a seed.
+
+For tests and simulations of what runs on the network, on trio's clock (so a test may jump it).
+Messages are encoded and parsed as on the wire. State: who is in the hub, which pairs are linked
+or cut, and one outbound queue per direction of each link.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+
+from client.net.errors import AddressError, DialError, LinkFull, NetworkError, PeerUnreachable
+from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, PeerUp
+from client.net.penalties import PenaltyBox
+from client.net.queues import BoundedQueue
+from protocol.errors import LocalProtocolError
+from protocol.ids import PeerId
+from protocol.wire.messages import Message, decode_message, encode_message, payload_limit
+
+EVENT_ITEMS = 4096
+EVENT_BYTES = 256 * 1024 * 1024
+QUEUE_ITEMS = 1024
+QUEUE_BYTES = 64 * 1024 * 1024
+REDIAL_S = 0.25
+_PREFIX = "/memory/"
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What the hub does to each message, independently.
+
+    Attributes:
+        loss, duplicate: probabilities.
+        delay_s: least and most delay.
+        reorder: whether a message may overtake another on the same link.
+    """
+
+    loss: float = 0.0
+    duplicate: float = 0.0
+    delay_s: tuple[float, float] = (0.0, 0.0)
+    reorder: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Parcel:
+    due: float
+    header: bytes
+    payload: bytes
+
+
+@dataclass
+class _Pipe:
+    """One direction of a link; ``scope`` ends its task."""
+
+    queue: BoundedQueue[_Parcel]
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+
+class MemoryHub:
+    """Made by `open_memory_hub`. Peers join it; tests cut, heal and kill."""
+
+    def __init__(self, nursery: trio.Nursery, seed: int, faults: Faults) -> None:
+        self.faults = faults
+        """May be replaced at any time."""
+        self._nursery = nursery
+        self._rng = random.Random(seed)
+        self._members: dict[PeerId, MemoryNetwork] = {}
+        self._pipes: dict[tuple[PeerId, PeerId], _Pipe] = {}
+        self._cut: set[frozenset[PeerId]] = set()
+
+    def join(self, peer: PeerId) -> MemoryNetwork:
+        """Add a peer (again, after a kill) and return its network."""
+        if peer in self._members:
+            raise LocalProtocolError(f"{peer} is in the hub already")
+        self._members[peer] = MemoryNetwork(self, peer)
+        self._nursery.start_soon(self._members[peer].keep_wanted)
+        return self._members[peer]
+
+    def kill(self, peer: PeerId) -> None:
+        """Remove a peer as by SIGKILL: what it sent and has not arrived is lost."""
+        for other in self.linked(peer):
+            self.unlink(peer, other, "connection lost")
+        self._members.pop(peer).killed()
+
+    def partition(self, one: Sequence[PeerId], other: Sequence[PeerId]) -> None:
+        """Cut every pair across; their links go down."""
+        for a in one:
+            for b in other:
+                self._cut.add(frozenset((a, b)))
+                self.unlink(a, b, "partitioned")
+
+    def heal(self) -> None:
+        """Undo every partition; wanted links come back by themselves."""
+        self._cut.clear()
+
+    def linked(self, peer: PeerId) -> tuple[PeerId, ...]:
+        """Return the peers with a link to this one."""
+        return tuple(to for (sender, to) in self._pipes if sender == peer)
+
+    def link(self, a: PeerId, b: PeerId) -> None:
+        """Link two members; raises DialError when one is absent, banned or cut off."""
+        if (a, b) in self._pipes:
+            return
+        if b not in self._members or a not in self._members or frozenset((a, b)) in self._cut:
+            raise DialError(f"{_PREFIX}{b}: nobody answers")
+        now = trio.current_time()
+        if self._members[b].penalties.is_banned(a, now) or self._members[a].penalties.is_banned(
+            b, now
+        ):
+            raise DialError(f"{_PREFIX}{b}: banned for a while")
+        for sender, to in ((a, b), (b, a)):
+            pipe = _Pipe(BoundedQueue[_Parcel](QUEUE_ITEMS, QUEUE_BYTES, _parcel_size))
+            self._pipes[sender, to] = pipe
+            self._members[sender].tell(PeerUp(to))
+            self._nursery.start_soon(self._pump, sender, to, pipe)
+
+    def unlink(self, a: PeerId, b: PeerId, reason: str) -> None:
+        """Take a link down at both ends."""
+        for sender, to in ((a, b), (b, a)):
+            if pipe := self._pipes.pop((sender, to), None):
+                pipe.scope.cancel()
+                pipe.queue.close()
+                self._members[sender].tell(PeerDown(to, reason))
+
+    def pipe(self, sender: PeerId, to: PeerId) -> BoundedQueue[_Parcel]:
+        """Return the outbound queue; raises PeerUnreachable when there is no link."""
+        if (sender, to) not in self._pipes:
+            raise PeerUnreachable(f"no link to {to}")
+        return self._pipes[sender, to].queue
+
+    def parcel(self, message: Message, payload: bytes) -> _Parcel:
+        """Encode a message and draw its delay."""
+        if len(payload) > payload_limit(message):
+            raise LocalProtocolError(f"{type(message).__name__} with {len(payload)} bytes")
+        due = trio.current_time() + self._rng.uniform(*self.faults.delay_s)
+        return _Parcel(due, encode_message(message), bytes(payload))
+
+    async def _pump(self, sender: PeerId, to: PeerId, pipe: _Pipe) -> None:
+        with pipe.scope:
+            async with trio.open_nursery() as overtaking:
+                async for parcel in pipe.queue:
+                    for _ in range(self._copies()):
+                        if self.faults.reorder:
+                            overtaking.start_soon(self._deliver, sender, to, parcel)
+                        else:
+                            await self._deliver(sender, to, parcel)
+
+    def _copies(self) -> int:
+        if self._rng.random() < self.faults.loss:
+            return 0
+        return 2 if self._rng.random() < self.faults.duplicate else 1
+
+    async def _deliver(self, sender: PeerId, to: PeerId, parcel: _Parcel) -> None:
+        await trio.sleep_until(parcel.due)
+        message = decode_message(parcel.header)
+        await self._members[to].deliver(Inbound(sender, message, parcel.payload))
+
+
+class MemoryNetwork:
+    """One member's view of the hub; implements `Network`."""
+
+    def __init__(self, hub: MemoryHub, peer: PeerId) -> None:
+        self._hub = hub
+        self._peer = peer
+        self._events = BoundedQueue[NetEvent](EVENT_ITEMS, EVENT_BYTES, _event_size)
+        self._wanted: dict[PeerId, tuple[str, ...]] = {}
+        self._alive = trio.CancelScope()
+        self._refused: Counter[str] = Counter()
+        self._frames_in = self._frames_out = self._bytes_in = self._bytes_out = 0
+        self.penalties = PenaltyBox()
+
+    @property
+    def peer_id(self) -> PeerId:
+        """Our peer id."""
+        return self._peer
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The one address under which other members find us."""
+        return (f"{_PREFIX}{self._peer}",)
+
+    @property
+    def events(self) -> BoundedQueue[NetEvent]:
+        """What happens, in order for each peer unless the hub reorders."""
+        return self._events
+
+    async def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
+        """Queue a message, waiting for room. See `Network.send`."""
+        parcel = self._hub.parcel(message, payload)
+        if peer in self._wanted and peer not in self._hub.linked(self._peer):
+            self._try(peer)
+        try:
+            await self._hub.pipe(self._peer, peer).put(parcel)
+        except trio.ClosedResourceError:
+            raise PeerUnreachable(f"the link to {peer} ended") from None
+        self._count_out(parcel)
+
+    def send_nowait(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
+        """Queue a message or raise PeerUnreachable or LinkFull."""
+        parcel = self._hub.parcel(message, payload)
+        self._hub.pipe(self._peer, peer).put_nowait(parcel)
+        self._count_out(parcel)
+
+    async def connect(self, address: str) -> PeerId:
+        """Link to the member of an address. See `Network.connect`."""
+        await trio.lowlevel.checkpoint()
+        if not address.startswith(_PREFIX):
+            raise AddressError(f"not an address of this hub: {address!r}")
+        peer = PeerId(address.removeprefix(_PREFIX))
+        if peer == self._peer:
+            raise DialError(f"{address} is this very peer")
+        self._hub.link(self._peer, peer)
+        return peer
+
+    def want(self, peers: Mapping[PeerId, Sequence[str]]) -> None:
+        """Replace the set of peers to stay connected with."""
+        self._wanted = {peer: tuple(at) for peer, at in peers.items() if peer != self._peer}
+        for peer in self._wanted:
+            self._try(peer)
+
+    async def disconnect(self, peer: PeerId, reason: str) -> None:
+        """Flush, end the link, and stop wanting the peer."""
+        self._wanted.pop(peer, None)
+        if peer in self._hub.linked(self._peer):
+            with trio.move_on_after(1.0):
+                await self._hub.pipe(self._peer, peer).wait_empty()
+            self._hub.unlink(self._peer, peer, reason)
+        await trio.lowlevel.checkpoint()
+
+    def penalise(self, peer: PeerId, points: int, reason: str) -> None:
+        """Count a broken rule; at 100 points the link is cut and the peer banned for a while."""
+        self._refused[reason] += 1
+        if self.penalties.add(peer, points, trio.current_time()):
+            self._hub.unlink(self._peer, peer, f"banned: {reason}")
+
+    def statistics(self) -> NetworkStatistics:
+        """Return the counters as they are now; the hub measures no round trips."""
+        return NetworkStatistics(
+            bytes_in=self._bytes_in,
+            bytes_out=self._bytes_out,
+            frames_in=self._frames_in,
+            frames_out=self._frames_out,
+            refused=dict(self._refused),
+            peers=self._hub.linked(self._peer),
+            events_waiting=len(self._events),
+        )
+
+    # What the hub calls.
+
+    def tell(self, event: PeerUp | PeerDown) -> None:
+        """Note that a link came up or went down."""
+        try:
+            self._events.put_nowait(event)
+        except LinkFull as error:
+            raise AssertionError("a test left thousands of events unread") from error
+
+    async def deliver(self, event: Inbound) -> None:
+        """Hand over a message, waiting while the events are full."""
+        await self._events.put(event)
+        self._frames_in += 1
+        self._bytes_in += len(event.payload)
+
+    async def keep_wanted(self) -> None:
+        """Relink wanted peers whenever that has become possible, until killed."""
+        with self._alive:
+            while True:
+                await trio.sleep(REDIAL_S)
+                for peer in self._wanted:
+                    self._try(peer)
+
+    def killed(self) -> None:
+        """End this member: its events end once those inside are read."""
+        self._alive.cancel()
+        self._events.close()
+
+    def _try(self, peer: PeerId) -> None:
+        try:
+            self._hub.link(self._peer, peer)
+        except NetworkError:
+            self._refused["dial-failed"] += 1
+
+    def _count_out(self, parcel: _Parcel) -> None:
+        self._frames_out += 1
+        self._bytes_out += _parcel_size(parcel)
+
+
+@asynccontextmanager
+async def open_memory_hub(seed: int = 0, faults: Faults | None = None) -> AsyncIterator[MemoryHub]:
+    """Open a hub; every delivery on its way ends with the block."""
+    async with trio.open_nursery() as nursery:
+        yield MemoryHub(nursery, seed, faults or Faults())
+        nursery.cancel_scope.cancel()
+
+
+def _parcel_size(parcel: _Parcel) -> int:
+    return len(parcel.header) + len(parcel.payload)
+
+
+def _event_size(event: NetEvent) -> int:
+    return len(event.payload) + 512 if isinstance(event, Inbound) else 128

@@ -1,0 +1,226 @@
+"""Strangers at the door: what arrives before, during and instead of a handshake."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from client.net.addresses import parse_address
+from client.net.errors import DialError, PortInUse
+from client.net.host import Connection, HostLimits, open_host
+from client.net.mends import MAX_HANDSHAKE_BYTES
+
+if TYPE_CHECKING:
+    from tests.net.conftest import Dial, Hosts
+
+
+def token(text: bytes) -> bytes:
+    return bytes([len(text) + 1]) + text + b"\n"
+
+
+HELLO = token(b"/multistream/1.0.0")
+NOISE = HELLO + token(b"/noise")
+HOSTILE = {
+    "nothing": b"",
+    "one byte": b"\x13",
+    "half a token": HELLO[:10],
+    "only the greeting": HELLO,
+    "a token that is not UTF-8": b"\x05\xff\xfe\xfd\xfc\n",
+    "a protocol that is not UTF-8": HELLO + b"\x05\xff\xfe\xfd\xfc\n",
+    "a token without line feed": b"\x05abcde",
+    "an empty token": b"\x00",
+    "length prefix of 2**63": b"\xff" * 9 + b"\x7f" + b"x" * 4096,
+    "length prefix that never ends": b"\xff" * 64,
+    "length prefix of 4 GiB": HELLO + b"\x80\x80\x80\x80\x10" + b"x" * 65536,
+    "plaintext": HELLO + token(b"/plaintext/2.0.0") + b"\x00" * 64,
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 512,
+    "HTTP": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "endless ls": HELLO + token(b"ls") * 40000,
+    "noise, then garbage": NOISE + b"\x00\x20" + b"\x99" * 32,
+    "noise, then an empty message": NOISE + b"\x00\x00",
+    "noise, then half a message": NOISE + b"\xff\xff" + b"\x01" * 100,
+    "noise, then two garbled messages": NOISE + (b"\x00\x20" + b"\x07" * 32) * 3,
+    "noise, then the low-order point": NOISE + b"\x00\x20" + b"\0" * 32 + b"\x00\x40" + b"\0" * 64,
+}
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
+async def test_the_host_outlives_hostile_bytes(hosts: Hosts, dial: Dial, data: bytes) -> None:
+    limits = HostLimits(handshake_s=0.3)
+    async with hosts(limits=limits) as host, hosts() as honest:
+        async with dial(host.addresses[0]) as stream:
+            try:
+                await stream.send_all(data)
+                await stream.send_eof()
+                while await stream.receive_some():
+                    pass
+            except trio.BrokenResourceError:
+                pass
+        connection = await honest.connect(host.addresses[0])
+        assert connection.peer == host.peer_id
+        assert set(host.refused) <= {"handshake-failed", "handshake-slow"}
+        assert host.refused.total() == 1
+
+
+async def test_a_slow_handshake_is_cut_off(hosts: Hosts, dial: Dial) -> None:
+    async with hosts(limits=HostLimits(handshake_s=0.2)) as host:
+        async with dial(host.addresses[0]) as stream:
+            greeting = await stream.receive_some()
+            assert greeting == HELLO  # and then we say nothing
+            assert await stream.receive_some() == b""
+        assert host.refused["handshake-slow"] == 1
+
+
+async def test_a_stranger_cannot_send_much(hosts: Hosts, dial: Dial) -> None:
+    async with hosts() as host, dial(host.addresses[0]) as stream:
+        await stream.send_all(HELLO + token(b"/x") * 2)
+        flood = token(b"/x" * 60) * (4 * MAX_HANDSHAKE_BYTES)  # more than kernel buffers hold
+        with pytest.raises(trio.BrokenResourceError):
+            await stream.send_all(flood)
+
+
+async def test_plaintext_is_not_agreed_to(hosts: Hosts, dial: Dial) -> None:
+    async with hosts() as host, dial(host.addresses[0]) as stream:
+        await stream.send_all(HELLO + token(b"/plaintext/2.0.0"))
+        answer = b""
+        while len(answer) < len(HELLO) + 4:
+            answer += await stream.receive_some()
+        assert answer == HELLO + token(b"na")
+
+
+async def test_more_connections_in_sequence_than_the_library_has_slots(hosts: Hosts) -> None:
+    async def brief(connection: Connection) -> None:
+        connection.close("enough")
+        await connection.run(trio.sleep_forever)
+
+    async with hosts(brief) as host, hosts() as peer:
+        for _ in range(300):
+            await peer.connect(host.addresses[0])
+        assert not host.refused
+        while host.connections:
+            await trio.sleep(0.01)
+
+
+async def test_live_connections_are_capped_and_freed(hosts: Hosts) -> None:
+    async with (
+        hosts(limits=HostLimits(connections=3)) as host,
+        hosts() as a,
+        hosts() as b,
+        hosts() as c,
+        hosts() as d,
+    ):
+        first = await a.connect(host.addresses[0])
+        await b.connect(host.addresses[0])
+        await c.connect(host.addresses[0])
+        with pytest.raises(DialError):
+            await d.connect(host.addresses[0])
+        assert host.refused["too-many-connections"] == 1
+        first.close("make room")
+        while host.connections == 3:
+            await trio.sleep(0.01)
+        await d.connect(host.addresses[0])
+
+
+async def test_strangers_are_capped_apart(hosts: Hosts, dial: Dial) -> None:
+    limits = HostLimits(strangers=2, handshake_s=20)
+    async with hosts(limits=limits) as host:
+        async with dial(host.addresses[0]) as one, dial(host.addresses[0]) as two:
+            assert await one.receive_some() == await two.receive_some() == HELLO
+            async with dial(host.addresses[0]) as three:
+                assert await three.receive_some() == b""
+        assert host.refused["too-many-strangers"] == 1
+
+
+async def test_limits_per_ip(hosts: Hosts) -> None:
+    async with hosts(limits=HostLimits(connections_per_ip=1, strangers_per_ip=1)) as host:
+        host._alive["203.0.113.7"] = host._strangers["203.0.113.8"] = 1
+        assert host._why_full("203.0.113.7") == "too-many-from-one-ip"
+        assert host._why_full("203.0.113.8") == "too-many-strangers-from-one-ip"
+        assert host._why_full("203.0.113.9") is None
+        assert host._why_full("127.0.0.1") is None
+
+
+async def test_an_exception_in_a_handler_ends_its_connection_only(hosts: Hosts) -> None:
+    async def broken(connection: Connection) -> None:
+        async def work() -> None:
+            await trio.lowlevel.checkpoint()
+            raise KeyError("a bug")
+
+        await connection.run(work)
+
+    async with hosts(broken) as host, hosts() as peer:
+        for failures in (1, 2):
+            await peer.connect(host.addresses[0])
+            while host.refused["handler-failed"] < failures:
+                await trio.sleep(0.01)
+
+
+async def test_port_in_use(hosts: Hosts) -> None:
+    async with hosts() as host:
+        port = parse_address(host.addresses[0]).port
+
+        async def unused(connection: Connection) -> None:
+            raise NotImplementedError
+
+        with pytest.raises(PortInUse, match=rf"port {port} on 127.0.0.1 is in use .* choose"):
+            async with open_host(os.urandom(32), [("127.0.0.1", port)], unused):
+                raise NotImplementedError
+
+
+async def test_dialling_says_what_went_wrong(hosts: Hosts) -> None:
+    async with hosts() as host, hosts() as other:
+        here = host.addresses[0]
+        with pytest.raises(DialError, match="this very peer"):
+            await host.connect(here)
+        wrong = here.replace(host.peer_id, other.peer_id)
+        third = "12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5"
+        with pytest.raises(DialError, match="PeerIDMismatchesPubkey"):
+            await other.connect(here.replace(host.peer_id, third))
+        with pytest.raises(DialError, match="this very peer"):
+            await other.connect(wrong)
+        free = f"/ip4/127.0.0.1/tcp/1/p2p/{third}"
+        with pytest.raises(DialError, match="refused"):
+            await host.connect(free)
+
+
+async def test_a_silent_server_is_given_up(hosts: Hosts) -> None:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener, hosts(limits=HostLimits(dial_s=0.2)) as host:
+        third = "12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5"
+        port = listener.socket.getsockname()[1]
+        with pytest.raises(DialError, match="no answer within"):
+            await host.connect(f"/ip4/127.0.0.1/tcp/{port}/p2p/{third}")
+
+
+@pytest.mark.slow
+def test_importing_the_network_prints_nothing_and_brings_no_torch(tmp_path: object) -> None:
+    code = (
+        "import sys, logging, client.net.libp2p_network\n"
+        "logging.getLogger('libp2p.x').warning('boo')\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "LIBP2P_DEBUG": "DEBUG", "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert not os.listdir(str(tmp_path))
+
+
+@pytest.mark.slow
+def test_another_version_of_the_library_is_refused() -> None:
+    code = (
+        "import importlib.metadata as m; real = m.version\n"
+        "m.version = lambda name: '0.9.0' if name == 'libp2p' else real(name)\n"
+        "import client.net.mends"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert b"ImportError: libp2p 0.9.0 is installed" in done.stderr

@@ -1,0 +1,216 @@
+"""The mends one by one, and our own Noise and Yamux against the library's.
+
+A mend is tested from both sides: the library as shipped fails in the way that `mends.py` names, and
+the mended thing does not. A new version of the library that no longer fails shows up here.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import multiaddr
+import pytest
+import trio
+
+from client.net.errors import ConnectionLost
+from client.net.handshake import accept_protocol, request_protocol
+from client.net.host import Connection
+from client.net.mends import MAX_TOKEN_BYTES, BoundedCommunicator, GuardedStream
+from client.net.yamux_stream import YamuxStream
+
+if TYPE_CHECKING:
+    from tests.net.conftest import Hosts
+
+# isort: split
+# After mends, which imports the library quietly.
+import libp2p
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.io.exceptions import IOException
+from libp2p.peer.peerinfo import info_from_p2p_addr
+from libp2p.protocol_muxer.exceptions import MultiselectCommunicatorError
+from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
+
+PROTOCOL = "/volunteer/test/1"
+# The library's own code is not held to our standard of warnings.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+def stream_of(data: bytes, budget_bytes: int = 10**6) -> GuardedStream:
+    rest = bytearray(data)
+
+    async def receive(most: int) -> bytes:
+        taken = bytes(rest[:most])
+        del rest[:most]
+        return taken
+
+    async def send(data: bytes) -> None:
+        raise NotImplementedError
+
+    return GuardedStream(receive, send, budget_bytes)
+
+
+BAD_TOKENS = {
+    "not UTF-8 (fault 1)": b"\x05\xff\xfe\xfd\xfc\n",
+    "without line feed": b"\x05abcde",
+    "empty": b"\x00",
+    "huge (fault 6)": b"\x80\x80\x80\x80\x10" + b"x" * 10000,
+    "endless length": b"\xff" * 30,
+    "one byte too long": (MAX_TOKEN_BYTES + 1).to_bytes(2, "little") + b"x" * 5000,
+    "truncated": b"\x05ab",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("data", BAD_TOKENS.values(), ids=BAD_TOKENS.keys())
+async def test_a_bad_token_raises_the_error_the_library_expects(data: bytes) -> None:
+    with pytest.raises(MultiselectCommunicatorError):
+        await BoundedCommunicator(stream_of(data)).read()
+
+
+async def test_the_library_still_has_fault_1() -> None:
+    with pytest.raises(UnicodeDecodeError):
+        await MultiselectCommunicator(stream_of(b"\x05\xff\xfe\xfd\xfc\n")).read()
+
+
+async def test_the_library_still_has_fault_6() -> None:
+    stream = stream_of(b"\x80\x80\x04" + b"x" * 65535 + b"\n")
+    assert len(await MultiselectCommunicator(stream).read()) == 65535
+
+
+async def test_the_budget_of_a_handshake() -> None:
+    stream = stream_of(b"x" * 100, budget_bytes=10)
+    assert await stream.read(8) == b"x" * 8
+    with pytest.raises(IOException, match="more bytes than a handshake needs"):
+        await stream.read(8)
+    with pytest.raises(IOException):
+        await stream.read(None)
+
+
+@asynccontextmanager
+async def stock_host() -> AsyncIterator[Any]:
+    """A host of the library as shipped, but for offering Noise first as we require."""
+    host = libp2p.new_host(key_pair=create_new_key_pair(os.urandom(32)))
+    async with host.run([multiaddr.Multiaddr("/ip4/127.0.0.1/tcp/0")]):
+        yield host
+
+
+@pytest.fixture(autouse=True)
+def _collect_leaks() -> Iterator[None]:
+    """Collect the sockets that the library's hosts leak here, not in somebody else's test."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+def full_address(host: Any) -> str:
+    (address,) = (str(found) for found in host.get_addrs())
+    return address
+
+
+async def read_exactly(stream: YamuxStream, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size and (more := await stream.receive_up_to(size - len(data))):
+        data += more
+    return bytes(data)
+
+
+def negotiable(stream: YamuxStream) -> GuardedStream:
+    async def send(data: bytes) -> None:
+        await stream.send_all([data])
+
+    return GuardedStream(stream.receive_up_to, send)
+
+
+PAYLOAD = os.urandom(3 * 1024 * 1024)
+
+
+async def echo(connection: Connection) -> None:
+    """Serve ``PROTOCOL``, refusing whatever else the library opens (identify, ping)."""
+
+    async def serve(stream: YamuxStream) -> None:
+        try:
+            await accept_protocol(negotiable(stream), [PROTOCOL])
+        except Exception:
+            stream.reset()
+            return
+        stream.raise_window(4 * 1024 * 1024)
+        await stream.send_all([await read_exactly(stream, len(PAYLOAD))])
+        stream.send_eof()
+
+    async def work() -> None:
+        async with trio.open_nursery() as nursery:
+            try:
+                while True:
+                    nursery.start_soon(serve, await connection.session.accept_stream())
+            except ConnectionLost:
+                nursery.cancel_scope.cancel()
+
+    await connection.run(work)
+
+
+@pytest.mark.slow
+async def test_a_stock_host_dials_us_and_data_goes_both_ways(hosts: Hosts) -> None:
+    async with hosts(echo) as ours, stock_host() as stock:
+        await stock.connect(info_from_p2p_addr(multiaddr.Multiaddr(ours.addresses[0])))
+        stream = await stock.new_stream(
+            libp2p.peer.id.ID.from_base58(ours.peer_id), [libp2p.TProtocol(PROTOCOL)]
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.write, PAYLOAD)
+            received = bytearray()
+            while len(received) < len(PAYLOAD):
+                received += await stream.read(65536)
+        assert received == PAYLOAD
+
+
+@pytest.mark.slow
+async def test_we_dial_a_stock_host_and_data_goes_both_ways(hosts: Hosts) -> None:
+    received: list[bytes] = []
+    done = trio.Event()
+
+    async def talk(connection: Connection) -> None:
+        async def work() -> None:
+            stream = await connection.session.open_stream()
+            await request_protocol(negotiable(stream), PROTOCOL)
+            await stream.send_all([PAYLOAD])
+            received.append(await read_exactly(stream, len(PAYLOAD)))
+            done.set()
+
+        await connection.run(work)
+
+    async with hosts(talk) as ours, stock_host() as stock:
+
+        async def stock_echo(stream: Any) -> None:
+            data = bytearray()
+            while len(data) < len(PAYLOAD):
+                data += await stream.read(65536)
+            await stream.write(bytes(data))
+
+        stock.set_stream_handler(libp2p.TProtocol(PROTOCOL), stock_echo)
+        await ours.connect(full_address(stock))
+        await done.wait()
+    assert received == [PAYLOAD]
+
+
+async def test_a_host_that_offers_only_plaintext_is_not_spoken_to(hosts: Hosts) -> None:
+    from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
+
+    pair = create_new_key_pair(os.urandom(32))
+    stock = libp2p.new_host(
+        key_pair=pair, sec_opt={PLAINTEXT_PROTOCOL_ID: InsecureTransport(pair, peerstore=None)}
+    )
+    async with hosts() as ours, stock.run([multiaddr.Multiaddr("/ip4/127.0.0.1/tcp/0")]):
+        with pytest.raises(Exception, match="/noise was refused"):
+            await ours.connect(full_address(stock))
+        with pytest.raises(Exception, match=r"(?i)fail|unable|dial"):
+            await stock.connect(info_from_p2p_addr(multiaddr.Multiaddr(ours.addresses[0])))
+        assert ours.refused["handshake-failed"] >= 1

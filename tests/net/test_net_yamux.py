@@ -1,0 +1,273 @@
+"""Yamux on real sockets: honest use, and a table of ways to break its rules."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from client.net.errors import ConnectionLost, StreamReset
+from client.net.host import Connection
+from client.net.yamux import MAX_REPLY_BYTES, YamuxLimits, YamuxSession
+from client.net.yamux_stream import (
+    CHUNK_BYTES,
+    DATA,
+    FIN,
+    GO_AWAY,
+    HEADER,
+    INITIAL_WINDOW_BYTES,
+    PING,
+    RST,
+    SYN,
+    WINDOW_UPDATE,
+    YamuxStream,
+)
+
+if TYPE_CHECKING:
+    from tests.net.conftest import Hosts, Intrude
+
+Pair = tuple[YamuxSession, YamuxSession]
+
+
+def frame(kind: int, flags: int, stream_id: int, length: int = 0, version: int = 0) -> bytes:
+    return HEADER.pack(version, kind, flags, stream_id, length)
+
+
+class Sessions:
+    """A handler that hands connections to the test and keeps them running."""
+
+    def __init__(self) -> None:
+        self.opened: list[Connection] = []
+        self._more = trio.Event()
+
+    async def __call__(self, connection: Connection) -> None:
+        self.opened.append(connection)
+        self._more.set()
+        await connection.run(trio.sleep_forever)
+        connection.ended.set()
+
+    async def first(self) -> Connection:
+        await self._more.wait()
+        return self.opened[0]
+
+
+HOSTILE: dict[str, tuple[bytes, str]] = {
+    "another version": (frame(DATA, SYN, 1, version=1), "yamux-frame"),
+    "an unknown type": (frame(9, 0, 1), "yamux-frame"),
+    "an id of ours": (frame(DATA, SYN, 2), "yamux-stream-id"),
+    "id zero": (frame(WINDOW_UPDATE, SYN, 0), "yamux-stream-id"),
+    "an id twice": (frame(WINDOW_UPDATE, SYN, 1) * 2, "yamux-stream-id"),
+    "4 GiB announced": (frame(DATA, SYN, 1, 2**32 - 1), "window-exceeded"),
+    "a byte over the window": (frame(DATA, SYN, 1, INITIAL_WINDOW_BYTES + 1), "window-exceeded"),
+    "garbage": (b"\xde\xad\xbe\xef" * 30, "yamux-frame"),
+}
+
+
+@pytest.mark.parametrize(("data", "reason"), HOSTILE.values(), ids=HOSTILE.keys())
+@pytest.mark.parametrize("piece", [1, 5, 12, 10**6])
+async def test_a_broken_rule_ends_the_connection_with_its_name(
+    hosts: Hosts, intrude: Intrude, data: bytes, reason: str, piece: int
+) -> None:
+    sessions = Sessions()
+    async with hosts(sessions) as host, intrude(host.addresses[0]) as attacker:
+        await attacker.channel.send(
+            [data[start : start + piece] for start in range(0, len(data), piece)]
+        )
+        with contextlib.suppress(ConnectionLost):  # or it ends without an error
+            while await attacker.channel.receive():
+                pass
+        victim = await sessions.first()
+        await victim.ended.wait()
+        assert victim.violation is not None
+        assert victim.reason == victim.violation.reason == reason
+        assert victim.violation.penalty > 0
+
+
+async def test_an_unread_flood_stays_within_the_windows(hosts: Hosts, intrude: Intrude) -> None:
+    sessions = Sessions()
+    async with hosts(sessions) as host, intrude(host.addresses[0]) as attacker:
+        window = frame(DATA, 0, 1, CHUNK_BYTES) + b"x" * CHUNK_BYTES
+        await attacker.channel.send([frame(WINDOW_UPDATE, SYN, 1)])
+        victim = await sessions.first()
+        most = 0
+        with contextlib.suppress(ConnectionLost):
+            for _ in range(1000):  # 64 MB into a window of 256 KiB
+                await attacker.channel.send([window])
+                most = max(most, victim.session.buffered_bytes)
+        await victim.ended.wait()
+        assert most <= INITIAL_WINDOW_BYTES
+        assert victim.reason == "window-exceeded"
+
+
+async def test_streams_are_capped_and_data_for_refused_ones_is_dropped(
+    hosts: Hosts, intrude: Intrude
+) -> None:
+    sessions = Sessions()
+    async with hosts(sessions) as host, intrude(host.addresses[0]) as attacker:
+        for number in range(200):
+            data = frame(DATA, SYN, 2 * number + 1, 1000) + b"x" * 1000
+            await attacker.channel.send([data])
+        await attacker.channel.send([frame(PING, SYN, 0, 7)])
+        answers = b""
+        while frame(PING, 2, 0, 7) not in answers:
+            answers += b"".join(await attacker.channel.receive())
+        victim = await sessions.first()
+        kept = YamuxLimits().pending_accepts
+        assert victim.session.buffered_bytes == kept * 1000
+        resets = [number for number in range(200) if _reset(2 * number + 1) in answers]
+        assert resets == list(range(kept, 200))
+
+
+def _reset(stream_id: int) -> bytes:
+    return frame(WINDOW_UPDATE, RST, stream_id)
+
+
+async def test_a_flood_of_pings_without_reading_ends_the_connection(
+    hosts: Hosts, intrude: Intrude
+) -> None:
+    sessions = Sessions()
+    async with hosts(sessions) as host, intrude(host.addresses[0]) as attacker:
+        pings = frame(PING, SYN, 0, 1) * 5000
+        with contextlib.suppress(ConnectionLost):
+            while True:  # the answers fill the sockets first, then MAX_REPLY_BYTES
+                await attacker.channel.send([pings])
+        victim = await sessions.first()
+        await victim.ended.wait()
+        assert victim.reason == "reply-flood"
+        assert len(victim.session._replies) <= MAX_REPLY_BYTES
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        frame(WINDOW_UPDATE, 0, 77, 5),
+        frame(DATA, 0, 77, 5) + b"abcde",
+        frame(DATA, FIN, 77),
+        frame(WINDOW_UPDATE, RST, 77),
+        frame(PING, 2, 0, 5),
+        frame(WINDOW_UPDATE, SYN, 1, 2**32 - 1) + frame(WINDOW_UPDATE, 0, 1, 2**32 - 1),
+    ],
+)
+async def test_harmless_frames_are_ignored(hosts: Hosts, intrude: Intrude, quiet: bytes) -> None:
+    async with hosts() as host, intrude(host.addresses[0]) as attacker:
+        await attacker.channel.send([quiet + frame(PING, SYN, 0, 9)])
+        answers = b""
+        while not answers.endswith(frame(PING, 2, 0, 9)):
+            answers += b"".join(await attacker.channel.receive())
+
+
+async def test_go_away_and_a_forged_message_end_it(hosts: Hosts, intrude: Intrude) -> None:
+    sessions = Sessions()
+    async with hosts(sessions) as host:
+        async with intrude(host.addresses[0]) as attacker:
+            await attacker.channel.send([frame(GO_AWAY, 0, 0)])
+            await (await sessions.first()).ended.wait()
+        assert sessions.opened[0].reason == "closed by the peer"
+        async with intrude(host.addresses[0]) as attacker:
+            await attacker.channel._stream.send_all(b"\x00\x20" + b"?" * 32)
+            while len(sessions.opened) < 2:
+                await trio.sleep(0.01)
+            await sessions.opened[1].ended.wait()
+        assert sessions.opened[1].reason == "noise-tag"
+
+
+@pytest.fixture
+async def pair(hosts: Hosts, nursery: trio.Nursery) -> Callable[[], object]:
+    async def connect() -> Pair:
+        ready = trio.Event()
+        found: list[Pair] = []
+
+        async def stay() -> None:
+            sessions = Sessions()
+            async with hosts(sessions) as a, hosts() as b:
+                dialled = await b.connect(a.addresses[0])
+                found.append((dialled.session, (await sessions.first()).session))
+                ready.set()
+                await trio.sleep_forever()
+
+        nursery.start_soon(stay)
+        await ready.wait()
+        return found[0]
+
+    return connect
+
+
+async def streams(connect: Callable[[], object]) -> tuple[YamuxStream, YamuxStream]:
+    a, b = await connect()  # type: ignore[misc]
+    near = await a.open_stream()
+    return near, await b.accept_stream()
+
+
+async def test_data_goes_both_ways_at_once_and_ends(pair: Callable[[], object]) -> None:
+    near, far = await streams(pair)
+    size = 3 * INITIAL_WINDOW_BYTES + 17
+    received: dict[str, bytes] = {}
+
+    async def send(stream: YamuxStream, fill: bytes) -> None:
+        await stream.send_all([fill * 5, fill * (size - 5)])
+        stream.send_eof()
+
+    async def receive(stream: YamuxStream, name: str) -> None:
+        data = bytearray()
+        while more := await stream.receive_some():
+            data += more
+        received[name] = bytes(data)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send, near, b"n")
+        nursery.start_soon(send, far, b"f")
+        nursery.start_soon(receive, near, "near")
+        nursery.start_soon(receive, far, "far")
+    assert received == {"near": b"f" * size, "far": b"n" * size}
+    with pytest.raises(StreamReset):
+        await near.send_all([b"after the end"])
+
+
+async def test_a_writer_waits_for_its_reader_and_does_not_die(pair: Callable[[], object]) -> None:
+    near, far = await streams(pair)
+    with pytest.raises(trio.TooSlowError):
+        await near.send_all([b"x" * (INITIAL_WINDOW_BYTES + 1)], stall_s=0.2)
+    assert far.buffered_bytes <= INITIAL_WINDOW_BYTES
+    while far.buffered_bytes < INITIAL_WINDOW_BYTES:
+        await trio.sleep(0.01)
+    assert len(await far.receive_some()) == INITIAL_WINDOW_BYTES
+    await near.send_all([b"goes on"], stall_s=5)
+    assert await far.receive_some() == b"goes on"
+
+
+async def test_a_raised_window_lets_more_on_the_way(pair: Callable[[], object]) -> None:
+    near, far = await streams(pair)
+    far.raise_window(4 * INITIAL_WINDOW_BYTES)
+    await near.send_all([b"x" * 4 * INITIAL_WINDOW_BYTES], stall_s=5)
+    while far.buffered_bytes < 4 * INITIAL_WINDOW_BYTES:
+        await trio.sleep(0.01)
+
+
+async def test_reset_wakes_both_sides(pair: Callable[[], object]) -> None:
+    near, far = await streams(pair)
+    async with trio.open_nursery() as nursery:
+
+        async def wait_reset() -> None:
+            with pytest.raises(StreamReset):
+                await near.receive_some()
+
+        nursery.start_soon(wait_reset)
+        await trio.testing.wait_all_tasks_blocked()
+        far.reset()
+    with pytest.raises(StreamReset):
+        await near.send_all([b"x"])
+
+
+async def test_streams_do_not_wait_for_each_other(pair: Callable[[], object]) -> None:
+    a, b = await pair()  # type: ignore[misc]
+    stuck = await a.open_stream()
+    await b.accept_stream()  # and never read
+    with pytest.raises(trio.TooSlowError):
+        await stuck.send_all([b"x" * 10**6], stall_s=0.1)
+    free = await a.open_stream()
+    far = await b.accept_stream()
+    await free.send_all([b"overtakes"], stall_s=5)
+    assert await far.receive_some() == b"overtakes"

@@ -1,0 +1,107 @@
+"""Framing: every way to cut the bytes gives the same frames; every bad length is refused early."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import limits
+from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.wire.framing import PREFIX, Frame, FrameDecoder, encode_frame
+
+
+def decoder(payload_limit: int = 1000, header_limit: int = 100) -> FrameDecoder[bytes]:
+    return FrameDecoder(
+        bytes, lambda header: 500, payload_limit=payload_limit, header_limit=header_limit
+    )
+
+
+def wire(header: bytes, payload: bytes = b"") -> bytes:
+    return b"".join(encode_frame(header, payload))
+
+
+FRAMES = [(b"h", b""), (b"header", b"payload"), (b"x" * 100, b"y" * 500), (b"z", b"\0")]
+
+
+@given(cuts=st.lists(st.integers(0, 700), max_size=20))
+def test_any_cut_gives_the_same_frames(cuts: list[int]) -> None:
+    stream = b"".join(wire(*frame) for frame in FRAMES)
+    edges = sorted({0, len(stream), *(min(cut, len(stream)) for cut in cuts)})
+    machine, frames = decoder(), []
+    for start, end in itertools.pairwise(edges):
+        frames += machine.receive_data(stream[start:end])
+    assert frames == [Frame(header, payload) for header, payload in FRAMES]
+    assert all(type(frame.payload) is bytes for frame in frames)
+    assert machine.at_boundary
+
+
+def test_bytewise_and_memoryview_input() -> None:
+    machine, stream = decoder(), memoryview(wire(b"head", b"body") * 2)
+    frames = [f for i in range(len(stream)) for f in machine.receive_data(stream[i : i + 1])]
+    assert frames == [Frame(b"head", b"body")] * 2
+
+
+@pytest.mark.parametrize("length", range(len(wire(b"head", b"body"))))
+def test_truncation_is_noticed_everywhere_but_between_frames(length: int) -> None:
+    machine = decoder()
+    machine.receive_data(wire(b"first") + wire(b"head", b"body")[:length])
+    if length == 0:
+        machine.receive_eof()
+        return
+    assert not machine.at_boundary
+    with pytest.raises(RemoteProtocolError, match="frame-truncated"):
+        machine.receive_eof()
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (PREFIX.pack(0, 0), "header-size"),
+        (PREFIX.pack(101, 0), "header-size"),
+        (PREFIX.pack(2**32 - 1, 0), "header-size"),
+        (PREFIX.pack(1, 1001), "payload-size"),
+        (PREFIX.pack(1, 2**32 - 1), "payload-size"),
+        (PREFIX.pack(1, 501) + b"h", "payload-size"),  # over the limit of its own message
+        (b"\xff" * 8, "header-size"),
+    ],
+)
+def test_bad_lengths_are_refused_before_anything_is_kept(data: bytes, reason: str) -> None:
+    machine = decoder()
+    with pytest.raises(RemoteProtocolError) as caught:
+        machine.receive_data(data)
+    assert caught.value.reason == reason
+    assert caught.value.penalty > 0
+    with pytest.raises(LocalProtocolError):
+        machine.receive_data(wire(b"more"))
+    assert not machine.at_boundary
+
+
+def test_a_header_that_does_not_parse_is_refused() -> None:
+    def parse(header: bytes) -> bytes:
+        raise RemoteProtocolError("message-malformed")
+
+    machine = FrameDecoder(parse, len)
+    with pytest.raises(RemoteProtocolError, match="message-malformed"):
+        machine.receive_data(wire(b"?"))
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_refused_or_waits_for_more(data: bytes) -> None:
+    machine = decoder()
+    with contextlib.suppress(RemoteProtocolError):
+        machine.receive_data(data)
+        assert len(data) < PREFIX.size or machine.at_boundary or data[:2] == b"\0\0"
+
+
+def test_our_own_frames_keep_to_the_limits() -> None:
+    with pytest.raises(LocalProtocolError):
+        encode_frame(b"")
+    with pytest.raises(LocalProtocolError):
+        encode_frame(b"x" * (limits.MAX_HEADER_BYTES + 1))
+    payload = bytearray(b"big")
+    buffers = encode_frame(b"x", payload)
+    assert buffers[1] is payload  # passed on, not copied
