@@ -1,0 +1,191 @@
+"""Averaging inside a stage: contribute, reduce a shard, apply what every replica got.
+
+Butterfly all-reduce with error feedback (RECIPES.md, "Averaging inside a stage"). State: the
+residual of past rounds and the attempt under way. An attempt changes neither the gradient sum
+nor the residual; `apply` settles it, a new attempt forgets it.
+
+What a contribution loses in quantisation stays in its sender's residual. What the sum of a shard
+loses, the shard's owner adds to the same residual: it enters the next sum with the owner's next
+contribution, whoever owns the shard then. So over all members nothing is ever lost, and shards
+may move freely between rounds.
+
+Shapes: N parameters of the stage; shard i is [bounds[i], bounds[i+1]).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from client.compute.errors import CodecError, ShapeError, StaleRequest
+from client.compute.payload import Buffer
+from client.compute.replica import Replica, squared_norm
+from client.compute.replies import Applied, Contributed, Reduced
+from client.compute.requests import Apply, ApplyLocal, Contribute, Reduce
+
+_NORM_TOLERANCE = 1e-6  # machines add squares in different orders
+
+Payloads = Sequence[Buffer]
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One replica's part in one attempt of a round."""
+
+    number: int
+    bounds: tuple[int, ...]
+    counted: frozenset[int]
+    sent: list[memoryview]
+    lost_in_sum: dict[int, Tensor] = field(default_factory=dict)  # by shard owned
+
+
+class Averager:
+    """The averaging side of a replica."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._attempt: _Attempt | None = None
+        lossless = replica.wire.averaging_codec == "fp32"
+        self._residual = None if lossless else torch.zeros_like(replica.gradient_sum)
+
+    @property
+    def residual_bytes(self) -> int:
+        """Size of the residual; 0 with a lossless codec."""
+        return 0 if self._residual is None else self._residual.nbytes
+
+    def forget(self) -> None:
+        """Start without residual and attempt, as after loading another version."""
+        self._attempt = None
+        if self._residual is not None:
+            self._residual.zero_()
+
+    def contribute(self, request: Contribute) -> tuple[Contributed, list[memoryview]]:
+        """Encode gradient sum plus residual, shard by shard."""
+        replica = self._replica
+        replica.check_step(request.step)
+        bounds = _checked(request.bounds, replica.size)
+        self._attempt = None
+        total = self._with_residual()
+        sent = [replica.wire.shard_out(total[a:b]) for a, b in pairwise(bounds)]
+        self._attempt = _Attempt(request.attempt, bounds, frozenset(replica.counted), sent)
+        return Contributed(microbatches=sorted(replica.counted)), sent
+
+    def reduce(self, request: Reduce, payloads: Payloads) -> tuple[Reduced, list[memoryview]]:
+        """Sum one shard over the members, in their order; remember what encoding it loses."""
+        attempt = self._current(request.step, request.attempt)
+        parts = self._parts(attempt, request, payloads)
+        start, end = attempt.bounds[request.shard : request.shard + 2]
+        total = torch.zeros(end - start)
+        part = torch.empty_like(total)
+        for place, payload in parts:
+            self._replica.wire.shard_in(payload, part, place)
+            total.add_(part)
+        encoded = self._replica.wire.shard_out(total)
+        self._replica.wire.shard_in(encoded, part, 0)
+        if self._residual is not None:
+            attempt.lost_in_sum[request.shard] = total.sub_(part)
+        return Reduced(squared_norm=squared_norm(part)), [encoded]
+
+    def apply(self, request: Apply, payloads: Payloads) -> Applied:
+        """Make the next version from the broadcast sums, after checking all of them."""
+        replica = self._replica
+        replica.check_step(request.step)
+        bounds = _checked(request.bounds, replica.size)
+        attempt = self._contribution(request, bounds)
+        shards = len(bounds) - 1
+        if len(payloads) != shards or len(request.squared_norms) != shards:
+            raise ShapeError(f"{shards} sums and as many norms were expected")
+        total = replica.flat.gradients  # scratch between passes
+        for place, (start, end) in enumerate(pairwise(bounds)):
+            replica.wire.shard_in(payloads[place], total[start:end], place)
+            _check_norm(total[start:end], request.squared_norms[place], place)
+        if attempt is not None:
+            self._settle(attempt)
+        return self._update(total, math.fsum(request.squared_norms), request.tokens)
+
+    def apply_local(self, request: ApplyLocal) -> Applied:
+        """Make the next version from this replica's own sum and whatever residual it has."""
+        self._replica.check_step(request.step)
+        total = self._with_residual()
+        if self._residual is not None:
+            self._residual.zero_()
+        return self._update(total, squared_norm(total), request.tokens)
+
+    def _update(self, total: Tensor, squares: float, tokens: int) -> Applied:
+        self._attempt = None
+        norm = self._replica.update(total, squares, tokens)
+        version, digest = self._replica.version, self._replica.state_hash()
+        return Applied(version=version, hash=digest, grad_norm=norm)
+
+    def _with_residual(self) -> Tensor:
+        """Gradient sum plus residual (N,), in scratch."""
+        replica = self._replica
+        if self._residual is None:
+            return replica.flat.gradients.copy_(replica.gradient_sum)
+        return torch.add(replica.gradient_sum, self._residual, out=replica.flat.gradients)
+
+    def _current(self, step: int, number: int) -> _Attempt:
+        self._replica.check_step(step)
+        if self._attempt is None or self._attempt.number != number:
+            raise StaleRequest(f"attempt {number} of step {step} is not the one contributed to")
+        return self._attempt
+
+    def _parts(
+        self, attempt: _Attempt, request: Reduce, payloads: Payloads
+    ) -> list[tuple[int, Buffer]]:
+        """The members' contributions in order, each with the payload's place in the request."""
+        if request.shard >= len(attempt.sent) or request.own >= request.members:
+            raise ShapeError(f"no shard {request.shard} or no member {request.own}")
+        if len(payloads) != request.members - 1:
+            raise ShapeError(f"{request.members - 1} contributions were expected")
+        parts: list[tuple[int, Buffer]] = list(enumerate(payloads))
+        parts.insert(request.own, (request.own, attempt.sent[request.shard]))
+        return parts
+
+    def _contribution(self, request: Apply, bounds: tuple[int, ...]) -> _Attempt | None:
+        """This replica's part in the sums; None if it had nothing to contribute."""
+        attempt = self._attempt
+        counted = self._replica.counted
+        if attempt is None and not counted:
+            return None
+        attempt = self._current(request.step, request.attempt)
+        if attempt.bounds != bounds or attempt.counted != counted:
+            raise StaleRequest("the gradient sum or the bounds changed after contributing")
+        return attempt
+
+    def _settle(self, attempt: _Attempt) -> None:
+        """residual <- residual + gradient sum - what was sent + what the owned sums lost."""
+        if self._residual is None:
+            return
+        self._residual.add_(self._replica.gradient_sum)
+        for shard, (start, end) in enumerate(pairwise(attempt.bounds)):
+            sent = torch.empty(end - start)
+            self._replica.wire.shard_in(attempt.sent[shard], sent, shard)
+            self._residual[start:end].sub_(sent.to(self._residual.device))
+            lost = attempt.lost_in_sum.get(shard)
+            if lost is not None:
+                self._residual[start:end].add_(lost.to(self._residual.device))
+
+
+def _checked(bounds: Sequence[int], size: int) -> tuple[int, ...]:
+    """Bounds that cut [0, size) into shards.
+
+    Raises:
+        ShapeError: they do not.
+    """
+    rising = all(a <= b for a, b in pairwise(bounds))
+    if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != size or not rising:
+        raise ShapeError(f"shard bounds do not cut {size} parameters")
+    return tuple(bounds)
+
+
+def _check_norm(shard: Tensor, claimed: float, part: int) -> None:
+    """An owner that lies about its shard's norm would scale everybody's update."""
+    actual = squared_norm(shard)
+    if not abs(claimed - actual) <= _NORM_TOLERANCE * actual:  # false for NaN as well
+        error = CodecError(f"shard {part} claims a squared norm of {claimed}, it has {actual}")
+        error.part = part
+        raise error

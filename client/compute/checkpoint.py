@@ -1,0 +1,210 @@
+"""The checkpoint file of one stage at one version: its format, and how to trust one.
+
+A safetensors file (8 bytes header length, JSON header, data), so that any tool can open it.
+Parameters lie under their global names, their moments under `first_moment/` and
+`second_moment/`. The bytes follow from version, stage and state alone: replicas write identical
+files. `hash` in the metadata is the version's hash, the BLAKE2b-256 of the version number
+(8 bytes, little-endian) and the data. Imports no torch: the node reads and verifies with it too.
+Holds no state.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import msgspec
+
+from client.compute.errors import CheckpointError
+
+FORMAT: Final = "volunteer-stage-1"
+CHUNK_BYTES: Final = 2 << 20
+SECTIONS: Final = ("", "first_moment/", "second_moment/")
+MAX_HEADER_BYTES: Final = 8 << 20
+
+_LENGTH_BYTES = 8
+_ALIGNMENT = 64
+_METADATA = "__metadata__"
+
+Layout = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointInfo:
+    """What a checkpoint's header says.
+
+    `layout` names the parameters with their shapes in the order of the data; `data_start` is the
+    offset of the data in the file; `hash` is hex.
+    """
+
+    swarm: str
+    stage: int
+    stages: int
+    version: int
+    hash: str
+    layout: Layout
+    data_start: int
+    size_bytes: int
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters; the data holds three fp32 numbers for each."""
+        return sum(math.prod(shape) for _, shape in self.layout)
+
+
+class _Metadata(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    swarm: str
+    stage: str
+    stages: str
+    version: str
+    hash: str
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+def build_header(
+    *, swarm: str, stage: int, stages: int, version: int, digest: str, layout: Layout
+) -> bytes:
+    """Everything before the data, length included; its size is a multiple of 64."""
+    header: dict[str, Any] = {
+        _METADATA: {
+            "format": FORMAT,
+            "hash": digest,
+            "stage": str(stage),
+            "stages": str(stages),
+            "swarm": swarm,
+            "version": str(version),
+        }
+    }
+    offset = 0
+    for name, shape in _all_tensors(layout):
+        end = offset + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=True).encode()
+    text += b" " * (-(len(text) + _LENGTH_BYTES) % _ALIGNMENT)
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+
+
+def read_info(path: Path) -> CheckpointInfo:
+    """What the file claims to be; its size and header are checked, its data is not.
+
+    Raises:
+        CheckpointError: the file is missing, damaged or no checkpoint.
+    """
+    with _reading(path) as file:
+        return _read_info(file)
+
+
+def verify(path: Path) -> CheckpointInfo:
+    """As `read_info`, and the data is the one that the header's hash belongs to.
+
+    Raises:
+        CheckpointError: it is not, or the header is bad already.
+    """
+    with _reading(path) as file:
+        info = _read_info(file)
+        state = hashlib.blake2b(info.version.to_bytes(8, "little"), digest_size=32)
+        for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
+            state.update(chunk)
+    if state.hexdigest() != info.hash:
+        raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
+    return info
+
+
+def read_tensors(path: Path, info: CheckpointInfo, buffers: Sequence[memoryview]) -> None:
+    """Fill the three buffers (parameters, first and second moment) with the file's data.
+
+    Raises:
+        CheckpointError: the file is shorter than its header says, or cannot be read.
+    """
+    with _reading(path) as file:
+        try:
+            file.seek(info.data_start)
+            for buffer in buffers:
+                _read_fully(file, buffer)
+        except OSError as error:
+            raise CheckpointError(f"cannot read {path.name}: {error}") from error
+
+
+def _read_fully(file: BinaryIO, buffer: memoryview) -> None:
+    while buffer:
+        count = file.readinto(buffer)  # type: ignore[attr-defined]
+        if not count:
+            raise CheckpointError("checkpoint is truncated")
+        buffer = buffer[count:]
+
+
+def _reading(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise CheckpointError(f"cannot open {path.name}: {error.strerror}") from error
+
+
+def _read_info(file: BinaryIO) -> CheckpointInfo:
+    size = file.seek(0, 2)
+    file.seek(0)
+    length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+    if not 2 <= length <= min(MAX_HEADER_BYTES, size - _LENGTH_BYTES):
+        raise CheckpointError("not a checkpoint: the header's length is impossible")
+    try:
+        raw = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
+        metadata = msgspec.json.decode(raw.pop(_METADATA, b"{}"), type=_Metadata)
+        entries = [(name, msgspec.json.decode(text, type=_Entry)) for name, text in raw.items()]
+        start = _LENGTH_BYTES + length
+        return _info(metadata, entries, start, size)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise CheckpointError(f"not a checkpoint: {error}") from error
+
+
+def _info(
+    metadata: _Metadata, entries: list[tuple[str, _Entry]], start: int, size: int
+) -> CheckpointInfo:
+    if metadata.format != FORMAT:
+        raise ValueError(f"format {metadata.format[:40]!r} is unknown")
+    layout = tuple((name, tuple(e.shape)) for name, e in entries[: len(entries) // len(SECTIONS)])
+    expected = list(_all_tensors(layout))
+    offset = 0
+    if [name for name, _ in entries] != [name for name, _ in expected]:
+        raise ValueError("parameters and moments do not belong together")
+    for (_, entry), (_, shape) in zip(entries, expected, strict=True):
+        end = offset + 4 * math.prod(shape)
+        if (entry.dtype, tuple(entry.shape), entry.data_offsets) != ("F32", shape, (offset, end)):
+            raise ValueError("a tensor is not where it should be")
+        if any(dim < 1 for dim in shape) or end > size:
+            raise ValueError("a tensor has an impossible shape")
+        offset = end
+    if start + offset != size:
+        raise ValueError(f"file has {size} bytes, its tensors need {start + offset}")
+    return CheckpointInfo(
+        metadata.swarm,
+        _number(metadata.stage),
+        _number(metadata.stages),
+        _number(metadata.version),
+        metadata.hash,
+        layout,
+        start,
+        size,
+    )
+
+
+def _number(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 1 << 63:
+        raise ValueError(f"{value} is out of range")
+    return value
+
+
+def _all_tensors(layout: Layout) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for prefix in SECTIONS:
+        for name, shape in layout:
+            yield prefix + name, shape

@@ -1,0 +1,188 @@
+"""Tensors to wire payloads and back, in one of three codecs: `s8`, `bf16`, `fp32`.
+
+`encode` refuses to send what is not finite, `decode` refuses everything that is not exactly the
+expected tensor. Decoded tensors lie on the CPU. Holds no state beyond the kernels' scratch.
+
+Shapes: any of up to four dimensions; R rows (all but the last), C channels (the last).
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from client.compute import conditioning, s8
+from client.compute.errors import CodecError, PoisonedTensor
+from client.compute.payload import (
+    BLOCK,
+    HEADER,
+    PRESCALED,
+    ROTATED,
+    TILE_BLOCKS,
+    TILE_BYTES,
+    Buffer,
+    CodecName,
+    Direction,
+    Header,
+    padded_width,
+    read_header,
+    write_header,
+)
+
+_TILE = TILE_BLOCKS * BLOCK
+_LARGEST = 127 * s8.LARGEST_SCALE
+_PLAIN_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+_CHECK_CHUNK = 1 << 18
+
+
+def encode(
+    tensor: Tensor, codec: CodecName, *, direction: Direction, out: bytearray | None = None
+) -> memoryview:
+    """The payload of an fp32 tensor, unsealed; in `out` (grown as needed) if that is given.
+
+    Raises:
+        PoisonedTensor: the tensor holds NaN, infinity or an absurd magnitude.
+        ValueError: it is empty, not fp32 or has more than four dimensions.
+    """
+    if tensor.dtype != torch.float32 or tensor.numel() == 0:
+        raise ValueError(f"cannot encode {tuple(tensor.shape)} of {tensor.dtype}")
+    numbers = tensor.detach().contiguous()
+    if codec == "s8":
+        return _encode_s8(numbers, direction, out)
+    header = Header(codec, direction, tuple(tensor.shape))
+    payload = _prepare(header, out)
+    _refuse_poison(numbers.view(-1))
+    body = _view(payload[header.body_start :], _PLAIN_DTYPES[codec])
+    body.copy_(numbers.view(-1))
+    return payload
+
+
+def decode(
+    buffer: Buffer,
+    expected_shape: Sequence[int],
+    *,
+    codec: CodecName | None = None,
+    direction: Direction | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The fp32 tensor in a payload from outside; in `out` (contiguous, CPU) if that is given.
+
+    Args:
+        expected_shape: what the manifest says the tensor must be; allocated only if it is.
+        codec, direction: what they must be; None accepts any.
+
+    Raises:
+        CodecError: the payload is not a sound one of that shape. `out` may hold part of it.
+    """
+    header = read_header(buffer, expected_shape, codec, direction)
+    result = torch.empty(header.shape) if out is None else out
+    if header.codec == "s8":
+        _decode_s8(buffer, header, result)
+    else:
+        body = memoryview(buffer)[header.body_start :]
+        result.view(-1).copy_(_view(body, _PLAIN_DTYPES[header.codec]))
+        if not _bounded(result.view(-1)):
+            raise CodecError("payload holds NaN, infinity or an absurd magnitude")
+    return result
+
+
+def _encode_s8(numbers: Tensor, direction: Direction, out: bytearray | None) -> memoryview:
+    shape = tuple(numbers.shape)
+    rows = _padded_rows(numbers)
+    factors = None
+    flags = 0
+    if len(shape) == 1:
+        pass  # a vector has no channels
+    elif direction == "forward" and conditioning.needs_prescale(rows):
+        flags, factors = PRESCALED, conditioning.channel_factors(rows)
+        rows = rows / factors.float()
+    elif direction == "backward" and conditioning.needs_rotation(rows):
+        flags, rows = ROTATED, conditioning.rotate(rows)
+    header = Header("s8", direction, shape, flags)
+    payload = _prepare(header, out)
+    if factors is not None:
+        _view(payload[HEADER.size : header.body_start], torch.bfloat16).copy_(factors)
+    _encode_body(rows.view(-1), _view(payload[header.body_start :], torch.uint8))
+    return payload
+
+
+def _decode_s8(buffer: Buffer, header: Header, result: Tensor) -> None:
+    view = memoryview(buffer)
+    width = padded_width(header.shape)
+    direct = result.dim() == 1 or header.shape[-1] == width
+    rows = result if direct else torch.empty(math.prod(header.shape[:-1]), width)
+    _decode_body(_view(view[header.body_start :], torch.uint8), rows.view(-1))
+    if header.prescaled:
+        factors = _view(view[HEADER.size : header.body_start], torch.bfloat16).float()
+        s8.check_scales(factors, conditioning.SMALLEST_FACTOR, conditioning.LARGEST_FACTOR)
+        rows.view(-1, width).mul_(factors)
+    elif header.rotated:
+        rows.copy_(conditioning.rotate(rows))
+    if not direct:
+        result.copy_(rows[:, : header.shape[-1]].view(header.shape))
+
+
+def _padded_rows(numbers: Tensor) -> Tensor:
+    """(R, C) with C padded to whole blocks; a vector stays as it is, its end is padded later."""
+    width = padded_width(numbers.shape)
+    if numbers.dim() == 1 or numbers.shape[-1] == width:
+        return numbers.view(-1, numbers.shape[-1])
+    flat = numbers.view(-1, numbers.shape[-1])
+    padded = numbers.new_zeros(len(flat), width)
+    padded[:, : flat.shape[1]] = flat
+    return padded
+
+
+def _encode_body(numbers: Tensor, body: Tensor) -> None:
+    """Whole tiles straight from where they are, a last odd one from a padded copy."""
+    tiles, tail = divmod(numbers.numel(), _TILE)
+    split = tiles * _TILE
+    if tiles:
+        s8.encode_blocks(numbers[:split].view(-1, BLOCK), body[: tiles * TILE_BYTES])
+    if tail:
+        padded = numbers.new_zeros(-(-tail // BLOCK), BLOCK)
+        padded.view(-1)[:tail] = numbers[split:]
+        s8.encode_blocks(padded, body[tiles * TILE_BYTES :])
+
+
+def _decode_body(body: Tensor, numbers: Tensor) -> None:
+    tiles, tail = divmod(numbers.numel(), _TILE)
+    split = tiles * _TILE
+    if tiles:
+        s8.decode_blocks(body[: tiles * TILE_BYTES], numbers[:split].view(-1, BLOCK))
+    if tail:
+        padded = torch.empty(-(-tail // BLOCK), BLOCK)
+        s8.decode_blocks(body[tiles * TILE_BYTES :], padded)
+        numbers[split:] = padded.view(-1)[:tail]
+
+
+def _prepare(header: Header, out: bytearray | None) -> memoryview:
+    size = header.size_bytes
+    buffer = bytearray(size) if out is None else out
+    if len(buffer) < size:
+        buffer.extend(bytes(size - len(buffer)))
+    payload = memoryview(buffer)[:size]
+    write_header(payload, header)
+    return payload
+
+
+def _view(buffer: memoryview, dtype: torch.dtype) -> Tensor:
+    """The buffer as a tensor, without a copy; a read-only one is only ever read here."""
+    if not buffer.readonly:
+        return torch.frombuffer(buffer, dtype=dtype)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        return torch.frombuffer(buffer, dtype=dtype)
+
+
+def _refuse_poison(numbers: Tensor) -> None:
+    if not _bounded(numbers):
+        raise PoisonedTensor("tensor holds NaN, infinity or an absurd magnitude")
+
+
+def _bounded(numbers: Tensor) -> bool:
+    """Whether all are finite and of sane magnitude; NaN fails the comparison too."""
+    chunks = torch.split(numbers, _CHECK_CHUNK)
+    return all(bool(torch.abs(chunk).amax() <= _LARGEST) for chunk in chunks)

@@ -1,0 +1,114 @@
+"""Which device computes, and what it can do: measured, not looked up. Holds no state."""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import psutil
+import torch
+
+from client.compute import passes
+from client.compute.errors import ShapeError
+from client.compute.replica import Replica
+from client.compute.replies import MatmulRate, Measured, Probed
+from client.compute.requests import Measure, Probe
+from model_zoo.stages import summed_loss
+
+_COPY_ELEMENTS = 16 << 20  # 64 MiB: larger than most caches
+_REPEATS = 5
+
+
+def select_device(name: str) -> torch.device:
+    """The device of that name; `auto` is the first GPU if there is one, else the CPU.
+
+    Raises:
+        ShapeError: this machine has none of that name.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, index = name.partition(":")
+    known = kind == "cuda" and torch.cuda.is_available() and (not index or index.isdecimal())
+    if name != "cpu" and not (known and int(index or 0) < torch.cuda.device_count()):
+        raise ShapeError(f"this machine has no device {name!r}")
+    return torch.device(name)
+
+
+def probe(request: Probe) -> Probed:
+    """Measure matrix multiplication and copying. bf16 only on GPUs: CPUs emulate it, slowly."""
+    device = select_device(request.device)
+    torch.set_num_threads(request.threads)
+    dtypes = [torch.float32] + [torch.bfloat16] * (device.type != "cpu")
+    rates = [_matmul_rate(size, dtype, device) for dtype in dtypes for size in request.sizes]
+    total, available = memory_bytes(device)
+    return Probed(
+        device=str(device),
+        rates=rates,
+        memory_total_bytes=total,
+        memory_available_bytes=available,
+        copy_bytes_per_s=_copy_rate(device),
+    )
+
+
+def memory_bytes(device: torch.device) -> tuple[int, int]:
+    """Total and available memory of a device."""
+    if device.type == "cuda":
+        available, total = torch.cuda.mem_get_info(device)
+        return total, available
+    memory = psutil.virtual_memory()
+    return int(memory.total), int(memory.available)
+
+
+def measure(replica: Replica, request: Measure) -> Measured:
+    """Median seconds of a microbatch, encoding included; the gradient sum stays as it is."""
+    timed = [_measure_once(replica) for _ in range(request.repeats + 1)][1:]  # the first warms up
+    forward, backward = zip(*timed, strict=True)
+    return Measured(forward_s=statistics.median(forward), backward_s=statistics.median(backward))
+
+
+def _measure_once(replica: Replica) -> tuple[float, float]:
+    wire = replica.wire
+    boundary = torch.randn(wire.boundary_shape, device=wire.device)
+    tokens = torch.randint(wire.vocab, (wire.sequences, wire.tokens), device=wire.device)
+    start = _now(wire.device)
+    graph = passes.run_forward(
+        replica, tokens if replica.part.embeds else boundary, with_graph=True
+    )
+    output, gradient = graph.output, None
+    if replica.part.has_head:
+        output = summed_loss(graph.output, tokens)
+    else:
+        wire.boundary_out(output, "forward")
+        gradient = torch.randn_like(output)
+    middle = _now(wire.device)
+    passes.run_backward(replica, graph, output, gradient)
+    return middle - start, _now(wire.device) - middle
+
+
+def _matmul_rate(size: int, dtype: torch.dtype, device: torch.device) -> MatmulRate:
+    left = torch.randn(size, size, device=device).to(dtype)
+    product = torch.empty_like(left)
+    seconds = _median_seconds(lambda: torch.mm(left, left, out=product), device)
+    name = str(dtype).removeprefix("torch.")
+    return MatmulRate(size=size, dtype=name, flop_per_s=2 * size**3 / seconds)
+
+
+def _copy_rate(device: torch.device) -> float:
+    source = torch.zeros(_COPY_ELEMENTS, device=device)
+    target = torch.empty_like(source)
+    return source.nbytes / _median_seconds(lambda: target.copy_(source), device)
+
+
+def _median_seconds(run: Callable[[], object], device: torch.device) -> float:
+    run()
+    taken = []
+    for _ in range(_REPEATS):
+        start = _now(device)
+        run()
+        taken.append(_now(device) - start)
+    return statistics.median(taken)
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

@@ -1,0 +1,159 @@
+"""Requests in, replies out: the worker without its process, one request at a time.
+
+State: the opened stage, if any. Every request is answered exactly once, `Save` from the saver's
+thread. No exception leaves `execute`: what goes wrong becomes a `Failed` reply and the stage
+stays as it was.
+"""
+
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+import msgspec
+import torch
+
+from client.compute import device, passes, saving
+from client.compute.averaging import Averager
+from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
+from client.compute.payload import Buffer
+from client.compute.replica import Replica, open_replica
+from client.compute.replies import Failed, Loaded, Reply, Saved, StageOpened
+from client.compute.requests import (
+    AnyRequest,
+    Apply,
+    ApplyLocal,
+    Backward,
+    Contribute,
+    Drop,
+    Forward,
+    ForwardBackward,
+    Load,
+    Measure,
+    OpenStage,
+    Probe,
+    Reduce,
+    Save,
+    Subtract,
+)
+
+Answer = Callable[[Reply, Sequence[Buffer]], None]
+_Result = tuple[Reply, Sequence[Buffer]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    replica: Replica
+    averager: Averager
+
+
+class Executor:
+    """Executes requests against the stage it holds."""
+
+    def __init__(self) -> None:
+        self._opened: _Opened | None = None
+        self._saver = saving.Saver()
+
+    def execute(self, request: AnyRequest, payloads: Sequence[Buffer], answer: Answer) -> None:
+        """Execute one request and answer it; payloads are not used after the return."""
+        if isinstance(request, Save):
+            self._guarded(lambda: self._start_save(request, answer), answer)
+        else:
+            self._guarded(lambda: self._run(request, payloads), answer)
+
+    def close(self) -> None:
+        """Wait until a save under way is complete."""
+        self._saver.wait()
+
+    def _guarded(self, run: Callable[[], _Result | None], answer: Answer) -> None:
+        start = time.perf_counter()
+        try:
+            result = run()
+        except Exception as error:
+            result = self._failure(error), ()
+        if result is not None:
+            reply, payloads = result
+            answer(msgspec.structs.replace(reply, seconds=time.perf_counter() - start), payloads)
+
+    def _run(self, request: AnyRequest, payloads: Sequence[Buffer]) -> _Result:
+        match request:
+            case OpenStage():
+                return self._open(request), ()
+            case Probe():
+                return device.probe(request), ()
+            case Load():
+                return self._load(request), ()
+            case Measure():
+                return device.measure(self._stage.replica, request), ()
+            case Forward():
+                return passes.forward(self._stage.replica, request, payloads)
+            case ForwardBackward():
+                return passes.forward_backward(self._stage.replica, request, payloads)
+            case Backward():
+                return passes.backward(self._stage.replica, request, payloads)
+            case Subtract():
+                return passes.subtract(self._stage.replica, request, payloads)
+            case Drop():
+                return passes.drop(self._stage.replica, request)
+            case Contribute():
+                return self._stage.averager.contribute(request)
+            case Reduce():
+                return self._stage.averager.reduce(request, payloads)
+            case Apply():
+                return self._stage.averager.apply(request, payloads), ()
+            case ApplyLocal():
+                return self._stage.averager.apply_local(request), ()
+            case Save():
+                raise AssertionError("saves are answered from the saver's thread")
+            case _:
+                assert_never(request)
+
+    @property
+    def _stage(self) -> _Opened:
+        if self._opened is None:
+            raise StageNotOpened("no stage is open")
+        return self._opened
+
+    def _open(self, request: OpenStage) -> StageOpened:
+        chosen = device.select_device(request.device)
+        self._opened = None  # first free what the stage before held
+        torch.set_num_threads(request.threads)
+        replica = open_replica(request, chosen)
+        averager = Averager(replica)
+        self._opened = _Opened(replica, averager)
+        buffers = (*replica.state_tensors, replica.gradient_sum, replica.flat.gradients)
+        return StageOpened(
+            parameters=replica.size,
+            state_bytes=sum(buffer.nbytes for buffer in buffers) + averager.residual_bytes,
+            hash=replica.state_hash(),
+        )
+
+    def _load(self, request: Load) -> Loaded:
+        loaded = saving.load(self._stage.replica, request)
+        self._stage.averager.forget()
+        return loaded
+
+    def _start_save(self, request: Save, answer: Answer) -> None:
+        def finish(write: Callable[[], Saved]) -> None:
+            self._guarded(lambda: (write(), ()), answer)
+
+        self._saver.start(self._stage.replica, request, finish)
+
+    def _failure(self, error: Exception) -> Failed:
+        if _is_out_of_memory(error):
+            if self._opened is not None:
+                self._opened.replica.graphs.clear()  # all of them can be recomputed
+            error = OutOfMemory(str(error).partition("\n")[0])
+        if isinstance(error, ComputeError):
+            return Failed(kind=error.kind, message=str(error), part=error.part)
+        traceback.print_exception(error, file=sys.stderr)
+        return Failed(kind="internal", message=f"{type(error).__name__}: {error}")
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
+        return True
+    # The CPU allocator has no exception type of its own.
+    return isinstance(error, RuntimeError) and "allocate memory" in str(error)

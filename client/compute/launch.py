@@ -1,0 +1,67 @@
+"""Starting a worker process with its socket, shared memory and stderr pipe. Holds no state."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from client.compute.ring import RingReader, RingWriter, create_shared_file
+
+RING_BYTES = 64 << 20
+WORKER_COMMAND = (sys.executable, "-m", "client.compute.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A started process and the node's ends of everything it shares with it.
+
+    `stderr` is the descriptor to read the process's output from; its owner closes it.
+    """
+
+    process: subprocess.Popen[bytes]
+    connection: socket.socket
+    outgoing: RingWriter
+    incoming: RingReader
+    stderr: int
+
+
+def launch(command: Sequence[str] = WORKER_COMMAND, ring_bytes: int = RING_BYTES) -> Launched:
+    """Start a worker; call this from the thread that lives as long as the node.
+
+    The kernel's parent-death signal follows the thread that forked, not the process: a child
+    started from a pool thread would be killed as soon as that thread is retired.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
+    with ExitStack() as on_failure, ExitStack() as child_ends:
+        ours, theirs = socket.socketpair()
+        on_failure.callback(ours.close)
+        child_ends.callback(theirs.close)
+        stderr, stderr_end = os.pipe()
+        on_failure.callback(os.close, stderr)
+        child_ends.callback(os.close, stderr_end)
+        rings = []
+        for _ in range(2):
+            rings.append(create_shared_file(ring_bytes))
+            child_ends.callback(os.close, rings[-1])
+        outgoing, incoming = RingWriter(rings[0]), RingReader(rings[1])
+        process = _spawn(command, theirs.fileno(), rings, stderr_end)
+        on_failure.pop_all()
+        return Launched(process, ours, outgoing, incoming, stderr)
+
+
+def _spawn(
+    command: Sequence[str], connection: int, rings: Sequence[int], stderr: int
+) -> subprocess.Popen[bytes]:
+    numbers = ["--fd", connection, "--rings", *rings, "--parent", os.getpid()]
+    return subprocess.Popen(
+        [*command, *map(str, numbers)],
+        stdin=subprocess.DEVNULL,
+        stdout=stderr,
+        stderr=stderr,
+        pass_fds=(connection, *rings),
+    )

@@ -1,0 +1,267 @@
+"""The node's side of a compute worker: starts it, talks to it, notices when it dies. No torch.
+
+State: the child process, the calls that wait for their reply, and the queue of frames to send.
+Calls may overlap; the worker executes them in the order in which they were made. When the worker
+dies, every waiting call and every later one raises `WorkerDied`; starting another worker is the
+owner's decision. Nothing here blocks the event loop longer than copying one payload.
+"""
+
+import signal
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+import trio
+
+from client.compute.errors import ComputeError, FailureKind, FrameError
+from client.compute.frames import HEADER, pack, payload_views, unpack_body, unpack_header
+from client.compute.launch import RING_BYTES, WORKER_COMMAND, Launched, launch
+from client.compute.payload import Buffer
+from client.compute.replies import AnyReply, Failed, Reply
+from client.compute.requests import Request, reply_type
+
+_CLOSE_GRACE_S = 2.0  # a save under way may finish
+_STDERR_GRACE_S = 1.0
+_POLL_S = 0.01
+_STDERR_LINES = 20
+_STDERR_LINE_BYTES = 4096
+_INLINE_CHUNK_BYTES = 1 << 20
+
+ReplyT = TypeVar("ReplyT", bound=Reply)
+
+_replies = msgspec.msgpack.Decoder(AnyReply)
+
+
+class WorkerDied(Exception):
+    """The worker process is gone; its state is lost.
+
+    `exit_code` is negative for a signal, as in `subprocess`; `stderr` holds its last lines.
+    """
+
+    def __init__(self, exit_code: int, stderr: Sequence[str]) -> None:
+        self.exit_code = exit_code
+        self.stderr = tuple(stderr)
+        how = f"by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"with {exit_code}"
+        super().__init__("\n".join([f"compute worker ended {how}", *self.stderr]))
+
+
+class RequestFailed(ComputeError):
+    """The worker answered `Failed`; it lives, and the request changed nothing."""
+
+    def __init__(self, failed: Failed) -> None:
+        super().__init__(f"{failed.kind}: {failed.message}")
+        self.kind: FailureKind = failed.kind
+        self.part = failed.part
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    id: int
+    request: Request[Any]
+    payloads: Sequence[Buffer]
+    done: trio.Event = field(default_factory=trio.Event)
+    answer: tuple[Reply, list[bytes]] | None = None
+    abandoned: bool = False
+
+
+class Worker:
+    """A running worker; made by `open_worker`."""
+
+    def __init__(self, launched: Launched) -> None:
+        self._process = launched.process
+        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(launched.connection))
+        self._outgoing = launched.outgoing
+        self._incoming = launched.incoming
+        self._output = trio.lowlevel.FdStream(launched.stderr)
+        self._waiting: dict[int, _Call] = {}
+        self._unsent: deque[_Call] = deque()
+        self._something_unsent = trio.Event()
+        self._next_id = 0
+        self._death: WorkerDied | None = None
+        self._talking = trio.CancelScope()
+        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+        self._stderr_rest = b""
+
+    @property
+    def pid(self) -> int:
+        """Process id of the worker."""
+        return self._process.pid
+
+    async def call(
+        self, request: Request[ReplyT], payloads: Sequence[Buffer] = ()
+    ) -> tuple[ReplyT, list[bytes]]:
+        """Have a request executed; its reply and the reply's payloads.
+
+        Calls are executed in the order in which they are made. A cancelled call that was sent
+        already is still executed; its reply is thrown away. Do not change the payloads
+        meanwhile.
+
+        Raises:
+            RequestFailed: the worker could not do it and says why.
+            WorkerDied: the worker is gone, or went before it answered.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._death is not None:
+            raise self._death
+        call = _Call(self._next_id, request, payloads)
+        self._next_id += 1
+        self._waiting[call.id] = call
+        self._unsent.append(call)
+        self._something_unsent.set()
+        try:
+            await call.done.wait()
+        except trio.Cancelled:
+            call.abandoned, call.payloads = True, ()
+            raise
+        return self._outcome(call)
+
+    def _outcome(self, call: _Call) -> tuple[Any, list[bytes]]:
+        if call.answer is None:
+            raise self._death or WorkerDied(0, ())
+        reply, payloads = call.answer
+        if isinstance(reply, Failed):
+            raise RequestFailed(reply)
+        return reply, payloads
+
+    async def _send_frames(self) -> None:
+        while True:
+            while self._unsent:
+                call = self._unsent.popleft()
+                if call.abandoned:
+                    del self._waiting[call.id]
+                else:
+                    await self._send(call)
+            self._something_unsent = trio.Event()
+            await self._something_unsent.wait()
+
+    async def _send(self, call: _Call) -> None:
+        buffers = pack(
+            call.id, call.request, call.payloads, self._outgoing, self._incoming.read_up_to
+        )
+        call.payloads = ()
+        for buffer in buffers:
+            await self._stream.send_all(memoryview(buffer))
+
+    async def _receive_frames(self) -> None:
+        while True:
+            header = unpack_header(await self._exactly(HEADER.size))
+            self._outgoing.reclaim(header.read_up_to)
+            envelope = unpack_body(await self._exactly(header.body_bytes), header)
+            inline = memoryview(await self._exactly(header.inline_bytes))
+            payloads = [bytes(v) for v in payload_views(envelope, inline, self._incoming)]
+            self._incoming.release(header.written)
+            self._answer(envelope.id, bytes(envelope.message), payloads)
+
+    def _answer(self, call_id: int, message: bytes, payloads: list[bytes]) -> None:
+        call = self._waiting.pop(call_id, None)
+        if call is None:
+            raise FrameError(f"worker answered a request {call_id} that nobody made")
+        try:
+            reply = _replies.decode(message)
+        except msgspec.DecodeError as error:
+            raise FrameError(f"worker's reply is malformed: {error}") from error
+        if not isinstance(reply, Failed | reply_type(call.request)):
+            raise FrameError(f"worker answered {type(reply).__name__}")
+        call.answer = (reply, payloads)
+        call.done.set()
+
+    async def _exactly(self, size: int) -> bytearray:
+        data = bytearray()
+        while len(data) < size:
+            missing = size - len(data)
+            piece = await self._stream.receive_some(min(missing, _INLINE_CHUNK_BYTES))
+            if not piece:
+                raise trio.EndOfChannel
+            data += piece
+        return data
+
+    def close(self) -> None:
+        """Stop talking to the worker; it is then ended, and what waits raises `WorkerDied`."""
+        self._talking.cancel()
+
+    async def run(self) -> None:
+        """Talk to the worker until it dies or `close` is called; leaves no process behind."""
+        try:
+            with self._talking:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._read_stderr)
+                    nursery.start_soon(self._until_broken, self._send_frames)
+                    nursery.start_soon(self._until_broken, self._receive_frames)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._stream.aclose()  # the worker ends when it sees this
+                exit_code = await self._end_process()
+                with trio.move_on_after(_STDERR_GRACE_S):
+                    await self._read_stderr()
+                await self._output.aclose()
+            self._die(exit_code)
+
+    async def _until_broken(self, talk: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await talk()
+        except FrameError as error:
+            self._stderr.append(f"node: {error}")
+        except (trio.BrokenResourceError, trio.EndOfChannel):
+            pass  # the worker's exit code and stderr say more
+        self._talking.cancel()
+
+    async def _end_process(self) -> int:
+        """Ask, terminate, kill; the exit code."""
+        patience = ((_CLOSE_GRACE_S, self._process.terminate), (1.0, self._process.kill))
+        for grace_s, end in patience:
+            with trio.move_on_after(grace_s):
+                await self._exit()
+            if self._process.returncode is None:
+                end()
+        return await self._exit()
+
+    async def _exit(self) -> int:
+        while (code := self._process.poll()) is None:
+            await trio.sleep(_POLL_S)
+        return code
+
+    async def _read_stderr(self) -> None:
+        async for data in self._output:
+            *lines, rest = (self._stderr_rest + data).split(b"\n")
+            self._stderr_rest = rest[-_STDERR_LINE_BYTES:]
+            self._stderr.extend(line.decode(errors="replace") for line in lines)
+
+    def _die(self, exit_code: int) -> None:
+        self._death = WorkerDied(exit_code, self._stderr)
+        for call in self._waiting.values():
+            call.done.set()
+        self._waiting.clear()
+        self._unsent.clear()
+
+
+@asynccontextmanager
+async def open_worker(
+    *, command: Sequence[str] = WORKER_COMMAND, ring_bytes: int = RING_BYTES
+) -> AsyncIterator[Worker]:
+    """A worker process for the length of the block; afterwards the process is gone.
+
+    Starting takes the seconds that importing torch takes; calls made meanwhile wait.
+
+    Args:
+        command: what to start; gets `--fd`, `--rings` and `--parent` appended.
+        ring_bytes: shared memory per direction; larger payloads go through the socket.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
+    launched = launch(command, ring_bytes)
+    worker = Worker(launched)
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(worker.run)
+        try:
+            yield worker
+        except Exception as error:
+            failure = error  # raised below, where no nursery wraps it into a group
+        finally:
+            worker.close()
+    if failure is not None:
+        raise failure

@@ -1,0 +1,188 @@
+"""A replica's state: one stage's parameters, optimizer and the gradient sum of the step.
+
+State: everything of the opened stage that training changes, at `version`. The gradients that
+autograd writes (`flat.gradients`) are scratch; a microbatch enters `gradient_sum` only when its
+whole backward pass has succeeded, so a failure halfway leaves the sum exact. That, and taking
+microbatches out again, costs one more buffer of the parameters' length.
+
+Shapes: N parameters of the stage.
+"""
+
+import hashlib
+import math
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from client.compute.errors import LedgerError, ShapeError, StaleRequest
+from client.compute.requests import OpenStage
+from client.compute.wire import Wire
+from model_zoo.flat import FlatParameters
+from model_zoo.optim import FlatAdamW, OptimizerConfig, learning_rate, stage_clip
+from model_zoo.spec import ModelSpec
+from model_zoo.stages import Stage, StageSlice, build_stage, slices
+
+_CLIP_EPS = 1e-6  # as torch's clip_grad_norm_
+_NORM_CHUNK = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A forward pass that can still be run back: its leaf (None for tokens) and its output."""
+
+    leaf: Tensor | None
+    output: Tensor
+
+
+@dataclass(slots=True)
+class Replica:
+    """The stage that a worker holds."""
+
+    swarm: str
+    module: Stage
+    flat: FlatParameters
+    optimizer: FlatAdamW
+    wire: Wire
+    graphs_kept: int
+    gradient_sum: Tensor  # (N,)
+    version: int = 0
+    counted: set[int] = field(default_factory=set)
+    graphs: dict[int, Graph] = field(default_factory=dict)
+
+    @property
+    def part(self) -> StageSlice:
+        """Which slice of the model this is."""
+        return self.module.part
+
+    @property
+    def size(self) -> int:
+        """N, the number of parameters."""
+        return self.flat.values.numel()
+
+    @property
+    def state_tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What a version consists of: parameters, first and second moment, (N,) each."""
+        return self.flat.values, self.optimizer.first_moment, self.optimizer.second_moment
+
+    def check_step(self, step: int) -> None:
+        """Refuse work that belongs to another step.
+
+        Raises:
+            StaleRequest: it does.
+        """
+        if step != self.version:
+            raise StaleRequest(f"request is for step {step}, the stage is at {self.version}")
+
+    def check_counted(self, microbatch: int, *, counted: bool) -> None:
+        """Refuse to count a microbatch twice or to take out one that does not count.
+
+        Raises:
+            LedgerError: that would happen.
+        """
+        if (microbatch in self.counted) != counted:
+            state = "not counted" if counted else "counted already"
+            raise LedgerError(f"microbatch {microbatch} is {state} in step {self.version}")
+
+    def update(self, total: Tensor, squared_norm: float, tokens: int) -> float:
+        """Make the next version from the step's gradient sum (N,); the mean gradient's norm.
+
+        Every replica has to call this with the same bits and ends with the same bits.
+        """
+        config = self.optimizer.config
+        scale = step_scale(squared_norm, tokens, stage_clip(config, self.part.count))
+        self.optimizer.step(total, learning_rate(config, self.version), scale)
+        self._start_step(self.version + 1)
+        return math.sqrt(squared_norm) / tokens
+
+    def replace_state(self, version: int, tensors: tuple[Tensor, Tensor, Tensor]) -> None:
+        """Stand at another version, with nothing accumulated; tensors (N,) are copied."""
+        for own, new in zip(self.state_tensors, tensors, strict=True):
+            own.copy_(new)
+        self.optimizer.steps_done = version
+        self._start_step(version)
+
+    def _start_step(self, version: int) -> None:
+        self.version = version
+        self.gradient_sum.zero_()
+        self.counted.clear()
+        self.graphs.clear()
+
+    def state_hash(self) -> str:
+        """Hex BLAKE2b-256 of this version: number, parameters and moments."""
+        return state_hash(self.version, *(host_bytes(tensor) for tensor in self.state_tensors))
+
+
+def open_replica(request: OpenStage, device: torch.device) -> Replica:
+    """A replica at version 0.
+
+    Raises:
+        ShapeError: the request contradicts itself; says how.
+    """
+    try:
+        spec = ModelSpec(**msgspec.structs.asdict(request.model))
+        config = OptimizerConfig(**msgspec.structs.asdict(request.optimizer))
+        part = _part(request, spec)
+    except ValueError as error:
+        raise ShapeError(str(error)) from error
+    module = build_stage(spec, part, request.seed).to(device)
+    flat = FlatParameters(module)
+    wire = Wire(
+        request.sequences,
+        request.tokens,
+        spec.width,
+        spec.vocab,
+        request.boundary_codec,
+        request.averaging_codec,
+        device,
+    )
+    optimizer = FlatAdamW(flat.values, flat.decay_size, config)
+    total = torch.zeros_like(flat.values)
+    return Replica(request.swarm, module, flat, optimizer, wire, request.graphs_kept, total)
+
+
+def _part(request: OpenStage, spec: ModelSpec) -> StageSlice:
+    parts = slices(request.layers_per_stage)
+    if sum(request.layers_per_stage) != spec.layers:
+        raise ValueError(f"{request.layers_per_stage} do not make {spec.layers} layers")
+    if request.stage >= len(parts):
+        raise ValueError(f"there is no stage {request.stage} of {len(parts)}")
+    if request.tokens > spec.context:
+        raise ValueError(f"{request.tokens} tokens exceed the context of {spec.context}")
+    if spec.vocab > 1 << 16:
+        raise ValueError(f"a vocabulary of {spec.vocab} does not fit tokens of 16 bits")
+    return parts[request.stage]
+
+
+def step_scale(squared_norm: float, tokens: int, largest_norm: float) -> float:
+    """What to multiply a gradient sum with: 1 / tokens, less if its norm would exceed the bound.
+
+    Rounded to fp32, as it is used. `largest_norm` 0 means no bound.
+    """
+    scale = 1 / tokens
+    if largest_norm > 0:
+        scale *= min(1.0, largest_norm / (scale * math.sqrt(squared_norm) + _CLIP_EPS))
+    return torch.tensor(scale, dtype=torch.float32).item()
+
+
+def squared_norm(vector: Tensor) -> float:
+    """Sum of squares of a vector, in fp64."""
+    return math.fsum(
+        torch.dot(wide, wide).item()
+        for wide in map(Tensor.double, torch.split(vector, _NORM_CHUNK))
+    )
+
+
+def host_bytes(tensor: Tensor) -> memoryview:
+    """A tensor's bytes, without a copy if it lies on the CPU."""
+    return tensor.detach().cpu().numpy().view(np.uint8).data
+
+
+def state_hash(version: int, *buffers: memoryview) -> str:
+    """Hex BLAKE2b-256 over a version's number (8 bytes, little-endian) and its buffers."""
+    state = hashlib.blake2b(version.to_bytes(8, "little"), digest_size=32)
+    for buffer in buffers:
+        state.update(buffer)
+    return state.hexdigest()

@@ -1,0 +1,146 @@
+"""What the worker answers; `requests` says which request gets which of these.
+
+Every reply says how long the worker computed for it. Payloads travel beside the reply, in the
+order its docstring names. Imports no torch.
+"""
+
+import msgspec
+
+from client.compute.errors import FailureKind
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Base of all replies; `seconds` is compute time without queueing and transport."""
+
+    seconds: float = 0.0
+
+
+class StageOpened(Reply, frozen=True, kw_only=True):
+    """The stage stands at version 0, drawn from the seed.
+
+    `state_bytes` counts every buffer that is as long as the parameters; `hash` is the hex
+    BLAKE2b-256 of the version's state.
+    """
+
+    parameters: int
+    state_bytes: int
+    hash: str
+
+
+class Forwarded(Reply, frozen=True, kw_only=True):
+    """One payload: the boundary tensor for the next stage."""
+
+    graph_kept: bool
+
+
+class LossComputed(Reply, frozen=True, kw_only=True):
+    """The sum of the tokens' losses in nats; one payload, the gradient for the stage before,
+    unless there is none."""
+
+    loss_sum: float
+    tokens: int
+
+
+class BackwardDone(Reply, frozen=True, kw_only=True):
+    """The gradient is accumulated; one payload, the gradient for the stage before, unless
+    there is none. `recomputed` says that the graph was gone."""
+
+    recomputed: bool
+
+
+class Subtracted(Reply, frozen=True, kw_only=True):
+    """The microbatch no longer counts."""
+
+
+class Dropped(Reply, frozen=True, kw_only=True):
+    """So many kept graphs were freed."""
+
+    graphs: int
+
+
+class Contributed(Reply, frozen=True, kw_only=True):
+    """One payload per shard, empty for an empty shard; the ids that the sum consists of."""
+
+    microbatches: list[int]
+
+
+class Reduced(Reply, frozen=True, kw_only=True):
+    """One payload: the shard's sum. `squared_norm` is that of the sum as receivers decode it."""
+
+    squared_norm: float
+
+
+class Applied(Reply, frozen=True, kw_only=True):
+    """The stage stands at `version`; `grad_norm` is the mean gradient's norm before clipping."""
+
+    version: int
+    hash: str
+    grad_norm: float
+
+
+class Saved(Reply, frozen=True, kw_only=True):
+    """The checkpoint is complete on disk; digests are BLAKE2b-256 of its 2 MiB chunks."""
+
+    version: int
+    path: str
+    hash: str
+    size_bytes: int
+    chunk_digests: list[bytes]
+
+
+class Loaded(Reply, frozen=True, kw_only=True):
+    """The stage stands at the checkpoint's version, with nothing accumulated."""
+
+    version: int
+    hash: str
+
+
+class MatmulRate(msgspec.Struct, frozen=True):
+    """Measured multiply-add rate of one square matrix size."""
+
+    size: int
+    dtype: str
+    flop_per_s: float
+
+
+class Probed(Reply, frozen=True, kw_only=True):
+    """What the device is and does."""
+
+    device: str
+    rates: list[MatmulRate]
+    memory_total_bytes: int
+    memory_available_bytes: int
+    copy_bytes_per_s: float
+
+
+class Measured(Reply, frozen=True, kw_only=True):
+    """Median seconds of one microbatch of the opened stage; backward without recompute."""
+
+    forward_s: float
+    backward_s: float
+
+
+class Failed(Reply, frozen=True, kw_only=True):
+    """The request changed nothing. `part` is the offending payload's place, if it was one."""
+
+    kind: FailureKind
+    message: str
+    part: int | None = None
+
+
+AnyReply = (
+    StageOpened
+    | Forwarded
+    | LossComputed
+    | BackwardDone
+    | Subtracted
+    | Dropped
+    | Contributed
+    | Reduced
+    | Applied
+    | Saved
+    | Loaded
+    | Probed
+    | Measured
+    | Failed
+)

@@ -1,0 +1,252 @@
+"""What a node can ask its worker for, each with the type of its reply.
+
+Requests are executed in order and answered in order, except that `Save` is answered when the
+file is complete. Payloads travel beside a request, in the order its docstring names. A request
+that fails is answered by `Failed` and has changed nothing. Imports no torch.
+
+Shapes: B sequences per microbatch, T tokens per sequence, C width.
+"""
+
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
+
+import msgspec
+from msgspec import Meta
+
+from client.compute.payload import CodecName
+from client.compute.replies import (
+    Applied,
+    BackwardDone,
+    Contributed,
+    Dropped,
+    Forwarded,
+    Loaded,
+    LossComputed,
+    Measured,
+    Probed,
+    Reduced,
+    Reply,
+    Saved,
+    StageOpened,
+    Subtracted,
+)
+
+ReplyT = TypeVar("ReplyT", bound=Reply)
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+
+
+class ModelFields(msgspec.Struct, frozen=True):
+    """The fields of `model_zoo.spec.ModelSpec`, by the same names."""
+
+    architecture: Literal["gpt", "llama"]
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    ffn_width: int
+    context: int
+    vocab: int = 256
+    rope_theta: float = 10_000.0
+    bias: bool = False
+
+
+class OptimizerFields(msgspec.Struct, frozen=True):
+    """The fields of `model_zoo.optim.OptimizerConfig`, by the same names."""
+
+    lr: float
+    min_lr: float
+    warmup_steps: int
+    decay_steps: int
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip: float = 1.0
+
+
+class Request(msgspec.Struct, Generic[ReplyT], frozen=True, tag=True):
+    """Base of all requests; the parameter is the type of the reply."""
+
+
+class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
+    """Hold `stage` of the model at version 0; replaces the stage that was open.
+
+    Fields:
+        swarm: hex id, written into checkpoints.
+        sequences, tokens: B and T of a microbatch.
+        graphs_kept: how many forward graphs may be held for their backward.
+        threads: CPU threads; device: `cpu`, `cuda`, `cuda:1`, or `auto`.
+    """
+
+    swarm: str
+    model: ModelFields
+    layers_per_stage: list[int]
+    stage: Count
+    seed: int
+    optimizer: OptimizerFields
+    boundary_codec: CodecName
+    averaging_codec: CodecName
+    sequences: Positive
+    tokens: Positive
+    graphs_kept: Count = 4
+    threads: Positive = 1
+    device: str = "cpu"
+
+
+class Forward(Request[Forwarded], frozen=True, kw_only=True):
+    """Run a microbatch through a stage that is not the last.
+
+    Payload: the boundary tensor; on the first stage the tokens, uint16 little-endian (B, T+1).
+    """
+
+    step: Count
+    microbatch: Count
+    attempt: Count = 0
+    keep_graph: bool = True
+
+
+class ForwardBackward(Request[LossComputed], frozen=True, kw_only=True):
+    """Run a microbatch through the last stage, and back; its gradient is accumulated.
+
+    The gradient is that of the *sum* of the tokens' losses. Payload: the boundary tensor; none
+    if the stage is the first as well. `tokens`: uint16 little-endian (B, T+1).
+    """
+
+    step: Count
+    microbatch: Count
+    tokens: bytes
+
+
+class Backward(Request[BackwardDone], frozen=True, kw_only=True):
+    """Run a microbatch back through a stage that is not the last; accumulate its gradient.
+
+    Payloads: the gradient of the output; then, needed only if the graph was not kept, the
+    input as `Forward` got it.
+    """
+
+    step: Count
+    microbatch: Count
+
+
+class Subtract(Request[Subtracted], frozen=True, kw_only=True):
+    """Recompute a counted microbatch and take its gradient out of the sum.
+
+    Payloads: as for `Backward`, input included; on the last stage the boundary tensor alone
+    (none if it is the first as well) and `tokens`.
+    """
+
+    step: Count
+    microbatch: Count
+    tokens: bytes = b""
+
+
+class Drop(Request[Dropped], frozen=True, kw_only=True):
+    """Free the kept graphs of these microbatches."""
+
+    microbatches: list[int]
+
+
+class Contribute(Request[Contributed], frozen=True, kw_only=True):
+    """Encode this replica's gradient sum in shards [bounds[i], bounds[i+1]).
+
+    A new attempt starts from the same gradient and residual as the one before.
+    """
+
+    step: Count
+    attempt: Count
+    bounds: list[int]
+
+
+class Reduce(Request[Reduced], frozen=True, kw_only=True):
+    """Add up one shard over `members` contributions, in the members' order.
+
+    Payloads: the shard as each *other* member contributed it, in order; place `own` is taken
+    from the last `Contribute`, as encoded, so the sum does not depend on who owns the shard.
+    """
+
+    step: Count
+    attempt: Count
+    shard: Count
+    members: Positive
+    own: Count
+
+
+class Apply(Request[Applied], frozen=True, kw_only=True):
+    """Make version `step` + 1 from the shards' sums, as every replica got them.
+
+    Payloads: the sum of every shard, in order. `squared_norms`: as their owners reported.
+    `tokens`: of the whole step, in all replicas.
+    """
+
+    step: Count
+    attempt: Count
+    bounds: list[int]
+    squared_norms: list[float]
+    tokens: Positive
+
+
+class ApplyLocal(Request[Applied], frozen=True, kw_only=True):
+    """`Apply` for a stage's only replica: its own sum, in fp32, without the wire."""
+
+    step: Count
+    tokens: Positive
+
+
+class Save(Request[Saved], frozen=True, kw_only=True):
+    """Write the current version to `path`; training goes on meanwhile.
+
+    `durable` waits for the disk. One save at a time.
+    """
+
+    version: Count
+    path: str
+    durable: bool = True
+
+
+class Load(Request[Loaded], frozen=True, kw_only=True):
+    """Take over a checkpoint of this stage, verified before anything changes."""
+
+    path: str
+    version: Count
+    expected_hash: str | None = None
+
+
+class Probe(Request[Probed], frozen=True, kw_only=True):
+    """Measure a device; no stage needs to be open."""
+
+    sizes: list[Annotated[int, Meta(ge=1, le=16_384)]]
+    device: str = "auto"
+    threads: Positive = 1
+
+
+class Measure(Request[Measured], frozen=True, kw_only=True):
+    """Time the opened stage on random input; nothing is accumulated."""
+
+    repeats: Annotated[int, Meta(ge=1, le=1000)] = 3
+
+
+AnyRequest = (
+    OpenStage
+    | Forward
+    | ForwardBackward
+    | Backward
+    | Subtract
+    | Drop
+    | Contribute
+    | Reduce
+    | Apply
+    | ApplyLocal
+    | Save
+    | Load
+    | Probe
+    | Measure
+)
+
+_REPLY_TYPES: dict[type, type] = {
+    request: get_args(vars(request)["__orig_bases__"][0])[0] for request in get_args(AnyRequest)
+}
+
+
+def reply_type(request: Request[Any]) -> type[Reply]:
+    """The type that answers this request, unless `Failed` does."""
+    return _REPLY_TYPES[type(request)]

@@ -1,0 +1,90 @@
+"""Shared memory for the payloads of one direction between node and worker.
+
+A ring of one writer and one reader over an unlinked file that both processes map. Neither keeps
+a counter in the shared memory: the frames on the socket carry how far was written and how far
+was read, and passing the socket orders the memory for both. When a payload does not fit, the
+writer says so at once and the payload goes through the socket: nothing here ever waits.
+
+State: the mapping and, on the writer's side, two positions. Positions only grow; a position's
+place in the memory is its remainder.
+"""
+
+import mmap
+import os
+import sys
+import tempfile
+
+from client.compute.errors import FrameError
+from client.compute.payload import Buffer
+
+_ALIGNMENT = 64
+
+
+def create_shared_file(size_bytes: int) -> int:
+    """A file descriptor of a nameless file of that size; pages are taken when written.
+
+    Raises:
+        OSError: there is no room for it.
+    """
+    if sys.platform == "linux":
+        descriptor = os.memfd_create("volunteer-ring", os.MFD_CLOEXEC)
+    else:
+        descriptor, path = tempfile.mkstemp(prefix="volunteer-ring-")
+        os.unlink(path)
+    os.ftruncate(descriptor, size_bytes)
+    return descriptor
+
+
+class RingWriter:
+    """Places payloads one behind the other; space returns with `reclaim`."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._memory = mmap.mmap(descriptor, 0)
+        self._capacity = len(self._memory)
+        self.written = 0
+        self._reclaimed = 0
+
+    def place(self, payload: Buffer) -> int | None:
+        """Copy the payload in; its offset in the memory, or None if there is no room now."""
+        size = len(payload)
+        start = -(-self.written // _ALIGNMENT) * _ALIGNMENT
+        if start % self._capacity + size > self._capacity:  # never split across the end
+            start += self._capacity - start % self._capacity
+        if size > self._capacity or start + size - self._reclaimed > self._capacity:
+            return None
+        offset = start % self._capacity
+        self._memory[offset : offset + size] = payload
+        self.written = start + size
+        return offset
+
+    def reclaim(self, position: int) -> None:
+        """Everything written before the position has been read.
+
+        Raises:
+            FrameError: nothing was written there yet.
+        """
+        if position > self.written:
+            raise FrameError(f"peer read up to {position}, only {self.written} was written")
+        self._reclaimed = max(self._reclaimed, position)
+
+
+class RingReader:
+    """Gives views of the other side's payloads; they last until that side is told."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._memory = memoryview(mmap.mmap(descriptor, 0))
+        self.read_up_to = 0
+
+    def view(self, offset: int, size: int) -> memoryview:
+        """The payload that was placed there, without a copy.
+
+        Raises:
+            FrameError: it would lie outside the memory.
+        """
+        if not 0 <= offset <= offset + size <= len(self._memory):
+            raise FrameError(f"payload of {size} bytes at {offset} lies outside the ring")
+        return self._memory[offset : offset + size]
+
+    def release(self, position: int) -> None:
+        """The views of everything written before the position are done with."""
+        self.read_up_to = max(self.read_up_to, position)

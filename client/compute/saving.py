@@ -1,0 +1,194 @@
+"""Writing checkpoints in the background, and loading them.
+
+State of a `Saver`: at most one thread that writes one snapshot. The snapshot is a copy, so
+training goes on while it is hashed and written. A file appears under its name only when it is
+complete; whatever fails, the file that was there before stays as it was.
+"""
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from client.compute.checkpoint import (
+    CHUNK_BYTES,
+    CheckpointInfo,
+    Layout,
+    build_header,
+    read_info,
+    read_tensors,
+)
+from client.compute.errors import CheckpointError, DiskError, StaleRequest
+from client.compute.replica import Replica, host_bytes, state_hash
+from client.compute.replies import Loaded, Saved
+from client.compute.requests import Load, Save
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """One version, copied."""
+
+    swarm: str
+    stage: int
+    stages: int
+    version: int
+    layout: Layout
+    tensors: tuple[torch.Tensor, ...]
+
+    def write(self, path: Path, *, durable: bool) -> Saved:
+        """Hash and write the version.
+
+        Raises:
+            DiskError: the file could not be completed.
+        """
+        buffers = [host_bytes(tensor) for tensor in self.tensors]
+        digest = state_hash(self.version, *buffers)
+        header = build_header(
+            swarm=self.swarm,
+            stage=self.stage,
+            stages=self.stages,
+            version=self.version,
+            digest=digest,
+            layout=self.layout,
+        )
+        data = [memoryview(header), *buffers]
+        digests = write_atomically(path, data, durable=durable)
+        size = sum(map(len, data))
+        return Saved(
+            version=self.version,
+            path=str(path),
+            hash=digest,
+            size_bytes=size,
+            chunk_digests=digests,
+        )
+
+
+class Saver:
+    """Saves one version at a time in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+
+    def start(
+        self, replica: Replica, request: Save, finish: Callable[[Callable[[], Saved]], None]
+    ) -> None:
+        """Copy the version; then call `finish` in the thread with the function that writes it.
+
+        Raises:
+            StaleRequest: the replica is at another version.
+            DiskError: the save before is still being written.
+        """
+        if request.version != replica.version:
+            raise StaleRequest(f"asked to save {request.version}, stage is at {replica.version}")
+        if self._thread is not None and self._thread.is_alive():
+            raise DiskError("the save before this one is still being written")
+        snapshot = _snapshot(replica)
+        path, durable = Path(request.path), request.durable
+        self._thread = threading.Thread(
+            target=lambda: finish(lambda: snapshot.write(path, durable=durable)), name="saver"
+        )
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Return when nothing is being written."""
+        if self._thread is not None:
+            self._thread.join()
+
+
+def _snapshot(replica: Replica) -> _Snapshot:
+    copies = tuple(t.detach().to("cpu", copy=True) for t in replica.state_tensors)
+    part = replica.part
+    layout = _layout(replica)
+    return _Snapshot(replica.swarm, part.index, part.count, replica.version, layout, copies)
+
+
+def _layout(replica: Replica) -> Layout:
+    return tuple((segment.name, tuple(segment.shape)) for segment in replica.flat.layout)
+
+
+def write_atomically(path: Path, data: Sequence[memoryview], *, durable: bool) -> list[bytes]:
+    """Write the buffers as one file that appears complete or not at all; its chunk digests.
+
+    Raises:
+        DiskError: it could not be completed; nothing is left behind.
+    """
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        digests = _write(unfinished, data, durable=durable)
+        unfinished.replace(path)
+        if durable:
+            _sync_directory(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise DiskError(f"cannot write {path}: {error.strerror or error}") from error
+    return digests
+
+
+def _write(path: Path, data: Sequence[memoryview], *, durable: bool) -> list[bytes]:
+    digests = []
+    chunk, filled = hashlib.blake2b(digest_size=32), 0
+    with path.open("wb") as file:
+        for piece in _pieces(data):
+            file.write(piece)
+            while piece:
+                taken = piece[: CHUNK_BYTES - filled]
+                chunk.update(taken)
+                filled, piece = filled + len(taken), piece[len(taken) :]
+                if filled == CHUNK_BYTES:
+                    digests.append(chunk.digest())
+                    chunk, filled = hashlib.blake2b(digest_size=32), 0
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+    return [*digests, chunk.digest()] if filled else digests
+
+
+def _pieces(data: Iterable[memoryview]) -> Iterable[memoryview]:
+    for buffer in data:
+        for start in range(0, len(buffer), CHUNK_BYTES):
+            yield buffer[start : start + CHUNK_BYTES]
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def load(replica: Replica, request: Load) -> Loaded:
+    """Stand at the version in a file; nothing changes before all of it is verified.
+
+    Raises:
+        CheckpointError: the file is damaged or not this stage at that version.
+    """
+    path = Path(request.path)
+    info = read_info(path)
+    _check_identity(replica, request, info)
+    loaded = tuple(torch.empty(replica.size) for _ in replica.state_tensors)
+    buffers = [host_bytes(tensor) for tensor in loaded]
+    read_tensors(path, info, buffers)
+    digest = state_hash(info.version, *buffers)
+    if digest != info.hash:
+        raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
+    parameters, first, second = loaded
+    replica.replace_state(info.version, (parameters, first, second))
+    return Loaded(version=info.version, hash=digest)
+
+
+def _check_identity(replica: Replica, request: Load, info: CheckpointInfo) -> None:
+    found = (info.swarm, info.stage, info.stages, info.version)
+    wanted = (replica.swarm, replica.part.index, replica.part.count, request.version)
+    if found != wanted:
+        raise CheckpointError(f"checkpoint is of (swarm, stage, stages, version) {found}")
+    if info.layout != _layout(replica):
+        raise CheckpointError("checkpoint is of another model")
+    if request.expected_hash is not None and request.expected_hash != info.hash:
+        raise CheckpointError(f"checkpoint has hash {info.hash}, not {request.expected_hash}")

@@ -1,0 +1,104 @@
+"""How a stage's tensors and tokens cross the wire: the worker's one place for shapes and codecs.
+
+Everything that comes in is checked against the shapes of the opened stage. Holds no state.
+
+Shapes: B sequences, T tokens, C width.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from client.compute.codec import decode, encode
+from client.compute.errors import ShapeError, blame
+from client.compute.payload import Buffer, CodecName, Direction, check_seal, seal
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """The shapes and codecs that a manifest fixes for one stage."""
+
+    sequences: int
+    tokens: int
+    width: int
+    vocab: int
+    boundary_codec: CodecName
+    averaging_codec: CodecName
+    device: torch.device
+
+    @property
+    def boundary_shape(self) -> tuple[int, int, int]:
+        """(B, T, C)."""
+        return (self.sequences, self.tokens, self.width)
+
+    @property
+    def token_count(self) -> int:
+        """Predicted tokens in a microbatch."""
+        return self.sequences * self.tokens
+
+    def boundary_out(self, tensor: Tensor, direction: Direction) -> memoryview:
+        """A sealed payload of (B, T, C).
+
+        Raises:
+            PoisonedTensor: the tensor is not finite.
+        """
+        payload = encode(tensor, self.boundary_codec, direction=direction)
+        seal(payload)
+        return payload
+
+    def boundary_in(self, payload: Buffer, direction: Direction, part: int) -> Tensor:
+        """The tensor (B, T, C) in a payload from another stage.
+
+        Raises:
+            CodecError: it is none; `part` is blamed.
+        """
+        with blame(part):
+            check_seal(payload)
+            codec = self.boundary_codec
+            tensor = decode(payload, self.boundary_shape, codec=codec, direction=direction)
+        return tensor.to(self.device)
+
+    def shard_out(self, shard: Tensor) -> memoryview:
+        """A sealed payload of a part of a gradient sum; empty if the part is.
+
+        Raises:
+            PoisonedTensor: the sum is not finite.
+        """
+        if shard.numel() == 0:
+            return memoryview(b"")
+        payload = encode(shard, self.averaging_codec, direction="average")
+        seal(payload)
+        return payload
+
+    def shard_in(self, payload: Buffer, out: Tensor, part: int) -> None:
+        """Decode a part of a gradient sum into `out`, a vector on any device.
+
+        Raises:
+            CodecError: the payload is no such part; `out` may have changed.
+        """
+        if out.numel() == 0 and len(payload) == 0:
+            return
+        with blame(part):
+            check_seal(payload)
+            codec = self.averaging_codec
+            target = out if out.device.type == "cpu" else None
+            tensor = decode(payload, out.shape, codec=codec, direction="average", out=target)
+        if target is None:
+            out.copy_(tensor)
+
+    def tokens_in(self, data: Buffer) -> tuple[Tensor, Tensor]:
+        """Inputs and targets (B, T) int64 from uint16 little-endian (B, T+1).
+
+        Raises:
+            ShapeError: the size is wrong or a token is outside the vocabulary.
+        """
+        shape = (self.sequences, self.tokens + 1)
+        if len(data) != 2 * shape[0] * shape[1]:
+            raise ShapeError(f"{len(data)} bytes are not {shape[0]} x {shape[1]} tokens")
+        tokens = torch.from_numpy(np.frombuffer(data, dtype="<u2").astype(np.int64)).view(shape)
+        if int(tokens.max()) >= self.vocab:
+            raise ShapeError(f"token {int(tokens.max())} is outside the vocabulary of {self.vocab}")
+        tokens = tokens.to(self.device)
+        return tokens[:, :-1], tokens[:, 1:]

@@ -1,0 +1,93 @@
+"""The worker process: reads requests from its node, executes them, writes replies.
+
+Started as `python -m client.compute.worker --fd N --rings IN OUT`; imports torch, never libp2p
+or trio. It lives as long as its node: it ends when the socket closes, and on Linux the kernel
+kills it when the node dies, even in the middle of a long computation.
+"""
+
+import argparse
+import ctypes
+import faulthandler
+import os
+import signal
+import socket
+import sys
+
+import msgspec
+
+from client.compute.channel import Channel, NodeGone, Received
+from client.compute.errors import FrameError
+from client.compute.executor import Executor
+from client.compute.replies import Failed
+from client.compute.requests import AnyRequest
+from client.compute.ring import RingReader, RingWriter
+
+_PR_SET_PDEATHSIG = 1
+
+_requests = msgspec.msgpack.Decoder(AnyRequest)
+
+
+def serve(channel: Channel) -> None:
+    """Execute requests until the node is gone.
+
+    Raises:
+        FrameError: the node sent something that is no frame.
+    """
+    executor = Executor()
+    try:
+        while True:
+            _serve_one(executor, channel, channel.receive())
+    except NodeGone:
+        executor.close()
+
+
+def _serve_one(executor: Executor, channel: Channel, received: Received) -> None:
+    try:
+        request: AnyRequest = _requests.decode(received.message)
+    except msgspec.DecodeError as error:
+        channel.send(received.id, Failed(kind="shape", message=f"bad request: {error}"), ())
+    else:
+        executor.execute(
+            request,
+            received.payloads,
+            lambda reply, payloads: channel.send(received.id, reply, payloads),
+        )
+    channel.release(received)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies (Linux; elsewhere nothing).
+
+    Raises:
+        NodeGone: the parent has died already.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        raise NodeGone
+
+
+def main() -> int:
+    """Entry point; the exit status is 0 when the node closed the socket."""
+    parser = argparse.ArgumentParser(description="Compute worker of a volunteer; started by it.")
+    parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--rings", type=int, nargs=2, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    arguments = parser.parse_args()
+    faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the node, which decides
+    try:
+        die_with_parent(arguments.parent)
+        incoming, outgoing = arguments.rings
+        connection = socket.socket(fileno=arguments.fd)
+        serve(Channel(connection, RingReader(incoming), RingWriter(outgoing)))
+    except NodeGone:
+        return 0
+    except FrameError as error:
+        print(f"worker: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
