@@ -1,6 +1,6 @@
 """What a node says of itself: the typed answer of the control socket's ``status``.
 
-Plain data, no behaviour beyond building an empty one. Commands and the terminal interface read
+Plain data, no behaviour. Commands and the terminal interface read
 nothing else of a node, so every field here is part of a stable interface: fields may be added,
 ``SCHEMA_VERSION`` rises when one changes its meaning or goes away.
 """
@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Literal
 
 from msgspec import Struct, field
+
+from client.events import Entry
 
 SCHEMA_VERSION = 1
 
@@ -93,10 +95,26 @@ class EventView(Struct, frozen=True, kw_only=True):
     """Rises by one per event of this node."""
     time: float
     """Unix seconds."""
+    kind: str
+    """Name of the event's type in ``client.events``."""
     topic: str
     level: Level
     words: str
     data: dict[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, entry: Entry) -> EventView:
+        """Return the view of an entry of the node's event log."""
+        event = entry.event
+        return cls(
+            seq=entry.seq,
+            time=entry.time,
+            kind=type(event).__name__,
+            topic=entry.topic,
+            level=event.level,
+            words=event.words,
+            data=event.data(),
+        )
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):

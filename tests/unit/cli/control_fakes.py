@@ -12,6 +12,7 @@ from client.control.snapshot import (
     StageView,
     WorkerView,
 )
+from client.events import Entry, LogLine
 
 
 def example_snapshot(**changes: object) -> Snapshot:
@@ -57,11 +58,9 @@ class FakeProvider:
     def __init__(self, event_count: int = 3, event_size_bytes: int = 10) -> None:
         self.stops = 0
         self.failure: Exception | None = None
-        words = "x" * event_size_bytes
-        self._events = [
-            EventView(seq=seq, time=float(seq), topic="round", level="info", words=words)
-            for seq in range(1, event_count + 1)
-        ]
+        line = LogLine(words="x" * event_size_bytes, about="round")
+        entries = (Entry(seq, float(seq), line) for seq in range(1, event_count + 1))
+        self._events = [EventView.of(entry) for entry in entries]
 
     def snapshot(self) -> Snapshot:
         if self.failure is not None:

@@ -1,0 +1,51 @@
+"""Finds the running node that a command is about, among those of this user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from client.control.client import ControlClient, ControlError, NotRunning, running_nodes
+from client.control.methods import Greeting
+from client.errors import ExitCode, UserError
+
+
+def attach(folder: Path, swarm: str | None) -> ControlClient:
+    """Connect to the node of ``swarm``, or to the only one that runs.
+
+    Args:
+        folder: where the control sockets are.
+        swarm: beginning of a swarm's id, or its name; None: whichever runs.
+
+    Raises:
+        UserError: none runs (exit 3), several do (exit 2), or it does not answer (exit 1).
+    """
+    try:
+        return ControlClient(_choose(folder, swarm))
+    except NotRunning as error:
+        raise not_running(swarm) from error
+    except ControlError as error:
+        raise UserError(str(error), "see its log, or stop and start it again") from error
+
+
+def not_running(swarm: str | None) -> UserError:
+    """Return the error for a node that is not there."""
+    what = f"no volunteer of swarm {swarm} runs" if swarm else "no volunteer runs"
+    return UserError(
+        f"{what} on this machine", "start one: volunteer join --swarm X", ExitCode.NOT_RUNNING
+    )
+
+
+def _choose(folder: Path, swarm: str | None) -> Path:
+    nodes = [(path, node) for path, node in running_nodes(folder) if _matches(node, swarm)]
+    if not nodes:
+        raise not_running(swarm)
+    if len(nodes) > 1:
+        names = ", ".join(f"{node.swarm_name} ({node.swarm[:12]})" for _, node in nodes)
+        raise UserError(
+            f"{len(nodes)} volunteers run here: {names}", "choose one with --swarm", ExitCode.USAGE
+        )
+    return nodes[0][0]
+
+
+def _matches(node: Greeting, swarm: str | None) -> bool:
+    return swarm is None or swarm == node.swarm_name or node.swarm.startswith(swarm)

@@ -1,0 +1,128 @@
+"""The checks behind ``volunteer doctor``: each looks at one thing and says what to do about it.
+
+A check changes nothing that a first ``join`` would not create, and never raises.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+import psutil
+from msgspec import Struct
+
+from client.control.sockets import SocketFolderError, prepare_folder
+
+Status = Literal["ok", "warn", "fail"]
+EXACT_VERSIONS = {"libp2p": "0.8.1"}
+"""Packages whose faults client/net mends for exactly this version."""
+MIN_FREE_DISK_BYTES = 2 * 10**9
+MIN_FREE_MEMORY_BYTES = 10**9
+IMPORT_TIMEOUT_S = 120.0
+
+
+class Check(Struct, frozen=True):
+    """Outcome of one check."""
+
+    name: str
+    status: Status
+    words: str
+    next_step: str = ""
+
+
+def check_python() -> Check:
+    """Which Python this is; an older one than 3.11 could not have loaded this file."""
+    return Check("python", "ok", ".".join(map(str, sys.version_info[:3])))
+
+
+def check_package(name: str) -> Check:
+    """A package is there, in the one version that works where that matters."""
+    try:
+        found = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return Check(name, "fail", "not installed", f"pip install {name}")
+    wanted = EXACT_VERSIONS.get(name, found)
+    if found != wanted:
+        return Check(name, "fail", f"{found}, needs {wanted}", f"pip install {name}=={wanted}")
+    return Check(name, "ok", found)
+
+
+def check_import(name: str) -> Check:
+    """A heavy package really loads; in a process of its own, as it will be used."""
+    command = [sys.executable, "-c", f"import {name}"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=IMPORT_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return Check(f"import {name}", "fail", "takes too long", "is the disk very slow?")
+    if done.returncode != 0:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        return Check(f"import {name}", "fail", " ".join(last), f"reinstall {name}")
+    return Check(f"import {name}", "ok", "loads")
+
+
+def check_folder(name: str, folder: Path) -> Check:
+    """A folder of ours can be written and has room for checkpoints."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        words = f"{folder}: {error.strerror}"
+        return Check(name, "fail", words, "choose another with VOLUNTEER_HOME")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return Check(name, "fail", f"{folder} is not writable", f"chown or chmod {folder}")
+    words = f"{folder}, {free / 1e9:.1f} GB free"
+    if free < MIN_FREE_DISK_BYTES:
+        return Check(name, "warn", words, "make room: a checkpoint needs 12 bytes per parameter")
+    return Check(name, "ok", words)
+
+
+def check_runtime_folder(folder: Path) -> Check:
+    """The control socket can be made where only this user may connect."""
+    try:
+        prepare_folder(folder)
+    except SocketFolderError as error:
+        return Check(
+            "control socket", "fail", str(error), "set XDG_RUNTIME_DIR to a folder of yours"
+        )
+    return Check("control socket", "ok", str(folder))
+
+
+def check_identity(path: Path) -> Check:
+    """The private key, if there is one, is readable by its owner alone."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return Check("identity", "ok", "none yet; the first join makes one")
+    except OSError as error:
+        return Check("identity", "fail", f"{path}: {error.strerror}", "mend the permissions")
+    if stat.S_IMODE(mode) & 0o077:
+        return Check("identity", "fail", f"others can read {path}", f"chmod 600 {path}")
+    return Check("identity", "ok", str(path))
+
+
+def check_memory() -> Check:
+    """There is memory for a worker."""
+    free = psutil.virtual_memory().available
+    words = f"{free / 1e9:.1f} GB free"
+    if free < MIN_FREE_MEMORY_BYTES:
+        return Check("memory", "warn", words, "close something, or join a swarm of small stages")
+    return Check("memory", "ok", words)
+
+
+def check_port(host: str, port: int) -> Check:
+    """The port for other volunteers is free; 0 means that any will do."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        words = f"{host}:{port}: {error.strerror}"
+        return Check("port", "warn", words, "a volunteer may be running; else choose --listen")
+    return Check("port", "ok", f"{host}:{port} is free" if port else "any")

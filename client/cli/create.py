@@ -1,0 +1,137 @@
+"""``volunteer create``: found a swarm.
+
+Writes one file, the signed ``.swarm`` file, and prints the invite on stdout. The founder is a
+volunteer like any other afterwards; the invite names its address so that others find somebody.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from msgspec import Struct
+
+from client.cli.home import find_home, founder_addresses
+from client.cli.options import RUN, ModelChoices, OptimizerChoices, RunChoices
+from client.cli.output import print_json, say
+from client.errors import ExitCode, UserError
+from client.store.atomic import write_atomic
+from protocol.address import Address
+from protocol.admission import SECRET_BYTES
+from protocol.invite import SwarmFile
+from protocol.manifest import Manifest
+from protocol.wire.envelope import Signer
+
+
+class Created(Struct, frozen=True):
+    """Answer of ``volunteer create --json``."""
+
+    swarm: str
+    name: str
+    invite: str
+    file: str
+    layers_per_stage: list[int]
+    parameters: int
+    warnings: list[str]
+    schema_version: int = 1
+
+
+def create(
+    *,
+    run: RunChoices = RunChoices(),  # noqa: B008  (frozen)
+    model: ModelChoices = ModelChoices(),  # noqa: B008
+    optimizer: OptimizerChoices = OptimizerChoices(),  # noqa: B008
+    out: Annotated[Path | None, Parameter(name=("--out", "-o"), group=RUN)] = None,
+    announce: Annotated[tuple[str, ...], Parameter(group=RUN)] = (),
+    force: Annotated[bool, Parameter(group=RUN)] = False,
+    json: bool = False,
+) -> None:
+    """Found a swarm: write its signed .swarm file and print an invite.
+
+    Parameters
+    ----------
+    out
+        File to write (default: the swarm's name and .swarm).
+    announce
+        Address where others reach you, such as /ip4/203.0.113.7/tcp/4001; may be repeated
+        (default: this machine's address and the configured port).
+    force
+        Replace the file if it is there.
+    json
+        Print JSON instead of the invite alone.
+    """
+    from client.cli.founding import found_swarm
+
+    home = find_home({"announce": announce or None})
+    signer = home.signer()
+    addresses = founder_addresses(home.settings, signer.peer)
+    founding = found_swarm(signer.peer, run, model, optimizer)
+    manifest = founding.manifest
+    path = out or Path(f"{manifest.name}.swarm")
+    swarm = sign(manifest, signer, addresses)
+    write_swarm_file(path, swarm, overwrite=force)
+    for warning in founding.warnings:
+        say(f"note: {warning}")
+    _report(swarm, path, founding.warnings, json)
+
+
+def sign(manifest: Manifest, signer: Signer, addresses: tuple[Address, ...]) -> SwarmFile:
+    """Return the signed swarm file, with a fresh secret when the swarm is private."""
+    encoded, signature = signer.sign_manifest(manifest)
+    secret = secrets.token_bytes(SECRET_BYTES) if manifest.policy.private else None
+    return SwarmFile(manifest, encoded, signature, addresses, secret)
+
+
+def write_swarm_file(path: Path, swarm: SwarmFile, *, overwrite: bool) -> None:
+    """Write the ``.swarm`` file, readable by its owner alone when it carries a secret.
+
+    Raises:
+        UserError: it is there already, or the folder cannot be written.
+    """
+    if path.exists() and not overwrite:
+        raise UserError(
+            f"{path} is there already", "choose another --out, or --force", ExitCode.USAGE
+        )
+    try:
+        write_atomic(path, str(swarm).encode(), 0o600 if swarm.secret else 0o644)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
+
+
+def _report(swarm: SwarmFile, path: Path, warnings: tuple[str, ...], as_json: bool) -> None:
+    manifest = swarm.manifest
+    invite = str(swarm.invite)
+    if as_json:
+        created = Created(
+            swarm=swarm.swarm,
+            name=manifest.name,
+            invite=invite,
+            file=str(path),
+            layers_per_stage=list(manifest.layers_per_stage),
+            parameters=parameter_count(manifest),
+            warnings=list(warnings),
+        )
+        print_json(created)
+        return
+    say(describe(manifest))
+    say(f"wrote {path}; be the first: volunteer join --swarm {path}")
+    print(invite)
+
+
+def describe(manifest: Manifest) -> str:
+    """Return what a volunteer should know of a swarm before joining, in a few lines."""
+    model = manifest.model
+    batch = manifest.microbatches_per_step * manifest.tokens_per_microbatch
+    return (
+        f"swarm {manifest.name}: {model.architecture}, {model.layers} layers, width {model.width}, "
+        f"context {model.context}, {parameter_count(manifest):,} parameters\n"
+        f"{manifest.stage_count} stages of {manifest.layers_per_stage} layers; "
+        f"{manifest.steps} steps of {batch:,} tokens; {manifest.boundary_codec} on the wire"
+    )
+
+
+def parameter_count(manifest: Manifest) -> int:
+    """Return the parameters of the whole model."""
+    return sum(stage.parameters for stage in manifest.stages)

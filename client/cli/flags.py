@@ -1,0 +1,70 @@
+"""The settings of a node as flags: one for each field of ``client.config.Settings``.
+
+None means that the flag was not given, so that the environment or a file may speak.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Group, Parameter
+
+SETTINGS = Group(
+    "Settings (also in the configuration file and as VOLUNTEER_* variables)", sort_key=9
+)
+
+
+@Parameter(name="*", group=SETTINGS)
+@dataclass(frozen=True, kw_only=True)
+class SettingFlags:
+    """Flags that override settings; names and units are those of the settings."""
+
+    listen_host: str | None = None
+    """IPv4 address to listen on."""
+    listen_port: int | None = None
+    """Port to listen on; 0: any free port."""
+    announce: tuple[str, ...] | None = None
+    """Address to tell others instead of those found; may be repeated."""
+    dial_timeout_s: float | None = None
+    """Longest wait for a first member of the swarm, in seconds."""
+    max_links: int | None = None
+    """Connections to other volunteers at most."""
+    upload_limit_bytes_per_s: str | None = None
+    """Upload at most so much, such as 2MB."""
+    download_limit_bytes_per_s: str | None = None
+    """Download at most so much, such as 2MB."""
+    data_dir: str | None = None
+    """Folder for identity, swarms and checkpoints."""
+    device: str | None = None
+    """Where to compute: auto, cpu, cuda or cuda:N."""
+    threads: int | None = None
+    """CPU threads to compute with; 0: all cores."""
+    seats: int | None = None
+    """Stages to hold at most; 0: as memory allows."""
+    memory_limit_bytes: str | None = None
+    """Memory to compute with, such as 4GiB; 0: most of what is free."""
+    boundary_memory_bytes: str | None = None
+    """Memory for tensors on their way, such as 512MiB; more go to disk."""
+    boundary_disk_bytes: str | None = None
+    """Disk for tensors on their way."""
+    checkpoint_keep: int | None = None
+    """Checkpoints to keep per stage."""
+    metrics_port: int | None = None
+    """Port of Prometheus metrics on loopback; 0: none."""
+    log_level: Literal["debug", "info", "warning", "error"] | None = None
+    """Least important messages to show."""
+    log_format: Literal["text", "json"] | None = None
+    """How messages are written on stderr."""
+
+
+Config = Annotated[
+    Path | None,
+    Parameter(name="--config", group=SETTINGS, help="Configuration file, besides the user's own."),
+]
+
+
+def given(flags: SettingFlags) -> dict[str, object]:
+    """Return the flags by setting; those not given are None."""
+    return dict(vars(flags))

@@ -1,0 +1,255 @@
+"""From a founder's choices to a manifest: fills in the preset, cuts the model, prices its stages.
+
+Runs the model for a moment to measure what its parts cost, so it imports torch; only ``create``
+and ``demo`` call it. Writes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.presets import PRESETS, Preset
+from client.compute.memory import required_bytes
+from client.compute.requests import ModelFields
+from client.errors import ExitCode, UserError
+from model_zoo.cutting import cut, flops_per_token, measure_costs
+from model_zoo.data import BUILT_IN, Corpus, DataError
+from model_zoo.spec import ModelSpec
+from model_zoo.stages import StageSlice, slices, stage_parameter_count
+from protocol.ids import PeerId
+from protocol.manifest import (
+    Codec,
+    Data,
+    Manifest,
+    Model,
+    Optimizer,
+    Policy,
+    StageCost,
+    inconsistency,
+)
+
+WIRE_BYTES_PER_ELEMENT: dict[Codec, float] = {"s8": 1 + 2 / 128, "bf16": 2.0, "fp32": 4.0}
+_TOKEN_BYTES = 2
+_GRAPHS_KEPT = 2
+"""Enough for a pipeline to flow; a volunteer with more memory keeps more."""
+
+
+@dataclass(frozen=True)
+class Founding:
+    """A manifest to be signed, and what the founder should know about it."""
+
+    manifest: Manifest
+    warnings: tuple[str, ...]
+
+
+def found_swarm(
+    founder: PeerId,
+    run: RunChoices,
+    model: ModelChoices,
+    optimizer: OptimizerChoices,
+) -> Founding:
+    """Build the manifest of a new swarm.
+
+    Raises:
+        UserError: the choices contradict each other (usage), or the data cannot be used
+            (configuration).
+    """
+    preset = PRESETS[run.preset]
+    shape = choose_model(preset, model)
+    spec = spec_of(shape)
+    corpus = open_corpus(run.data, shape.context)
+    sequences = run.sequences or preset.sequences_per_microbatch
+    manifest = Manifest(
+        protocol=1,
+        name=run.name or f"{run.preset}-{corpus_name(run.data)}",
+        founder=founder,
+        created=int(time.time()),
+        seed=run.seed,
+        model=shape,
+        stages=price_stages(spec, run, sequences),
+        sequences_per_microbatch=sequences,
+        microbatches_per_step=run.microbatches or preset.microbatches_per_step,
+        steps=run.steps or preset.steps,
+        optimizer=choose_optimizer(preset, optimizer, run.steps or preset.steps),
+        data=describe_data(run.data, corpus),
+        boundary_codec=run.boundary_codec,
+        averaging_codec=run.averaging_codec,
+        policy=Policy(run.redundancy, run.checkpoint_every, run.private),
+    )
+    return Founding(checked(manifest), tuple(_warnings(manifest)))
+
+
+def checked(manifest: Manifest) -> Manifest:
+    """Return the manifest as every peer will read it.
+
+    Raises:
+        UserError: a number is out of the range the protocol allows.
+    """
+    try:
+        again = msgspec.convert(msgspec.to_builtins(manifest), Manifest)
+    except msgspec.ValidationError as error:
+        raise usage(f"a setting is out of range: {error}") from error
+    problem = inconsistency(again)
+    if problem:
+        raise usage(problem)
+    return again
+
+
+def choose_model(preset: Preset, choices: ModelChoices) -> Model:
+    """Return the preset's shape with the founder's changes; dependent numbers follow."""
+    base = preset.model
+    architecture = choices.architecture or base.architecture
+    width = choices.width or base.width
+    heads = choices.heads or base.heads
+    same_shape = (architecture, width, heads) == (base.architecture, base.width, base.heads)
+    ffn_width = base.ffn_width if same_shape else _usual_ffn_width(architecture, width)
+    kv_heads = base.kv_heads if same_shape else heads
+    return Model(
+        architecture=architecture,
+        layers=choices.layers or base.layers,
+        width=width,
+        heads=heads,
+        kv_heads=choices.kv_heads or kv_heads,
+        ffn_width=choices.ffn_width or ffn_width,
+        context=choices.context or base.context,
+        vocab=base.vocab,
+        rope_theta=base.rope_theta,
+    )
+
+
+def _usual_ffn_width(architecture: str, width: int) -> int:
+    """4 x width; for SwiGLU's three matrices 8/3 x width, rounded up to a multiple of 32."""
+    return 4 * width if architecture == "gpt" else -(-8 * width // 96) * 32
+
+
+def choose_optimizer(preset: Preset, choices: OptimizerChoices, steps: int) -> Optimizer:
+    """Return the preset's optimizer with the founder's changes.
+
+    Warm-up and decay keep their share of the run when its length changes.
+    """
+    base = preset.optimizer
+    scale = steps / preset.steps
+    lr = base.lr if choices.lr is None else choices.lr
+    follows = Optimizer(
+        lr=lr,
+        min_lr=min(base.min_lr, lr),
+        warmup_steps=round(base.warmup_steps * scale),
+        decay_steps=max(1, round(base.decay_steps * scale)),
+        beta1=base.beta1,
+        beta2=base.beta2,
+        weight_decay=base.weight_decay,
+        clip=base.clip,
+    )
+    given = {name: value for name, value in vars(choices).items() if value is not None}
+    chosen = msgspec.structs.replace(follows, **given)
+    if chosen.warmup_steps > chosen.decay_steps:
+        raise usage("--warmup-steps is above --decay-steps")
+    return chosen
+
+
+def spec_of(model: Model) -> ModelSpec:
+    """Return the zoo's description of a manifest's model.
+
+    Raises:
+        UserError: numbers that no such model has.
+    """
+    try:
+        return ModelSpec(**msgspec.structs.asdict(model))
+    except ValueError as error:
+        raise usage(str(error)) from error
+
+
+def open_corpus(source: str, context: int) -> Corpus:
+    """Open the training text and make sure that both its parts hold a sample.
+
+    Raises:
+        UserError: it is missing, unreadable or too short.
+    """
+    try:
+        corpus = Corpus.open(source)
+        corpus.check(context)
+    except DataError as error:
+        raise UserError(
+            str(error), "choose another --data, or a shorter --context", ExitCode.CONFIG
+        ) from error
+    return corpus
+
+
+def corpus_name(source: str) -> str:
+    """Return a short name for a data source."""
+    return source.rstrip("/").rsplit("/", 1)[-1][:40]
+
+
+def describe_data(source: str, corpus: Corpus) -> Data:
+    """Return what the manifest says of the corpus."""
+    return Data(_kind(source), corpus_name(source), corpus.size, corpus.digest)
+
+
+def _kind(source: str) -> Literal["stdlib", "text", "jsonl"]:
+    if source == BUILT_IN:
+        return "stdlib"
+    return "jsonl" if source.endswith(".jsonl") else "text"
+
+
+def price_stages(spec: ModelSpec, run: RunChoices, sequences: int) -> tuple[StageCost, ...]:
+    """Cut the model so that its dearest stage is as cheap as can be, and price every stage."""
+    if run.stages > spec.layers:
+        raise usage(f"{spec.layers} layers cannot make {run.stages} stages; take at most that many")
+    costs = measure_costs(spec, sequences, repeats=3) if run.measure else None
+    parts = slices(cut(spec, costs, run.stages))
+    return tuple(_price(spec, part, run, sequences) for part in parts)
+
+
+def _price(spec: ModelSpec, part: StageSlice, run: RunChoices, sequences: int) -> StageCost:
+    layers = part.last_layer - part.first_layer
+    parameters = stage_parameter_count(spec, part)
+    tokens = sequences * spec.context
+    first, last = part.index == 0, part.index == part.count - 1
+    boundary = tokens * spec.width * WIRE_BYTES_PER_ELEMENT[run.boundary_codec]
+    forward = boundary + (tokens + sequences) * _TOKEN_BYTES  # targets travel along
+    memory = required_bytes(
+        _model_fields(spec),
+        parameters=parameters,
+        layers=layers,
+        is_last=last,
+        sequences=sequences,
+        tokens=spec.context,
+        graphs_kept=_GRAPHS_KEPT,
+        averaging_codec=run.averaging_codec,
+    )
+    return StageCost(
+        layers=layers,
+        flops=float(flops_per_token(spec, part) * tokens),
+        parameters=parameters,
+        uplink_bytes=(not last) * forward + (not first) * boundary,
+        downlink_bytes=(not first) * forward + (not last) * boundary,
+        memory_bytes=float(memory.total_bytes),
+    )
+
+
+def _model_fields(spec: ModelSpec) -> ModelFields:
+    return ModelFields(**{name: getattr(spec, name) for name in ModelFields.__struct_fields__})
+
+
+def usage(problem: str) -> UserError:
+    """Return the error for a wrong choice on the command line."""
+    return UserError(problem, "see volunteer create --help", ExitCode.USAGE)
+
+
+def _warnings(manifest: Manifest) -> Sequence[str]:
+    found = []
+    in_flight = manifest.stage_count + 1
+    if manifest.stage_count > 1 and manifest.microbatches_per_step < 4 * in_flight:
+        found.append(
+            f"{manifest.microbatches_per_step} microbatches per step leave a pipeline of "
+            f"{manifest.stage_count} stages idle much of the time; {10 * in_flight} would fill it"
+        )
+    if manifest.policy.redundancy == 1:
+        found.append("redundancy 1: whenever a volunteer leaves, its stage stops")
+    return found

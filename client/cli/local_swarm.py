@@ -1,0 +1,191 @@
+"""Volunteers as separate processes on this machine: start, watch, kill, and always reap them.
+
+Holds child processes and their log files. Every volunteer has a home folder of its own, hence its
+own identity, and a process group of its own, so that killing it kills its compute worker too, as
+when a machine loses power, and Ctrl-C in the terminal reaches only the program that started them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from client.control.client import ControlClient, ControlError, running_nodes
+from client.control.snapshot import EventView, Snapshot
+from client.store.paths import runtime_folder
+
+STOP_TIMEOUT_S = 20.0
+"""An orderly stop hands off and writes a checkpoint; after this it is killed."""
+
+
+@dataclass
+class Member:
+    """One volunteer process."""
+
+    name: str
+    home: Path
+    log: Path
+    process: subprocess.Popen[bytes]
+    killed_at: float | None = None
+    """Unix seconds of its SIGKILL."""
+    _control: ControlClient | None = field(default=None, repr=False)
+    _last_event: int = 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process.poll() is None
+
+    def snapshot(self) -> Snapshot | None:
+        """Return what it says of itself; None while it does not answer."""
+        try:
+            control = self._attached()
+            return control.status() if control else None
+        except ControlError:
+            self._detach()
+            return None
+
+    def new_events(self) -> list[EventView]:
+        """Return the events since the last call."""
+        try:
+            control = self._attached()
+            batch = control.events(self._last_event) if control else None
+        except ControlError:
+            self._detach()
+            return []
+        if batch is None:
+            return []
+        self._last_event = batch.last
+        return batch.events
+
+    def kill(self) -> float:
+        """Send SIGKILL to the volunteer and its worker; return the moment in Unix seconds."""
+        self.killed_at = time.time()
+        self._signal(signal.SIGKILL)
+        self.process.wait()
+        self._detach()
+        return self.killed_at
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM to the node, which ends its worker itself."""
+        if self.alive:
+            self.process.terminate()
+
+    def reap(self, deadline: float) -> None:
+        """Wait until ``deadline`` (monotonic seconds), then kill; leaves no process behind."""
+        self._detach()
+        try:
+            self.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            self._signal(signal.SIGKILL)  # also what is left of the group: an orphaned worker
+            self.process.wait()
+
+    def log_tail(self, lines: int = 5) -> str:
+        """Return the last lines it wrote to stderr."""
+        try:
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ""
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+    def _attached(self) -> ControlClient | None:
+        if self._control is None and self.alive:
+            nodes = running_nodes(runtime_folder(self.home))
+            self._control = ControlClient(nodes[0][0], timeout_s=2.0) if nodes else None
+        return self._control
+
+    def _detach(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+
+
+class LocalSwarm:
+    """Volunteers on this machine; a context manager that reaps them all when it ends."""
+
+    def __init__(self, swarm_file: Path, homes: Path, logs: Path) -> None:
+        self._swarm_file = swarm_file
+        self._homes = homes
+        self._logs = logs
+        self.members: list[Member] = []
+
+    def __enter__(self) -> LocalSwarm:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def alive(self) -> Iterator[Member]:
+        """The members that run."""
+        return (member for member in self.members if member.alive)
+
+    def start(self, name: str, arguments: Sequence[str] = ()) -> Member:
+        """Start ``volunteer join --headless`` with a home of its own."""
+        home = self._homes / name
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._logs.mkdir(parents=True, exist_ok=True)
+        log = self._logs / f"{name}.log"
+        command = [*volunteer_command(), "join", "--swarm", str(self._swarm_file), "--headless"]
+        with log.open("wb") as stderr:
+            process = subprocess.Popen(
+                [*command, *arguments],
+                env={**os.environ, "VOLUNTEER_HOME": str(home)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        member = Member(name, home, log, process)
+        self.members.append(member)
+        return member
+
+    def stop(self) -> None:
+        """Stop all members in order, all at once; kill those that do not."""
+        for member in self.members:
+            member.ask_to_stop()
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        try:
+            for member in self.members:
+                member.reap(deadline)
+        except BaseException:  # a second Ctrl-C: do not wait any longer, but leave nothing behind
+            for member in self.members:
+                member.reap(0.0)
+            raise
+
+
+def volunteer_command() -> list[str]:
+    """Return the command that runs this program with this interpreter."""
+    return [sys.executable, "-m", "client.cli.main"]
+
+
+@contextlib.contextmanager
+def terminate_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does, so that children are reaped in both cases."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

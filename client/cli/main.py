@@ -1,0 +1,125 @@
+"""The ``volunteer`` command: finds the command asked for, runs it, turns its end into an exit code.
+
+Commands are named here as text and imported when called, so ``volunteer --help`` loads neither
+torch nor libp2p nor Textual. A command returns an exit code or raises ``UserError``; everything
+else that escapes is a fault of this program and becomes one line and a file with the traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, Parameter
+
+from client.cli.crash import save_traceback
+from client.errors import ExitCode, UserError
+
+HELP = (
+    "Train one language model together with strangers. Every volunteer runs this program; there "
+    "is no server. Found a swarm with create, take part in one with join, watch it with status, "
+    "and use what it learned with sample and export."
+)
+
+EPILOGUE = (
+    "Every command knows --help, and --debug, which shows tracebacks. Settings come from flags, "
+    "then from VOLUNTEER_* variables, then from the configuration file.\n\n"
+    "Exit codes: 0 ok, 1 failed, 2 usage, 3 not running, 69 swarm unreachable, 75 try again "
+    "later, 77 refused, 78 configuration, 130 interrupted."
+)
+
+COMMANDS = {
+    "create": "Found a swarm: write its signed .swarm file and print an invite.",
+    "join": "Take part in a swarm's training until it is done or you stop.",
+    "status": "Show what the volunteer on this machine is doing.",
+    "demo": "Train with four volunteers on this machine, kill one, show that nothing is lost.",
+    "sample": "Write text with the model a swarm has trained so far.",
+    "export": "Save the model in the layout that Hugging Face transformers loads.",
+    "bench": "Measure this machine: compute, memory, codec, loopback. Prints JSON.",
+    "doctor": "Check that this machine can take part, and say what to mend.",
+    "config": "Show, locate or check the configuration.",
+    "identity": "Show or create this volunteer's identity.",
+    "version": "Print the versions that matter in a report.",
+}
+
+
+def build_app() -> App:
+    """Return the command line with every command registered by name only."""
+    app = App(
+        name="volunteer",
+        help=HELP,
+        help_epilogue=EPILOGUE,
+        help_format="plaintext",
+        version=_version,
+        default_parameter=Parameter(negative=()),
+        suppress_keyboard_interrupt=False,
+        result_action="return_value",
+    )
+    for position, (name, summary) in enumerate(COMMANDS.items()):
+        module = f"client.cli.{name}"
+        target = "app" if name in ("config", "identity") else name
+        app.command(f"{module}:{target}", name=name, help=summary, sort_key=position)
+    return app
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return the process's exit code."""
+    tokens = [token for token in arguments if token != "--debug"]
+    debug = len(tokens) != len(arguments)
+    try:
+        result = build_app()(tokens)
+        sys.stdout.flush()
+    except UserError as error:
+        return _explain(error)
+    except KeyboardInterrupt:
+        print("volunteer: interrupted", file=sys.stderr)
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        return _silence_stdout()
+    except Exception as error:
+        if debug:
+            raise
+        return _explain_crash(error)
+    return int(result or ExitCode.OK)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def _version() -> str:
+    from client.cli.version import software_version
+
+    return software_version()
+
+
+def _explain(error: UserError) -> int:
+    print(f"volunteer: {error}", file=sys.stderr)
+    if error.next_step:
+        print(f"  {error.next_step}", file=sys.stderr)
+    return int(error.exit_code)
+
+
+def _explain_crash(error: Exception) -> int:
+    place = save_traceback(error)
+    print(f"volunteer: internal error: {_one_line(error)}", file=sys.stderr)
+    print(f"  {place}; please report it", file=sys.stderr)
+    return ExitCode.RUNTIME
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, ExceptionGroup):
+        return _one_line(error.exceptions[0])
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words[:200]}"
+
+
+def _silence_stdout() -> int:
+    """Whoever read our output has left; that is their right and no error."""
+    sys.stdout = None
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Groups of flags of ``volunteer create`` as frozen dataclasses; None means: as in the preset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from cyclopts import Group, Parameter, validators
+
+from client.cli.presets import PresetName
+from protocol.manifest import Codec
+
+RUN = Group("The run", sort_key=1)
+MODEL = Group("The model (default: the preset's)", sort_key=2)
+OPTIMIZER = Group("The optimizer (default: the preset's)", sort_key=3)
+POSITIVE = validators.Number(gte=1)
+Count = Annotated[int, Parameter(validator=POSITIVE)]
+OptionalCount = Annotated[int | None, Parameter(validator=POSITIVE)]
+
+
+@Parameter(name="*", group=RUN)
+@dataclass(frozen=True, kw_only=True)
+class RunChoices:
+    """What is trained, on what, cut into how many stages."""
+
+    preset: PresetName = "tiny"
+    """Ready-made shape and settings to start from."""
+    name: str | None = None
+    """Name of the swarm, for people."""
+    data: str = "stdlib"
+    """Training text: stdlib (Python's own source), a text file, or a .jsonl with "text" fields."""
+    stages: Count = 2
+    """Stages to cut the model into; each needs a volunteer."""
+    steps: OptionalCount = None
+    """Optimizer updates until the run is done."""
+    sequences: Annotated[int | None, Parameter(name="--microbatch", validator=POSITIVE)] = None
+    """Sequences per microbatch."""
+    microbatches: OptionalCount = None
+    """Microbatches per step."""
+    boundary_codec: Codec = "s8"
+    """Wire format of tensors between stages."""
+    averaging_codec: Codec = "s8"
+    """Wire format of gradients within a stage."""
+    redundancy: Count = 2
+    """Volunteers that every stage should have."""
+    checkpoint_every: Count = 50
+    """Steps between checkpoints."""
+    seed: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 1337
+    """Seed of the weights and of the order of the data."""
+    private: bool = False
+    """Admit only volunteers that have the invite."""
+    measure: Annotated[bool, Parameter(negative="--no-measure")] = True
+    """Run the model for a moment to balance the stages; otherwise reckon with FLOPs."""
+
+
+@Parameter(name="*", group=MODEL)
+@dataclass(frozen=True, kw_only=True)
+class ModelChoices:
+    """Shape of the model where it differs from the preset's."""
+
+    architecture: Literal["gpt", "llama"] | None = None
+    layers: OptionalCount = None
+    width: OptionalCount = None
+    heads: OptionalCount = None
+    kv_heads: OptionalCount = None
+    ffn_width: OptionalCount = None
+    context: OptionalCount = None
+    """Longest sequence in tokens (bytes)."""
+
+
+@Parameter(name="*", group=OPTIMIZER)
+@dataclass(frozen=True, kw_only=True)
+class OptimizerChoices:
+    """AdamW with warm-up and cosine decay where it differs from the preset's."""
+
+    lr: float | None = None
+    min_lr: float | None = None
+    warmup_steps: int | None = None
+    decay_steps: int | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    weight_decay: float | None = None
+    clip: float | None = None

@@ -1,0 +1,45 @@
+"""What commands print: data on stdout, everything said to the user on stderr."""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+
+
+def print_json(data: object) -> None:
+    """Print one JSON document on stdout; pass something with a ``schema_version``."""
+    print(msgspec.json.format(msgspec.json.encode(data), indent=2).decode())
+
+
+def say(text: str) -> None:
+    """Tell the user something that is not the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def human_bytes(size_bytes: float) -> str:
+    """Return a size in the largest unit that leaves at least 1, such as ``1.5 MB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size_bytes < 1000:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1000
+    return f"{size_bytes:.1f} TB"
+
+
+def human_rate(per_second: float) -> str:
+    """Return a count per second with three digits, such as ``12.3k/s``."""
+    for unit in ("", "k", "M", "G"):
+        if per_second < 1000:
+            return f"{per_second:.3g}{unit}/s"
+        per_second /= 1000
+    return f"{per_second:.3g}T/s"
+
+
+def human_duration(seconds: float) -> str:
+    """Return ``45 s``, ``3 min 5 s`` or ``2 h 10 min``."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,56 @@
+"""A snapshot in words: the full report of ``status`` and the one line that ``join`` shows.
+
+Pure text, no terminal control; works in pipes and for screen readers.
+"""
+
+from __future__ import annotations
+
+from client.cli.output import human_bytes, human_duration, human_rate
+from client.control.snapshot import Replica, Snapshot, StageView
+from protocol.ids import short
+
+
+def status_report(now: Snapshot) -> str:
+    """Return several lines: state, progress, the stage map, resources."""
+    lines = [
+        f"swarm     {now.swarm_name} ({now.swarm[:12]})",
+        f"volunteer {now.peer}",
+        f"state     {now.state}: {now.reason}",
+        f"progress  step {now.step} of {now.steps}, {_loss(now)}",
+        f"speed     {human_rate(now.tokens_per_s)} tokens in the swarm, "
+        f"{human_rate(now.own_tokens_per_s)} here",
+        *(_stage_line(stage, now.peer) for stage in now.stages),
+        f"network   {len(now.peers)} peers, {human_bytes(now.network.sent_bytes)} sent, "
+        f"{human_bytes(now.network.received_bytes)} received",
+        f"worker    {now.worker.state}, {human_bytes(now.worker.rss_bytes)}; "
+        f"node {human_bytes(now.rss_bytes)}, up {human_duration(now.uptime_s)}",
+        f"mended    {now.counters.rerouted_microbatches} rerouted, "
+        f"{now.counters.lost_microbatches} replayed, {now.counters.doubled_microbatches} counted "
+        f"twice, {now.counters.refused_frames} frames refused",
+    ]
+    return "\n".join(lines)
+
+
+def progress_line(now: Snapshot) -> str:
+    """Return one line for a terminal: what the node is doing and how far the swarm is."""
+    seats = ", ".join(f"{seat.stage} ({seat.state})" for seat in now.seats) or "none"
+    if now.state != "training":
+        return f"{now.state}: {now.reason} | step {now.step}/{now.steps} | stage {seats}"
+    return (
+        f"step {now.step}/{now.steps} | {_loss(now)} | {human_rate(now.tokens_per_s)} tokens"
+        f" | stage {seats} | {len(now.peers)} peers"
+    )
+
+
+def _loss(now: Snapshot) -> str:
+    return "no loss yet" if now.loss is None else f"loss {now.loss:.4f}"
+
+
+def _stage_line(stage: StageView, own: str) -> str:
+    holders = ", ".join(_holder(replica, own) for replica in stage.replicas) or "nobody"
+    return f"stage {stage.stage:<3} {stage.layers} layers, version {stage.version}: {holders}"
+
+
+def _holder(replica: Replica, own: str) -> str:
+    name = "this volunteer" if replica.peer == own else short(replica.peer)
+    return f"{name} ({replica.state}, {replica.rate:.2g} microbatches/s)"
