@@ -50,6 +50,7 @@ def test_no_cut_has_a_cheaper_dearest_stage(whole_costs: list[int], data: st.Dat
         ([3, 1, 1, 1, 1, 0], 2, (1, 3)),
         ([0, 1, 1, 1, 1, 1, 0], 5, (1, 1, 1, 1, 1)),
         ([0, 9, 1, 1, 1, 1, 0], 3, (1, 2, 2)),
+        ([0, 6, 8, 1, 4, 3, 9, 0], 3, (1, 3, 2)),  # least squares would be (2, 3, 1)
     ],
 )
 def test_known_cuts(costs: list[float], stages: int, expected: tuple[int, ...]) -> None:

@@ -91,9 +91,16 @@ def test_a_lossy_wire_is_felt(corpus: Corpus, direction: str) -> None:
     assert moved == (direction == "forward")
 
 
-def test_stages_with_the_flat_optimizer_agree(spec: ModelSpec, corpus: Corpus) -> None:
-    """Two implementations of one training: the swarm's arithmetic and the oracle."""
+@pytest.mark.parametrize("change", [{}, {"clip": 0.0, "eps": 1e-3}], ids=["clip", "large-eps"])
+def test_stages_with_the_flat_optimizer_agree(
+    spec: ModelSpec, corpus: Corpus, change: dict[str, float]
+) -> None:
+    """Two implementations of one training: the swarm's arithmetic and the oracle.
+
+    A large epsilon shows a wrong divisor, to which Adam is otherwise blind.
+    """
     plan = plan_for(spec, (1, 3), steps=10)
+    plan = replace(plan, optimizer=replace(OPTIMIZER, **change))  # type: ignore[arg-type]
     expected = train_reference(plan, corpus).losses
     stages = [build_stage(spec, part, plan.seed) for part in slices(plan.layers_per_stage)]
     flats = [FlatParameters(stage) for stage in stages]
