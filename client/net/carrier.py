@@ -103,7 +103,8 @@ class Carrier:
         self._hooks = hooks
         self._lanes_to_open = set(LANES)
         self._lanes_reading: set[str] = set()
-        self._lanes_writing: dict[str, trio.CancelScope] = {}
+        self._lanes_writing = set(LANES)
+        self._lanes_waiting: dict[str, trio.CancelScope] = {}
         self._lanes_seen: set[str] = set()
         self._retired = trio.Event()
         self._changed = trio.lowlevel.ParkingLot()
@@ -123,12 +124,13 @@ class Carrier:
             with trio.move_on_after(RETIRE_S):
                 while self._lanes_writing or self._lanes_reading or len(self._lanes_seen) < 2:
                     await self._changed.park()
-            self.connection.close("replaced by another connection")
+            self.connection.close("finished")
 
-    def retire(self) -> None:
+    def retire(self, reason: str) -> None:
         """Take no more frames from the queues; go on reading what the peer still sends."""
+        self.connection.reason = self.connection.reason or reason
         self._retired.set()
-        for waiting in self._lanes_writing.values():
+        for waiting in self._lanes_waiting.values():
             waiting.cancel()
         self._changed.unpark_all()
 
@@ -171,7 +173,7 @@ class Carrier:
             self._lanes_reading.discard(name)
         stream.send_eof()
         if not self._lanes_reading and len(self._lanes_seen) == len(LANES):
-            self.retire()  # the peer has finished with this connection
+            self.retire("closed by the peer")
         self._changed.unpark_all()
 
     async def _read_frames(self, name: str, stream: YamuxStream) -> None:
@@ -195,13 +197,12 @@ class Carrier:
         self.frames_in += 1
 
     async def _write_lane(self, name: str) -> None:
-        if self._retired.is_set():
-            return
+        # Also when retired already: the peer waits for the end of both lanes.
         with trio.fail_after(OPEN_S):
             stream = await self.connection.session.open_stream()
             await request_protocol(_negotiable(stream), LANES[name])
         self._lanes_to_open.discard(name)
-        if not self._lanes_to_open:
+        if not self._lanes_to_open and not self._retired.is_set():
             self._hooks.up()
             self._ping()
         while batch := await self._next_batch(name):
@@ -209,18 +210,17 @@ class Carrier:
             await stream.send_all(buffers, stall_s=STALL_S)
             self.frames_out += len(batch)
         stream.send_eof()
+        self._lanes_writing.discard(name)
         self._changed.unpark_all()
 
     async def _next_batch(self, name: str) -> list[Outgoing]:
         """Wait for frames to write; [] once retired. Small ones come together."""
         queue, batch = self._queues[name], list[Outgoing]()
         with trio.CancelScope() as waiting:
-            self._lanes_writing[name] = waiting
+            self._lanes_waiting[name] = waiting
             if self._retired.is_set():
                 waiting.cancel()
             batch.append(await queue.receive())
-        if not batch:
-            del self._lanes_writing[name]
         size_bytes = sum(frame.size_bytes for frame in batch)
         while batch and len(queue) and size_bytes < WRITE_BYTES:
             batch.append(queue.receive_nowait())

@@ -31,6 +31,8 @@ EVENT_BYTES = 64 * 1024 * 1024
 """What may wait for the rest of the client; beyond it, the peers wait."""
 UP_S = 10.0
 """How long a dialled or wanted peer may take until its link is up."""
+FLUSH_S = 2.0
+"""How long leaving a peer may take before the connection is cut."""
 BACKOFF_FIRST_S = 0.25
 BACKOFF_MOST_S = 30.0
 
@@ -112,7 +114,8 @@ class Libp2pNetwork:
         if peer in self._keepers:
             self._keepers.pop(peer).cancel()
         if link := self._links.get(peer):
-            await link.flush()
+            with trio.move_on_after(FLUSH_S):
+                await link.finish(reason)
             link.close(reason)
 
     def penalise(self, peer: PeerId, points: int, reason: str) -> None:

@@ -19,7 +19,7 @@ from protocol.wire.messages import Message, lane
 QUEUE_ITEMS = 1024
 QUEUE_BYTES = {"control": 8 * 1024 * 1024, "bulk": 64 * 1024 * 1024}
 """Outbound bounds: a second or so of traffic; beyond it, waiting is the sender's business."""
-FLUSH_S = 1.0
+_REPLACED = "replaced by another connection"
 
 
 class Link:
@@ -35,6 +35,8 @@ class Link:
         self._active: Carrier | None = None
         self.up = trio.Event()
         """Set once both lanes have been agreed on; a link comes up once in its life."""
+        self.gone = trio.Event()
+        """Set once the last connection has ended."""
         self.announced = trio.Event()
         """Set once the rest of the client has been told; nothing is delivered before."""
 
@@ -54,10 +56,10 @@ class Link:
         if self._active is None:
             self._active = carrier
         elif self._wins(carrier, self._active):
-            self._active.retire()
+            self._active.retire(_REPLACED)
             self._active = carrier
         else:
-            carrier.retire()
+            carrier.retire(_REPLACED)
 
     def detach(self, carrier: Carrier) -> bool:
         """Remove a connection that ended; return whether it was the last."""
@@ -67,6 +69,7 @@ class Link:
         if not self._carriers:
             for queue in self.queues.values():
                 queue.close()
+            self.gone.set()
         return not self._carriers
 
     def close(self, reason: str) -> None:
@@ -74,11 +77,16 @@ class Link:
         for carrier in self._carriers:
             carrier.connection.close(reason)
 
-    async def flush(self) -> None:
-        """Give what is queued a short while to be taken by the writers."""
-        with trio.move_on_after(FLUSH_S):
-            for queue in self.queues.values():
-                await queue.wait_empty()
+    async def finish(self, reason: str) -> None:
+        """End the link once what is queued has been written and the peer has finished too.
+
+        The deadline is the caller's; after it, `close`.
+        """
+        for queue in self.queues.values():
+            await queue.wait_empty()
+        for carrier in self._carriers:
+            carrier.retire(reason)
+        await self.gone.wait()
 
     async def send(self, message: Message, frame: Outgoing) -> None:
         """Queue a frame, waiting for room; raises PeerUnreachable when the link ends first."""

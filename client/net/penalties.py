@@ -12,7 +12,7 @@ from protocol.ids import PeerId
 
 V = TypeVar("V")
 
-BAN_POINTS = 100.0
+BAN_POINTS = 100
 BAN_S = 600.0
 FADE_POINTS_PER_S = 0.2
 """Honest mistakes (10 points) are forgotten within a minute."""
@@ -24,15 +24,15 @@ MAX_PEERS = 4096
 class PenaltyBox:
     """Points of each peer and the time until which it is banned."""
 
-    _points: dict[PeerId, tuple[float, float]] = field(default_factory=dict)
+    _points: dict[PeerId, tuple[int, float]] = field(default_factory=dict)
     _banned_until: dict[PeerId, float] = field(default_factory=dict)
 
-    def points(self, peer: PeerId, now: float) -> float:
+    def points(self, peer: PeerId, now: float) -> int:
         """Return the peer's score, faded to now."""
-        points, written = self._points.get(peer, (0.0, now))
-        return max(0.0, points - FADE_POINTS_PER_S * (now - written))
+        points, written = self._points.get(peer, (0, now))
+        return max(0, points - int(FADE_POINTS_PER_S * (now - written)))
 
-    def add(self, peer: PeerId, points: float, now: float) -> bool:
+    def add(self, peer: PeerId, points: int, now: float) -> bool:
         """Add points; return whether the peer is banned from now on."""
         total = self.points(peer, now) + points
         _put(self._points, peer, (total, now))

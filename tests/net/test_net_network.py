@@ -1,0 +1,396 @@
+"""Links on real sockets: both lanes, hostile frames, backpressure, reconnects, crossing dials."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from client.net.addresses import parse_address
+from client.net.carrier import LANES, WINDOW_BYTES
+from client.net.errors import AddressError, DialError, LinkFull, PeerUnreachable
+from client.net.handshake import request_protocol
+from client.net.libp2p_network import EVENT_BYTES, Libp2pNetwork
+from client.net.links import QUEUE_BYTES
+from client.net.mends import GuardedStream
+from client.net.network import Inbound, PeerDown, PeerUp
+from client.net.yamux import YamuxSession
+from protocol.errors import LocalProtocolError
+from protocol.ids import PeerId
+from protocol.wire.framing import PREFIX, encode_frame
+from protocol.wire.messages import (
+    Backward,
+    Chunk,
+    Goodbye,
+    Message,
+    Ping,
+    encode_message,
+)
+
+if TYPE_CHECKING:
+    from tests.net.conftest import Intrude, Networks
+
+
+def backward(number: int) -> Backward:
+    return Backward(stage=0, step=1, microbatch=number, attempt=0)
+
+
+async def next_inbound(network: Libp2pNetwork) -> Inbound:
+    while True:
+        event = await network.events.receive()
+        if isinstance(event, Inbound):
+            return event
+
+
+async def test_messages_arrive_typed_whole_and_in_order(networks: Networks) -> None:
+    payloads = [b"", b"x", os.urandom(512 * 1024), os.urandom(20 * 1024 * 1024)]
+    async with networks() as a, networks() as b:
+        assert await b.connect(a.addresses[0]) == a.peer_id
+        assert await b.connect(a.addresses[0]) == a.peer_id  # is up already
+        assert await a.events.receive() == PeerUp(b.peer_id)
+        assert await b.events.receive() == PeerUp(a.peer_id)
+        for number, payload in enumerate(payloads):
+            await b.send(a.peer_id, backward(number), payload)
+        for number, payload in enumerate(payloads):
+            assert await next_inbound(a) == Inbound(b.peer_id, backward(number), payload)
+        a.send_nowait(b.peer_id, Goodbye("3"))  # and back, on the other lane
+        assert await next_inbound(b) == Inbound(a.peer_id, Goodbye("3"), b"")
+        with pytest.raises(LocalProtocolError):
+            a.send_nowait(b.peer_id, Goodbye("no payload in this lane"), b"x")
+
+
+async def test_statistics_and_round_trip(networks: Networks) -> None:
+    async with networks() as a, networks() as b:
+        await b.connect(a.addresses[0])
+        while not (b.statistics().rtt_s and a.statistics().rtt_s):
+            await trio.sleep(0.01)
+        before = b.statistics()
+        assert 0 < before.rtt_s[a.peer_id] < 10
+        await b.send(a.peer_id, backward(0), bytes(100_000))
+        await next_inbound(a)
+        after = b.statistics()
+        assert after.peers == (a.peer_id,)
+        assert after.bytes_out - before.bytes_out > 100_000
+        assert a.statistics().bytes_in > 100_000
+        assert after.frames_out > before.frames_out
+        await b.disconnect(a.peer_id, "done")
+        while b.statistics().peers:
+            await trio.sleep(0.01)
+        assert b.statistics().bytes_out >= after.bytes_out  # ended links still count
+
+
+async def test_what_cannot_be_reached(networks: Networks) -> None:
+    stranger = PeerId("12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5")
+    async with networks() as a:
+        with pytest.raises(PeerUnreachable):
+            await a.send(stranger, Goodbye(""))
+        with pytest.raises(PeerUnreachable):
+            a.send_nowait(stranger, Goodbye(""))
+        with pytest.raises(DialError, match=r"/ip4/127\.0\.0\.1/tcp/1/.*refused"):
+            await a.connect(f"/ip4/127.0.0.1/tcp/1/p2p/{stranger}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x" * 10_000,
+        "/ip4/127.0.0.1/tcp/80",
+        "/ip4/127.0.0.1/tcp/80/p2p/12D3KooW",
+        "/ip4/300.0.0.1/tcp/80/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
+        "/ip6/::1/tcp/80/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
+        "/ip4/127.0.0.1/tcp/0/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
+        "/ip4/127.0.0.1/tcp/65536/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
+        "/ip4/127.0.0.1/udp/80/quic-v1/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
+        "/dns4/-bad-/tcp/80/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
+        "/dns4/a b/tcp/80/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
+        "/ip4/127.0.0.1/tcp/٣/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
+    ],
+)
+def test_addresses_that_are_not_dialled(text: str) -> None:
+    with pytest.raises(AddressError):
+        parse_address(text)
+
+
+# --- hostile peers: authenticated, and then they break the rules ----------------------------
+
+
+@contextlib.asynccontextmanager
+async def hostile_lane(intrude: Intrude, address: str, name: str):  # type: ignore[no-untyped-def]
+    """An authenticated attacker with one lane open: yields (peer id, write)."""
+    async with intrude(address) as proved, trio.open_nursery() as nursery:
+        session = YamuxSession(proved.channel, dialler=True)
+
+        async def run() -> None:
+            with contextlib.suppress(Exception):
+                await session.run(proved.early)
+
+        nursery.start_soon(run)
+        stream = await session.open_stream()
+
+        async def send(data: bytes) -> None:
+            await stream.send_all([data])
+
+        await request_protocol(GuardedStream(stream.receive_up_to, send), LANES[name])
+        yield session, stream
+        nursery.cancel_scope.cancel()
+
+
+HEADER_OK = encode_message(Goodbye("1"))
+BULK_OK = encode_message(backward(1))
+SKIPPED = {
+    "not msgpack": ("control", b"".join(encode_frame(b"\xc1\xc1")), "message-malformed"),
+    "unknown type": ("control", b"".join(encode_frame(b"\x91\xa4Evil")), "message-malformed"),
+    "field out of range": (
+        "control",
+        b"".join(encode_frame(encode_message(Goodbye("x" * 10_000)))),
+        "message-malformed",
+    ),
+    "deep nesting": ("control", b"".join(encode_frame(b"\x91" * 60000)), "message-malformed"),
+    "bulk on control": ("control", b"".join(encode_frame(BULK_OK)), "wrong-lane"),
+    "control on bulk": ("bulk", b"".join(encode_frame(HEADER_OK)), "wrong-lane"),
+}
+FATAL = {
+    "no header": ("control", PREFIX.pack(0, 5) + b"12345", "header-size"),
+    "4 GiB header": ("control", PREFIX.pack(2**32 - 1, 0), "header-size"),
+    "4 GiB payload": ("bulk", PREFIX.pack(4, 2**32 - 1) + b"head", "payload-size"),
+    "payload on control": ("control", PREFIX.pack(len(HEADER_OK), 1) + HEADER_OK, "payload-size"),
+    "malformed with payload": ("bulk", PREFIX.pack(2, 9) + b"\xc1\xc1", "payload-size"),
+    "over its own message's limit": (
+        "bulk",
+        PREFIX.pack(len(c := encode_message(Chunk("state", 0, 0, 0))), 2**21 + 1) + c,
+        "payload-size",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "data", "reason"), SKIPPED.values(), ids=SKIPPED.keys())
+async def test_a_bad_message_is_skipped_and_counted(
+    networks: Networks, intrude: Intrude, name: str, data: bytes, reason: str
+) -> None:
+    good = encode_message(backward(7) if name == "bulk" else Goodbye("7"))
+    async with networks() as a, hostile_lane(intrude, a.addresses[0], name) as (_, stream):
+        await stream.send_all([data, *encode_frame(good)])
+        while a.statistics().frames_in < 1:  # the good one after it was read
+            await trio.sleep(0.01)
+            a_link = next(iter(a._links.values()))
+            a_link.announced.set()  # the attacker accepts no lanes, so its link never comes up
+        assert a.statistics().refused[reason] == 1
+
+
+@pytest.mark.parametrize(("name", "data", "reason"), FATAL.values(), ids=FATAL.keys())
+async def test_a_bad_length_ends_the_link_and_nothing_else(
+    networks: Networks, intrude: Intrude, name: str, data: bytes, reason: str
+) -> None:
+    async with networks() as a, networks() as honest:
+        async with hostile_lane(intrude, a.addresses[0], name) as (session, stream):
+            await stream.send_all([data])
+            while not session.closed:
+                await trio.sleep(0.01)
+        assert a.statistics().refused[reason] == 1
+        await honest.connect(a.addresses[0])
+        await honest.send(a.peer_id, Goodbye("1"))
+        assert (await next_inbound(a)).message == Goodbye("1")
+
+
+@pytest.mark.parametrize("length", range(0, PREFIX.size + len(BULK_OK) + 3, 3))
+async def test_an_end_inside_a_frame_is_noticed(
+    networks: Networks, intrude: Intrude, length: int
+) -> None:
+    data = b"".join(encode_frame(BULK_OK, b"pay"))[:length]
+    async with networks() as a, hostile_lane(intrude, a.addresses[0], "bulk") as (session, stream):
+        await stream.send_all([data])
+        stream.send_eof()
+        if length:
+            while not session.closed:
+                await trio.sleep(0.01)
+        assert a.statistics().refused.get("frame-truncated", 0) == (1 if length else 0)
+
+
+async def test_a_lane_cannot_be_opened_twice(networks: Networks, intrude: Intrude) -> None:
+    async with networks() as a, hostile_lane(intrude, a.addresses[0], "bulk") as (session, _):
+        again = await session.open_stream()
+
+        async def send(data: bytes) -> None:
+            await again.send_all([data])
+
+        with contextlib.suppress(Exception):
+            await request_protocol(GuardedStream(again.receive_up_to, send), LANES["bulk"])
+        while not session.closed:
+            await trio.sleep(0.01)
+        assert a.statistics().refused["lane-opened-twice"] == 1
+
+
+async def test_repeated_offences_ban_the_peer(networks: Networks) -> None:
+    async with networks() as a, networks() as b:
+        await b.connect(a.addresses[0])
+        for _ in range(10):
+            a.penalise(b.peer_id, 10, "bad-signature")
+        assert await a.events.receive() == PeerUp(b.peer_id)
+        assert await a.events.receive() == PeerDown(b.peer_id, "banned: bad-signature")
+        while b.statistics().peers:
+            await trio.sleep(0.01)
+        with pytest.raises(DialError):
+            await b.connect(a.addresses[0])
+        with pytest.raises(DialError, match="banned"):
+            await a.connect(b.addresses[0])
+        assert a.statistics().refused["bad-signature"] == 10
+
+
+# --- flow ------------------------------------------------------------------------------------
+
+
+async def test_backpressure_reaches_the_sender_and_loses_nothing(networks: Networks) -> None:
+    size = 4 * 1024 * 1024
+    async with networks() as a, networks() as b:
+        await b.connect(a.addresses[0])
+        sent = 0
+        with trio.move_on_after(0.5) as waiting:  # nobody reads a's events
+            while True:
+                await b.send(a.peer_id, backward(sent), bytes(size))
+                sent += 1
+        assert waiting.cancelled_caught
+        with pytest.raises(LinkFull, match="bulk lane"):
+            b.send_nowait(a.peer_id, backward(sent), bytes(size))
+        held = a.events.size_bytes + sum(
+            carrier.connection.session.buffered_bytes for carrier in _carriers(a)
+        )
+        assert held <= EVENT_BYTES + WINDOW_BYTES["bulk"] + size
+        assert b._links[a.peer_id].queues["bulk"].size_bytes <= QUEUE_BYTES["bulk"]
+        b.send_nowait(a.peer_id, Goodbye("9"))  # the other lane has room
+        seen = [(await next_inbound(a)).message for _ in range(sent + 1)]
+        assert [m for m in seen if isinstance(m, Backward)] == [backward(i) for i in range(sent)]
+
+
+def _carriers(network: Libp2pNetwork):  # type: ignore[no-untyped-def]
+    return [carrier for link in network._links.values() for carrier in link.carriers]
+
+
+async def test_a_cancelled_send_leaves_the_network_usable(networks: Networks) -> None:
+    async with networks() as a, networks() as b:
+        await b.connect(a.addresses[0])
+        for number in range(20):
+            with trio.move_on_after(0.001 * (number % 5)):
+                await b.send(a.peer_id, backward(number), bytes(1024 * 1024))
+                await b.send(a.peer_id, backward(1000 + number), bytes(16 * 1024 * 1024))
+        await b.send(a.peer_id, backward(4000))
+        while (event := await next_inbound(a)).message != backward(4000):
+            assert len(event.payload) in {1024 * 1024, 16 * 1024 * 1024}
+        assert a.statistics().refused == {}
+
+
+async def test_many_small_messages_both_ways(networks: Networks) -> None:
+    count = 3000
+    async with networks() as a, networks() as b:
+        await b.connect(a.addresses[0])
+
+        async def send(source: Libp2pNetwork, target: Libp2pNetwork) -> None:
+            for number in range(count):
+                await source.send(target.peer_id, Goodbye(str(number)))
+
+        async def check(network: Libp2pNetwork) -> None:
+            for number in range(count):
+                assert (await next_inbound(network)).message == Goodbye(str(number))
+
+        async with trio.open_nursery() as nursery:
+            for source, target in ((a, b), (b, a)):
+                nursery.start_soon(send, source, target)
+                nursery.start_soon(check, source)
+
+
+# --- coming and going -----------------------------------------------------------------------
+
+
+async def test_crossing_dials_end_in_one_link(networks: Networks) -> None:
+    for _ in range(10):
+        async with networks() as a, networks() as b:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(a.connect, b.addresses[0])
+                nursery.start_soon(b.connect, a.addresses[0])
+            for number in range(20):
+                await a.send(b.peer_id, Goodbye(str(number)))
+                await b.send(a.peer_id, Goodbye(str(number)))
+            for network, other in ((a, b), (b, a)):
+                assert await network.events.receive() == PeerUp(other.peer_id)
+                for number in range(20):
+                    event = await network.events.receive()
+                    assert isinstance(event, Inbound)
+                    assert event.message == Goodbye(str(number))
+            while len(_carriers(a)) + len(_carriers(b)) > 2:
+                await trio.sleep(0.01)
+            assert len(a.events) == len(b.events) == 0  # and no PeerDown
+
+
+async def test_a_wanted_peer_comes_back_after_its_restart(networks: Networks) -> None:
+    seed = os.urandom(32)
+    async with networks() as a:
+        async with networks(seed) as b:
+            peer, port = b.peer_id, parse_address(b.addresses[0]).port
+            a.want({peer: b.addresses})
+            assert await a.events.receive() == PeerUp(peer)
+        down = await a.events.receive()
+        assert isinstance(down, PeerDown)
+        assert down.peer == peer
+        async with networks(seed, port) as b:
+            assert await a.events.receive() == PeerUp(peer)
+            await a.send(peer, Goodbye("1"))
+            assert (await next_inbound(b)).peer == a.peer_id
+            a.want({})
+            assert a.statistics().peers == (peer,)  # not wanting is not cutting
+
+
+async def test_send_waits_for_a_wanted_peer(networks: Networks) -> None:
+    async with networks() as a, networks() as b:
+        b.want({a.peer_id: a.addresses})
+        await b.send(a.peer_id, Goodbye("early"))
+        assert (await next_inbound(a)).message == Goodbye("early")
+
+
+async def test_disconnect_flushes_first(networks: Networks) -> None:
+    async with networks() as a, networks() as b:
+        b.want({a.peer_id: a.addresses})
+        messages: list[Message] = [Goodbye(str(i)) for i in range(50)]
+        for message in messages:
+            await b.send(a.peer_id, message)
+        await b.disconnect(a.peer_id, "leaving")
+        assert await a.events.receive() == PeerUp(b.peer_id)
+        for message in messages:
+            assert await a.events.receive() == Inbound(b.peer_id, message, b"")
+        assert await a.events.receive() == PeerDown(b.peer_id, "closed by the peer")
+
+
+async def test_a_replayed_upkeep_message_is_harmless(networks: Networks) -> None:
+    async with networks() as a, networks() as b:
+        await b.connect(a.addresses[0])
+        for _ in range(100):
+            await b.send(a.peer_id, Ping(nonce=1))
+        await b.send(a.peer_id, Goodbye("after"))
+        assert (await next_inbound(a)).message == Goodbye("after")
+
+
+CHILD = """
+import os, sys, trio
+from client.net.libp2p_network import open_network
+async def main():
+    async with open_network(os.urandom(32), [("127.0.0.1", 0)]) as network:
+        await network.connect(sys.argv[1])
+        await trio.sleep_forever()
+trio.run(main)
+"""
+
+
+@pytest.mark.slow
+async def test_a_killed_process_is_noticed_at_once(networks: Networks) -> None:
+    async with networks() as a:
+        child = await trio.lowlevel.open_process([sys.executable, "-c", CHILD, a.addresses[0]])
+        up = await a.events.receive()
+        assert isinstance(up, PeerUp)
+        child.send_signal(signal.SIGKILL)
+        with trio.fail_after(4):  # less than any timer: only the closed connection can tell
+            assert await a.events.receive() == PeerDown(up.peer, "closed by the peer")
+        await child.wait()
