@@ -1,0 +1,144 @@
+"""Examples that several tests of the protocol share: signers, a manifest, every message type."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from hypothesis import strategies as st
+
+from protocol.ids import PeerId, SwarmId
+from protocol.manifest import Data, Manifest, Model, Optimizer, StageCost
+from protocol.membership.advert import Advert, Flops
+from protocol.wire import messages as m
+from protocol.wire.envelope import Signer
+
+SWARM = SwarmId("ab" * 32)
+OTHER_SWARM = SwarmId("cd" * 32)
+WALL = 1_800_000_000.0
+MESSAGE_TYPES: tuple[type[m.Wire], ...] = get_args(m.Message)
+
+
+def signer(number: int) -> Signer:
+    return Signer(number.to_bytes(32, "big"))
+
+
+def peer(number: int) -> PeerId:
+    return signer(number).peer
+
+
+def manifest(founder: PeerId | None = None, stages: int = 2, **changes: object) -> Manifest:
+    cost = StageCost(
+        layers=2, flops=1e9, parameters=1000, uplink_bytes=1e5, downlink_bytes=1e5, memory_bytes=1e6
+    )
+    fields: dict[str, object] = {
+        "protocol": 1,
+        "name": "example",
+        "founder": founder or peer(1),
+        "created": 1_700_000_000,
+        "seed": 7,
+        "model": Model(
+            architecture="gpt",
+            layers=2 * stages,
+            width=64,
+            heads=4,
+            kv_heads=4,
+            ffn_width=256,
+            context=32,
+            vocab=256,
+        ),
+        "stages": (cost,) * stages,
+        "sequences_per_microbatch": 4,
+        "microbatches_per_step": 8,
+        "steps": 100,
+        "optimizer": Optimizer(),
+        "data": Data(source="text", name="corpus", size_bytes=10_000, digest="0" * 64),
+    }
+    return Manifest(**(fields | changes))  # type: ignore[arg-type]
+
+
+def advert(**changes: object) -> Advert:
+    fields: dict[str, object] = {
+        "addresses": ("/ip4/127.0.0.1/tcp/4001",),
+        "flops": Flops(fp32=1e11),
+        "memory_bytes": 2**33,
+        "upload_bytes_per_s": 1e7,
+        "download_bytes_per_s": 1e7,
+        "seats": 2,
+        "joined": int(WALL) - 60,
+    }
+    return Advert(**(fields | changes))  # type: ignore[arg-type]
+
+
+def seat(stage: int, version: int = 0, **changes: object) -> m.SeatStatus:
+    fields: dict[str, object] = {
+        "stage": stage,
+        "version": version,
+        "state": "serving",
+        "attempt": 0,
+        "digest": b"",
+        "queue": 0,
+        "rate": 1.0,
+    }
+    return m.SeatStatus(**(fields | changes))  # type: ignore[arg-type]
+
+
+def any_message() -> st.SearchStrategy[m.Wire]:
+    """Every message type with every field anywhere in its range."""
+    return st.one_of(*map(messages_of, MESSAGE_TYPES))
+
+
+def messages_of(kind: type[m.Wire]) -> st.SearchStrategy[m.Wire]:
+    """Messages of one type; lists are kept short so that generation is quick."""
+    return st.builds(kind, **{name: _field(kind, name) for name in kind.__struct_fields__})
+
+
+def _field(kind: type, name: str) -> st.SearchStrategy[object]:
+    import msgspec
+
+    inspected = msgspec.inspect.type_info(kind)
+    assert isinstance(inspected, msgspec.inspect.StructType)
+    by_name = {field.name: field.type for field in inspected.fields}
+    return _values(by_name[name])
+
+
+def _values(kind: object) -> st.SearchStrategy[object]:
+    import msgspec.inspect as i
+
+    match kind:
+        case i.IntType():
+            return st.integers(_or(kind.ge, 0), _upper(kind.le, kind.lt))
+        case i.FloatType():
+            return st.floats(_or(kind.ge, -1e30), _or(kind.le, 1e30), allow_nan=False)
+        case i.StrType(pattern=str()):
+            return st.text("0123456789abcdef", min_size=64, max_size=64)
+        case i.StrType():
+            size = min(_or(kind.max_length, 8), 8)
+            return st.text(min_size=_or(kind.min_length, 0), max_size=size)
+        case i.BytesType():
+            size = _or(kind.max_length, 16)
+            small = max(_or(kind.min_length, 0), min(size, 64))
+            return st.binary(min_size=_or(kind.min_length, 0), max_size=small)
+        case i.BoolType():
+            return st.booleans()
+        case i.NoneType():
+            return st.none()
+        case i.LiteralType():
+            return st.sampled_from(kind.values)
+        case i.ListType() | i.VarTupleType():
+            return st.lists(_values(kind.item_type), min_size=_or(kind.min_length, 0), max_size=4)
+        case i.UnionType():
+            return st.one_of(*map(_values, kind.types))
+        case i.StructType():
+            fields = {field.name: _values(field.type) for field in kind.fields}
+            return st.builds(kind.cls, **fields)
+    raise AssertionError(f"no strategy for {kind}")
+
+
+def _or(value: object, default: object) -> object:
+    return default if value is None else value
+
+
+def _upper(le: object, lt: object) -> int:
+    if isinstance(le, int):
+        return le
+    return lt - 1 if isinstance(lt, int) else 2**63

@@ -1,0 +1,157 @@
+"""Every message type x malformed, truncated, oversized, wrongly typed: refused, never a crash."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from protocol_examples import MESSAGE_TYPES, any_message, messages_of
+
+from protocol import limits
+from protocol.errors import RemoteProtocolError
+from protocol.wire.messages import (
+    BULK_TYPES,
+    Ping,
+    Wire,
+    decode_message,
+    encode_message,
+    lane,
+    payload_limit,
+)
+
+QUICK = settings(
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+every_type = pytest.mark.parametrize("kind", MESSAGE_TYPES, ids=lambda kind: kind.__name__)
+
+
+def refuse(header: bytes) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        decode_message(header)
+    assert caught.value.penalty > 0
+
+
+def parts(message: Wire) -> list[object]:
+    """The message as plain msgpack values: the tag, then the fields."""
+    decoded = msgspec.msgpack.decode(encode_message(message))  # type: ignore[arg-type]
+    assert isinstance(decoded, list)
+    return decoded
+
+
+def test_the_table_knows_every_message() -> None:
+    assert set(MESSAGE_TYPES) == set(Wire.__subclasses__())
+
+
+@every_type
+@QUICK
+@given(data=st.data())
+def test_round_trip(kind: type[Wire], data: st.DataObject) -> None:
+    message = data.draw(messages_of(kind))
+    assert decode_message(encode_message(message)) == message  # type: ignore[arg-type]
+
+
+@every_type
+@QUICK
+@given(data=st.data())
+def test_truncated_at_every_byte(kind: type[Wire], data: st.DataObject) -> None:
+    header = encode_message(data.draw(messages_of(kind)))  # type: ignore[arg-type]
+    for length in range(len(header)):
+        refuse(header[:length])
+
+
+@every_type
+@QUICK
+@given(data=st.data())
+def test_trailing_bytes_and_extra_fields(kind: type[Wire], data: st.DataObject) -> None:
+    message = data.draw(messages_of(kind))
+    refuse(encode_message(message) + b"\0")  # type: ignore[arg-type]
+    refuse(msgspec.msgpack.encode([*parts(message), 0]))
+
+
+@every_type
+@QUICK
+@given(data=st.data())
+def test_every_field_of_a_wrong_type(kind: type[Wire], data: st.DataObject) -> None:
+    fields = parts(data.draw(messages_of(kind)))
+    for index in range(1, len(fields)):
+        for wrong in ({"a": 1}, msgspec.msgpack.Ext(4, b"x"), [[[[]]]]):
+            refuse(msgspec.msgpack.encode([*fields[:index], wrong, *fields[index + 1 :]]))
+
+
+@every_type
+@QUICK
+@given(data=st.data())
+def test_numbers_out_of_range_and_not_finite(kind: type[Wire], data: st.DataObject) -> None:
+    fields = parts(data.draw(messages_of(kind)))
+    for index in range(1, len(fields)):
+        if isinstance(fields[index], int | float) and not isinstance(fields[index], bool):
+            too_large = (1e31, -1e31) if isinstance(fields[index], float) else (2**64 - 1, -1)
+            for wrong in (*too_large, float("nan"), float("inf"), float("-inf")):
+                refuse(msgspec.msgpack.encode([*fields[:index], wrong, *fields[index + 1 :]]))
+
+
+@every_type
+@QUICK
+@given(data=st.data())
+def test_bytes_text_and_lists_over_their_bounds(kind: type[Wire], data: st.DataObject) -> None:
+    fields = parts(data.draw(messages_of(kind)))
+    for index in range(1, len(fields)):
+        value = fields[index]
+        if isinstance(value, bytes | str | list) and value:
+            longer = value * (1 + limits.MAX_HEADER_BYTES // len(value))
+            refuse(msgspec.msgpack.encode([*fields[:index], longer, *fields[index + 1 :]]))
+
+
+@given(st.binary(max_size=200))
+def test_garbage(header: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_message(header)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_flipped_bytes_are_refused_or_parse_within_bounds(data: st.DataObject) -> None:
+    header = bytearray(encode_message(data.draw(any_message())))  # type: ignore[arg-type]
+    index = data.draw(st.integers(0, len(header) - 1))
+    header[index] ^= data.draw(st.integers(1, 255))
+    try:
+        message = decode_message(bytes(header))
+    except RemoteProtocolError:
+        return
+    assert decode_message(encode_message(message)) == message
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"\xc0",
+        msgspec.msgpack.encode([]),
+        msgspec.msgpack.encode(["Nonsense"]),
+        msgspec.msgpack.encode({"type": "Ping", "nonce": 1}),
+        msgspec.msgpack.encode([["Ping"], 1]),
+        b"\x92\xa4\xff\xff\xff\xff\x01",  # a tag that is not UTF-8
+        b"\x91" * 5000,  # nested beyond the stack
+        b"\xdd\xff\xff\xff\xff",  # an array that claims 4 Gi elements
+        b"\x92\xa4Ping\xc6\xff\xff\xff\xff",  # bytes that claim 4 GiB
+        b"\x92\xa7Goodbye\xdb\xff\xff\xff\xffx",
+    ],
+    ids=repr,
+)
+def test_crafted_headers(header: bytes) -> None:
+    refuse(header)
+
+
+def test_a_header_over_the_limit_is_not_even_parsed() -> None:
+    refuse(encode_message(Ping(nonce=1)) + b"\0" * limits.MAX_HEADER_BYTES)
+
+
+@every_type
+@QUICK
+@given(data=st.data())
+def test_only_bulk_messages_carry_a_payload(kind: type[Wire], data: st.DataObject) -> None:
+    message = data.draw(messages_of(kind))
+    bulk = kind in BULK_TYPES
+    assert lane(message) == ("bulk" if bulk else "control")  # type: ignore[arg-type]
+    assert (payload_limit(message) > 0) is bulk  # type: ignore[arg-type]

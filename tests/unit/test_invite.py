@@ -1,0 +1,188 @@
+"""Invites: the three spellings, round trips, and what strangers may write into them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from protocol_examples import SWARM, manifest, peer, signer
+
+from protocol.address import Address, parse_address, parse_peer_address
+from protocol.admission import admission_holds, admission_proof
+from protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
+from protocol.invite import (
+    MAX_INVITE_CHARS,
+    MAX_SWARM_FILE_CHARS,
+    Invite,
+    InviteError,
+    SwarmFile,
+    parse_invite,
+    parse_swarm_file,
+    parse_target,
+)
+
+SECRET = bytes(range(32))
+HERE = Address("ip4", "203.0.113.7", 4001, peer(1))
+THERE = Address("dns4", "node.example.org", 65535, peer(2))
+
+
+def swarm_file(secret: bytes | None = None) -> SwarmFile:
+    encoded, signature = signer(1).sign_manifest(manifest(peer(1)))
+    return SwarmFile(manifest(peer(1)), encoded, signature, (HERE, THERE), secret)
+
+
+addresses = st.builds(
+    Address,
+    st.just("ip4"),
+    st.ip_addresses(v=4).map(str),
+    st.integers(1, 65535),
+    st.integers(1, 50).map(peer),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(addresses, min_size=1, max_size=16, unique=True),
+    st.none() | st.binary(min_size=32, max_size=32),
+)
+def test_invites_round_trip(peers: list[Address], secret: bytes | None) -> None:
+    invite = Invite(SWARM, tuple(peers), secret)
+    assert parse_target(f"  {invite}\n") == invite
+
+
+@pytest.mark.parametrize("secret", [None, SECRET])
+def test_swarm_files_round_trip(secret: bytes | None) -> None:
+    original = swarm_file(secret)
+    assert parse_target(str(original)) == original
+    assert parse_target(str(original.invite)) == Invite(original.swarm, (HERE, THERE), secret)
+
+
+def test_a_swarm_file_may_name_nobody() -> None:
+    original = swarm_file()
+    alone = SwarmFile(original.manifest, original.encoded, original.signature, ())
+    assert parse_swarm_file(str(alone)) == alone
+
+
+def test_a_multiaddr_is_a_target() -> None:
+    assert parse_target(str(THERE)) == THERE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hello",
+        "volunteer:",
+        "volunteer:xyz?peer=" + str(HERE),
+        f"volunteer:{SWARM}",
+        f"volunteer:{SWARM}?",
+        f"volunteer:{SWARM}\n?peer={HERE}",
+        f"volunteer:{SWARM.upper()}?peer={HERE}",
+        f"volunteer:{SWARM}?peer=",
+        f"volunteer:{SWARM}?peer=/ip4/1.2.3.4/tcp/1",
+        f"volunteer:{SWARM}?peer=%ff%fe",
+        f"volunteer:{SWARM}?peer={HERE}&exec=rm",
+        f"volunteer:{SWARM}?peer={HERE}&secret=",
+        f"volunteer:{SWARM}?peer={HERE}&secret=AAAA",
+        f"volunteer:{SWARM}?peer={HERE}&secret=" + "!" * 43,
+        f"volunteer:{SWARM}?peer={HERE}&secret=" + "A" * 42 + "B",
+        f"volunteer:{SWARM}?" + "&".join(f"peer=/ip4/1.2.3.4/tcp/{n}/p2p/{peer(1)}" for n in range(1, 18)),
+        "volunteer:" + "a" * MAX_INVITE_CHARS,
+        "/ip4/1.2.3.4/tcp/1",
+        "/home/somebody/example.swarm",
+        "{",
+        "{}",
+        "[" * 100_000,
+        "{" * (MAX_SWARM_FILE_CHARS + 1),
+        '{"a":' * 20_000,
+        json.dumps({"volunteer": 2, "manifest": "", "signature": "", "peers": []}),
+        json.dumps({"volunteer": 1, "manifest": "\ud800", "signature": "", "peers": []}),
+        json.dumps({"volunteer": 1, "manifest": "{}", "signature": "AA", "peers": []}),
+    ],
+    ids=lambda text: text[:40],
+)  # fmt: skip
+def test_broken_targets_are_refused_with_a_next_step(text: str) -> None:
+    with pytest.raises(InviteError) as caught:
+        parse_target(text)
+    assert caught.value.next_step
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("manifest", "{}"), ("manifest", ""), ("signature", "A" * 86)],
+)
+def test_a_swarm_file_that_is_not_genuine_is_refused(key: str, value: str) -> None:
+    document = json.loads(str(swarm_file()))
+    with pytest.raises(RemoteProtocolError):
+        parse_target(json.dumps(document | {key: value}))
+
+
+def test_a_swarm_file_with_an_altered_manifest_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="bad-signature"):
+        parse_target(str(swarm_file()).replace('\\"seed\\":7', '\\"seed\\":8'))
+
+
+@given(st.text(max_size=120))
+def test_no_text_crashes_the_parser(text: str) -> None:
+    for spelled in (text, "volunteer:" + text, f"volunteer:{SWARM}?{text}", "{" + text, "/" + text):
+        with pytest.raises(ProtocolError):
+            parse_target(spelled)
+
+
+def test_an_invite_names_every_member_once() -> None:
+    assert parse_invite(f"volunteer:{SWARM}?peer={HERE}&peer={HERE}").peers == (HERE,)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "/",
+        "ip4/1.2.3.4/tcp/1",
+        "/ip4/1.2.3/tcp/1",
+        "/ip4/1.2.3.256/tcp/1",
+        "/ip4/1.2.3.04/tcp/1",
+        "/ip4/1.2.3.4/tcp/0",
+        "/ip4/1.2.3.4/tcp/65536",
+        "/ip4/1.2.3.4/tcp/+1",
+        "/ip4/1.2.3.4/tcp/\u0661",
+        "/ip4/1.2.3.4/tcp/1\n",
+        "/ip4/1.2.3.4/udp/1",
+        "/ip6/::1/tcp/1",
+        "/unix/etc/passwd",
+        "/ip4/1.2.3.4/tcp/1/",
+        "/ip4/1.2.3.4/tcp/1/p2p/x",
+        "/ip4/1.2.3.4/tcp/1/http",
+        "/dns4//tcp/1",
+        "/dns4/-x/tcp/1",
+        "/dns4/a..b/tcp/1",
+        "/dns4/" + "a" * 64 + "/tcp/1",
+        "/dns4/" + "a." * 100 + "a/tcp/1",
+        "/dns4/ex\u00e4mple/tcp/1",
+        "/dns4/x y/tcp/1",
+    ],
+)
+def test_addresses_outside_the_grammar_are_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_address(text)
+
+
+def test_addresses_round_trip() -> None:
+    for text in ("/ip4/0.0.0.0/tcp/1", "/dns4/localhost/tcp/65535", str(HERE), str(THERE)):
+        assert str(parse_address(text)) == text
+    with pytest.raises(ValueError, match="PEER-ID"):
+        parse_peer_address("/ip4/1.2.3.4/tcp/1")
+
+
+def test_admission_is_bound_to_both_peers_and_the_swarm() -> None:
+    proof = admission_proof(SECRET, SWARM, peer(1), peer(2))
+    assert admission_holds(SECRET, SWARM, peer(1), peer(2), proof)
+    assert not admission_holds(SECRET, SWARM, peer(2), peer(1), proof)
+    assert not admission_holds(SECRET, SWARM, peer(1), peer(3), proof)
+    assert not admission_holds(bytes(32), SWARM, peer(1), peer(2), proof)
+    assert not admission_holds(SECRET, SWARM, peer(1), peer(2), b"")
+    with pytest.raises(LocalProtocolError):
+        admission_proof(b"short", SWARM, peer(1), peer(2))

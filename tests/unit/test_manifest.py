@@ -1,0 +1,150 @@
+"""Manifests: canonical, self-consistent, signed by their founder."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from protocol_examples import manifest, peer, signer
+
+from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.manifest import (
+    MAX_MANIFEST_BYTES,
+    Data,
+    Optimizer,
+    decode_manifest,
+    encode_manifest,
+    swarm_id,
+)
+from protocol.wire.envelope import verify_manifest
+
+
+def refuse(encoded: bytes, reason: str) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        decode_manifest(encoded)
+    assert caught.value.reason == reason
+
+
+def edited(path: str, value: object) -> bytes:
+    """The example with one value replaced, in canonical JSON."""
+    document = json.loads(encode_manifest(manifest()))
+    at = document
+    *folders, leaf = path.split(".")
+    for folder in folders:
+        at = at[folder]
+    at[leaf] = value
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def test_round_trip_and_id() -> None:
+    encoded = encode_manifest(manifest())
+    assert decode_manifest(encoded) == manifest()
+    assert len(swarm_id(encoded)) == 64
+    assert swarm_id(encoded) != swarm_id(encode_manifest(manifest(seed=8)))
+
+
+def test_the_largest_manifest_fits() -> None:
+    assert len(encode_manifest(manifest(stages=256))) <= MAX_MANIFEST_BYTES
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("protocol", 2),
+        ("name", ""),
+        ("name", "x" * 65),
+        ("seed", -1),
+        ("seed", 1.5),
+        ("seed", True),
+        ("stages", []),
+        ("model.architecture", "pickle"),
+        ("model.layers", 0),
+        ("model.width", 2**21),
+        ("model.rope_theta", 0),
+        ("optimizer.lr", -1),
+        ("optimizer.lr", 1e31),
+        ("optimizer.beta1", 1),
+        ("optimizer.clip", None),
+        ("data.source", "http"),
+        ("data.digest", "0" * 63),
+        ("data.digest", "0" * 64 + "\n"),
+        ("policy.redundancy", 0),
+        ("microbatches_per_step", 4097),
+        ("steps", 2**41),
+        ("surprise", 1),
+        ("model.code", "import os"),
+    ],
+)
+def test_values_out_of_range_are_refused(path: str, value: object) -> None:
+    refuse(edited(path, value), "manifest-malformed")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": "\x1b[31mred"}, "cannot be shown"),
+        ({"data": Data("text", "../etc/passwd", 10_000, "0" * 64)}, "plain name"),
+        ({"data": Data("text", ".hidden", 10_000, "0" * 64)}, "plain name"),
+        ({"data": Data("text", "short", 33, "0" * 64)}, "shorter than one sample"),
+        ({"optimizer": Optimizer(lr=1e-4, min_lr=1e-3)}, "min_lr"),
+        ({"model": msgspec.structs.replace(manifest().model, layers=5)}, "add up"),
+        ({"model": msgspec.structs.replace(manifest().model, heads=3)}, "width"),
+        ({"model": msgspec.structs.replace(manifest().model, kv_heads=3)}, "kv_heads"),
+        ({"sequences_per_microbatch": 4096, "model": None}, "larger than a frame"),
+    ],
+)
+def test_contradictions_are_named(changes: dict[str, object], words: str) -> None:
+    if changes.get("model", 1) is None:
+        changes["model"] = msgspec.structs.replace(manifest().model, context=2048)
+    with pytest.raises(RemoteProtocolError, match=words):
+        decode_manifest(encode_manifest(manifest(**changes)))
+
+
+def test_only_the_canonical_spelling_is_accepted() -> None:
+    encoded = encode_manifest(manifest())
+    refuse(encoded.replace(b'"seed":7', b'"seed": 7'), "manifest-not-canonical")
+    refuse(encoded.replace(b'"seed":7', b'"seed":7,"seed":7'), "manifest-not-canonical")
+    refuse(encoded.replace(b'"lr":0.001', b'"lr":1e-3'), "manifest-not-canonical")
+    refuse(edited("optimizer.min_lr", 0), "manifest-not-canonical")
+
+
+def test_a_manifest_that_is_too_long_is_not_parsed() -> None:
+    refuse(b"[" * (MAX_MANIFEST_BYTES + 1), "manifest-too-long")
+    refuse(b"[" * MAX_MANIFEST_BYTES, "manifest-malformed")
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_refused(encoded: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_manifest(encoded)
+
+
+def test_the_founder_signs() -> None:
+    encoded, signature = signer(1).sign_manifest(manifest(peer(1)))
+    assert verify_manifest(encoded, signature) == manifest(peer(1))
+
+
+def test_nobody_signs_for_another_founder() -> None:
+    with pytest.raises(LocalProtocolError):
+        signer(2).sign_manifest(manifest(peer(1)))
+
+
+def test_wrong_and_missing_signatures_are_refused() -> None:
+    encoded, signature = signer(1).sign_manifest(manifest(peer(1)))
+    other, _ = signer(1).sign_manifest(manifest(peer(1), seed=8))
+    forged = signer(2).sign("manifest", encoded, swarm_id(encoded)).signature
+    flipped = bytes([signature[0] ^ 1]) + signature[1:]
+    for bad in (b"", b"\0" * 64, signature[:63], signature + b"\0", forged, flipped):
+        with pytest.raises(RemoteProtocolError, match="bad-signature"):
+            verify_manifest(encoded, bad)
+    with pytest.raises(RemoteProtocolError, match="bad-signature"):
+        verify_manifest(other, signature)
+
+
+def test_a_founder_that_is_no_peer_id_is_refused() -> None:
+    encoded = encode_manifest(manifest(founder="somebody"))  # type: ignore[arg-type]
+    with pytest.raises(RemoteProtocolError, match="bad-signer"):
+        verify_manifest(encoded, b"\0" * 64)
