@@ -2,8 +2,8 @@
 
 It holds one time per watched peer. Peers send a heartbeat every second; silence of 3 s makes one
 suspect, of 5 s dead, a lost connection dead at once, any heartbeat alive again. If our own tick
-comes more than a second late, *we* were asleep (stopped, swapped out), so that time is not held
-against anybody. Monotonic time only.
+comes more than a second late, *we* were asleep (stopped, swapped out), so the time since the last
+one is not held against anybody. Monotonic time only.
 """
 
 from __future__ import annotations
@@ -86,11 +86,10 @@ class Detector:
         return (self._last_tick or 0.0) + TICK_S
 
     def _forgive_own_sleep(self, now: float) -> None:
-        if self._last_tick is not None and self._watched:
-            lateness_s = now - self._last_tick - TICK_S
-            if lateness_s > MAX_LATENESS_S:
-                for watch in self._watched.values():
-                    watch.heard = min(now, watch.heard + lateness_s)
+        """If this tick is late, nobody's silence since the last one counts: we did not listen."""
+        if self._last_tick is not None and now - self._last_tick > TICK_S + MAX_LATENESS_S:
+            for watch in self._watched.values():
+                watch.heard = min(now, watch.heard + now - self._last_tick)
         self._last_tick = now
 
     def _judge(self, peer: PeerId, watch: _Watch, silence_s: float) -> list[Transition]:

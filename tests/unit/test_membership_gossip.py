@@ -1,0 +1,227 @@
+"""Anti-entropy: everybody learns everything, whatever is lost, and then falls silent."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from membership_world import World
+from protocol_examples import SWARM, WALL, advert, peer, seat, signer
+
+from protocol import limits
+from protocol.effects import Penalise, Send
+from protocol.membership.advert import encode_advert
+from protocol.membership.gossip import (
+    ABOVE,
+    ANSWER_BURST_BYTES,
+    BELOW,
+    DIGEST_EVERY_S,
+    PUSH_FANOUT,
+    PUSH_TO_ALL_UP_TO,
+    Gossip,
+)
+from protocol.membership.membership import Membership
+from protocol.membership.progress import Progress, encode_progress
+from protocol.membership.record import Record, seal
+from protocol.membership.records import Kind, RecordStore
+from protocol.wire.messages import (
+    DigestEntry,
+    Envelope,
+    RecordDigest,
+    Records,
+    encode_message,
+)
+
+
+def record_of(number: int, seq: int = 1, body: bytes = b"x") -> Envelope:
+    return seal(signer(number), "note", Record(peer(number), seq, int(WALL), 600, body), SWARM)
+
+
+def gossip_of(number: int, held: int = 0, body: bytes = b"x") -> Gossip:
+    kinds = {"note": Kind(10_000, 16 * 1024, lambda _signer, _record: None)}
+    store = RecordStore(SWARM, peer(number), kinds)
+    for other in range(1000, 1000 + held):
+        store.offer(record_of(other, body=body), peer(number), WALL)
+    return Gossip(peer(number), store)
+
+
+def sent(effects: list[object]) -> list[Send]:
+    return [effect for effect in effects if isinstance(effect, Send)]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(2, 12), st.sampled_from([0.0, 0.2, 0.4]), st.integers(0, 2**32))
+def test_a_ring_converges_whatever_is_lost(size: int, loss: float, seed: int) -> None:
+    world = World(size, seed, loss)
+    world.advertise()
+    world.link_ring()
+    world.run(20)
+    for _ in range(30):  # only digests repair what was lost: that takes rounds, not luck
+        if all(len(member.records) == size for member in world.members.values()):
+            break
+        world.run(10)
+    assert all(len(member.records) == size for member in world.members.values())
+    assert not world.penalties()
+
+
+def test_peers_that_meet_exchange_everything_at_once() -> None:
+    world = World(2)
+    world.advertise()
+    world.link(peer(0), peer(1))
+    world.deliver()
+    assert world.agree()
+
+
+def test_at_rest_only_heartbeats_and_one_digest_per_interval() -> None:
+    world = World(6)
+    world.advertise()
+    world.link_all()
+    world.run(12)
+    assert world.agree()
+    world.sent.clear()
+    world.run(3 * DIGEST_EVERY_S)  # adverts are renewed after 30 s only
+    assert world.sent["RecordDigest"] == 6 * 3
+    assert set(world.sent) == {"RecordDigest", "Heartbeat"}
+
+
+def test_a_new_record_reaches_the_whole_mesh_without_waiting() -> None:
+    world = World(8)
+    world.advertise()
+    world.link_all()
+    world.run(12)
+    first = world.members[peer(0)]
+    world.perform(peer(0), first.set_seats([seat(1)], world.now, world.wall))
+    world.deliver()
+    for member in world.members.values():
+        assert [replica.peer for replica in member.roster.replicas(1)] == [peer(0)]
+
+
+def test_progress_of_a_last_stage_replica_spreads_and_the_newest_step_wins() -> None:
+    from protocol.effects import Publish
+
+    world = World(4)
+    world.advertise()
+    world.link_ring()
+    world.perform(peer(2), world.members[peer(2)].set_seats([seat(3)], world.now, world.wall))
+    world.run(12)
+    for number, step in ((2, 5), (2, 6), (1, 9)):  # peer 1 does not serve the last stage
+        body = encode_progress(Progress(step, 1.5, 100 * step, int(world.wall)))
+        publish = Publish("progress", "swarm", step, body)
+        world.perform(peer(number), [publish])
+        world.deliver()
+    for member in world.members.values():
+        progress = member.progress()
+        assert progress is not None
+        assert progress.step == 6
+
+
+def test_nothing_is_sent_back_to_its_sender_or_author() -> None:
+    gossip = gossip_of(0)
+    for number in (1, 2, 3):
+        gossip.link_up(peer(number), 0.0)
+    result = gossip.receive_records(peer(1), Records([record_of(2)]), WALL)
+    assert [send.peer for send in sent(result.effects)] == [peer(3)]
+
+
+def test_a_record_known_already_is_not_passed_on() -> None:
+    gossip = gossip_of(0)
+    for number in (1, 2, 3):
+        gossip.link_up(peer(number), 0.0)
+    gossip.receive_records(peer(1), Records([record_of(2)]), WALL)
+    again = gossip.receive_records(peer(3), Records([record_of(2)]), WALL)
+    assert (again.fresh, again.effects) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("links", "reached"),
+    [(PUSH_TO_ALL_UP_TO, PUSH_TO_ALL_UP_TO - 1), (PUSH_TO_ALL_UP_TO + 1, PUSH_FANOUT)],
+)
+def test_fanout(links: int, reached: int) -> None:
+    gossip = gossip_of(0)
+    for number in range(1, links + 1):
+        gossip.link_up(peer(number), 0.0)
+    result = gossip.receive_records(peer(1), Records([record_of(500)]), WALL)
+    assert len(sent(result.effects)) == reached
+
+
+def test_a_forged_record_is_blamed_and_ends_the_message() -> None:
+    gossip = gossip_of(0)
+    gossip.link_up(peer(1), 0.0)
+    good = record_of(2)
+    forged = Envelope(good.signer, good.kind, good.body, bytes(64))
+    result = gossip.receive_records(peer(1), Records([forged, record_of(3)]), WALL)
+    assert result.effects == [Penalise(peer(1), "bad-signature", 50)]
+    assert not result.fresh
+
+
+@pytest.mark.parametrize(("held", "size"), [(1300, 1), (200, 4000), (10, 15_000)])
+def test_large_stores_cross_in_frames_below_the_limit(held: int, size: int) -> None:
+    giver, taker = gossip_of(0, held, b"x" * size), gossip_of(1)
+    giver.link_up(peer(1), 0.0)
+    taker.link_up(peer(0), 0.0)
+    now = 0.0
+    for _ in range(10):
+        now += 30.0
+        # an explicit round: the taker says what it has, the giver answers
+        for send in sent(taker._digest_to(peer(0))):  # type: ignore[attr-defined]
+            assert isinstance(send.message, RecordDigest)
+            for answer in sent(giver.receive_digest(peer(1), send.message, now)):
+                assert len(encode_message(answer.message)) <= limits.MAX_HEADER_BYTES
+                if isinstance(answer.message, Records):
+                    taker.receive_records(peer(0), answer.message, WALL)
+    assert len(taker._store) == held
+
+
+def test_split_digests_cover_every_slot_once_or_twice() -> None:
+    gossip = gossip_of(0, held=1300)
+    gossip.link_up(peer(1), 0.0)
+    parts = [send.message for send in sent(gossip._digest_to(peer(1)))]
+    assert all(isinstance(part, RecordDigest) for part in parts)
+    assert all(len(part.entries) <= limits.MAX_DIGEST_ENTRIES for part in parts)
+    assert parts[0].entries[0] == BELOW
+    assert parts[-1].entries[-1] == ABOVE
+    for part, following in zip(parts, parts[1:], strict=False):
+        assert part.entries[-1] == following.entries[0]
+
+
+def test_equal_stores_have_nothing_to_say() -> None:
+    one, other = gossip_of(0, held=1300), gossip_of(1, held=1300)
+    one.link_up(peer(1), 0.0)
+    other.link_up(peer(0), 0.0)
+    for send in sent(one._digest_to(peer(1))):
+        assert other.receive_digest(peer(0), send.message, 0.0) == []
+
+
+def test_a_digest_is_no_lever_for_traffic() -> None:
+    gossip = gossip_of(0, held=1300, body=b"x" * 4000)
+    gossip.link_up(peer(1), 0.0)
+    ask = RecordDigest([BELOW, ABOVE], want_reply=True)
+    answered = 0
+    for _ in range(3000):
+        answers = sent(gossip.receive_digest(peer(1), ask, 1.0))
+        answered += sum(len(encode_message(answer.message)) for answer in answers)
+    assert 0 < answered <= ANSWER_BURST_BYTES
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [[], [BELOW], [ABOVE, BELOW], [BELOW, BELOW], [BELOW, DigestEntry("note", "x", 1), BELOW]],
+)
+def test_digests_out_of_order_are_blamed(entries: list[DigestEntry]) -> None:
+    gossip = gossip_of(0, held=3)
+    gossip.link_up(peer(1), 0.0)
+    effects = gossip.receive_digest(peer(1), RecordDigest(entries, want_reply=True), 0.0)
+    assert effects == [Penalise(peer(1), "digest-not-sorted", 20)]
+
+
+def test_an_earlier_run_of_ours_is_spoken_over() -> None:
+    late = Membership(peer(0), SWARM, 4)
+    record = Record(
+        peer(0), int((WALL + 900) * 1000), int(WALL), 600, encode_advert(advert(seats=4))
+    )
+    old = seal(signer(0), "advert", record, SWARM)
+    late.describe(advert(), 0.0, WALL)
+    late.link_up(peer(1), 0.0)
+    late.receive(peer(1), Records([old]), 0.0, WALL)
+    published = [e for e in late.tick(6.0, WALL + 6) if type(e).__name__ == "Publish"]
+    assert [publish.seq for publish in published] == [record.seq + 1]  # type: ignore[union-attr]

@@ -1,0 +1,294 @@
+"""The record store: only verified and newer records, fair and bounded when it is full."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from protocol_examples import OTHER_SWARM, SWARM, WALL, advert, peer, seat, signer
+
+from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.membership.advert import Advert, Flops, encode_advert, parse_advert
+from protocol.membership.progress import Progress, encode_progress
+from protocol.membership.record import Record, open_record, seal
+from protocol.membership.records import Kind, RecordStore
+from protocol.membership.rules import record_kinds
+from protocol.wire.messages import Envelope
+
+OWN = peer(0)
+STAGES = 4
+
+
+def store(max_adverts: int = 100, protected: frozenset[str] = frozenset()) -> RecordStore:
+    kinds = record_kinds(
+        STAGES,
+        max_adverts,
+        lambda kind, key, signer, body: None if body == b"ok" else "not a steward",
+        lambda signer: signer == peer(7),
+    )
+    return RecordStore(SWARM, OWN, kinds, lambda slot: slot[1] in protected)
+
+
+def advert_record(
+    number: int, seq: int = 1, issued: float = WALL, ttl_s: int = 600, **changes: object
+) -> Envelope:
+    record = Record(peer(number), seq, int(issued), ttl_s, encode_advert(advert(**changes)))
+    return seal(signer(number), "advert", record, SWARM)
+
+
+def raw_advert(number: int, fields: list[object]) -> Envelope:
+    """An advert signed by its author whose body is whatever the fields are."""
+    record = Record(peer(number), 1, int(WALL), 600, msgspec.msgpack.encode(fields))
+    return seal(signer(number), "advert", record, SWARM)
+
+
+def refuse(envelope: Envelope, reason: str) -> None:
+    held = store()
+    with pytest.raises(RemoteProtocolError) as caught:
+        held.offer(envelope, peer(9), WALL)
+    assert caught.value.reason == reason
+    assert len(held) == 0
+
+
+def test_a_record_is_stored_and_found() -> None:
+    held = store()
+    offer = held.offer(advert_record(1), peer(9), WALL)
+    assert offer.held is not None
+    assert held.get("advert", peer(1)) == offer.held
+    assert offer.held.signer == peer(1)
+    assert [h.slot for h in held] == [("advert", peer(1))]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=12))
+def test_the_seq_only_rises(seqs: list[int]) -> None:
+    held = store()
+    highest = -1
+    for seq in seqs:
+        offer = held.offer(advert_record(1, seq), peer(9), WALL)
+        assert (offer.held is not None) is (seq > highest)
+        highest = max(highest, seq)
+        assert held.seq(("advert", peer(1))) == highest
+
+
+@pytest.mark.parametrize(
+    ("issued", "ttl_s", "reason"),
+    [
+        (WALL + 119, 600, "new"),
+        (WALL + 122, 600, "from-the-future"),
+        (WALL - 599, 600, "new"),
+        (WALL - 600, 600, "expired"),
+        (WALL - 10, 5, "expired"),
+    ],
+)
+def test_time(issued: float, ttl_s: int, reason: str) -> None:
+    assert store().offer(advert_record(1, 1, issued, ttl_s), peer(9), WALL).reason == reason
+
+
+def test_forged_adverts_change_nothing() -> None:
+    good = advert_record(1)
+    replace = msgspec.structs.replace
+    refuse(replace(good, signer=peer(2)), "bad-signature")
+    refuse(replace(good, signature=bytes(64)), "bad-signature")
+    refuse(replace(good, body=b"\xc1"), "record-malformed")
+    refuse(replace(good, body=good.body + b"\0"), "record-malformed")
+    other_swarm = seal(signer(1), "advert", open_record(good), OTHER_SWARM)
+    refuse(other_swarm, "bad-signature")
+    for_another = seal(signer(2), "advert", open_record(good), SWARM)
+    refuse(for_another, "advert-forged")
+
+
+def test_a_forged_advert_does_not_replace_a_good_one() -> None:
+    held = store()
+    held.offer(advert_record(1), peer(9), WALL)
+    newer = seal(signer(2), "advert", open_record(advert_record(1, seq=2)), SWARM)
+    with pytest.raises(RemoteProtocolError):
+        held.offer(newer, peer(9), WALL)
+    assert held.seq(("advert", peer(1))) == 1
+
+
+def fields_of(**changes: object) -> list[object]:
+    fields = msgspec.msgpack.decode(encode_advert(advert()))
+    names = Advert.__struct_fields__
+    for name, value in changes.items():
+        fields[names.index(name)] = value
+    return fields  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"flops": [float("nan"), 0.0, 0.0]},
+        {"flops": [-1.0, 0.0, 0.0]},
+        {"flops": [float("inf"), 0.0, 0.0]},
+        {"flops": [1, 0.0, 0.0]},  # an integer where the canonical form is a float
+        {"upload_bytes_per_s": float("nan")},
+        {"upload_bytes_per_s": -1.0},
+        {"session_s": float("inf")},
+        {"memory_bytes": -1},
+        {"memory_bytes": 2**63},
+        {"seats": 5},
+        {"joined": -1},
+        {"leaving": 1},
+        {"addresses": ["x"] * 9},
+        {"addresses": ["x" * 257]},
+        {"serves": [[0, 0, "lying", 0, b"", 0, 1.0]]},
+        {"serves": [[0, 0, "serving", 0, b"", 0, float("nan")]]},
+        {"serves": [[s, 0, "serving", 0, b"", 0, 1.0] for s in range(5)]},
+    ],
+    ids=str,
+)
+def test_adverts_out_of_range_are_refused(changes: dict[str, object]) -> None:
+    refuse(raw_advert(1, fields_of(**changes)), "advert-malformed")
+
+
+def test_adverts_of_wrong_shape_are_refused() -> None:
+    refuse(raw_advert(1, []), "advert-malformed")
+    refuse(raw_advert(1, [*fields_of(), 0]), "advert-malformed")
+    refuse(raw_advert(1, ["x" * 5000]), "record-too-long")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"serves": (seat(STAGES),)}, "bad-seats"),
+        ({"serves": (seat(1), seat(1))}, "bad-seats"),
+        ({"addresses": ("/unix/etc/passwd",)}, "advert-address"),
+        ({"addresses": (f"/ip4/1.2.3.4/tcp/1/p2p/{peer(2)}",)}, "advert-address"),
+    ],
+)
+def test_adverts_that_contradict_the_swarm_are_refused(
+    changes: dict[str, object], reason: str
+) -> None:
+    refuse(advert_record(1, **changes), reason)
+
+
+def test_our_own_nonsense_is_our_bug() -> None:
+    with pytest.raises(LocalProtocolError):
+        encode_advert(advert(flops=Flops(fp32=float("nan"))))
+    with pytest.raises(LocalProtocolError):
+        encode_progress(Progress(-1, 0.0, 0, 0))
+    with pytest.raises(LocalProtocolError):
+        seal(signer(1), "advert", Record("x", 1, int(WALL), 601, b""), SWARM)
+
+
+def test_whole_numbers_are_made_floats_before_signing() -> None:
+    body = encode_advert(advert(flops=Flops(fp32=1)))
+    assert parse_advert(body, peer(1), peer(1), STAGES).flops == Flops(fp32=1.0)
+
+
+@pytest.mark.parametrize("key", ["", "-1", "04", "4", "x", " 1", "\u0661"])
+def test_postings_of_stages_that_do_not_exist(key: str) -> None:
+    try:
+        envelope = seal(signer(1), "posting", Record(key, 1, int(WALL), 60, b"ok"), SWARM)
+    except LocalProtocolError:
+        assert key == ""
+        return
+    refuse(envelope, "posting-malformed")
+
+
+def test_postings_need_authority_but_its_lack_is_no_crime() -> None:
+    held = store()
+    for body, reason in ((b"no", "not a steward"), (b"ok", "new")):
+        record = Record("3", 1, int(WALL), 60, body)
+        assert held.offer(seal(signer(1), "posting", record, SWARM), peer(9), WALL).reason == reason
+
+
+def test_progress_is_taken_from_the_last_stage_only() -> None:
+    held = store()
+    body = encode_progress(Progress(5, 2.0, 1000, int(WALL)))
+    record = Record("swarm", 5, int(WALL), 60, body)
+    assert held.offer(seal(signer(1), "progress", record, SWARM), peer(9), WALL).held is None
+    assert held.offer(seal(signer(7), "progress", record, SWARM), peer(9), WALL).held is not None
+    lying = Record("swarm", 6, int(WALL), 60, body)
+    refuse(seal(signer(7), "progress", lying, SWARM), "progress-malformed")
+
+
+def test_unknown_kinds_are_ignored() -> None:
+    envelope = seal(signer(1), "future", Record("x", 1, int(WALL), 60, b""), SWARM)
+    assert store().offer(envelope, peer(9), WALL).reason == "unknown-kind"
+
+
+def test_expiry_and_no_return_of_an_older_record_with_a_longer_life() -> None:
+    held = store()
+    old, new = advert_record(1, seq=1, ttl_s=600), advert_record(1, seq=2, ttl_s=30)
+    held.offer(new, peer(9), WALL)
+    assert held.expire(WALL + 29) == []
+    assert [h.record.seq for h in held.expire(WALL + 30)] == [2]
+    assert (len(held), held.size_bytes) == (0, 0)
+    assert held.offer(old, peer(9), WALL + 31).reason == "known"
+    fresh = advert_record(1, seq=3, issued=WALL + 40)
+    assert held.offer(fresh, peer(9), WALL + 40).held is not None
+
+
+def notes(limit: int, protected: frozenset[str] = frozenset()) -> RecordStore:
+    kinds = {"note": Kind(limit, 64, lambda _signer, _record: None)}
+    return RecordStore(SWARM, OWN, kinds, lambda slot: slot[1] in protected)
+
+
+def note(number: int, seq: int = 1) -> Envelope:
+    return seal(signer(number), "note", Record(peer(number), seq, int(WALL), 600, b"n" * 50), SWARM)
+
+
+def test_a_flood_displaces_only_itself_and_memory_is_bounded() -> None:
+    held = notes(20, protected=frozenset({peer(3)}))
+    held.put_own(note(0), WALL)
+    honest = [note(number) for number in range(1, 9)]
+    for envelope in honest[:6]:
+        held.offer(envelope, peer(101), WALL)
+    peak = 0
+    for number in range(1000, 1200):
+        held.offer(note(number), peer(666), WALL)
+        peak = max(peak, held.size_bytes)
+    for envelope in honest[6:]:
+        assert held.offer(envelope, peer(102), WALL).held is not None
+    assert len(held) == 20
+    assert peak <= 20 * 512
+    for number in range(9):
+        assert held.get("note", peer(number)) is not None
+
+
+def test_the_largest_share_gives_way_to_a_newcomer_from_elsewhere() -> None:
+    held = notes(4)
+    for number in range(1000, 1010):
+        held.offer(note(number), peer(666), WALL)
+    offer = held.offer(note(1), peer(101), WALL)
+    assert offer.displaced is not None
+    assert offer.displaced.introducer == peer(666)
+    assert offer.displaced.signer == peer(1003)  # its latest that was stored
+
+
+def test_a_linked_peer_always_finds_room() -> None:
+    held = notes(4, protected=frozenset({peer(5)}))
+    for number in range(1000, 1004):
+        held.offer(note(number), peer(666), WALL)
+    assert held.offer(note(5), peer(666), WALL).held is not None
+    for number in range(1100, 1110):
+        held.offer(note(number), peer(667), WALL)
+    assert held.get("note", peer(5)) is not None
+
+
+def test_a_store_full_of_protected_records_refuses() -> None:
+    protected = frozenset(peer(number) for number in range(1, 5))
+    held = notes(4, protected)
+    for number in range(1, 5):
+        held.offer(note(number), peer(number), WALL)
+    assert held.offer(note(9), peer(9), WALL).reason == "store-full"
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 30), st.integers(1, 4), st.integers(101, 104)), max_size=60
+    )
+)  # fmt: skip
+def test_the_books_always_balance(offers: list[tuple[int, int, int]]) -> None:
+    held = notes(8)
+    for number, seq, introducer in offers:
+        held.offer(note(number, seq), peer(introducer), WALL)
+        stored = list(held)
+        assert len(stored) == len(held) <= 8
+        assert held.size_bytes == sum(len(h.envelope.body) for h in stored)
+    held.expire(WALL + 10_000)
+    assert (len(held), held.size_bytes) == (0, 0)

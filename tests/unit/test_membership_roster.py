@@ -1,0 +1,234 @@
+"""The view of the swarm: who lives, who holds what, whom to stay linked with, and why."""
+
+from __future__ import annotations
+
+import pytest
+from membership_world import World
+from protocol_examples import SWARM, WALL, advert, peer, seat
+
+from protocol.effects import Penalise, Publish, Send
+from protocol.membership.advert import Advert
+from protocol.membership.membership import Membership
+from protocol.membership.roster import FULL_MESH_UP_TO, HASH_NEIGHBOURS, PIPELINE_NEIGHBOURS, Roster
+from protocol.membership.view import MemberDown, MemberUp, SeatsChanged, ViewChanged
+from protocol.wire.messages import Heartbeat
+
+
+def mesh(size: int) -> World:
+    world = World(size)
+    world.advertise()
+    world.link_all()
+    world.run(6)
+    assert world.agree()
+    return world
+
+
+def of_type(effects: list[object], kind: type) -> list[object]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def test_a_lost_connection_takes_a_member_down_at_once() -> None:
+    world = mesh(3)
+    seen = world.members[peer(0)].link_down(peer(1), "connection reset")
+    assert MemberDown(peer(1), "connection reset") in seen
+    assert peer(1) not in world.members[peer(0)].roster.live()
+
+
+def test_a_link_closed_by_agreement_does_not() -> None:
+    world = mesh(3)
+    seen = world.members[peer(0)].link_down(peer(1), "too many links", crashed=False)
+    assert not of_type(seen, MemberDown)
+    assert peer(1) in world.members[peer(0)].roster.live()
+
+
+def test_a_silent_member_is_suspect_then_down_then_back() -> None:
+    world = mesh(3)
+    hung = peer(1)
+    world.stopped.add(hung)
+    view = world.members[peer(0)].roster
+    world.run(3.5)
+    member = view.member(hung)
+    assert member is not None
+    assert member.suspect
+    world.run(2.5)
+    assert view.member(hung) is None
+    world.stopped.clear()
+    world.run(2)
+    assert world.agree()
+    reasons = [e.reason for e in world.seen[peer(0)] if isinstance(e, MemberDown)]
+    assert len(reasons) == 1
+    assert reasons[0].startswith("silent for")
+
+
+def test_the_sleeper_does_not_take_the_others_for_dead() -> None:
+    world = mesh(4)
+    world.stopped.add(peer(2))
+    world.run(60)
+    world.stopped.clear()
+    world.run(2)
+    assert not of_type(world.seen[peer(2)], MemberDown)
+    assert world.agree()
+
+
+def test_a_crashed_member_is_believed_again_on_its_next_advert_only() -> None:
+    roster = Roster(peer(0))
+    roster.advertise(peer(1), advert(), 5)
+    roster.link_up(peer(1))
+    roster.link_down(peer(1), "reset", crashed=True)
+    assert roster.advertise(peer(1), advert(), 5) == []
+    assert MemberUp(peer(1), "advertised itself") in roster.advertise(peer(1), advert(), 6)
+
+
+def test_leaving_is_told_to_the_whole_swarm() -> None:
+    world = World(5)
+    world.advertise()
+    world.link_ring()
+    world.run(12)
+    world.perform(peer(2), world.members[peer(2)].leave(world.now, world.wall))
+    world.deliver()
+    for number in (0, 1, 3, 4):
+        assert peer(2) not in world.members[peer(number)].roster.live()
+
+
+def test_an_advert_that_is_not_renewed_expires() -> None:
+    world = World(2)
+    world.advertise()
+    world.link(peer(0), peer(1))
+    world.deliver()
+    lonely = world.members[peer(0)]
+    world.perform(peer(0), lonely.link_down(peer(1), "closed", crashed=False))
+    assert peer(1) in lonely.roster.live()
+    seen = lonely.tick(world.now + 700, world.wall + 700)
+    assert MemberDown(peer(1), "its advert expired") in seen
+
+
+def test_adverts_are_renewed_in_time() -> None:
+    world = mesh(3)
+    world.run(400)
+    assert world.agree()
+    assert not any(of_type(seen, MemberDown) for seen in world.seen.values())
+
+
+def test_versions_of_linked_peers_come_from_heartbeats() -> None:
+    world = mesh(3)
+    holder = world.members[peer(1)]
+    for version in (0, 1, 2):
+        world.perform(peer(1), holder.set_seats([seat(2, version)], world.now, world.wall))
+    world.deliver()
+    view = world.members[peer(0)].roster
+    assert [r.seat.version for r in view.serving(2)] == [2]
+    changes = [e for e in world.seen[peer(0)] if isinstance(e, SeatsChanged) and e.seats]
+    assert {change.seats[0].version for change in changes} >= {2}
+
+
+def test_a_version_is_told_to_neighbours_but_not_advertised() -> None:
+    world = mesh(3)
+    holder = world.members[peer(1)]
+    world.perform(peer(1), holder.set_seats([seat(2, 0)], world.now, world.wall))
+    effects = holder.set_seats([seat(2, 1)], world.now, world.wall)
+    assert not of_type(effects, Publish)
+    assert len(of_type(effects, Send)) == 2
+
+
+def test_replicas_say_whether_they_serve_yet() -> None:
+    roster = Roster(peer(0))
+    roster.advertise(peer(1), advert(serves=(seat(1),)), 1)
+    roster.advertise(peer(2), advert(serves=(seat(1, state="fetching"), seat(2))), 1)
+    assert [r.peer for r in roster.replicas(1)] == sorted([peer(1), peer(2)])
+    assert [r.peer for r in roster.serving(1)] == [peer(1)]
+    assert [r.peer for r in roster.serving(2)] == [peer(2)]
+    assert roster.serving(3) == ()
+
+
+def test_old_and_repeated_heartbeats_change_nothing() -> None:
+    machine = Membership(peer(0), SWARM, 4)
+    machine.link_up(peer(1), 0.0)
+    new = Heartbeat(seq=2, seats=[seat(1, 5)])
+    machine.receive(peer(1), new, 0.1, WALL)
+    before = machine.roster.revision
+    for old in (Heartbeat(seq=1, seats=[seat(1, 4)]), new):
+        assert machine.receive(peer(1), old, 0.2, WALL) == []
+    assert machine.roster.revision == before
+
+
+@pytest.mark.parametrize("seats", [[seat(4)], [seat(255)], [seat(1), seat(1)]])
+def test_heartbeats_with_seats_that_cannot_be_are_blamed(seats: list[object]) -> None:
+    machine = Membership(peer(0), SWARM, 4)
+    machine.link_up(peer(1), 0.0)
+    effects = machine.receive(peer(1), Heartbeat(seq=1, seats=seats), 0.1, WALL)  # type: ignore[arg-type]
+    assert effects == [Penalise(peer(1), "bad-seats", 20)]
+
+
+def test_messages_of_peers_without_a_link_change_nothing() -> None:
+    machine = Membership(peer(0), SWARM, 4)
+    assert machine.receive(peer(1), Heartbeat(seq=1, seats=[]), 0.1, WALL) == []
+    assert len(machine.roster) == 0
+
+
+def big_roster(size: int, own: Advert) -> Roster:
+    roster = Roster(peer(0))
+    roster.advertise(peer(0), own, 1)
+    for number in range(1, size):
+        roster.advertise(peer(number), advert(serves=(seat(number % 10),)), 1)
+    return roster
+
+
+def test_small_swarms_are_a_full_mesh() -> None:
+    roster = big_roster(FULL_MESH_UP_TO, advert())
+    assert len(roster.neighbours()) == FULL_MESH_UP_TO - 1
+
+
+def test_in_large_swarms_the_pipeline_and_a_few_by_hash() -> None:
+    roster = big_roster(300, advert(serves=(seat(4),)))
+    neighbours = roster.neighbours()
+    assert len(neighbours) <= PIPELINE_NEIGHBOURS + HASH_NEIGHBOURS
+    stages = [roster.member(p).seats[0].stage for p in neighbours]  # type: ignore[union-attr]
+    assert sum(stage in (3, 4, 5) for stage in stages) >= PIPELINE_NEIGHBOURS - HASH_NEIGHBOURS
+    free = big_roster(300, advert())
+    assert len(free.neighbours()) == HASH_NEIGHBOURS
+
+
+def test_hash_neighbours_keep_a_large_swarm_connected() -> None:
+    size = 120
+    graph: dict[str, set[str]] = {peer(n): set() for n in range(size)}
+    for number in range(size):
+        roster = Roster(peer(number))
+        for other in range(size):
+            roster.advertise(peer(other), advert(), 1)
+        for neighbour in roster.neighbours():
+            graph[peer(number)].add(neighbour)
+            graph[neighbour].add(peer(number))
+    reached, frontier = {peer(0)}, [peer(0)]
+    while frontier:
+        fresh = graph[frontier.pop()] - reached
+        reached |= fresh
+        frontier += fresh  # type: ignore[arg-type]
+    assert len(reached) == size
+
+
+def test_every_change_of_the_view_has_a_reason_and_a_revision() -> None:
+    world = mesh(4)
+    world.cut(peer(0), peer(1))
+    for seen in world.seen.values():
+        changes = [e for e in seen if isinstance(e, ViewChanged)]
+        assert [c.revision for c in changes] == list(range(1, len(changes) + 1))
+        assert all(change.reason for change in changes)
+
+
+def test_silence_without_links() -> None:
+    machine = Membership(peer(0), SWARM, 4)
+    assert machine.next_deadline() is None
+    machine.link_up(peer(1), 5.0)
+    assert machine.next_deadline() == 6.0
+    machine.link_down(peer(1), "closed")
+    assert machine.next_deadline() is None
+
+
+def test_no_state_is_left_of_peers_that_are_gone() -> None:
+    machine = Membership(peer(0), SWARM, 4)
+    for number in range(1, 50):
+        machine.link_up(peer(number), 0.0)
+        machine.link_down(peer(number), "closed")
+    assert machine.roster._known == {}
+    assert machine.gossip._links == {}
+    assert machine._linked == {}
