@@ -76,9 +76,9 @@ async def handshake(
     Raises:
         HandshakeFailed: whatever the other side did instead.
     """
-    tune_socket(stream)
     raw = GuardedStream(stream.receive_some, stream.send_all)
     try:
+        tune_socket(stream)
         await _agree(raw, SECURITY, dialler=expected is not None)
         session = await _prove(raw, identity, expected)
         peer = parse_peer_id(session.get_remote_peer().to_base58())

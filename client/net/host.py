@@ -150,7 +150,7 @@ class Host:
     async def _dial(self, target: Address, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         try:
             stream = await trio.open_tcp_stream(target.host, target.port)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver takes
             raise DialError(f"{target}: {_cause(error)}") from error
         async with _closing(stream):
             try:
@@ -164,6 +164,7 @@ class Host:
                 await self._guarded(connection)
             finally:
                 self._alive[target.host] -= 1
+                self._forget_zeros()
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         """Handle one inbound connection from its first byte to its last."""

@@ -224,7 +224,7 @@ class Libp2pNetwork:
                 while self._is_up(peer):
                     backoff_s = BACKOFF_FIRST_S
                     await self._changed.park()
-                for address in self._wanted[peer]:
+                for address in self._wanted.get(peer, ()):
                     try:
                         await self.connect(address)
                         break

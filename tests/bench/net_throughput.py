@@ -20,9 +20,11 @@ import trio
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import Inbound
 from protocol.ids import PeerId
-from protocol.wire.messages import Backward, Goodbye
+from protocol.wire.messages import Backward, Goodbye, Message
 
 LOOPBACK = [("127.0.0.1", 0)]
+MORE = Backward(stage=0, step=0, microbatch=0, attempt=0)
+LAST = Backward(stage=0, step=0, microbatch=1, attempt=0)
 
 
 def resident_mb() -> float:
@@ -34,12 +36,13 @@ async def serve() -> None:
     async with open_network(os.urandom(32), LOOPBACK) as network:
         print(network.addresses[0], resident_mb(), flush=True)
         async for event in network.events:
-            if isinstance(event, Inbound) and isinstance(event.message, Goodbye):
+            if isinstance(event, Inbound) and event.message in (Goodbye("?"), LAST):
                 await network.send(event.peer, Goodbye(f"{resident_mb():.0f}"))
 
 
-async def ask(network: Libp2pNetwork, peer: PeerId) -> str:
-    await network.send(peer, Goodbye("?"))
+async def ask(network: Libp2pNetwork, peer: PeerId, what: Message) -> str:
+    """Send a message that is echoed, and wait for the echo: the receiver's memory in MB."""
+    await network.send(peer, what)
     async for event in network.events:
         if isinstance(event, Inbound) and isinstance(event.message, Goodbye):
             return event.message.reason
@@ -63,14 +66,16 @@ async def measure(address: str, seconds: float) -> None:
         rtts = []
         for _ in range(500):
             start = time.perf_counter()
-            await ask(network, peer)
+            await ask(network, peer, Goodbye("?"))
             rtts.append(1e3 * (time.perf_counter() - start))
         tail = statistics.quantiles(rtts, n=100)
         print(f"small message there and back: median {tail[49]:.2f} ms, p99 {tail[98]:.2f} ms")
         for size in (64 * 1024, 512 * 1024, 4 * 1024 * 1024):
             rate = await throughput(network, peer, size, seconds)
             print(f"{size // 1024:5} KiB payloads: {rate:6.0f} MB/s")
-        print(f"resident: sender {resident_mb():.0f} MB, receiver {await ask(network, peer)} MB")
+        print(
+            f"resident: sender {resident_mb():.0f} MB, receiver {await ask(network, peer, Goodbye('?'))} MB"
+        )
 
 
 def main() -> None:
