@@ -32,7 +32,8 @@ def load_identity(folder: Path) -> bytes | None:
     """
     path = folder / KEY_FILE
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        # not blocking: a pipe of that name must be refused, not waited for
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -41,9 +42,11 @@ def load_identity(folder: Path) -> bytes | None:
             "make it a plain file of yours, or restore it from a backup",
             ExitCode.REFUSED,
         ) from error
-    with os.fdopen(descriptor, "rb") as file:
-        _refuse_shared(path, os.fstat(file.fileno()))
-        seed = file.read(SEED_BYTES + 1)
+    try:
+        _refuse_shared(path, os.fstat(descriptor))
+        seed = os.read(descriptor, SEED_BYTES + 1)
+    finally:
+        os.close(descriptor)
     if len(seed) != SEED_BYTES:
         raise UserError(
             f"the identity {path} is damaged: {len(seed)} bytes instead of {SEED_BYTES}",

@@ -57,8 +57,11 @@ def find_folders(environ: Mapping[str, str] = os.environ, data: Path | None = No
     if home:
         return home_folders(Path(home).expanduser().absolute(), data)
     places = platformdirs.PlatformDirs(APP, appauthor=False)
-    runtime = runtime_below(Path(places.user_runtime_dir))
-    return Folders(Path(places.user_config_dir), data or Path(places.user_data_dir), runtime)
+    user_data = Path(places.user_data_dir)
+    runtime_root = environ.get("XDG_RUNTIME_DIR")
+    # without a session's runtime folder, one of ours: not a guessable name in a shared one
+    runtime = Path(runtime_root) / APP if runtime_root else user_data / "run"
+    return Folders(Path(places.user_config_dir), data or user_data, runtime_below(runtime))
 
 
 def home_folders(home: Path, data: Path | None = None) -> Folders:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -180,7 +182,7 @@ def test_split_digests_cover_every_slot_once_or_twice() -> None:
     assert all(len(part.entries) <= limits.MAX_DIGEST_ENTRIES for part in parts)
     assert parts[0].entries[0] == BELOW
     assert parts[-1].entries[-1] == ABOVE
-    for part, following in zip(parts, parts[1:], strict=False):
+    for part, following in pairwise(parts):
         assert part.entries[-1] == following.entries[0]
 
 

@@ -1,0 +1,35 @@
+"""The event log: in order, bounded, and honest about what a slow reader missed."""
+
+from __future__ import annotations
+
+from client.events import EventLog, LogLine, PeerChanged, StepCommitted
+
+
+def test_readers_see_every_event_once_and_in_order() -> None:
+    log = EventLog(capacity=10)
+    assert (log.since(0).entries, log.since(0).missed, log.last_seq) == ((), 0, 0)
+    for step in range(5):
+        log.append(StepCommitted(words="step", step=step, loss=1.0, tokens=step), 100.0 + step)
+    first = log.since(0, limit=3)
+    second = log.since(first.entries[-1].seq)
+    seqs = [entry.seq for page in (first, second) for entry in page.entries]
+    assert seqs == [1, 2, 3, 4, 5]
+    assert log.since(5).entries == ()
+    assert log.since(99) == log.since(5)
+
+
+def test_a_slow_reader_learns_what_it_missed() -> None:
+    log = EventLog(capacity=4)
+    for n in range(10):
+        log.append(LogLine(words=str(n)), 0.0)
+    page = log.since(2)
+    assert page.missed == 4
+    assert [entry.event.words for entry in page.entries] == ["6", "7", "8", "9"]
+
+
+def test_events_carry_topic_words_and_data() -> None:
+    log = EventLog()
+    entry = log.append(PeerChanged(words="gone", level="warning", peer="p", state="down"), 1.0)
+    assert (entry.topic, entry.event.level) == ("membership", "warning")
+    assert entry.event.data() == {"peer": "p", "state": "down"}
+    assert log.append(LogLine(words="x", about="transfer"), 1.0).topic == "transfer"

@@ -1,0 +1,130 @@
+"""Settings: precedence, origins, and errors that say what was probably meant."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.config import FIELDS, Settings, parse_size, resolve
+from client.errors import ConfigError, ExitCode
+
+
+def toml(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_defaults() -> None:
+    resolved = resolve({}, {})
+    assert resolved.settings == Settings()
+    assert set(resolved.origins) == set(FIELDS)
+    assert set(resolved.origins.values()) == {"default"}
+
+
+def test_every_source_beats_the_next(tmp_path: Path) -> None:
+    user = toml(tmp_path, "user.toml", "threads = 1\nseats = 1\nlisten_port = 1\nmax_links = 10")
+    config = toml(tmp_path, "config.toml", "threads = 2\nseats = 2\nlisten_port = 2")
+    environ = {"VOLUNTEER_THREADS": "3", "VOLUNTEER_SEATS": "3", "PATH": "/bin"}
+    flags = {"threads": 4, "log_level": None}
+    resolved = resolve(flags, environ, config, user)
+    found = resolved.settings
+    assert (found.threads, found.seats, found.listen_port, found.max_links) == (4, 3, 2, 10)
+    origins = [resolved.origins[name] for name in ("threads", "seats", "listen_port", "max_links")]
+    assert origins == ["flag", "VOLUNTEER_SEATS", str(config), str(user)]
+    assert resolved.origins["log_level"] == "default"
+
+
+def test_a_missing_user_file_is_fine_but_a_missing_config_file_is_not(tmp_path: Path) -> None:
+    assert resolve({}, {}, None, tmp_path / "none.toml").settings == Settings()
+    with pytest.raises(ConfigError, match="No such file"):
+        resolve({}, {}, tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "file", "problem", "hint"),
+    [
+        ({"thread": 1}, {}, "", "'thread' in a flag", "did you mean threads?"),
+        ({}, {"VOLUNTEER_SEAT": "1"}, "", "'VOLUNTEER_SEAT'", "did you mean VOLUNTEER_SEATS?"),
+        ({}, {}, "lisen_port = 1", "'lisen_port'", "did you mean listen_port?"),
+        ({}, {}, "[network]\nport = 1", "'network'", "volunteer config"),
+        ({}, {}, "threads = 'many'", "threads", "correct threads"),
+        ({}, {}, "threads = -1", "threads", "correct threads"),
+        ({}, {}, "threads = 1.5", "threads", "correct threads"),
+        ({}, {}, "listen_port = 65536", "listen_port", "correct"),
+        ({}, {}, "log_level = 'loud'", "log_level", "correct"),
+        ({}, {}, "memory_limit_bytes = 'a lot'", "not a size", "correct"),
+        ({}, {}, "boundary_memory_bytes = '1KB'", "boundary_memory_bytes", "correct"),
+        ({}, {}, "announce = ['a','b','c','d','e','f','g','h','i']", "announce", "correct"),
+        ({}, {}, "dial_timeout_s = nan", "dial_timeout_s", "correct"),
+        ({}, {}, "threads = ", "not TOML", "mend"),
+        ({}, {"VOLUNTEER_DIAL_TIMEOUT_S": "nan"}, "", "VOLUNTEER_DIAL_TIMEOUT_S", "correct"),
+    ],
+)
+def test_errors_name_the_place_and_the_mend(
+    tmp_path: Path,
+    flags: dict[str, object],
+    environ: dict[str, str],
+    file: str,
+    problem: str,
+    hint: str,
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(flags, environ, toml(tmp_path, "config.toml", file))
+    assert problem in str(caught.value)
+    assert hint in caught.value.next_step
+    assert caught.value.exit_code == ExitCode.CONFIG == 78
+
+
+def test_a_file_that_is_no_text_or_too_long_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    for content in (b"\xff\xfe", b"#" * 300_000):
+        path.write_bytes(content)
+        with pytest.raises(ConfigError):
+            resolve({}, {}, path)
+
+
+def test_variables_of_other_parts_are_left_alone() -> None:
+    environ = {"VOLUNTEER_HOME": "/x", "VOLUNTEER_SWARM": "y", "VOLUNTEER": "z"}
+    assert resolve({}, environ).settings == Settings()
+
+
+def test_lists_and_sizes_from_the_environment() -> None:
+    environ = {"VOLUNTEER_ANNOUNCE": "a,b", "VOLUNTEER_UPLOAD_LIMIT_BYTES_PER_S": "1.5MB"}
+    found = resolve({}, environ).settings
+    assert found.announce == ("a", "b")
+    assert found.upload_limit_bytes_per_s == 1_500_000
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("0", 0),
+        ("123", 123),
+        ("1k", 1000),
+        ("1KiB", 1024),
+        ("512 MiB", 512 * 2**20),
+        ("2gb", 2 * 10**9),
+        ("1.5GiB", 3 * 2**29),
+        ("4Ti", 4 * 2**40),
+    ],
+)
+def test_sizes(text: str, size_bytes: int) -> None:
+    assert parse_size(text) == size_bytes
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1e9", "1 XB", "MiB", "1,5GB", "\u0661", "9" * 20])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match="not a size"):
+        parse_size(text)
+
+
+@given(st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=5))
+def test_no_environment_crashes(environ: dict[str, str]) -> None:
+    hostile = {f"VOLUNTEER_{name.upper()}": value for name, value in environ.items()}
+    with contextlib.suppress(ConfigError):
+        resolve({}, hostile)

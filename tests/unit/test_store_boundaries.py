@@ -1,0 +1,122 @@
+"""Boundaries: what was put comes back, wherever it lay, within both budgets."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client.store.boundaries import BoundaryStore, Key, StoreFull
+
+
+def key(step: int, microbatch: int = 0, kind: str = "0:input") -> Key:
+    return Key(step, microbatch, kind)
+
+
+def test_the_oldest_go_to_disk_and_come_back(tmp_path: Path) -> None:
+    store = BoundaryStore(memory_bytes=300, disk_bytes=1000, folder=tmp_path)
+    for m in range(5):
+        store.put(key(1, m), bytes([m]) * 100)
+    statistics = store.statistics()
+    assert (statistics.memory_bytes, statistics.disk_bytes) == (300, 200)
+    assert (statistics.entries, statistics.spilled) == (5, 2)
+    for m in range(5):
+        assert store.get(key(1, m)) == bytes([m]) * 100
+        assert key(1, m) in store
+    assert list(tmp_path.iterdir()) == []  # spill files have no name
+    store.close()
+
+
+def test_dropping_a_step_frees_memory_disk_and_files(tmp_path: Path) -> None:
+    store = BoundaryStore(100, 1000, tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    for step in (1, 2):
+        for m in range(3):
+            store.put(key(step, m), b"x" * 100)
+    assert len(os.listdir("/proc/self/fd")) == before + 2
+    store.drop_step(1)
+    assert store.get(key(1)) is None
+    assert store.get(key(2)) == b"x" * 100
+    store.drop_step(2)
+    store.drop_step(3)
+    assert store.statistics().entries == 0
+    assert store.statistics().memory_bytes == store.statistics().disk_bytes == 0
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_fits_nowhere_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+    store = BoundaryStore(200, 200, tmp_path)
+    for m in range(4):
+        store.put(key(1, m), bytes([m]) * 100)
+    with pytest.raises(StoreFull):
+        store.put(key(1, 9), b"x" * 100)
+    with pytest.raises(StoreFull, match="above the memory budget"):
+        store.put(key(1, 9), b"x" * 201)
+    assert [store.get(key(1, m)) for m in range(4)] == [bytes([m]) * 100 for m in range(4)]
+    assert key(1, 9) not in store
+    store.close()
+
+
+def test_a_full_disk_is_refused_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = BoundaryStore(100, 1000, tmp_path)
+    store.put(key(1), b"a" * 100)
+
+    def full(*_arguments: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(StoreFull, match="No space left"):
+            store.put(key(1, 1), b"b" * 100)
+    assert store.get(key(1)) == b"a" * 100
+    store.put(key(1, 1), b"b" * 100)
+    assert store.get(key(1)) == b"a" * 100
+    store.close()
+
+
+def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, bytes(data[:7]), at))
+    store = BoundaryStore(100, 1000, tmp_path)
+    store.put(key(1), bytes(range(100)))
+    store.put(key(1, 1), b"b" * 100)
+    assert store.get(key(1)) == bytes(range(100))
+    store.close()
+
+
+names = st.builds(Key, st.integers(0, 2), st.integers(0, 3), st.sampled_from(["in", "out"]))
+actions = st.one_of(
+    st.tuples(st.just("put"), names, st.binary(max_size=60)),
+    st.tuples(st.just("drop"), names),
+    st.tuples(st.just("drop_step"), st.integers(0, 2)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(actions, max_size=40))
+def test_it_behaves_like_a_dictionary_within_its_budgets(script: list[tuple[object, ...]]) -> None:
+    store, model = BoundaryStore(100, 400), dict[Key, bytes]()
+    for action, *arguments in script:
+        match action, arguments:
+            case "put", [Key() as name, bytes() as data]:
+                try:
+                    store.put(name, data)
+                    model[name] = data
+                except StoreFull:
+                    pass
+            case "drop", [Key() as name]:
+                store.drop(name)
+                model.pop(name, None)
+            case "drop_step", [int() as step]:
+                store.drop_step(step)
+                model = {name: data for name, data in model.items() if name.step != step}
+        assert store.statistics().memory_bytes <= 100
+        assert store.statistics().disk_bytes <= 400
+        assert store.statistics().entries == len(model)
+        assert all(store.get(name) == data for name, data in model.items())
+    store.close()

@@ -1,0 +1,233 @@
+"""Atomic files, folders, checkpoints and remembered swarms."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from protocol_examples import manifest, peer, signer
+
+from client.errors import UserError
+from client.store.atomic import is_temporary, replacing, write_atomic
+from client.store.checkpoints import CheckpointFolder
+from client.store.paths import (
+    MAX_SOCKET_PATH_BYTES,
+    SOCKET_NAME_BYTES,
+    find_folders,
+    make_private,
+    runtime_below,
+)
+from client.store.swarms import SwarmStore
+from protocol.address import Address
+from protocol.ids import SwarmId
+from protocol.invite import MAX_PEERS, SwarmFile
+
+
+@pytest.fixture
+def files_of_at_most_64_kib() -> Iterator[None]:
+    """Let the kernel refuse longer files with EFBIG, as a full disk would refuse with ENOSPC."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_file_is_replaced_with_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomic(path, b"one")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    write_atomic(path, b"two", mode=0o644)
+    assert path.read_bytes() == b"two"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+@pytest.mark.usefixtures("files_of_at_most_64_kib")
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomic(path, b"old")
+    with pytest.raises(OSError, match="large"):
+        write_atomic(path, b"x" * 200_000)
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_writer_that_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomic(path, b"old")
+
+    def write_half() -> None:
+        with replacing(path) as file:
+            file.write(b"new but not all")
+            raise RuntimeError("crash")
+
+    with pytest.raises(RuntimeError):
+        write_half()
+    assert path.read_bytes() == b"old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_data_is_flushed_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (calls.append("fsync"), fsync(fd))[1])
+    monkeypatch.setattr(os, "replace", lambda a, b: (calls.append("replace"), replace(a, b))[1])
+    write_atomic(tmp_path / "file", b"data")
+    assert calls == ["fsync", "replace", "fsync"]
+
+
+def test_home_overrides_every_folder(tmp_path: Path) -> None:
+    folders = find_folders({"VOLUNTEER_HOME": str(tmp_path)})
+    for folder in (folders.config, folders.data):
+        assert folder.is_relative_to(tmp_path)
+    elsewhere = find_folders({"VOLUNTEER_HOME": str(tmp_path)}, data=Path("/elsewhere"))
+    assert elsewhere.data == Path("/elsewhere")
+    assert elsewhere.swarms == Path("/elsewhere/swarms")
+
+
+def test_without_a_home_the_system_decides() -> None:
+    folders = find_folders({})
+    assert folders.data != folders.config
+    assert folders.config_file.name == "config.toml"
+    session = find_folders({"XDG_RUNTIME_DIR": "/run/user/1000"})
+    assert session.runtime == Path("/run/user/1000/volunteer")
+
+
+def test_sockets_fit_whatever_the_home_is() -> None:
+    short = Path("/home/v/run")
+    assert runtime_below(short) == short
+    deep = Path("/home") / ("d" * 200) / "run"
+    instead = runtime_below(deep)
+    assert len(os.fsencode(instead)) + 1 + SOCKET_NAME_BYTES <= MAX_SOCKET_PATH_BYTES
+    assert instead == runtime_below(deep)
+    assert instead != runtime_below(deep / "other")
+
+
+def test_private_folders(tmp_path: Path) -> None:
+    folder = make_private(tmp_path / "a" / "b")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert make_private(folder) == folder
+    folder.chmod(0o750)
+    with pytest.raises(UserError, match="others may enter") as caught:
+        make_private(folder)
+    assert f"chmod 700 {folder}" in caught.value.next_step
+
+
+def test_what_is_no_folder_of_ours_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="cannot use"):
+        make_private(tmp_path / "file")
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(UserError, match="not a folder of yours"):
+        make_private(tmp_path / "link")
+
+
+def checkpoints(folder: Path, names: list[str]) -> CheckpointFolder:
+    for name in names:
+        (folder / name).write_bytes(b"c")
+    return CheckpointFolder(folder, keep=2)
+
+
+def test_checkpoints_are_found_by_number_not_by_text(tmp_path: Path) -> None:
+    found = checkpoints(
+        tmp_path,
+        [
+            "stage-0-v9.safetensors",
+            "stage-0-v10.safetensors",
+            "stage-1-v9.safetensors",
+            ".stage-0-v11.safetensors.abc.tmp",
+            "stage-0-v012.safetensors",
+            "stage-0-v12.safetensors.part",
+            "stage-x-v12.safetensors",
+            "notes.txt",
+        ],
+    )
+    (tmp_path / "stage-0-v99.safetensors").mkdir()
+    newest = found.newest(0)
+    assert newest is not None
+    assert (newest.version, newest.path) == (10, found.path(0, 10))
+    assert len(found.entries()) == 3
+    assert found.newest(2) is None
+    assert found.newest_complete(2) == 9
+    assert found.newest_complete(3) is None
+    assert CheckpointFolder(tmp_path / "missing").entries() == []
+
+
+def test_retention_keeps_the_newest_of_every_stage(tmp_path: Path) -> None:
+    names = [f"stage-{s}-v{v}.safetensors" for s in (0, 1) for v in (5, 50, 500)]
+    found = checkpoints(tmp_path, [*names, "notes.txt"])
+    assert [(c.stage, c.version) for c in sorted(found.retain())] == [(0, 5), (1, 5)]
+    assert [(c.stage, c.version) for c in found.entries()] == [(0, 50), (0, 500), (1, 50), (1, 500)]
+    assert found.retain() == []
+    assert (tmp_path / "notes.txt").exists()
+    with pytest.raises(ValueError, match="at least one"):
+        CheckpointFolder(tmp_path, keep=0)
+
+
+def test_leftovers_are_swept(tmp_path: Path) -> None:
+    found = checkpoints(tmp_path, ["stage-0-v1.safetensors", ".stage-0-v2.safetensors.q1.tmp"])
+    assert found.sweep() == 1
+    assert not any(is_temporary(path) for path in tmp_path.iterdir())
+    assert found.newest(0) is not None
+
+
+def swarm_file(*ports: int, seed: int = 7, secret: bytes | None = None) -> SwarmFile:
+    plan = manifest(peer(1), seed=seed)
+    encoded, signature = signer(1).sign_manifest(plan)
+    peers = tuple(Address("ip4", "203.0.113.7", port, peer(2)) for port in ports)
+    return SwarmFile(plan, encoded, signature, peers, secret)
+
+
+def ports(swarm: SwarmFile | None) -> list[int]:
+    assert swarm is not None
+    return [address.port for address in swarm.peers]
+
+
+def test_swarms_are_remembered(tmp_path: Path) -> None:
+    store = SwarmStore(tmp_path / "swarms")
+    assert store.all() == []
+    one, two = swarm_file(1), swarm_file(2, seed=8, secret=b"s" * 32)
+    store.remember(one)
+    store.remember(two)
+    assert store.load(one.swarm) == one
+    assert {swarm.swarm for swarm in store.all()} == {one.swarm, two.swarm}
+    assert stat.S_IMODE((tmp_path / "swarms" / f"{two.swarm}.swarm").stat().st_mode) == 0o600
+
+
+def test_members_met_come_first_and_the_secret_stays(tmp_path: Path) -> None:
+    store = SwarmStore(tmp_path)
+    store.remember(swarm_file(1, 2, secret=b"s" * 32))
+    swarm = swarm_file().swarm
+    store.meet(swarm, [Address("ip4", "203.0.113.7", port, peer(2)) for port in (3, 2)])
+    assert ports(store.load(swarm)) == [3, 2, 1]
+    store.remember(swarm_file(4))
+    known = store.load(swarm)
+    assert ports(known) == [4, 3, 2, 1]
+    assert known is not None
+    assert known.secret == b"s" * 32
+    store.meet(swarm, [Address("ip4", "203.0.113.7", port, peer(2)) for port in range(10, 99)])
+    assert len(ports(store.load(swarm))) == MAX_PEERS
+
+
+def test_damaged_and_misnamed_swarms_are_passed_over(tmp_path: Path) -> None:
+    store = SwarmStore(tmp_path)
+    good = swarm_file(1)
+    store.remember(good)
+    (tmp_path / f"{'0' * 64}.swarm").write_text(str(swarm_file(1)))  # another swarm's content
+    (tmp_path / f"{'1' * 64}.swarm").write_bytes(b"\xff\xfe")
+    (tmp_path / f"{'2' * 64}.swarm").write_text(str(good).replace("seed", "sead"))
+    (tmp_path / "x.swarm").write_text(str(good))
+    assert [swarm.swarm for swarm in store.all()] == [good.swarm]
+    assert store.load(SwarmId("../" + good.swarm)) is None
+    store.meet(SwarmId("3" * 64), [])

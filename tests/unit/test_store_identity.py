@@ -1,0 +1,134 @@
+"""The identity file: private, whole, one per folder, one process at a time."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from client.errors import ExitCode, UserError
+from client.store.identity import KEY_FILE, IdentityLock, ensure_identity, load_identity
+from protocol.wire.envelope import Signer
+
+
+def test_an_identity_is_made_once_and_kept(tmp_path: Path) -> None:
+    assert load_identity(tmp_path) is None
+    first = ensure_identity(tmp_path)
+    assert ensure_identity(tmp_path).peer == first.peer
+    seed = load_identity(tmp_path)
+    assert seed is not None
+    assert Signer(seed).peer == first.peer
+    assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == [KEY_FILE]
+
+
+def test_identities_differ(tmp_path: Path) -> None:
+    peers = set()
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        peers.add(ensure_identity(tmp_path / name).peer)
+    assert len(peers) == 2
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o666, 0o610, 0o601])
+def test_a_key_that_others_can_read_is_refused_with_the_mend(tmp_path: Path, mode: int) -> None:
+    ensure_identity(tmp_path)
+    (tmp_path / KEY_FILE).chmod(mode)
+    with pytest.raises(UserError, match="others can read") as caught:
+        ensure_identity(tmp_path)
+    assert caught.value.exit_code == ExitCode.REFUSED
+    assert f"chmod 600 {tmp_path / KEY_FILE}" in caught.value.next_step
+    (tmp_path / KEY_FILE).chmod(0o600)
+    ensure_identity(tmp_path)
+
+
+@pytest.mark.parametrize("size", [0, 31, 33, 4096])
+def test_a_damaged_key_is_refused_and_kept(tmp_path: Path, size: int) -> None:
+    path = tmp_path / KEY_FILE
+    path.write_bytes(b"k" * size)
+    path.chmod(0o600)
+    with pytest.raises(UserError, match="damaged"):
+        ensure_identity(tmp_path)
+    assert path.stat().st_size == size
+
+
+def test_links_folders_and_pipes_are_no_keys(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_bytes(b"k" * 32)
+    (tmp_path / KEY_FILE).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="cannot read"):
+        load_identity(tmp_path)
+    (tmp_path / KEY_FILE).unlink()
+    (tmp_path / KEY_FILE).mkdir()
+    with pytest.raises(UserError, match="not a file of yours"):
+        load_identity(tmp_path)
+    (tmp_path / KEY_FILE).rmdir()
+    os.mkfifo(tmp_path / KEY_FILE)
+    with pytest.raises(UserError, match="not a file of yours"):
+        load_identity(tmp_path)
+
+
+def test_a_process_that_loses_the_race_takes_the_winners_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    winner = b"w" * 32
+    link = os.link
+
+    def slower(source: str, target: Path) -> None:
+        target.write_bytes(winner)
+        target.chmod(0o600)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", slower)
+    assert ensure_identity(tmp_path).peer == Signer(winner).peer
+    assert [path.name for path in tmp_path.iterdir()] == [KEY_FILE]
+
+
+def test_a_full_disk_leaves_no_half_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match="No space left"):
+        ensure_identity(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_process_per_identity(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys, pathlib; from client.store.identity import IdentityLock\n"
+            "with IdentityLock(pathlib.Path(sys.argv[1])):\n"
+            "    print('held', flush=True); sys.stdin.read()",
+            str(tmp_path),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(UserError, match=f"process {holder.pid} already") as caught:
+            IdentityLock(tmp_path).acquire()
+        assert caught.value.exit_code == ExitCode.TEMPORARY
+        assert "VOLUNTEER_HOME" in caught.value.next_step
+    finally:
+        holder.kill()  # not even a kill leaves a stale lock
+        holder.communicate()
+    with IdentityLock(tmp_path):
+        pass
+
+
+def test_a_lock_can_be_taken_again_after_release(tmp_path: Path) -> None:
+    lock = IdentityLock(tmp_path)
+    for _ in range(2):
+        with lock, pytest.raises(UserError, match=str(os.getpid())):
+            IdentityLock(tmp_path).acquire()
+    lock.release()
