@@ -62,16 +62,19 @@ def create(
     json
         Print JSON instead of the invite alone.
     """
-    from client.cli.founding import found_swarm
-
     home = find_home({"announce": announce or None})
     signer = home.signer()
     addresses = founder_addresses(home.settings, signer.peer)
+    path = out or Path(f"{run.swarm_name}.swarm")
+    if path.exists() and not force:
+        problem = f"{path} is there already"
+        raise UserError(problem, "choose another --out, or --force", ExitCode.USAGE)
+
+    from client.cli.founding import found_swarm  # imports torch: only when all else is in order
+
     founding = found_swarm(signer.peer, run, model, optimizer)
-    manifest = founding.manifest
-    path = out or Path(f"{manifest.name}.swarm")
-    swarm = sign(manifest, signer, addresses)
-    write_swarm_file(path, swarm, overwrite=force)
+    swarm = sign(founding.manifest, signer, addresses)
+    write_swarm_file(path, swarm)
     for warning in founding.warnings:
         say(f"note: {warning}")
     _report(swarm, path, founding.warnings, json)
@@ -84,16 +87,12 @@ def sign(manifest: Manifest, signer: Signer, addresses: tuple[Address, ...]) -> 
     return SwarmFile(manifest, encoded, signature, addresses, secret)
 
 
-def write_swarm_file(path: Path, swarm: SwarmFile, *, overwrite: bool) -> None:
+def write_swarm_file(path: Path, swarm: SwarmFile) -> None:
     """Write the ``.swarm`` file, readable by its owner alone when it carries a secret.
 
     Raises:
-        UserError: it is there already, or the folder cannot be written.
+        UserError: the folder cannot be written.
     """
-    if path.exists() and not overwrite:
-        raise UserError(
-            f"{path} is there already", "choose another --out, or --force", ExitCode.USAGE
-        )
     try:
         write_atomic(path, str(swarm).encode(), 0o600 if swarm.secret else 0o644)
     except OSError as error:

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.options import ModelChoices, OptimizerChoices, RunChoices, short_name
 from client.cli.presets import PRESETS, Preset
 from client.compute.memory import required_bytes
 from client.compute.requests import ModelFields
@@ -67,7 +67,7 @@ def found_swarm(
     sequences = run.sequences or preset.sequences_per_microbatch
     manifest = Manifest(
         protocol=1,
-        name=run.name or f"{run.preset}-{corpus_name(run.data)}",
+        name=run.swarm_name,
         founder=founder,
         created=int(time.time()),
         seed=run.seed,
@@ -181,14 +181,9 @@ def open_corpus(source: str, context: int) -> Corpus:
     return corpus
 
 
-def corpus_name(source: str) -> str:
-    """Return a short name for a data source."""
-    return source.rstrip("/").rsplit("/", 1)[-1][:40]
-
-
 def describe_data(source: str, corpus: Corpus) -> Data:
     """Return what the manifest says of the corpus."""
-    return Data(_kind(source), corpus_name(source), corpus.size, corpus.digest)
+    return Data(_kind(source), short_name(source), corpus.size, corpus.digest)
 
 
 def _kind(source: str) -> Literal["stdlib", "text", "jsonl"]:

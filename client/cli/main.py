@@ -8,6 +8,7 @@ else that escapes is a fault of this program and becomes one line and a file wit
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 
 from cyclopts import App, Parameter
@@ -85,6 +86,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Entry point of the console script."""
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")  # warnings are for developers; users get sentences
     sys.exit(run(sys.argv[1:]))
 
 

@@ -52,6 +52,11 @@ class RunChoices:
     measure: Annotated[bool, Parameter(negative="--no-measure")] = True
     """Run the model for a moment to balance the stages; otherwise reckon with FLOPs."""
 
+    @property
+    def swarm_name(self) -> str:
+        """Name of the swarm: the one given, else what is trained on what."""
+        return self.name or f"{self.preset}-{short_name(self.data)}"
+
 
 @Parameter(name="*", group=MODEL)
 @dataclass(frozen=True, kw_only=True)
@@ -81,3 +86,8 @@ class OptimizerChoices:
     beta2: float | None = None
     weight_decay: float | None = None
     clip: float | None = None
+
+
+def short_name(source: str) -> str:
+    """Return the last part of a data source's path, at most 40 characters."""
+    return source.rstrip("/").rsplit("/", 1)[-1][:40]

@@ -6,6 +6,7 @@ node died refuses connections; that, and nothing about its age, makes it stale.
 
 from __future__ import annotations
 
+import os
 import socket
 import stat
 from pathlib import Path
@@ -42,12 +43,12 @@ def prepare_folder(folder: Path) -> None:
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        mode = folder.lstat().st_mode
+        status = folder.lstat()
     except OSError as error:
         raise SocketFolderError(f"cannot use {folder} for sockets: {error.strerror}") from error
-    if not stat.S_ISDIR(mode):
-        raise SocketFolderError(f"{folder} is not a folder; remove it")
-    if mode & 0o077:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise SocketFolderError(f"{folder} is not a folder of yours; remove it")
+    if status.st_mode & 0o077:
         raise SocketFolderError(f"others may enter {folder}; mend it with: chmod 700 {folder}")
 
 

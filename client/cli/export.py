@@ -1,0 +1,70 @@
+"""``volunteer export``: the newest model in the layout that Hugging Face ``transformers`` loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from msgspec import Struct
+
+from client.cli.home import find_home
+from client.cli.output import print_json, say
+from client.cli.target import known_swarm
+from client.errors import UserError
+
+
+class Exported(Struct, frozen=True):
+    """Answer of ``volunteer export --json``."""
+
+    swarm: str
+    version: int
+    folder: str
+    held_out_loss: float | None
+    """Nats per token; None where the swarm's text is not at hand."""
+    schema_version: int = 1
+
+
+def export(
+    *,
+    out: Annotated[Path, Parameter(name=("--out", "-o"))],
+    swarm: str | None = None,
+    checkpoint: tuple[Path, ...] = (),
+    data: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Save the model in the layout that Hugging Face transformers loads.
+
+    Parameters
+    ----------
+    out
+        Folder to write config.json and model.safetensors to.
+    swarm
+        Name, id, invite or .swarm file (default: the only swarm known here).
+    checkpoint
+        Folder with checkpoints; may be repeated (default: this volunteer's own, else the swarm's).
+    data
+        The swarm's training text, to measure the held-out loss with.
+    json
+        Print JSON.
+    """
+    home = find_home()
+    found = known_swarm(home, swarm)
+
+    from client.cli.model_source import held_out_loss, open_corpus
+    from client.cli.newest import newest_model
+    from model_zoo.export import export_hf  # torch: when all else is in order
+
+    trained = newest_model(home, found, checkpoint)
+    try:
+        folder = export_hf(trained.spec, trained.state, out)
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror}", "choose another --out") from error
+    corpus = open_corpus(trained.manifest, data)
+    loss = held_out_loss(trained, corpus) if corpus else None
+    if json:
+        print_json(Exported(found.swarm, trained.version, str(folder), loss))
+        return
+    say(f"{trained.manifest.name}, version {trained.version} of {trained.manifest.steps}")
+    say("held-out loss: " + (f"{loss:.4f}" if loss is not None else "the text is not at hand"))
+    print(folder)

@@ -1,0 +1,52 @@
+"""A node's events as log lines on stderr: text for people, JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from client.config import Settings
+from client.events import Event, Level
+
+_ORDER: dict[Level, int] = {"debug": 0, "info": 1, "warning": 2, "error": 3}
+
+
+def log_writer(
+    settings: Settings, *, wall: Callable[[], float] = time.time
+) -> Callable[[Event], None]:
+    """Return a function that writes events of the chosen level and above."""
+    least = _ORDER[settings.log_level]
+    spell = as_json if settings.log_format == "json" else as_text
+
+    def write(event: Event) -> None:
+        if _ORDER[event.level] >= least:
+            print(spell(event, time.time()), file=sys.stderr, flush=True)
+
+    return write
+
+
+def as_text(event: Event, wall: float) -> str:
+    """Return ``12:00:00 warning words``; the level only where it is worth saying."""
+    clock = time.strftime("%H:%M:%S", time.localtime(wall))
+    level = f"{event.level}: " if event.level in ("warning", "error") else ""
+    return f"{clock} {level}{one_line(event.words)}"
+
+
+def as_json(event: Event, wall: float) -> str:
+    """Return one JSON object with time, level, kind, topic, words and the event's fields."""
+    record = {
+        "time": round(wall, 3),
+        "level": event.level,
+        "kind": type(event).__name__,
+        "words": event.words,
+        "data": event.data(),
+    }
+    return msgspec.json.encode(record).decode()
+
+
+def one_line(words: str) -> str:
+    """Return text without control characters: words may quote what a stranger sent."""
+    return "".join(c if c.isprintable() else " " for c in words)

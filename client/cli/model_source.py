@@ -1,0 +1,136 @@
+"""The newest model that a swarm has whole: found on disk, verified, put together. Imports torch.
+
+A version counts when every stage has a checkpoint of it. Checkpoints may lie in several folders,
+such as those of several volunteers on one machine. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from safetensors import safe_open
+
+from client.compute.checkpoint import verify
+from client.compute.errors import CheckpointError
+from client.errors import ExitCode, UserError
+from client.store.checkpoints import CheckpointFolder
+from model_zoo.data import BUILT_IN, Corpus, DataError
+from model_zoo.reference import evaluate
+from model_zoo.spec import ModelSpec
+from model_zoo.stages import Stage, State
+from model_zoo.whole import load_whole
+from protocol.invite import SwarmFile
+from protocol.manifest import Manifest
+
+HELD_OUT_BATCHES = 32
+HELD_OUT_SEQUENCES = 8
+_MOMENTS = ("first_moment/", "second_moment/")
+
+Places = Mapping[int, Mapping[int, list[Path]]]
+"""Files by version and stage."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A whole model at one version."""
+
+    manifest: Manifest
+    version: int
+    spec: ModelSpec
+    state: State
+    model: Stage
+    """Tokens (B, T) to logits (B, T, V)."""
+
+
+def load_newest(swarm: SwarmFile, folders: Sequence[Path]) -> Trained:
+    """Return the newest model that the folders hold whole and undamaged.
+
+    Raises:
+        UserError: there is none; says what there is.
+    """
+    places = find_places(folders)
+    for version in sorted(places, reverse=True):
+        try:
+            return _assemble(swarm, version, places[version])
+        except CheckpointError:
+            continue  # a stage lacks this version: an older one may be whole
+    raise UserError(
+        f"no version of which every stage has a sound checkpoint ({_inventory(places)})",
+        "name the folders of all stages with --checkpoint, or wait for the next checkpoint",
+        ExitCode.TEMPORARY,
+    )
+
+
+def _assemble(swarm: SwarmFile, version: int, files: Mapping[int, Sequence[Path]]) -> Trained:
+    stages = range(swarm.manifest.stage_count)
+    state = {}
+    for stage in stages:
+        state.update(_read_first(files.get(stage, []), swarm, stage, version))
+    try:
+        spec = ModelSpec(**msgspec.structs.asdict(swarm.manifest.model))
+        model = load_whole(spec, state)
+    except ValueError as error:
+        raise CheckpointError(f"version {version} does not fit the manifest: {error}") from error
+    return Trained(swarm.manifest, version, spec, state, model)
+
+
+def find_places(folders: Iterable[Path]) -> Places:
+    """Return the checkpoint files of all folders by version and stage."""
+    places: dict[int, dict[int, list[Path]]] = defaultdict(lambda: defaultdict(list))
+    for folder in folders:
+        for entry in CheckpointFolder(folder).entries():
+            places[entry.version][entry.stage].append(entry.path)
+    return places
+
+
+def _read_first(paths: Iterable[Path], swarm: SwarmFile, stage: int, version: int) -> State:
+    """Return the parameters from the first file that is what it should be."""
+    for path in paths:
+        try:
+            info = verify(path)
+        except CheckpointError:
+            continue
+        if (info.swarm, info.stage, info.version) == (swarm.swarm, stage, version):
+            return _parameters(path)
+    raise CheckpointError(f"no sound checkpoint of stage {stage} at version {version}")
+
+
+def _parameters(path: Path) -> State:
+    with safe_open(path, framework="pt") as file:
+        names = [name for name in file.keys() if not name.startswith(_MOMENTS)]  # noqa: SIM118
+        return {name: file.get_tensor(name) for name in names}
+
+
+def _inventory(places: Places) -> str:
+    if not places:
+        return "there is no checkpoint at all"
+    newest = sorted(places, reverse=True)[:3]
+    found = (f"version {v} of stages {', '.join(map(str, sorted(places[v])))}" for v in newest)
+    return "there is " + "; ".join(found)
+
+
+def open_corpus(manifest: Manifest, data: Path | None) -> Corpus | None:
+    """Return the swarm's own text, None where this machine does not have it."""
+    source = str(data) if data else BUILT_IN if manifest.data.source == "stdlib" else None
+    if source is None:
+        return None
+    try:
+        corpus = Corpus.open(source)
+    except DataError as error:
+        raise UserError(str(error), "choose another --data", ExitCode.CONFIG) from error
+    return corpus if corpus.digest == manifest.data.digest else None
+
+
+def held_out_loss(trained: Trained, corpus: Corpus) -> float:
+    """Return the mean loss per token, in nats, on text that was held out from training."""
+    return evaluate(
+        trained.model,
+        corpus,
+        batches=HELD_OUT_BATCHES,
+        sequences=HELD_OUT_SEQUENCES,
+        context=trained.spec.context,
+    )

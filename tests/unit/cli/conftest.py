@@ -1,0 +1,20 @@
+"""Fixtures of the command line's tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from cli_process import Volunteer
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def volunteer(tmp_path: Path) -> Volunteer:
+    """The command line of a volunteer whose home is empty."""
+    return Volunteer(tmp_path / "home")

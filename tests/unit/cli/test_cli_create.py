@@ -1,0 +1,139 @@
+"""Founding: from flags to a manifest that every peer accepts."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from cli_process import Volunteer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.cli.founding import choose_model, choose_optimizer, found_swarm
+from client.cli.join import promised_port
+from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.presets import PRESETS, PresetName
+from client.config import Settings
+from client.errors import ExitCode, UserError
+from protocol.ids import PeerId
+from protocol.invite import Invite, parse_invite, parse_swarm_file
+from protocol.manifest import decode_manifest, encode_manifest
+from protocol.wire.envelope import Signer
+
+SIGNER = Signer(b"\x07" * 32)
+
+
+def _found(run: RunChoices, model: ModelChoices | None = None) -> object:
+    return found_swarm(SIGNER.peer, run, model or ModelChoices(), OptimizerChoices()).manifest
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_makes_a_manifest_that_peers_accept(preset: PresetName) -> None:
+    manifest = _found(RunChoices(preset=preset, measure=False))
+    encoded = encode_manifest(manifest)  # type: ignore[arg-type]
+    assert decode_manifest(encoded) == manifest
+
+
+def test_stage_costs_add_up_to_the_model() -> None:
+    manifest = found_swarm(
+        SIGNER.peer,
+        RunChoices(stages=3, measure=False),
+        ModelChoices(layers=6),
+        OptimizerChoices(),
+    ).manifest
+    first, middle, last = manifest.stages
+    assert sum(stage.layers for stage in manifest.stages) == 6
+    assert middle.uplink_bytes > max(first.uplink_bytes, last.uplink_bytes)
+    assert first.downlink_bytes < first.uplink_bytes, "targets travel forward only"
+    assert all(stage.memory_bytes > 16 * stage.parameters for stage in manifest.stages)
+
+
+def test_measured_costs_balance_the_stages() -> None:
+    manifest = found_swarm(
+        SIGNER.peer, RunChoices(stages=2), ModelChoices(layers=2, width=32), OptimizerChoices()
+    ).manifest
+    assert manifest.layers_per_stage == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("run", "model", "words"),
+    [
+        (RunChoices(stages=5), ModelChoices(), "4 layers cannot make 5 stages"),
+        (RunChoices(), ModelChoices(width=100, heads=3), "not a multiple of heads"),
+        (RunChoices(), ModelChoices(kv_heads=2), "kv_heads == heads"),
+        (
+            RunChoices(sequences=4096, measure=False),
+            ModelChoices(context=2048),
+            "larger than a frame",
+        ),
+        (RunChoices(name="x" * 65, measure=False), ModelChoices(), "out of range"),
+        (RunChoices(redundancy=17, measure=False), ModelChoices(), "out of range"),
+    ],
+)
+def test_contradictions_are_usage_errors(run: RunChoices, model: ModelChoices, words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        _found(run, model)
+    assert caught.value.exit_code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("text", [b"", b"abc"])
+def test_a_text_shorter_than_a_sample_is_refused(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "short.txt"
+    path.write_bytes(text)
+    with pytest.raises(UserError) as caught:
+        _found(RunChoices(data=str(path)))
+    assert caught.value.exit_code == ExitCode.CONFIG
+
+
+@given(
+    st.sampled_from(sorted(PRESETS)),
+    st.builds(ModelChoices, width=st.integers(1, 8).map(lambda n: 64 * n), heads=st.just(2)),
+)
+def test_dependent_sizes_follow_the_width(preset: PresetName, choices: ModelChoices) -> None:
+    model = choose_model(PRESETS[preset], choices)
+    assert model.width == choices.width
+    assert model.ffn_width >= 2 * model.width
+    assert model.kv_heads in (model.heads, PRESETS[preset].model.kv_heads)
+
+
+def test_warm_up_and_decay_follow_the_number_of_steps() -> None:
+    preset = PRESETS["nanogpt"]
+    chosen = choose_optimizer(preset, OptimizerChoices(), steps=200)
+    assert (chosen.warmup_steps, chosen.decay_steps) == (10, 200)
+    assert choose_optimizer(preset, OptimizerChoices(), preset.steps) == preset.optimizer
+    given_by_user = choose_optimizer(preset, OptimizerChoices(decay_steps=2000), steps=200)
+    assert given_by_user.decay_steps == 2000
+
+
+def test_the_file_and_the_invite_name_the_same_swarm(volunteer: Volunteer, tmp_path: Path) -> None:
+    path = tmp_path / "mine.swarm"
+    address = "/ip4/203.0.113.7/tcp/4001"
+    done = volunteer("create", "--no-measure", "--out", str(path), "--announce", address)
+    assert done.returncode == 0, done.stderr
+    invite, swarm = parse_invite(done.stdout.strip()), parse_swarm_file(path.read_text())
+    assert invite == swarm.invite
+    assert str(invite.peers[0]) == f"{address}/p2p/{swarm.manifest.founder}"
+    again = volunteer("create", "--no-measure", "--out", str(path))
+    assert again.returncode == 2
+    assert "--force" in again.stderr
+
+
+def test_a_private_swarm_has_a_secret_that_others_cannot_read(
+    volunteer: Volunteer, tmp_path: Path
+) -> None:
+    path = tmp_path / "private.swarm"
+    done = volunteer("create", "--no-measure", "--private", "--out", str(path))
+    invite = parse_invite(done.stdout.strip())
+    assert isinstance(invite, Invite)
+    assert invite.secret is not None
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_founder_listens_where_the_file_promises() -> None:
+    invite = parse_invite(f"volunteer:{'ab' * 32}?peer=/ip4/203.0.113.7/tcp/4001/p2p/{SIGNER.peer}")
+    other = PeerId("12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer")
+    chosen = Settings(listen_port=5)
+    assert promised_port(Settings(), SIGNER.peer, invite.peers).listen_port == 4001
+    assert promised_port(Settings(), other, invite.peers).listen_port == 0
+    assert promised_port(chosen, SIGNER.peer, invite.peers).listen_port == 5

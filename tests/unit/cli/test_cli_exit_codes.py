@@ -1,0 +1,106 @@
+"""What goes wrong and which exit code says so: a table of command lines, each its own process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_process import REPOSITORY, Volunteer
+
+from client.cli.main import run
+from client.control.snapshot import SCHEMA_VERSION
+
+SWARM_ID = "ab" * 32
+PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
+
+FAILURES = [
+    (["join"], 2, "--swarm"),
+    (["join", "--swarm", "volunteer:zz"], 2, "64 hex"),
+    (["join", "--swarm", f"volunteer:{SWARM_ID}"], 2, "names no member"),
+    (["join", "--swarm", f"volunteer:{SWARM_ID}?peer=/ip4/1.2.3.4/tcp/1"], 2, "/p2p/PEER-ID"),
+    (["join", "--swarm", f"/ip4/1.2.3.4/tcp/70000/p2p/{PEER}"], 2, "not a TCP port"),
+    (["join", "--swarm", "no-such-file.swarm"], 2, "No such file"),
+    (["join", "--swarm", "-"], 2, "not an invite"),
+    (["join", "--swarm", "x", "--listen-port", "70000"], 78, "listen_port"),
+    (["join", "--swarm", "x", "--config", "no-such.toml"], 78, "no-such.toml"),
+    (["status"], 3, "no volunteer runs"),
+    (["status", "--swarm", "mine"], 3, "mine"),
+    (["nonsense"], 2, "nonsense"),
+    (["status", "--nonsense"], 2, "--nonsense"),
+    (["create", "--layers", "0"], 2, "--layers"),
+    (["create", "--preset", "huge"], 2, "huge"),
+    (["sample", "--swarm", "nowhere"], 2, "nowhere"),
+    (["sample"], 2, "no swarm is known"),
+    (["identity", "show"], 78, "identity create"),
+    (["config", "validate", "no-such.toml"], 78, "no-such.toml"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), FAILURES)
+def test_exit_code_and_reason(
+    volunteer: Volunteer, arguments: list[str], code: int, words: str
+) -> None:
+    done = volunteer(*arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_setting_names_the_nearest(volunteer: Volunteer) -> None:
+    done = volunteer("config", "show", VOLUNTEER_LISEN_PORT="1")
+    assert done.returncode == 78
+    assert "VOLUNTEER_LISTEN_PORT" in done.stderr
+
+
+def test_a_changed_manifest_is_refused(volunteer: Volunteer, tmp_path: Path) -> None:
+    path = tmp_path / "x.swarm"
+    assert volunteer("create", "--no-measure", "--out", str(path)).returncode == 0
+    document = json.loads(path.read_text())
+    document["manifest"] = document["manifest"].replace('"steps":200', '"steps":201')
+    path.write_text(json.dumps(document))
+    done = volunteer("join", "--swarm", str(path))
+    assert done.returncode == 77
+    assert "not genuine" in done.stderr
+
+
+def test_a_crash_is_one_line_and_a_file_unless_debug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise ExceptionGroup("several", [ZeroDivisionError("first\nof them")])
+
+    monkeypatch.setattr("client.cli.version.version", fail)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert run(["version"]) == 1
+    said = capsys.readouterr().err
+    assert "internal error: ZeroDivisionError: first of them" in said
+    assert "Traceback" not in said
+    assert "Traceback" in next(tmp_path.glob("volunteer-crash-*.txt")).read_text()
+    with pytest.raises(ExceptionGroup):
+        run(["version", "--debug"])
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    command = f"{sys.executable} -m client.cli.main config show | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, cwd=REPOSITORY, check=True
+    )
+    assert done.stdout.strip() == "0"
+    assert done.stderr == ""
+
+
+def test_json_answers_carry_their_schema_version(volunteer: Volunteer, tmp_path: Path) -> None:
+    swarm = str(tmp_path / "a.swarm")
+    for arguments in (
+        ["version"],
+        ["config", "show"],
+        ["identity", "create"],
+        ["identity", "show"],
+        ["create", "--no-measure", "--out", swarm],
+    ):
+        done = volunteer(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["schema_version"] == SCHEMA_VERSION

@@ -1,0 +1,49 @@
+"""Quick commands stay quick because they load little: held by the list of loaded modules."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "numpy", "libp2p", "textual", "trio", "transformers", "client.node"}
+PROBE = """
+import sys
+from client.cli.main import run
+code = run(sys.argv[1:])
+print("CODE", code)
+print("LOADED", " ".join(sorted(sys.modules)))
+"""
+
+
+def _run(*arguments: str) -> tuple[int, set[str], str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, *arguments], capture_output=True, text=True, check=True
+    )
+    text, _, tail = done.stdout.rpartition("CODE ")
+    code, _, loaded = tail.partition("\nLOADED ")
+    return int(code), set(loaded.split()), text
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["version"], ["--version"], ["config", "path"]])
+def test_loads_nothing_heavy(arguments: list[str]) -> None:
+    code, loaded, _ = _run(*arguments)
+    assert code == 0
+    assert not HEAVY & loaded
+
+
+def test_help_names_every_command_and_loads_none_of_them() -> None:
+    from client.cli.main import COMMANDS
+
+    _, loaded, text = _run("--help")
+    assert all(f"│ {name} " in text for name in COMMANDS)
+    assert not {f"client.cli.{name}" for name in COMMANDS} & loaded
+
+
+@pytest.mark.parametrize("command", ["create", "join", "status", "sample", "export", "demo"])
+def test_help_of_a_command_does_not_load_torch(command: str) -> None:
+    code, loaded, text = _run(command, "--help")
+    assert code == 0
+    assert not {"torch", "libp2p", "textual"} & loaded
+    assert text.startswith(f"Usage: volunteer {command}")
