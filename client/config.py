@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from client.errors import ConfigError
+from protocol.address import parse_address
 
 ENVIRONMENT_PREFIX: Final = "VOLUNTEER_"
 NOT_SETTINGS: Final = frozenset({"HOME", "SWARM", "CONFIG", "DEBUG"})
@@ -40,7 +41,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     listen_port: Port = 0
     """0: any free port."""
     announce: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
-    """Addresses to advertise instead of those found, e.g. of a forwarded port."""
+    """Addresses to advertise instead of those found: /ip4/203.0.113.7/tcp/4001 of a forward."""
     dial_timeout_s: Annotated[float, Meta(gt=0, le=600)] = 20.0
     """Longest wait for a first member of the swarm."""
     max_links: Annotated[int, Meta(ge=4, le=1024)] = 64
@@ -175,6 +176,9 @@ def _convert(name: str, value: object, origin: str) -> object:
         if isinstance(value, str) and "_bytes" in name:
             value = parse_size(value)
         # variables are always text, so text may stand for a number
-        return msgspec.convert(value, _TYPES[name], strict=not isinstance(value, str))
+        converted = msgspec.convert(value, _TYPES[name], strict=not isinstance(value, str))
+        if name == "announce":
+            return tuple(str(parse_address(text)) for text in converted)
+        return converted
     except (msgspec.ValidationError, ValueError) as error:
         raise ConfigError(f"{name} ({origin}): {error}", f"correct {name}") from error

@@ -8,14 +8,15 @@ A digest is a sorted list and speaks for the whole closed range between its firs
 entry, so that a large one can be split: the parts overlap by one entry, and the outermost entries
 are the sentinels below and above every slot.
 
-It holds the links, the rotation, and per link a budget of bytes for answers, because a digest of
-a hundred bytes can ask for the whole store. It may not verify: the store does that.
+It holds the links, the rotation, and two budgets of bytes per link: for answers, because a digest
+of a hundred bytes can ask for the whole store, and for what comes in, because whatever is new to
+us is passed on to others. It may not verify: the store does that.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import Final
@@ -24,20 +25,24 @@ from protocol import limits
 from protocol.effects import Effect, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, rank
+from protocol.membership.budget import Budget
 from protocol.membership.records import Held, RecordStore, Slot
+from protocol.membership.split import (
+    envelope_size,
+    message_size,
+    slot_of,
+    split_digest,
+    split_records,
+)
 from protocol.wire.messages import DigestEntry, Envelope, RecordDigest, Records
 
 DIGEST_EVERY_S: Final = 5.0
 PUSH_TO_ALL_UP_TO: Final = 8
 PUSH_FANOUT: Final = 3
-MESSAGE_BUDGET_BYTES: Final = limits.MAX_HEADER_BYTES - 2048
-ENVELOPE_OVERHEAD_BYTES: Final = 192
-"""Signer 52, kind 32, signature 64 and msgpack's own bytes, rounded up."""
-ENTRY_OVERHEAD_BYTES: Final = 16
-ANSWER_BURST_BYTES: Final = 1024 * 1024
-ANSWER_BYTES_PER_S: Final = 128 * 1024
-REQUEST_COST_BYTES: Final = 1024
-"""Charged for every digest, so that empty ones are not free either."""
+LINK_BURST_BYTES: Final = 1024 * 1024
+LINK_BYTES_PER_S: Final = 128 * 1024
+DIGEST_COST_BYTES: Final = 1024
+"""Charged for every digest that we read, so that empty ones are not free either."""
 
 BELOW: Final = DigestEntry(kind="!", key="", seq=0)
 ABOVE: Final = DigestEntry(kind="~", key="", seq=0)
@@ -53,19 +58,10 @@ class Received:
     effects: list[Effect]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Link:
-    budget_bytes: float
-    refilled: float
-
-    def spend(self, size_bytes: int, now: float) -> bool:
-        elapsed_s = max(0.0, now - self.refilled)
-        refill = self.budget_bytes + elapsed_s * ANSWER_BYTES_PER_S
-        self.budget_bytes, self.refilled = min(ANSWER_BURST_BYTES, refill), now
-        if self.budget_bytes < size_bytes:
-            return False
-        self.budget_bytes -= size_bytes
-        return True
+    answers: Budget
+    intake: Budget
 
 
 class Gossip:
@@ -80,10 +76,13 @@ class Gossip:
 
     def link_up(self, peer: PeerId, now: float) -> list[Effect]:
         """A link stands: the peer with the lower id opens with its digest."""
-        self._links[peer] = _Link(ANSWER_BURST_BYTES, now)
+        self._links[peer] = _Link(
+            Budget(LINK_BURST_BYTES, LINK_BYTES_PER_S, now),
+            Budget(LINK_BURST_BYTES, LINK_BYTES_PER_S, now),
+        )
         if self._next_digest is None:
             self._next_digest = now + DIGEST_EVERY_S
-        return self._digest_to(peer) if self._own < peer else []
+        return self.open_digest(peer) if self._own < peer else []
 
     def link_down(self, peer: PeerId) -> None:
         """A link is gone."""
@@ -98,15 +97,23 @@ class Gossip:
             for peer in self._targets(held, source):
                 batches.setdefault(peer, []).append(held.envelope)
         return [
-            Send(peer, Records(records=part))
+            Send(peer, part)
             for peer, envelopes in batches.items()
-            for part in _split_records(envelopes)
+            for part in split_records(envelopes)
         ]
 
-    def receive_records(self, sender: PeerId, message: Records, wall: float) -> Received:
-        """Offer every record to the store and push on what was new."""
+    def receive_records(
+        self, sender: PeerId, message: Records, now: float, wall: float
+    ) -> Received:
+        """Offer the records to the store and push on what was new.
+
+        What is over the link's budget is left out: a later digest brings it again.
+        """
         result = Received([], [], [])
+        link = self._links.get(sender)
         for envelope in message.records:
+            if link is None or not link.intake.spend(envelope_size(envelope), now):
+                break
             try:
                 offer = self._store.offer(envelope, sender, wall)
             except RemoteProtocolError as error:
@@ -122,30 +129,33 @@ class Gossip:
     def receive_digest(self, sender: PeerId, message: RecordDigest, now: float) -> list[Effect]:
         """Send what the sender lacks in the range its digest covers; ask for what we lack."""
         link = self._links.get(sender)
-        if link is None or not link.spend(REQUEST_COST_BYTES, now):
+        if link is None or not link.answers.spend(DIGEST_COST_BYTES, now):
             return []
-        theirs = {(entry.kind, entry.key): entry.seq for entry in message.entries}
-        order = [(entry.kind, entry.key) for entry in message.entries]
-        if len(order) < 2 or any(a >= b for a, b in pairwise(order)):
+        slots = list(map(slot_of, message.entries))
+        if len(slots) < 2 or any(a >= b for a, b in pairwise(slots)):
             return [Penalise(sender, "digest-not-sorted", 20)]
-        answer: list[Records | RecordDigest] = [
-            Records(records=part)
-            for part in _split_records(self._lacking(theirs, order[0], order[-1], sender))
-        ]
+        theirs = {slot_of(entry): entry.seq for entry in message.entries}
+        lacking = self._lacking(theirs, slots[0], slots[-1], sender)
+        answer: list[Records | RecordDigest] = [*split_records(lacking)]
         if message.want_reply and self._lacks_any(theirs):
-            answer += self._digest(want_reply=False, first=order[0], last=order[-1])
-        affordable = takewhile(lambda reply: link.spend(_message_size(reply), now), answer)
-        return [Send(sender, reply) for reply in affordable]
+            answer += self._digest(want_reply=False, first=slots[0], last=slots[-1])
+        affordable = takewhile(lambda part: link.answers.spend(message_size(part), now), answer)
+        return [Send(sender, part) for part in affordable]
+
+    def open_digest(self, peer: PeerId) -> list[Effect]:
+        """Tell a peer all that we hold and ask for the same."""
+        parts = self._digest(want_reply=True, first=slot_of(BELOW), last=slot_of(ABOVE))
+        return [Send(peer, part) for part in parts]
 
     def tick(self, now: float) -> list[Effect]:
         """Send the periodic digest when it is due."""
         if self._next_digest is None or now < self._next_digest:
             return []
-        # a digest of 512 entries per 5 s at most: larger stores are compared less often
+        # about 512 entries per 5 s at most: larger stores are compared less often
         parts = 1 + len(self._store) // limits.MAX_DIGEST_ENTRIES
         self._next_digest = now + DIGEST_EVERY_S * parts
         peer = self._next_in_rotation()
-        return [] if peer is None else self._digest_to(peer)
+        return [] if peer is None else self.open_digest(peer)
 
     def next_deadline(self) -> float | None:
         """Return when the next digest is due, None without links."""
@@ -173,75 +183,18 @@ class Gossip:
         return [h.envelope for h in sorted(newer, key=lambda h: h.slot)]
 
     def _lacks_any(self, theirs: dict[Slot, int]) -> bool:
+        sentinels = (slot_of(BELOW), slot_of(ABOVE))
         return any(
-            self._store.seq(slot) < seq
-            for slot, seq in theirs.items()
-            if slot not in (_slot(BELOW), _slot(ABOVE))
+            slot not in sentinels and self._store.seq(slot) < seq for slot, seq in theirs.items()
         )
 
-    def _digest_to(self, peer: PeerId) -> list[Effect]:
-        parts = self._digest(want_reply=True, first=_slot(BELOW), last=_slot(ABOVE))
-        return [Send(peer, part) for part in parts]
-
     def _digest(self, *, want_reply: bool, first: Slot, last: Slot) -> list[RecordDigest]:
-        entries = [BELOW, *sorted(map(_entry, self._store), key=_slot), ABOVE]
-        slots = [_slot(entry) for entry in entries]
+        entries = [BELOW, *sorted(map(_entry, self._store), key=slot_of), ABOVE]
+        slots = list(map(slot_of, entries))
         # reaching to the entries just outside, so that what we cover includes all of first..last
         low, high = bisect_right(slots, first) - 1, bisect_left(slots, last) + 1
-        return [
-            RecordDigest(entries=part, want_reply=want_reply)
-            for part in _split_entries(entries[max(0, low) : high])
-        ]
+        return list(split_digest(entries[max(0, low) : high], want_reply=want_reply))
 
 
 def _entry(held: Held) -> DigestEntry:
     return DigestEntry(kind=held.envelope.kind, key=held.record.key, seq=held.record.seq)
-
-
-def _slot(entry: DigestEntry) -> Slot:
-    return entry.kind, entry.key
-
-
-def _size(envelope: Envelope) -> int:
-    return len(envelope.body) + ENVELOPE_OVERHEAD_BYTES
-
-
-def _message_size(message: Records | RecordDigest) -> int:
-    if isinstance(message, Records):
-        return sum(map(_size, message.records))
-    return sum(map(_entry_size, message.entries))
-
-
-def _entry_size(entry: DigestEntry) -> int:
-    return len(entry.kind) + len(entry.key.encode()) + ENTRY_OVERHEAD_BYTES
-
-
-def _split_records(envelopes: list[Envelope]) -> Iterator[list[Envelope]]:
-    """Cut into messages below the header limit."""
-    part: list[Envelope] = []
-    size_bytes = 0
-    for envelope in envelopes:
-        full = len(part) == limits.MAX_RECORDS_PER_MESSAGE
-        if part and (full or size_bytes + _size(envelope) > MESSAGE_BUDGET_BYTES):
-            yield part
-            part, size_bytes = [], 0
-        part.append(envelope)
-        size_bytes += _size(envelope)
-    if part:
-        yield part
-
-
-def _split_entries(entries: list[DigestEntry]) -> Iterator[list[DigestEntry]]:
-    """Cut a sorted digest into parts below the header limit that overlap by one entry."""
-    part: list[DigestEntry] = []
-    size_bytes = 0
-    for entry in entries:
-        cost = _entry_size(entry)
-        full = len(part) == limits.MAX_DIGEST_ENTRIES
-        if full or size_bytes + cost > MESSAGE_BUDGET_BYTES:
-            yield part
-            part, size_bytes = [part[-1]], cost
-        part.append(entry)
-        size_bytes += cost
-    if len(part) > 1:
-        yield part

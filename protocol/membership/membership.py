@@ -45,7 +45,6 @@ from protocol.wire.messages import Heartbeat, RecordDigest, Records, SeatStatus
 REFRESH_SHARE: Final = 3
 """An advert is renewed after a third of its life, so that two renewals may be lost."""
 
-
 SPEAK_OVER_AFTER_S: Final = 5.0
 """Wait before we answer a newer advert of our own identity: two such processes must not race."""
 
@@ -229,7 +228,7 @@ class Membership:
     def _receive_records(
         self, sender: PeerId, message: Records, now: float, wall: float
     ) -> list[MembershipEffect]:
-        received = self.gossip.receive_records(sender, message, wall)
+        received = self.gossip.receive_records(sender, message, now, wall)
         effects: list[MembershipEffect] = []
         for held in received.displaced:
             effects += self._forget(held, "its advert was displaced by a flood")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
+import msgspec.inspect as i
 from hypothesis import strategies as st
 
 from protocol.ids import PeerId, SwarmId
@@ -93,17 +94,13 @@ def messages_of(kind: type[m.Wire]) -> st.SearchStrategy[m.Wire]:
 
 
 def _field(kind: type, name: str) -> st.SearchStrategy[object]:
-    import msgspec
-
-    inspected = msgspec.inspect.type_info(kind)
-    assert isinstance(inspected, msgspec.inspect.StructType)
+    inspected = i.type_info(kind)
+    assert isinstance(inspected, i.StructType)
     by_name = {field.name: field.type for field in inspected.fields}
     return _values(by_name[name])
 
 
 def _values(kind: object) -> st.SearchStrategy[object]:
-    import msgspec.inspect as i
-
     match kind:
         case i.IntType():
             return st.integers(_or(kind.ge, 0), _upper(kind.le, kind.lt))

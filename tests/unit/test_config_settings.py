@@ -60,6 +60,7 @@ def test_a_missing_user_file_is_fine_but_a_missing_config_file_is_not(tmp_path: 
         ({}, {}, "memory_limit_bytes = 'a lot'", "not a size", "correct"),
         ({}, {}, "boundary_memory_bytes = '1KB'", "boundary_memory_bytes", "correct"),
         ({}, {}, "announce = ['a','b','c','d','e','f','g','h','i']", "announce", "correct"),
+        ({}, {}, "announce = ['203.0.113.7:4001']", "announce", "correct"),
         ({}, {}, "dial_timeout_s = nan", "dial_timeout_s", "correct"),
         ({}, {}, "threads = ", "not TOML", "mend"),
         ({}, {"VOLUNTEER_DIAL_TIMEOUT_S": "nan"}, "", "VOLUNTEER_DIAL_TIMEOUT_S", "correct"),
@@ -94,9 +95,10 @@ def test_variables_of_other_parts_are_left_alone() -> None:
 
 
 def test_lists_and_sizes_from_the_environment() -> None:
-    environ = {"VOLUNTEER_ANNOUNCE": "a,b", "VOLUNTEER_UPLOAD_LIMIT_BYTES_PER_S": "1.5MB"}
+    one, two = "/ip4/203.0.113.7/tcp/4001", "/dns4/node.example.org/tcp/1"
+    environ = {"VOLUNTEER_ANNOUNCE": f"{one},{two}", "VOLUNTEER_UPLOAD_LIMIT_BYTES_PER_S": "1.5MB"}
     found = resolve({}, environ).settings
-    assert found.announce == ("a", "b")
+    assert found.announce == (one, two)
     assert found.upload_limit_bytes_per_s == 1_500_000
 
 

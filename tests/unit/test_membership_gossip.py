@@ -15,9 +15,9 @@ from protocol.effects import Penalise, Send
 from protocol.membership.advert import encode_advert
 from protocol.membership.gossip import (
     ABOVE,
-    ANSWER_BURST_BYTES,
     BELOW,
     DIGEST_EVERY_S,
+    LINK_BURST_BYTES,
     PUSH_FANOUT,
     PUSH_TO_ALL_UP_TO,
     Gossip,
@@ -121,16 +121,30 @@ def test_nothing_is_sent_back_to_its_sender_or_author() -> None:
     gossip = gossip_of(0)
     for number in (1, 2, 3):
         gossip.link_up(peer(number), 0.0)
-    result = gossip.receive_records(peer(1), Records([record_of(2)]), WALL)
+    result = gossip.receive_records(peer(1), Records([record_of(2)]), 0.0, WALL)
     assert [send.peer for send in sent(result.effects)] == [peer(3)]
+
+
+def test_a_flood_of_valid_records_is_not_passed_on_without_bound() -> None:
+    gossip = gossip_of(0)
+    for number in (1, 2, 3):
+        gossip.link_up(peer(number), 0.0)
+    passed_on = 0
+    for seq in range(1, 400):
+        flood = Records([record_of(4, seq, b"x" * 15_000)])
+        effects = gossip.receive_records(peer(1), flood, 0.0, WALL).effects
+        passed_on += sum(len(encode_message(send.message)) for send in sent(effects))
+    assert 0 < passed_on <= 2 * LINK_BURST_BYTES * 1.01
+    later = gossip.receive_records(peer(1), Records([record_of(4, 500)]), 10.0, WALL)
+    assert len(later.fresh) == 1
 
 
 def test_a_record_known_already_is_not_passed_on() -> None:
     gossip = gossip_of(0)
     for number in (1, 2, 3):
         gossip.link_up(peer(number), 0.0)
-    gossip.receive_records(peer(1), Records([record_of(2)]), WALL)
-    again = gossip.receive_records(peer(3), Records([record_of(2)]), WALL)
+    gossip.receive_records(peer(1), Records([record_of(2)]), 0.0, WALL)
+    again = gossip.receive_records(peer(3), Records([record_of(2)]), 0.0, WALL)
     assert (again.fresh, again.effects) == ([], [])
 
 
@@ -142,7 +156,7 @@ def test_fanout(links: int, reached: int) -> None:
     gossip = gossip_of(0)
     for number in range(1, links + 1):
         gossip.link_up(peer(number), 0.0)
-    result = gossip.receive_records(peer(1), Records([record_of(500)]), WALL)
+    result = gossip.receive_records(peer(1), Records([record_of(500)]), 0.0, WALL)
     assert len(sent(result.effects)) == reached
 
 
@@ -151,7 +165,7 @@ def test_a_forged_record_is_blamed_and_ends_the_message() -> None:
     gossip.link_up(peer(1), 0.0)
     good = record_of(2)
     forged = Envelope(good.signer, good.kind, good.body, bytes(64))
-    result = gossip.receive_records(peer(1), Records([forged, record_of(3)]), WALL)
+    result = gossip.receive_records(peer(1), Records([forged, record_of(3)]), 0.0, WALL)
     assert result.effects == [Penalise(peer(1), "bad-signature", 50)]
     assert not result.fresh
 
@@ -165,19 +179,19 @@ def test_large_stores_cross_in_frames_below_the_limit(held: int, size: int) -> N
     for _ in range(10):
         now += 30.0
         # an explicit round: the taker says what it has, the giver answers
-        for send in sent(taker._digest_to(peer(0))):  # type: ignore[attr-defined]
+        for send in sent(taker.open_digest(peer(0))):
             assert isinstance(send.message, RecordDigest)
             for answer in sent(giver.receive_digest(peer(1), send.message, now)):
                 assert len(encode_message(answer.message)) <= limits.MAX_HEADER_BYTES
                 if isinstance(answer.message, Records):
-                    taker.receive_records(peer(0), answer.message, WALL)
+                    taker.receive_records(peer(0), answer.message, now, WALL)
     assert len(taker._store) == held
 
 
 def test_split_digests_cover_every_slot_once_or_twice() -> None:
     gossip = gossip_of(0, held=1300)
     gossip.link_up(peer(1), 0.0)
-    parts = [send.message for send in sent(gossip._digest_to(peer(1)))]
+    parts = [send.message for send in sent(gossip.open_digest(peer(1)))]
     assert all(isinstance(part, RecordDigest) for part in parts)
     assert all(len(part.entries) <= limits.MAX_DIGEST_ENTRIES for part in parts)
     assert parts[0].entries[0] == BELOW
@@ -190,7 +204,7 @@ def test_equal_stores_have_nothing_to_say() -> None:
     one, other = gossip_of(0, held=1300), gossip_of(1, held=1300)
     one.link_up(peer(1), 0.0)
     other.link_up(peer(0), 0.0)
-    for send in sent(one._digest_to(peer(1))):
+    for send in sent(one.open_digest(peer(1))):
         assert other.receive_digest(peer(0), send.message, 0.0) == []
 
 
@@ -202,7 +216,7 @@ def test_a_digest_is_no_lever_for_traffic() -> None:
     for _ in range(3000):
         answers = sent(gossip.receive_digest(peer(1), ask, 1.0))
         answered += sum(len(encode_message(answer.message)) for answer in answers)
-    assert 0 < answered <= ANSWER_BURST_BYTES
+    assert 0 < answered <= LINK_BURST_BYTES
 
 
 @pytest.mark.parametrize(

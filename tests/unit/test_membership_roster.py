@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 from membership_world import World
-from protocol_examples import SWARM, WALL, advert, peer, seat
+from protocol_examples import SWARM, WALL, advert, peer, seat, signer
 
 from protocol.effects import Penalise, Publish, Send
-from protocol.membership.advert import Advert
+from protocol.membership.advert import Advert, encode_advert
 from protocol.membership.membership import Membership
+from protocol.membership.record import Record, seal
 from protocol.membership.roster import FULL_MESH_UP_TO, HASH_NEIGHBOURS, PIPELINE_NEIGHBOURS, Roster
 from protocol.membership.view import MemberDown, MemberUp, SeatsChanged, ViewChanged
-from protocol.wire.messages import Heartbeat
+from protocol.wire.messages import Heartbeat, Records
 
 
 def mesh(size: int) -> World:
@@ -222,6 +223,46 @@ def test_silence_without_links() -> None:
     assert machine.next_deadline() == 6.0
     machine.link_down(peer(1), "closed")
     assert machine.next_deadline() is None
+
+
+def test_a_flood_of_valid_identities_leaves_memory_bounded_and_links_known() -> None:
+    machine = Membership(peer(0), SWARM, 4, max_adverts=50)
+    body = encode_advert(advert())
+    for number in (1, 2):
+        machine.link_up(peer(number), 0.0)
+    gone = 0
+    for number in [1, *range(1000, 1300), 2]:
+        record = Record(peer(number), 1, int(WALL), 600, body)
+        message = Records([seal(signer(number), "advert", record, SWARM)])
+        gone += len(of_type(machine.receive(peer(min(number, 2)), message, 0.0, WALL), MemberDown))
+    assert len(machine.records) == len(machine.roster) == 50
+    assert len(machine.roster._known) == 50
+    assert {peer(1), peer(2)} <= set(machine.roster.live())
+    assert gone == 1  # the latest of the flood made room for peer 2, which is linked
+
+
+def test_a_large_swarm_learns_everything_over_the_links_it_chooses() -> None:
+    world = World(24)
+    world.advertise()
+    everybody = list(world.members)
+    for name in everybody[1:]:
+        world.link(everybody[0], name)  # all bootstrap from one member
+    world.run(6)
+    for name, member in world.members.items():
+        for neighbour in member.roster.neighbours():
+            if frozenset((name, neighbour)) not in world.links:
+                world.link(name, neighbour)
+    for name in everybody[1:]:  # which then goes away
+        world.cut(everybody[0], name)
+    world.stopped.add(everybody[0])
+    world.perform(
+        everybody[5], world.members[everybody[5]].set_seats([seat(1)], world.now, world.wall)
+    )
+    world.run(20)
+    for name in everybody[1:]:
+        view = world.members[name].roster
+        assert [r.peer for r in view.serving(1)] == [everybody[5]]
+        assert set(everybody[1:]) <= set(view.live())
 
 
 def test_no_state_is_left_of_peers_that_are_gone() -> None:
