@@ -1,0 +1,181 @@
+"""The signed bodies of the matching: what volunteers, stewards and postings say.
+
+Integers only (rates in micro-microbatches per second, times in milliseconds), so NaN, infinities
+and 1e30 cannot be expressed; every field is bounded and the encoding is canonical, so one meaning
+has one signature. Bodies name their recipient, mandate and version: a replay elsewhere or later
+does nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
+
+from protocol import limits
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId, Stage
+from protocol.matching import preferences
+from protocol.matching.timing import BODY_TTL_S
+
+MAX_BODY_BYTES = 1024
+MAX_TERM = 1000
+"""Successions within one beacon (10 minutes): a liar cannot exhaust the numbers for longer."""
+
+StageIndex = Annotated[int, Meta(ge=0, lt=limits.MAX_STAGES)]
+PeerText = Annotated[str, Meta(min_length=1, max_length=64)]
+Rate = Annotated[int, Meta(ge=0, le=preferences.MAX_RATE)]
+Level = Annotated[int, Meta(ge=0, le=preferences.MAX_RATE * 100_000)]
+Score = Annotated[int, Meta(ge=0, lt=preferences.MAX_SCORE)]
+Millis = Annotated[int, Meta(ge=0, lt=2**48)]
+Version = Annotated[int, Meta(ge=1, lt=2**48)]
+Epoch = Annotated[int, Meta(ge=0, lt=2**31)]
+Replicas = Annotated[int, Meta(ge=0, le=100_000)]
+Reason = Annotated[str, Meta(max_length=limits.MAX_REASON_CHARS)]
+Status = Literal["free", "held", "fetching", "serving"]
+Phase = Annotated[int, Meta(ge=0, le=3)]
+
+
+class Mandate(NamedTuple):
+    """Which stewardship of a stage is meant; a later beacon or a higher term replaces it."""
+
+    beacon: Annotated[int, Meta(ge=0, lt=2**40)]
+    term: Annotated[int, Meta(ge=1, le=MAX_TERM)]
+
+
+class Body(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
+    """Base of every signed body. ``issued_ms`` is Unix time at the author."""
+
+    stage: StageIndex
+    mandate: Mandate
+    issued_ms: Millis
+
+
+class Propose(Body, frozen=True):
+    """A volunteer asks the steward for a place, or renews the one it has (``Renew``)."""
+
+    steward: PeerText
+    epoch: Epoch
+    version: Version
+    seat: Annotated[int, Meta(ge=0, lt=limits.MAX_SEATS)]
+    rate: Rate
+    download_ms: Millis
+    status: Status
+
+
+class Renew(Propose, frozen=True):
+    """The heartbeat of a hold; to a successor it is the proposal of an incumbent."""
+
+
+class Withdraw(Body, frozen=True):
+    """The volunteer gives its place up."""
+
+    steward: PeerText
+    version: Version
+    reason: Reason
+
+
+class Hold(Body, frozen=True):
+    """The steward keeps the volunteer for ``lease_ms``; ``locked``: for good, start fetching."""
+
+    volunteer: PeerText
+    epoch: Epoch
+    version: Version
+    score: Score
+    lease_ms: Annotated[int, Meta(ge=1, le=int(BODY_TTL_S * 1000))]
+    locked: bool
+
+
+class Reject(Body, frozen=True):
+    """The stage does not keep the volunteer; scores up to ``cutoff`` are hopeless this epoch."""
+
+    volunteer: PeerText
+    epoch: Epoch
+    version: Version
+    cutoff: Score
+    reason: Reason
+
+
+class Posting(Body, frozen=True):
+    """The public state of one stage: all that volunteers and other stewards need of it."""
+
+    epoch: Epoch
+    phase: Phase
+    level: Level
+    """L_s: summed rate of all it holds."""
+    replicas: Replicas
+    locked_level: Level
+    """Summed rate of incumbents only: the L_s that preferences of this epoch are computed from."""
+    locked_replicas: Replicas
+    quota: Level
+    fair: Level
+    """Lambda as the steward sees it."""
+    r: Annotated[int, Meta(ge=1, le=64)]
+    cutoff: Score
+    vacancy: Level
+    """Rate still missing to the quota."""
+
+
+OPEN, QUIET, SETTLED, COMMITTED = range(4)
+"""Phases of a posting: arrivals, none for a while, nothing left to mend, places are final."""
+
+ToSteward = Propose | Renew | Withdraw
+ToVolunteer = Hold | Reject
+Direct = ToSteward | ToVolunteer
+
+POSTING_KIND = "posting"
+KINDS: dict[type[Body], str] = {
+    Propose: "propose",
+    Renew: "renew",
+    Withdraw: "withdraw",
+    Hold: "hold",
+    Reject: "reject",
+    Posting: POSTING_KIND,
+}
+_encoder = msgspec.msgpack.Encoder()
+_decoders: dict[str, msgspec.msgpack.Decoder[Body]] = {
+    kind: msgspec.msgpack.Decoder(body) for body, kind in KINDS.items()
+}
+
+
+def encode_body(body: Body) -> bytes:
+    """Return the canonical bytes that are signed."""
+    return _encoder.encode(body)
+
+
+def decode_body(kind: str, encoded: bytes) -> Direct | Posting:
+    """Parse a body of a given kind.
+
+    Raises:
+        RemoteProtocolError: unknown kind, too long, malformed, out of range or not canonical.
+    """
+    if kind not in _decoders:
+        raise RemoteProtocolError("matching-kind-unknown", kind[: limits.MAX_NAME_CHARS])
+    if len(encoded) > MAX_BODY_BYTES:
+        raise RemoteProtocolError("matching-body-too-long", f"{len(encoded)} bytes", penalty=20)
+    try:
+        body = _decoders[kind].decode(encoded)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as e:
+        raise RemoteProtocolError("matching-body-malformed", str(e), penalty=20) from e
+    if not isinstance(body, Direct | Posting):
+        raise RemoteProtocolError("matching-kind-unknown", kind)
+    if encode_body(body) != encoded:
+        raise RemoteProtocolError("matching-body-not-canonical", penalty=20)
+    return body
+
+
+def is_fresh(body: Body, wall_s: float) -> bool:
+    """Tell whether a body is within its time to live, tolerating the swarm's clock skew."""
+    age_s = wall_s - body.issued_ms / 1000
+    return -limits.MAX_CLOCK_SKEW_S <= age_s <= BODY_TTL_S + limits.MAX_CLOCK_SKEW_S
+
+
+def stage_of(body: Body) -> Stage:
+    """Return the stage a body is about."""
+    return Stage(body.stage)
+
+
+def peer_of(text: str) -> PeerId:
+    """Name a peer mentioned in a body (compared, never trusted)."""
+    return PeerId(text)

@@ -1,0 +1,34 @@
+"""Effects that only the matching has; the common ones are in ``protocol.effects``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol import effects
+from protocol.ids import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Fetch this stage and serve it; tell ``serving`` or ``lost`` when it is done or fails."""
+
+    stage: Stage
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unassign:
+    """Stop serving this stage; the seat is free."""
+
+    stage: Stage
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GangStart:
+    """Every stage is covered: the pipeline can run. ``replicas`` per stage, in pipeline order."""
+
+    replicas: tuple[int, ...]
+
+
+Effect = effects.Effect | Assign | Unassign | GangStart

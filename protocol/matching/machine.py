@@ -1,0 +1,288 @@
+"""Matching: what one peer runs. Its volunteer, plus a steward for each stage it decides for now.
+
+Routes what comes in, takes vacant stewardships over and gives them up, and reports the gang start.
+Messages between its own parts never leave it. Decides no match by itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+from protocol.effects import Explain, Penalise, Publish, SendSigned
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId, Stage, short
+from protocol.manifest import Manifest
+from protocol.matching import bodies, stewards
+from protocol.matching.board import Board, Notice, outranks
+from protocol.matching.bodies import QUIET, Mandate
+from protocol.matching.effects import Effect, GangStart
+from protocol.matching.outlook import Outlook
+from protocol.matching.population import Member, Population
+from protocol.matching.steward import Steward
+from protocol.matching.timing import BEACON_S, LISTEN_S, SUCCESSION_STEP_S
+from protocol.matching.volunteer import State, Volunteer
+
+INFINITY = float("inf")
+
+
+class Matching:
+    """The composition. Every input returns effects; ``now`` is monotonic seconds.
+
+    Args:
+        me: our peer id.
+        manifest: stage costs and redundancy.
+        wall_offset_s: Unix time minus the monotonic clock.
+    """
+
+    def __init__(self, me: PeerId, manifest: Manifest, wall_offset_s: float) -> None:
+        self._manifest = manifest
+        population = Population((), manifest.stages, manifest.policy.redundancy)
+        self._outlook = Outlook(me, population, Board(manifest.stage_count), wall_offset_s)
+        self._volunteer = Volunteer(self._outlook)
+        self._stewards: dict[Stage, Steward] = {}
+        self._vacant_since: dict[Stage, float] = {}
+        self._started = False
+        self._last_waiting = ""
+
+    # --- what the driver and the interface read ----------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """Where our volunteer is."""
+        return self._volunteer.state
+
+    @property
+    def stage(self) -> Stage | None:
+        """The stage we fetch or serve."""
+        return self._volunteer.stage
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What was refused, by reason."""
+        return self._outlook.counters
+
+    @property
+    def stewardships(self) -> Mapping[Stage, Steward]:
+        """The stages we decide for (read only)."""
+        return self._stewards
+
+    def postings(self, now: float) -> Mapping[Stage, Notice]:
+        """Return the posting that counts for every stage that has one."""
+        return self._outlook.board.notices(now)
+
+    # --- inputs -------------------------------------------------------------------------------
+
+    def set_wall_offset(self, offset_s: float) -> None:
+        """Correct the wall clock (Unix time minus monotonic)."""
+        self._outlook.wall_offset_s = offset_s
+
+    def update_members(self, members: Iterable[Member], now: float) -> list[Effect]:
+        """Take the membership view: every live member, ourselves included."""
+        policy = self._manifest.policy
+        population = Population(members, self._manifest.stages, policy.redundancy)
+        if population.members == self._outlook.population.members:
+            return []
+        self._outlook.population = population
+        self._outlook.board.observe(population, self._outlook.wall_s(now))
+        found: list[Effect] = []
+        for steward in self._stewards.values():
+            found += steward.update(now)
+        return self._route(found + self._look(now), now)
+
+    def receive_signed(self, sender: PeerId, kind: str, body: bytes, now: float) -> list[Effect]:
+        """Take a signed message; ``sender`` is the signer, whose signature the driver checked."""
+        return self._route(self._dispatch(sender, kind, body, now), now)
+
+    def receive_record(self, author: PeerId, kind: str, body: bytes, now: float) -> list[Effect]:
+        """Take a signed record spread by the membership: a posting."""
+        return self._route(self._read(author, kind, body, now), now)
+
+    def set_unable(self, stages: Mapping[Stage, str], now: float) -> list[Effect]:
+        """Name the stages this machine cannot serve, with the reason in words."""
+        return self._route(self._volunteer.set_unable(stages, now), now)
+
+    def serving(self, stage: Stage, now: float) -> list[Effect]:
+        """The training side serves the assigned stage (LocalProtocolError: not assigned)."""
+        return self._route(self._volunteer.serving(stage, now), now)
+
+    def lost(self, stage: Stage, reason: str, now: float) -> list[Effect]:
+        """The training side lost the assigned stage (LocalProtocolError: not assigned)."""
+        return self._route(self._volunteer.lost(stage, reason, now), now)
+
+    def leave(self, now: float) -> list[Effect]:
+        """Withdraw from everything, for good."""
+        self._stewards.clear()
+        return self._route(self._volunteer.leave(now), now)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Do what is due."""
+        self._outlook.board.observe(self._outlook.population, self._outlook.wall_s(now))
+        found = self._watch_stewardships(now)
+        for steward in list(self._stewards.values()):
+            found += steward.tick(now)
+        return self._route(found + self._volunteer.tick(now), now)
+
+    def next_deadline(self, now: float) -> float:
+        """Return when ``tick`` has something to do, monotonic seconds."""
+        own = (steward.next_deadline() for steward in self._stewards.values())
+        return min(self._volunteer.next_deadline(), self._next_watch(now), *own)
+
+    # --- routing ------------------------------------------------------------------------------
+
+    def _dispatch(self, sender: PeerId, kind: str, encoded: bytes, now: float) -> list[Effect]:
+        body = self._parse(sender, kind, encoded, now)
+        if isinstance(body, bodies.ToVolunteer):
+            return self._volunteer.receive(sender, body, now)
+        if isinstance(body, bodies.ToSteward):
+            steward = self._stewards.get(bodies.stage_of(body))
+            if steward:
+                return list(steward.receive(sender, body, now))
+            self._outlook.counters["matching-not-steward"] += 1
+            return []
+        return [body] if isinstance(body, Penalise) else self._misuse(sender, kind)
+
+    def _read(self, author: PeerId, kind: str, encoded: bytes, now: float) -> list[Effect]:
+        body = self._parse(author, kind, encoded, now)
+        if isinstance(body, Penalise):
+            return [body]
+        if not isinstance(body, bodies.Posting):
+            return self._misuse(author, kind)
+        if not self._outlook.board.pin(author, body, now):
+            return []
+        return self._look(now)
+
+    def _parse(
+        self, sender: PeerId, kind: str, encoded: bytes, now: float
+    ) -> bodies.Direct | bodies.Posting | Penalise:
+        """Return the body, or the penalty for one that breaks the rules."""
+        try:
+            body = bodies.decode_body(kind, encoded)
+            if body.stage >= self._manifest.stage_count:
+                raise RemoteProtocolError("matching-stage-unknown", penalty=20)
+            if not bodies.is_fresh(body, self._outlook.wall_s(now)):
+                raise RemoteProtocolError("matching-stale", penalty=1)
+        except RemoteProtocolError as error:
+            self._outlook.counters[error.reason] += 1
+            return Penalise(sender, error.reason, error.penalty)
+        return body
+
+    def _misuse(self, sender: PeerId, kind: str) -> list[Effect]:
+        """A record sent as a message or the other way round."""
+        self._outlook.counters["matching-misuse"] += 1
+        return [Penalise(sender, f"matching-misuse: {kind}", 10)]
+
+    def _route(self, found: Iterable[Effect], now: float) -> list[Effect]:
+        """Deliver what is for ourselves, pass the rest on, report the gang start."""
+        out: list[Effect] = []
+        queue = deque(found)
+        while queue:
+            effect = queue.popleft()
+            if isinstance(effect, SendSigned) and effect.peer == self._outlook.me:
+                queue.extend(self._dispatch(effect.peer, effect.kind, effect.body, now))
+                continue
+            out.append(effect)
+            if isinstance(effect, Publish):
+                queue.extend(self._read(self._outlook.me, effect.kind, effect.body, now))
+        return out + self._report(now)
+
+    def _look(self, now: float) -> list[Effect]:
+        """The outlook changed: step down where another counts more, let every part look."""
+        for stage in list(self._stewards):
+            self._step_down_if_outranked(stage, now)
+        for steward in self._stewards.values():
+            steward.look(now)
+        return self._volunteer.look(now)
+
+    # --- stewardship ----------------------------------------------------------------------------
+
+    def _step_down_if_outranked(self, stage: Stage, now: float) -> None:
+        notice = self._outlook.board.current(stage, now)
+        mine = (self._outlook.me, self._stewards[stage].mandate)
+        if notice and notice.author != self._outlook.me and not outranks(mine, notice):
+            del self._stewards[stage]
+
+    def _watch_stewardships(self, now: float) -> list[Effect]:
+        """Take over the stages that have been without a steward for as long as our turn takes."""
+        found: list[Effect] = []
+        if self._outlook.me not in self._outlook.population or self.state is State.LEFT:
+            return found
+        for stage, turn_at in self._turns(now).items():
+            if now >= turn_at:
+                found += self._take_over(stage, now)
+        return found
+
+    def _turns(self, now: float) -> dict[Stage, float]:
+        """Return when we take each vacant stage over, if nobody does before."""
+        beacon = stewards.beacon_at(self._outlook.wall_s(now))
+        turns = {}
+        for stage in map(Stage, range(self._manifest.stage_count)):
+            notice = self._outlook.board.current(stage, now)
+            if notice and notice.posting.mandate.beacon >= beacon:
+                self._vacant_since.pop(stage, None)
+                continue
+            since = self._vacant_since.setdefault(stage, now)
+            order = stewards.succession(
+                self._outlook.population, stage, beacon, self._outlook.wall_s(now)
+            )
+            if self._outlook.me in order:
+                wait = LISTEN_S + order.index(self._outlook.me) * SUCCESSION_STEP_S
+                turns[stage] = since + wait
+        return turns
+
+    def _take_over(self, stage: Stage, now: float) -> list[Effect]:
+        notice = self._outlook.board.predecessor(stage)
+        beacon = stewards.beacon_at(self._outlook.wall_s(now))
+        term = min(notice.posting.mandate.term + 1, bodies.MAX_TERM) if notice else 1
+        mandate = Mandate(beacon, term)
+        self._vacant_since.pop(stage, None)
+        if stage in self._stewards:
+            return list(self._stewards[stage].continue_as(mandate, now))
+        steward = Steward(
+            self._outlook, stage, mandate, epoch=notice.posting.epoch if notice else 0
+        )
+        self._stewards[stage] = steward
+        words = f"{short(self._outlook.me)} is now steward of stage {stage}, term {term}"
+        said = Explain("matching", words, "debug")
+        return [said, *steward.start(now, successor=notice is not None)]
+
+    def _next_watch(self, now: float) -> float:
+        if self._outlook.me not in self._outlook.population or self.state is State.LEFT:
+            return INFINITY
+        wall_s = self._outlook.wall_s(now)
+        next_beacon = now + BEACON_S - wall_s % BEACON_S
+        turns = min(self._turns(now).values(), default=INFINITY)
+        return min(turns, next_beacon, self._outlook.board.next_expiry(now))
+
+    # --- the gang -------------------------------------------------------------------------------
+
+    def _report(self, now: float) -> list[Effect]:
+        """Say once when the pipeline can run, and what it waits for while it cannot."""
+        notices = self._outlook.board.notices(now)
+        uncovered = self._outlook.board.uncovered(now)
+        complete = len(notices) == self._manifest.stage_count
+        started = complete and all(n.posting.locked_replicas for n in notices.values())
+        if started and not self._started:
+            self._started = True
+            self._last_waiting = ""
+            replicas = tuple(notices[s].posting.locked_replicas for s in sorted(notices))
+            return [GangStart(replicas), Explain("matching", f"every stage is covered: {replicas}")]
+        known_empty = all(s in notices and notices[s].posting.phase >= QUIET for s in uncovered)
+        if uncovered and complete and known_empty:
+            self._started = False
+            return self._say_waiting(_waiting(uncovered))
+        return []
+
+    def _say_waiting(self, words: str) -> list[Effect]:
+        if words == self._last_waiting:
+            return []
+        self._last_waiting = words
+        return [Explain("matching", words, "warning")]
+
+
+def _waiting(uncovered: list[Stage]) -> str:
+    count = len(uncovered)
+    names = ", ".join(str(stage) for stage in uncovered)
+    noun, stages = ("volunteer", "stage") if count == 1 else ("volunteers", "stages")
+    verb = "has" if count == 1 else "have"
+    return f"waiting for {count} more {noun}: {stages} {names} {verb} none"

@@ -1,0 +1,38 @@
+"""What one peer sees while it matches: itself, the population, the board and the wall clock.
+
+Owned by ``Matching``, which replaces its parts; volunteer and stewards only read it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from protocol.ids import PeerId
+from protocol.matching.board import Board
+from protocol.matching.population import Population
+
+
+@dataclass(slots=True)
+class Outlook:
+    """The shared view. ``counters`` counts what was refused, by reason."""
+
+    me: PeerId
+    population: Population
+    board: Board
+    wall_offset_s: float
+    """Unix time minus the monotonic clock."""
+    counters: Counter[str] = field(default_factory=Counter)
+    _last_number: int = 0
+
+    def wall_s(self, now: float) -> float:
+        """Return Unix seconds at a monotonic moment."""
+        return now + self.wall_offset_s
+
+    def number(self, now: float) -> int:
+        """Return Unix milliseconds, always rising: versions and issue times of what we say.
+
+        Being derived from the wall clock, they keep rising after a restart.
+        """
+        self._last_number = max(self._last_number + 1, int(self.wall_s(now) * 1000), 1)
+        return self._last_number

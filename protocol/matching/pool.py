@@ -1,0 +1,174 @@
+"""The pool of a steward: who holds a place at one stage, and what the stage keeps.
+
+Holds leases, versions and the limits (quota, floor, cutoff) of the running epoch. No messages, no
+phases: ``steward.py`` speaks, this decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from protocol.ids import PeerId, Stage
+from protocol.matching.board import Standing
+from protocol.matching.choice import Proposer, prefix_cover
+from protocol.matching.population import Population
+
+LOOSE_PERCENT = 105
+"""Newcomers are first placed under q = 1.05; q = 1.0 follows only if a stage falls short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One volunteer's hold."""
+
+    peer: PeerId
+    claimed_rate: int
+    rate: int
+    """Counted rate: the claim, at most what the view says of the peer."""
+    score: int
+    expires_at: float
+    locked: bool = False
+
+    @property
+    def proposer(self) -> Proposer:
+        """The contract that the choice function sees."""
+        return Proposer(self.peer, self.rate, self.score, self.locked)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a stage keeps in this epoch; only ever tightened until the next one."""
+
+    quota: int
+    floor: int
+    """Members it may keep although the quota is reached (r_eff)."""
+    cutoff: int = 0
+    """Highest score that was turned down."""
+
+
+class Pool:
+    """Places of one stage."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.places: dict[PeerId, Place] = {}
+        self.limits = Limits(0, 1)
+        self._moved: set[PeerId] = set()
+
+    @property
+    def level(self) -> int:
+        """Summed rate of all places."""
+        return sum(place.rate for place in self.places.values())
+
+    @property
+    def locked(self) -> list[Place]:
+        """Places of incumbents."""
+        return [place for place in self.places.values() if place.locked]
+
+    @property
+    def all_locked(self) -> bool:
+        """True if no newcomer is waiting."""
+        return all(place.locked for place in self.places.values())
+
+    def standing(self, r: int) -> Standing:
+        """Return how well the stage is off."""
+        return Standing.of(len(self.places), self.level, r)
+
+    def reopen(self, population: Population) -> None:
+        """Begin an epoch: loose quota, no cutoff, scores at today's lambda."""
+        quota = population.fair_level * LOOSE_PERCENT // 100
+        self.limits = Limits(quota, population.redundancy)
+        for place in list(self.places.values()):
+            self._recount(place, population)
+
+    def forget_moves(self) -> None:
+        """Allow everybody to be moved again: the population changed."""
+        self._moved.clear()
+
+    def refresh(self, population: Population) -> None:
+        """Recount rates after the view changed; incumbents that the view confirms are locked."""
+        for place in list(self.places.values()):
+            member = population.members.get(place.peer)
+            confirmed = member is not None and self.stage in member.held
+            rate = min(place.claimed_rate, population.rate(place.peer, self.stage))
+            self.places[place.peer] = replace(place, rate=rate, locked=place.locked or confirmed)
+
+    def put(self, place: Place) -> None:
+        """Add or renew a place; a lock once given stays."""
+        known = self.places.get(place.peer)
+        self.places[place.peer] = replace(
+            place, locked=place.locked or (known is not None and known.locked)
+        )
+
+    def drop(self, peer: PeerId) -> Place | None:
+        """Remove a place."""
+        return self.places.pop(peer, None)
+
+    def lapsed(self, now: float) -> list[PeerId]:
+        """Return the holders whose lease has run out."""
+        return [peer for peer, place in self.places.items() if place.expires_at <= now]
+
+    def lock_all(self) -> list[Place]:
+        """Make every place final; return those that were not."""
+        fresh = [place for place in self.places.values() if not place.locked]
+        for place in fresh:
+            self.places[place.peer] = replace(place, locked=True)
+        return [self.places[place.peer] for place in fresh]
+
+    def choose(self) -> list[Place]:
+        """Keep the prefix cover, raise the cutoff over the others and return them."""
+        proposers = [place.proposer for place in self.places.values()]
+        choice = prefix_cover(proposers, self.limits.quota, self.limits.floor)
+        turned_down = [self.places.pop(proposer.peer) for proposer in choice.let_go]
+        for place in turned_down:
+            self.turn_down(place.score)
+        return turned_down
+
+    def turn_down(self, score: int) -> None:
+        """Note a rejected score."""
+        self.limits = replace(self.limits, cutoff=max(self.limits.cutoff, score))
+
+    def tighten(self, population: Population) -> None:
+        """Lower the quota from q = 1.05 to q = 1.0."""
+        self.limits = replace(self.limits, quota=min(self.limits.quota, population.fair_level))
+
+    def spare(
+        self, needy: Stage, low: Standing, donors: int, population: Population
+    ) -> list[PeerId]:
+        """Return the newcomers this stage should let go for a needier one, worst first.
+
+        One goes as long as the stage stays better off without it than the needy one is now, so
+        each move raises the lowest stage. ``donors``: stages assumed to give as much each. A
+        newcomer that cannot serve the needy stage, or was moved before, stays.
+        """
+        r = population.redundancy
+        ranked = sorted(self.places.values(), key=lambda place: place.proposer.order)
+        count, level = len(ranked), self.level
+        given: list[PeerId] = []
+        for place in reversed(ranked):
+            gain = population.rate(place.peer, needy)
+            stuck = place.locked or place.peer in self._moved or not gain
+            after = Standing.of(count - 1, level - place.rate, r)
+            if stuck or after <= low:
+                break
+            given.append(place.peer)
+            count, level = count - 1, level - place.rate
+            low = Standing.of(low.covered + donors, low.level + donors * gain, r)
+        return given
+
+    def let_go(self, peers: list[PeerId]) -> list[Place]:
+        """Tighten the limits so that the choice lets exactly these (the worst) go."""
+        self._moved.update(peers)
+        gone = sum(self.places[peer].rate for peer in peers)
+        kept = len(self.places) - len(peers)
+        self.limits = replace(
+            self.limits,
+            quota=min(self.limits.quota, self.level - gone),
+            floor=min(self.limits.floor, kept),
+        )
+        return self.choose()
+
+    def _recount(self, place: Place, population: Population) -> None:
+        if place.peer in population:
+            score = population.score(place.peer, self.stage, population.fair_level)
+            self.places[place.peer] = replace(place, score=score)

@@ -1,0 +1,168 @@
+"""What volunteers and stages think of each other: the numbers of the matching.
+
+Pure functions of integers. Everything is fixed-point, because a decision that can be disputed has
+to come out the same on every machine, and ``exp`` and ``log`` of two C libraries may differ in the
+last bit. Units:
+
+    rate     c_vs   micro-microbatches per second (1_000_000 = one microbatch per second)
+    phi             parts per million
+    gain            1e-9 seconds per microbatch
+    score    pi_s   ordinal: larger is better; the low bits are the tie of (volunteer, stage)
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from functools import lru_cache
+from typing import NamedTuple
+
+from protocol.ids import PeerId, Stage, rank
+from protocol.manifest import StageCost
+from protocol.matching.timing import MAX_SESSION_S
+
+MICRO = 1_000_000
+MAX_RATE = 10**12
+"""A million microbatches per second: above any machine, below what overflows a message."""
+
+HELD_PHI = 1_100_000
+"""Hysteresis: a stage already held counts ten per cent more."""
+
+STATE_BYTES_PER_PARAMETER = 12
+"""fp32 weight and the two moments of AdamW: what a replica downloads."""
+
+MAX_BUCKET = 100
+TIE_BITS = 34
+MAX_SCORE = 2**62
+
+
+def rate(
+    *,
+    flops: float,
+    uplink_bytes_per_s: float,
+    downlink_bytes_per_s: float,
+    memory_bytes: float,
+    cost: StageCost,
+) -> int:
+    """Return c_vs = min(flops / F_s, uplink / U_s, downlink / D_s), 0 if memory is too small."""
+    if not memory_bytes >= cost.memory_bytes:  # also refuses NaN
+        return 0
+    limits = (
+        _ratio(flops, cost.flops),
+        _ratio(uplink_bytes_per_s, cost.uplink_bytes),
+        _ratio(downlink_bytes_per_s, cost.downlink_bytes),
+    )
+    return min(limits)
+
+
+def _ratio(supply: float, demand: float) -> int:
+    if not supply > 0 or math.isnan(demand):
+        return 0
+    if demand <= 0 or supply / demand * MICRO >= MAX_RATE:
+        return MAX_RATE
+    return int(supply / demand * MICRO)
+
+
+def download_s(cost: StageCost, downlink_bytes_per_s: float) -> float:
+    """Return D_v: seconds to fetch the state of a stage."""
+    if not downlink_bytes_per_s > 0:
+        return math.inf
+    return cost.parameters * STATE_BYTES_PER_PARAMETER / downlink_bytes_per_s
+
+
+def phi(*, held: bool, download_s: float, session_s: float) -> int:
+    """Return phi = 1.10 for a stage already held, else exp(-D_v / H_v), H_v at most 1800 s."""
+    if held:
+        return HELD_PHI
+    horizon_s = min(session_s, MAX_SESSION_S)
+    if not horizon_s > 0 or not download_s / horizon_s < 20:
+        return 0
+    return exp_negative(int(download_s / horizon_s * MICRO))
+
+
+def exp_negative(x: int) -> int:
+    """Return exp(-x) in parts per million for x in parts per million (Taylor on integers)."""
+    scale = 10**18
+    whole, fraction = divmod(x, MICRO)
+    term = total = scale
+    for k in range(1, 24):
+        term = -term * fraction // (k * MICRO)
+        total += term
+    inverse_e = 367_879_441_171_442_321  # exp(-1) * 1e18
+    for _ in range(whole):
+        total = total * inverse_e // scale
+    return max(0, total * MICRO // scale)
+
+
+class Wish(NamedTuple):
+    """A volunteer's utility of a stage; tuples compare in this order, larger is better.
+
+    u_v(s) = 1e6 [n_s without v < r] + c_vs phi / (L_s without v + c_vs)^2. The first term is kept
+    as a field of its own: coverage comes before throughput however slow the machines are.
+    """
+
+    urgent: bool
+    gain: int
+    tie: int
+
+
+def wish(
+    peer: PeerId, stage: Stage, *, rate: int, phi: int, level: int, replicas: int, r: int
+) -> Wish:
+    """Return u_v(s). ``level`` and ``replicas`` are those of the stage without the volunteer."""
+    gain = rate * phi * 10**9 // (level + rate) ** 2 if rate else 0
+    return Wish(replicas < r, gain, tie(peer, stage))
+
+
+def score(
+    peer: PeerId, stage: Stage, *, values: tuple[int, ...], rate: int, phi: int, fair: int
+) -> int:
+    """Return pi_s(v) = 1000 round(log_1.1 rho) + 10 min(c_vs / lambda, 10) phi, tie included.
+
+    Args:
+        values: c_vs phi of the volunteer for every stage (rate times parts per million).
+        fair: lambda, the level every stage would have if the population were spread evenly.
+    """
+    elsewhere = max((value for s, value in enumerate(values) if s != stage), default=0)
+    bucket = log_bucket(values[stage], elsewhere) + MAX_BUCKET
+    size = min(rate * 10_000 // max(fair, 1), 100_000) * phi // MICRO
+    return (bucket * MICRO + size) << TIE_BITS | tie(peer, stage)
+
+
+def log_bucket(here: int, elsewhere: int) -> int:
+    """Return round(log_1.1 rho), rho = here / elsewhere, within +-``MAX_BUCKET``."""
+    if here <= 0:
+        return -MAX_BUCKET
+    if elsewhere <= 0:
+        return MAX_BUCKET
+    bucket = bisect_right(_BUCKET_EDGES, here * _EDGE_SCALE // elsewhere) - MAX_BUCKET
+    return min(bucket, MAX_BUCKET)
+
+
+_EDGE_SCALE = 10**12
+
+
+def _bucket_edge(bucket: int) -> int:
+    """Return 1.1 ** (bucket - 1/2) in 1e-12: the lower edge of a bucket."""
+    power = 2 * bucket - 1
+    square = (
+        11**power * _EDGE_SCALE**2 // 10**power
+        if power > 0
+        else 10**-power * (_EDGE_SCALE**2) // (11**-power)
+    )
+    return math.isqrt(square)
+
+
+_BUCKET_EDGES = [_bucket_edge(bucket) for bucket in range(1 - MAX_BUCKET, MAX_BUCKET + 1)]
+
+
+@lru_cache(maxsize=2**16)
+def tie(peer: PeerId, stage: Stage) -> int:
+    """Return hash(v, s): what decides between equals, differently for every stage."""
+    return int.from_bytes(rank("tie", stage, peer), "big") >> (128 - TIE_BITS)
+
+
+def words(rate: int) -> str:
+    """Return a rate in words for explanations: microbatches per second."""
+    value = rate / MICRO
+    return f"{value:.2f} mb/s" if value >= 0.1 or not value else f"{value:.2g} mb/s"

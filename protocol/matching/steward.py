@@ -1,0 +1,314 @@
+"""The steward of one stage: answers proposals, settles with the other stages, posts.
+
+    OPEN       proposals arrive; the pool keeps the prefix cover, everything is tentative
+    QUIET      nothing arrived for a settle window
+    SETTLED    every stage is quiet and this one has nobody to spare for a needier one
+    COMMITTED  every stage is settled and covered: all places are final (the gang start)
+
+Any arrival leads back to OPEN; incumbents are never displaced. Holds the pool and the phase; reads
+the outlook; sends nothing by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from protocol import limits
+from protocol.effects import Effect, Explain, SendSigned
+from protocol.ids import PeerId, Stage, short
+from protocol.matching import bodies, settling
+from protocol.matching.bodies import COMMITTED, OPEN, QUIET, SETTLED, Mandate
+from protocol.matching.bulletin import Bulletin
+from protocol.matching.outlook import Outlook
+from protocol.matching.pool import Place, Pool
+from protocol.matching.preferences import words
+from protocol.matching.timing import HANDOVER_S, LEASE_S, OPENING_S, PATIENCE_S, SETTLE_S
+
+INFINITY = float("inf")
+
+
+class Steward:
+    """Machine of one stewardship."""
+
+    def __init__(self, outlook: Outlook, stage: Stage, mandate: Mandate, epoch: int) -> None:
+        self.stage = stage
+        self.mandate = mandate
+        self.epoch = epoch
+        self.phase = OPEN
+        self.pool = Pool(stage)
+        self._outlook = outlook
+        self._bulletin = Bulletin(outlook)
+        self._seen: dict[PeerId, int] = {}
+        self._basis = (0, 0)
+        self._opened_at = self._quiet_at = 0.0
+        self._act_at = INFINITY
+
+    # --- inputs ---------------------------------------------------------------------------
+
+    def start(self, now: float, *, successor: bool) -> list[Effect]:
+        """Open the stage and announce it; a successor waits for its predecessor's holders."""
+        self._reopen(now)
+        if successor:
+            self._quiet_at = now + HANDOVER_S
+        return self._publish(now)
+
+    def continue_as(self, mandate: Mandate, now: float) -> list[Effect]:
+        """Go on under a new mandate: the beacon changed and chose the same peer again."""
+        self.mandate = mandate
+        return self._publish(now)
+
+    def receive(self, sender: PeerId, body: bodies.ToSteward, now: float) -> list[Effect]:
+        """Take a signed body of a volunteer; what is not for this mandate or not new is counted."""
+        refusal = self._refusal(sender, body)
+        if refusal:
+            self._outlook.counters[refusal] += 1
+            return []
+        self._seen[sender] = body.version
+        if isinstance(body, bodies.Withdraw):
+            return self._release(sender, now, body.reason)
+        return [*self._consider(sender, body, now), *self._publish(now)]
+
+    def update(self, now: float) -> list[Effect]:
+        """Look at the changed population: members that left, claims that moved."""
+        population = self._outlook.population
+        self._seen = {peer: v for peer, v in self._seen.items() if peer in population}
+        gone = [peer for peer in self.pool.places if peer not in population]
+        for peer in gone:
+            self.pool.drop(peer)
+        self.pool.refresh(population)
+        if gone or self._basis_moved():
+            self.pool.forget_moves()
+            self._reopen(now)
+        return self._publish(now)
+
+    def look(self, now: float) -> None:
+        """Look at the changed board: act a settle window after every stage fell quiet."""
+        population, others = self._outlook.population, self._others(now)
+        if self.phase == OPEN:
+            return
+        if self.phase == COMMITTED:
+            self._act_at = min(self._act_at, now + OPENING_S)
+        elif self.phase == SETTLED and settling.all_reached(others, SETTLED, population):
+            self._act_at = now if settling.all_covered(self.pool, others, population) else INFINITY
+        elif settling.all_reached(others, QUIET, population):
+            self._act_at = min(self._act_at, now + SETTLE_S)
+        else:
+            self._act_at = max(self._opened_at + PATIENCE_S, now + SETTLE_S)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Do what is due."""
+        effects: list[Effect] = []
+        for peer in self.pool.lapsed(now):
+            effects += self._release(peer, now, "its lease lapsed")
+        if self.phase == OPEN and now >= self._quiet_at:
+            self._enter(QUIET, now)
+        if now >= self._act_at:
+            self._act_at = INFINITY
+            effects += self._act(now)
+        return effects + self._publish(now)
+
+    def next_deadline(self) -> float:
+        """Return when ``tick`` has something to do, monotonic seconds."""
+        lapse = min((place.expires_at for place in self.pool.places.values()), default=INFINITY)
+        quiet = self._quiet_at if self.phase == OPEN else INFINITY
+        return min(lapse, quiet, self._act_at, self._bulletin.due_at(self.posting))
+
+    # --- proposals ------------------------------------------------------------------------
+
+    def _refusal(self, sender: PeerId, body: bodies.ToSteward) -> str | None:
+        """Say why a body changes nothing, or None."""
+        if body.steward != self._outlook.me or body.mandate != self.mandate:
+            return "matching-other-mandate"
+        if sender not in self._outlook.population:
+            return "matching-unknown-member"
+        if body.version < self._seen.get(sender, 0):
+            return "matching-replay"
+        if isinstance(body, bodies.Withdraw):
+            return None
+        if body.epoch > self.epoch:
+            return "matching-wrong-epoch"
+        held = self._outlook.population.members[sender].held
+        if _claims_incumbency(body) and held and self.stage not in held:
+            return None if sender in self.pool.places else "matching-contradictory-claim"
+        return None
+
+    def _consider(self, sender: PeerId, body: bodies.Propose, now: float) -> list[Effect]:
+        place = self._place(sender, body, now)
+        if not place.rate:
+            gone = self._release(sender, now, "it cannot serve the stage")
+            return [*gone, self._no(place, body.version, now)]
+        if sender in self.pool.places:
+            self.pool.put(place)
+            return [self._yes(self.pool.places[sender], body.version, now)]
+        if not place.locked and place.score <= self.pool.limits.cutoff:
+            return [self._no(place, body.version, now)]
+        return self._add(place, body.version, now)
+
+    def _add(self, place: Place, version: int, now: float) -> list[Effect]:
+        self.pool.put(place)
+        turned_away = self._turn_away(self.pool.choose(), now)
+        if not (place.locked and self.phase == COMMITTED):
+            self._stir(now)
+        if place.peer not in self.pool.places:
+            return turned_away
+        held = f"stage {self.stage} holds {short(place.peer)} ({words(place.rate)}): now "
+        return [
+            self._yes(place, version, now),
+            Explain("matching", held + self._in_words(), "debug"),
+            *turned_away,
+        ]
+
+    def _place(self, sender: PeerId, body: bodies.Propose, now: float) -> Place:
+        population = self._outlook.population
+        held = population.members[sender].held
+        return Place(
+            peer=sender,
+            claimed_rate=body.rate,
+            rate=min(body.rate, population.rate(sender, self.stage)),
+            score=population.score(sender, self.stage, population.fair_level),
+            expires_at=now + LEASE_S,
+            locked=_claims_incumbency(body) and self.stage in held,
+        )
+
+    def _release(self, peer: PeerId, now: float, why: str) -> list[Effect]:
+        """Take a place away because its holder left, lapsed or cannot serve any more."""
+        if self.pool.drop(peer) is None:
+            return []
+        self._reopen(now)
+        lost = f"stage {self.stage} lost {short(peer)} ({why}): now {self._in_words()}"
+        return [Explain("matching", lost), *self._publish(now)]
+
+    # --- settling -------------------------------------------------------------------------
+
+    def _act(self, now: float) -> list[Effect]:
+        """Help the neediest stage, or settle, or commit; at rest, look who still waits."""
+        population, others = self._outlook.population, self._others(now)
+        if self.phase == COMMITTED:
+            if settling.somebody_waits(self.pool, others, population):
+                self._reopen(now)
+            return []
+        patient = now < self._opened_at + PATIENCE_S
+        if patient and not settling.all_reached(others, QUIET, population):
+            return []
+        let_go = settling.help_neediest(self.pool, others, population)
+        if let_go:
+            self._stir(now)
+            return self._turn_away(let_go, now)
+        if self.phase == QUIET:
+            self._enter(SETTLED, now)
+        settled = not patient or settling.all_reached(others, SETTLED, population)
+        if settled and settling.all_covered(self.pool, others, population):
+            return self._commit(now)
+        return []
+
+    def _commit(self, now: float) -> list[Effect]:
+        newcomers = self.pool.lock_all()
+        self._enter(COMMITTED, now)
+        started = f"stage {self.stage} is settled: {self._in_words()}"
+        holds = [self._yes(place, self._seen[place.peer], now) for place in newcomers]
+        return [*holds, Explain("matching", started)]
+
+    def _reopen(self, now: float) -> None:
+        """Begin an epoch; with incumbents only the stage stays committed."""
+        population = self._outlook.population
+        self.epoch += 1
+        self._basis = (population.fair_level, population.redundancy)
+        self.pool.reopen(population)
+        if self.phase == COMMITTED and self.pool.places and self.pool.all_locked:
+            return
+        self._opened_at = now
+        self._quiet_at = max(self._quiet_at, now + OPENING_S)
+        self._enter(OPEN, now)
+
+    def _stir(self, now: float) -> None:
+        """Somebody came or went: wait for quiet again, though not for ever."""
+        if self.phase in (SETTLED, COMMITTED):
+            self._opened_at = now
+        self._enter(OPEN, now)
+        latest = max(self._opened_at + PATIENCE_S, self._quiet_at)
+        self._quiet_at = min(max(self._quiet_at, now + SETTLE_S), latest)
+
+    def _enter(self, phase: int, now: float) -> None:
+        self.phase = phase
+        self._act_at = INFINITY
+        self.look(now)
+
+    def _basis_moved(self) -> bool:
+        """Tell whether lambda moved by more than a per cent, or r at all."""
+        population = self._outlook.population
+        fair, redundancy = self._basis
+        moved = abs(population.fair_level - fair) * 100 > fair
+        return moved or population.redundancy != redundancy
+
+    def _others(self, now: float) -> settling.Others:
+        notices = self._outlook.board.notices(now)
+        return {stage: notice for stage, notice in notices.items() if stage != self.stage}
+
+    # --- outputs --------------------------------------------------------------------------
+
+    def _yes(self, place: Place, version: int, now: float) -> SendSigned:
+        body = bodies.Hold(
+            stage=self.stage,
+            mandate=self.mandate,
+            issued_ms=self._outlook.number(now),
+            volunteer=place.peer,
+            epoch=self.epoch,
+            version=version,
+            score=place.score,
+            lease_ms=int(LEASE_S * 1000),
+            locked=place.locked,
+        )
+        return SendSigned(place.peer, bodies.KINDS[bodies.Hold], bodies.encode_body(body))
+
+    def _no(self, place: Place, version: int, now: float) -> SendSigned:
+        reason = self._in_words() if place.rate else "it is too small for this stage"
+        body = bodies.Reject(
+            stage=self.stage,
+            mandate=self.mandate,
+            issued_ms=self._outlook.number(now),
+            volunteer=place.peer,
+            epoch=self.epoch,
+            version=version,
+            cutoff=self.pool.limits.cutoff,
+            reason=reason[: limits.MAX_REASON_CHARS],
+        )
+        return SendSigned(place.peer, bodies.KINDS[bodies.Reject], bodies.encode_body(body))
+
+    def _turn_away(self, places: Iterable[Place], now: float) -> list[Effect]:
+        return [self._no(place, self._seen[place.peer], now) for place in places]
+
+    def _in_words(self) -> str:
+        pool = self.pool
+        return (
+            f"{len(pool.places)} of {self._outlook.population.redundancy} replicas, "
+            f"{words(pool.level)} of {words(pool.limits.quota)}"
+        )
+
+    def _publish(self, now: float) -> list[Effect]:
+        return list(self._bulletin.publish(self.posting, now))
+
+    @property
+    def posting(self) -> bodies.Posting:
+        """What the stage has to say now, not yet dated."""
+        pool, population = self.pool, self._outlook.population
+        locked = pool.locked
+        return bodies.Posting(
+            stage=self.stage,
+            mandate=self.mandate,
+            issued_ms=0,
+            epoch=self.epoch,
+            phase=self.phase,
+            level=pool.level,
+            replicas=len(pool.places),
+            locked_level=sum(place.rate for place in locked),
+            locked_replicas=len(locked),
+            quota=pool.limits.quota,
+            fair=population.fair_level,
+            r=population.redundancy,
+            cutoff=pool.limits.cutoff,
+            vacancy=max(0, pool.limits.quota - pool.level),
+        )
+
+
+def _claims_incumbency(body: bodies.Propose) -> bool:
+    return body.status in ("fetching", "serving")

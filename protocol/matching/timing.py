@@ -1,0 +1,59 @@
+"""Every wait of the matching, in seconds, with its reason. Constants only."""
+
+from __future__ import annotations
+
+LEASE_S = 60.0
+"""A hold that is not renewed for this long lapses: the holder is gone or cut off."""
+
+RENEW_S = 15.0
+"""A replica renews this often; four renewals must be lost before its lease lapses."""
+
+TENTATIVE_RENEW_S = 2.0
+"""Before the gang start holds are renewed faster: a lost HOLD or REJECT surfaces here."""
+
+RETRY_S = 1.0
+"""An unanswered proposal or renewal is sent again; the wait doubles up to ``MAX_RETRY_S``."""
+
+MAX_RETRY_S = 8.0
+
+MUTE_AFTER_TRIES = 4
+"""A steward that leaves this many proposals unanswered is passed over for ``MUTE_S``."""
+
+MUTE_S = 10.0
+
+SETTLE_S = 0.4
+"""Quiet after the last arrival: more than a round trip, so that rejected peers have come back."""
+
+OPENING_S = 1.0
+"""Quiet after a stage opens: its posting has to reach the volunteers and they have to answer."""
+
+HANDOVER_S = 2.5
+"""A successor waits this long for the holders of its predecessor before it places newcomers."""
+
+PATIENCE_S = 5.0
+"""A stage waits this long for the others to fall quiet; then it decides without them."""
+
+PUBLISH_GAP_S = 0.2
+"""Shortest time between two postings of a stage: arrivals come in bursts."""
+
+REFRESH_S = 20.0
+"""A posting is repeated this often at rest; it is not believed for longer than its TTL."""
+
+POSTING_TTL_S = 60.0
+BODY_TTL_S = 60.0
+
+LISTEN_S = 1.0
+"""A stage without a steward for this long is taken over by the first candidate ..."""
+
+SUCCESSION_STEP_S = 2.0
+"""... and by the next candidates each so much later, so views that differ still end in one."""
+
+FIRST_LOOK_S = 2.0
+"""A volunteer waits this long for postings of all stages before it proposes to those it knows."""
+
+BEACON_S = 600
+STEWARD_AGE_S = 600.0
+MEASURED_S = 300.0
+"""Claims are capped until partners have measured a peer for this long."""
+
+MAX_SESSION_S = 1800.0

@@ -1,0 +1,253 @@
+"""A seeded world of peers that run the matching: an event queue with delays, loss and duplicates.
+
+Deterministic in its seed. Direct messages may be lost, doubled and reordered; records and the
+membership view always arrive in the end, as anti-entropy makes them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from protocol.effects import Explain, Penalise, Publish, SendSigned
+from protocol.ids import PeerId, Stage, peer_id_from_key
+from protocol.manifest import Data, Manifest, Model, Optimizer, Policy, StageCost
+from protocol.matching.effects import Assign, GangStart, Unassign
+from protocol.matching.machine import Matching
+from protocol.matching.population import Member
+
+WALL_S = 1_700_000_000.0
+START_S = 1000.0
+
+
+@dataclass(frozen=True)
+class Weather:
+    """How bad the network is."""
+
+    loss: float = 0.0
+    duplication: float = 0.0
+    delay_s: tuple[float, float] = (0.02, 0.02)
+    gossip_s: tuple[float, float] = (0.05, 0.05)
+    detection_s: tuple[float, float] = (3.0, 6.0)
+
+
+CALM = Weather()
+STORMY = Weather(0.10, 0.05, (0.005, 0.15), (0.02, 0.3))
+
+
+def manifest(stage_flops: Sequence[float], *, redundancy: int = 2, memory: float = 1e9) -> Manifest:
+    """Return a manifest whose stages cost so many flops a microbatch and little else."""
+    stages = tuple(StageCost(1, flops, 1000, 10.0, 10.0, memory) for flops in stage_flops)
+    layers = len(stages)
+    return Manifest(
+        protocol=1,
+        name="sim",
+        founder=peer(0),
+        created=0,
+        seed=0,
+        model=Model("gpt", layers, 8, 1, 1, 8, 8, 256),
+        stages=stages,
+        sequences_per_microbatch=1,
+        microbatches_per_step=8,
+        steps=10,
+        optimizer=Optimizer(),
+        data=Data("stdlib", "x", 1000, "0" * 64),
+        policy=Policy(redundancy=redundancy),
+    )
+
+
+def peer(number: int) -> PeerId:
+    """Return the id of the n-th simulated peer."""
+    return peer_id_from_key(number.to_bytes(32, "big"))
+
+
+def member(number: int, flops: float = 1e9, **changes: object) -> Member:
+    """Return a member with fast links and much memory."""
+    usual = Member(peer(number), WALL_S, flops, 1e9, 1e9, 1e12)
+    return replace(usual, **changes)  # type: ignore[arg-type]
+
+
+class World:
+    """Peers, the queue of what is about to happen, and what has happened."""
+
+    def __init__(self, manifest: Manifest, seed: int, weather: Weather = CALM) -> None:
+        self.manifest = manifest
+        self.weather = weather
+        self.random = random.Random(seed)
+        self.now = START_S
+        self.members: dict[PeerId, Member] = {}
+        self.machines: dict[PeerId, Matching] = {}
+        self.views: dict[PeerId, dict[PeerId, Member]] = {}
+        self.sent: Counter[str] = Counter()
+        self.log: list[tuple[float, PeerId, object]] = []
+        self._newest: dict[tuple[PeerId, PeerId, str], int] = {}
+        self._records: dict[tuple[PeerId, str], Publish] = {}
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._alarm: dict[PeerId, float] = {}
+
+    # --- what happens to peers ----------------------------------------------------------------
+
+    def join(self, who: Member, at: float = 0.0) -> None:
+        """Let a peer appear ``at`` seconds from now."""
+        self.after(at, lambda: self._join(who))
+
+    def crash(self, who: PeerId) -> None:
+        """Stop a peer at once; the others find out a little later."""
+        self.machines.pop(who)
+        self.views.pop(who)
+        self.members.pop(who)
+        for other in list(self.machines):
+            self.after(self._pick(self.weather.detection_s), lambda o=other: self._forget(o, who))
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Schedule an action."""
+        heapq.heappush(self._queue, (self.now + delay_s, next(self._order), action))
+
+    def run(self, seconds: float, until: Callable[[], bool] | None = None) -> float:
+        """Let time pass; return how much did."""
+        began = self.now
+        end = self.now + seconds
+        while self._queue and self._queue[0][0] <= end:
+            if until and until():
+                return self.now - began
+            self.now, _, action = heapq.heappop(self._queue)
+            action()
+        if not (until and until()):
+            self.now = end
+        return self.now - began
+
+    # --- what can be seen ---------------------------------------------------------------------
+
+    def matching(self) -> dict[PeerId, Stage | None]:
+        """Return who serves or fetches what."""
+        return {who: machine.stage for who, machine in self.machines.items()}
+
+    def spread(self) -> list[int]:
+        """Return the number of replicas of every stage."""
+        held = Counter(stage for stage in self.matching().values() if stage is not None)
+        return [held[Stage(s)] for s in range(self.manifest.stage_count)]
+
+    def placed(self) -> bool:
+        """Tell whether everybody serves something."""
+        return all(machine.state.value == "serving" for machine in self.machines.values())
+
+    def said(self, words: str) -> bool:
+        """Tell whether somebody explained something with these words."""
+        return any(isinstance(e, Explain) and words in e.words for _, _, e in self.log)
+
+    # --- delivery -----------------------------------------------------------------------------
+
+    def _join(self, who: Member) -> None:
+        known = dict(self.members)
+        self.members[who.peer] = who
+        self.machines[who.peer] = Matching(who.peer, self.manifest, WALL_S - START_S)
+        self.views[who.peer] = {who.peer: who}
+        self._see(who.peer)
+        for other in known.values():
+            self.after(self._pick(self.weather.gossip_s), lambda o=other: self._meet(who.peer, o))
+            self.after(
+                self._pick(self.weather.gossip_s), lambda o=other: self._meet(o.peer, who)
+            )
+        for (author, _), record in list(self._records.items()):
+            self._spread(author, record, who.peer)
+
+    def _meet(self, who: PeerId, other: Member) -> None:
+        current = self.members.get(other.peer)
+        if who in self.views and current:
+            self.views[who][other.peer] = current
+            self._see(who)
+
+    def _forget(self, who: PeerId, gone: PeerId) -> None:
+        if who in self.views and self.views[who].pop(gone, None):
+            self._see(who)
+
+    def _see(self, who: PeerId) -> None:
+        effects = self.machines[who].update_members(self.views[who].values(), self.now)
+        self._perform(who, effects)
+
+    def _perform(self, who: PeerId, effects: Sequence[object]) -> None:
+        for effect in effects:
+            self.log.append((self.now, who, effect))
+            match effect:
+                case SendSigned():
+                    self.sent[effect.kind] += 1
+                    self._send(who, effect)
+                case Publish():
+                    self.sent["posting"] += 1
+                    self._records[who, effect.key] = effect
+                    for other in list(self.machines):
+                        self._spread(who, effect, other)
+                case Assign():
+                    self._hold(who, effect.stage)
+                    self.after(0.3, lambda s=effect.stage: self._serve(who, s))
+                case Explain() | GangStart() | Unassign():
+                    pass
+                case Penalise():
+                    self.sent["penalty"] += 1
+        self._arm(who)
+
+    def _send(self, who: PeerId, effect: SendSigned) -> None:
+        copies = 2 if self.random.random() < self.weather.duplication else 1
+        for _ in range(copies):
+            if self.random.random() >= self.weather.loss:
+                self.after(
+                    self._pick(self.weather.delay_s), lambda: self._receive(who, effect)
+                )
+
+    def _receive(self, who: PeerId, effect: SendSigned) -> None:
+        machine = self.machines.get(effect.peer)
+        if machine:
+            effects = machine.receive_signed(who, effect.kind, effect.body, self.now)
+            self._perform(effect.peer, effects)
+
+    def _spread(self, author: PeerId, record: Publish, to: PeerId) -> None:
+        if to == author:
+            return
+        delay_s = self._pick(self.weather.gossip_s)
+        while self.random.random() < self.weather.loss:
+            delay_s += 0.5
+        self.after(delay_s, lambda: self._learn(author, record, to))
+
+    def _learn(self, author: PeerId, record: Publish, to: PeerId) -> None:
+        key = (to, author, record.key)
+        if to in self.machines and self._newest.get(key, -1) < record.seq:
+            self._newest[key] = record.seq
+            effects = self.machines[to].receive_record(author, record.kind, record.body, self.now)
+            self._perform(to, effects)
+
+    def _hold(self, who: PeerId, stage: Stage) -> None:
+        self._change(replace(self.members[who], held=frozenset({stage})))
+
+    def _change(self, changed: Member) -> None:
+        self.members[changed.peer] = changed
+        for other in list(self.machines):
+            self.after(
+                self._pick(self.weather.gossip_s), lambda o=other: self._meet(o, changed)
+            )
+
+    def _serve(self, who: PeerId, stage: Stage) -> None:
+        machine = self.machines.get(who)
+        if machine and machine.stage == stage:
+            self._perform(who, machine.serving(stage, self.now))
+
+    def _arm(self, who: PeerId) -> None:
+        machine = self.machines.get(who)
+        if machine is None:
+            return
+        due = max(machine.next_deadline(self.now), self.now)
+        if self._alarm.get(who) != due and due < float("inf"):
+            self._alarm[who] = due
+            self.after(due - self.now, lambda: self._ring(who, due))
+
+    def _ring(self, who: PeerId, due: float) -> None:
+        if self._alarm.get(who) == due and who in self.machines:
+            del self._alarm[who]
+            self._perform(who, self.machines[who].tick(self.now))
+
+    def _pick(self, bounds: tuple[float, float]) -> float:
+        return self.random.uniform(*bounds)
