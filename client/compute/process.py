@@ -204,6 +204,7 @@ class Worker:
             await talk()
         except FrameError as error:
             self._stderr.append(f"node: {error}")
+            self._process.terminate()  # it cannot be talked to
         except (trio.BrokenResourceError, trio.EndOfChannel):
             pass  # the worker's exit code and stderr say more
         self._talking.cancel()

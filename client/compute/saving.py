@@ -73,6 +73,7 @@ class Saver:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
+        self._busy = threading.Event()
 
     def start(
         self, replica: Replica, request: Save, finish: Callable[[Callable[[], Saved]], None]
@@ -85,13 +86,18 @@ class Saver:
         """
         if request.version != replica.version:
             raise StaleRequest(f"asked to save {request.version}, stage is at {replica.version}")
-        if self._thread is not None and self._thread.is_alive():
+        if self._busy.is_set():
             raise DiskError("the save before this one is still being written")
         snapshot = _snapshot(replica)
-        path, durable = Path(request.path), request.durable
-        self._thread = threading.Thread(
-            target=lambda: finish(lambda: snapshot.write(path, durable=durable)), name="saver"
-        )
+
+        def write() -> Saved:
+            try:
+                return snapshot.write(Path(request.path), durable=request.durable)
+            finally:
+                self._busy.clear()  # before the answer: it invites the next save
+
+        self._thread = threading.Thread(target=lambda: finish(write), name="saver")
+        self._busy.set()
         self._thread.start()
 
     def wait(self) -> None:

@@ -1,0 +1,125 @@
+"""Small stages for the tests of the compute package, run in this process without a worker."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from client.compute.executor import Executor
+from client.compute.payload import Buffer, CodecName
+from client.compute.replies import Failed, Reply
+from client.compute.requests import ModelFields, OpenStage, OptimizerFields, Request
+from model_zoo.optim import OptimizerConfig
+from model_zoo.spec import ModelSpec
+from model_zoo.stages import Stage
+from model_zoo.whole import build_whole
+
+SEQUENCES, TOKENS, SEED = 3, 16, 7
+MODELS = {
+    "gpt": ModelFields("gpt", 4, 32, 4, 4, 64, TOKENS, 61),
+    "llama": ModelFields("llama", 4, 32, 4, 2, 48, TOKENS, 61),
+}
+OPTIMIZER = OptimizerFields(lr=1e-2, min_lr=1e-3, warmup_steps=2, decay_steps=50)
+
+
+class LocalWorker:
+    """An executor that is called like a worker; replies are collected before it returns."""
+
+    def __init__(self) -> None:
+        self.executor = Executor()
+
+    def ask(self, request: Request[Any], *payloads: Buffer) -> tuple[Any, list[bytes]]:
+        """The reply, which may be `Failed`, and its payloads."""
+        answered = threading.Event()
+        answers: list[tuple[Reply, list[bytes]]] = []
+
+        def answer(reply: Reply, sent: Sequence[Buffer]) -> None:
+            answers.append((reply, [bytes(payload) for payload in sent]))
+            answered.set()
+
+        self.executor.execute(request, payloads, answer)
+        assert answered.wait(30)
+        assert len(answers) == 1
+        return answers[0]
+
+    def call(self, request: Request[Any], *payloads: Buffer) -> tuple[Any, list[bytes]]:
+        """As `ask`, for requests that must succeed."""
+        reply, sent = self.ask(request, *payloads)
+        assert not isinstance(reply, Failed), reply
+        return reply, sent
+
+    def fails(self, request: Request[Any], *payloads: Buffer) -> Failed:
+        """As `ask`, for requests that must fail."""
+        reply, sent = self.ask(request, *payloads)
+        assert isinstance(reply, Failed), reply
+        assert not sent
+        return reply
+
+    @property
+    def replica(self) -> Any:
+        """The opened stage's state, to look at."""
+        assert self.executor._opened is not None
+        return self.executor._opened.replica
+
+
+def open_request(
+    stage: int,
+    cut: Sequence[int],
+    *,
+    model: str = "gpt",
+    boundary: CodecName = "fp32",
+    averaging: CodecName = "fp32",
+    **changes: Any,
+) -> OpenStage:
+    """A request for one stage of a small model."""
+    request = OpenStage(
+        swarm="ab" * 32,
+        model=MODELS[model],
+        layers_per_stage=list(cut),
+        stage=stage,
+        seed=SEED,
+        optimizer=OPTIMIZER,
+        boundary_codec=boundary,
+        averaging_codec=averaging,
+        sequences=SEQUENCES,
+        tokens=TOKENS,
+    )
+    return msgspec.structs.replace(request, **changes)
+
+
+def opened(stage: int, cut: Sequence[int], **options: Any) -> LocalWorker:
+    """A worker with that stage open."""
+    worker = LocalWorker()
+    worker.call(open_request(stage, cut, **options))
+    return worker
+
+
+def tokens_of(microbatch: int, vocab: int = 61) -> bytes:
+    """Random tokens (B, T+1) of a microbatch, as on the wire."""
+    generator = np.random.default_rng(microbatch)
+    return generator.integers(vocab, size=(SEQUENCES, TOKENS + 1), dtype=np.uint16).tobytes()
+
+
+def token_tensors(data: bytes) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets (B, T)."""
+    tokens = np.frombuffer(data, "<u2").astype(np.int64).reshape(SEQUENCES, TOKENS + 1)
+    tensor = torch.from_numpy(tokens)
+    return tensor[:, :-1], tensor[:, 1:]
+
+
+def whole_model(model: str) -> Stage:
+    """The uncut model with the same initial weights."""
+    return build_whole(ModelSpec(**msgspec.structs.asdict(MODELS[model])), SEED)
+
+
+def optimizer_config() -> OptimizerConfig:
+    """The optimizer of all small stages."""
+    return OptimizerConfig(**msgspec.structs.asdict(OPTIMIZER))
+
+
+def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """|actual - expected| / |expected|."""
+    return float((actual - expected).norm() / expected.norm())

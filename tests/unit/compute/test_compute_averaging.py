@@ -1,0 +1,258 @@
+"""Rounds between replicas: bit-identical, equal to the sum, lossless over time."""
+
+import pytest
+import torch
+from compute_stages import opened, relative_error, tokens_of
+
+from client.compute.payload import seal
+from client.compute.requests import (
+    Apply,
+    ApplyLocal,
+    Contribute,
+    ForwardBackward,
+    Reduce,
+    Subtract,
+)
+
+CODECS = ["fp32", "bf16", "s8"]
+TOKENS_PER_STEP = 1000
+
+
+def replicas(count, averaging):
+    return [opened(0, [4], averaging=averaging) for _ in range(count)]
+
+
+def accumulate(workers, step, *, per_worker=2):
+    for index, worker in enumerate(workers):
+        for n in range(per_worker):
+            microbatch = 100 * step + 10 * index + n
+            request = ForwardBackward(
+                step=step, microbatch=microbatch, tokens=tokens_of(microbatch)
+            )
+            worker.call(request)
+
+
+def bounds_of(worker, shards):
+    size = worker.replica.size
+    return [0, *sorted((size * (k * k + 1)) // (shards * shards) for k in range(1, shards)), size]
+
+
+def contribute_and_reduce(workers, step, attempt, bounds, owners):
+    """Contributions of all members, the shards' sums and their squared norms."""
+    request = Contribute(step=step, attempt=attempt, bounds=bounds)
+    sent = [worker.call(request)[1] for worker in workers]
+    sums, norms = [], []
+    for shard, owner in enumerate(owners):
+        others = [parts[shard] for member, parts in enumerate(sent) if member != owner]
+        request = Reduce(step=step, attempt=attempt, shard=shard, members=len(workers), own=owner)
+        reply, (payload,) = workers[owner].call(request, *others)
+        sums.append(payload)
+        norms.append(reply.squared_norm)
+    return sums, norms
+
+
+def run_round(workers, step, *, owners=None, attempt=0):
+    owners = list(range(len(workers))) if owners is None else owners
+    bounds = bounds_of(workers[0], len(owners))
+    sums, norms = contribute_and_reduce(workers, step, attempt, bounds, owners)
+    request = Apply(
+        step=step, attempt=attempt, bounds=bounds, squared_norms=norms, tokens=TOKENS_PER_STEP
+    )
+    return [worker.call(request, *sums)[0] for worker in workers]
+
+
+def parameters(worker):
+    return worker.replica.flat.values.clone()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("members", [1, 2, 3])
+def test_replicas_stay_bit_identical_and_follow_the_sum(codec, members) -> None:
+    workers = replicas(members, codec)
+    alone = opened(0, [4])
+    for step in range(4):
+        accumulate(workers, step)
+        total = sum(worker.replica.gradient_sum for worker in workers)
+        alone.replica.gradient_sum.copy_(total)
+        applied = run_round(workers, step)
+        expected, _ = alone.call(ApplyLocal(step=step, tokens=TOKENS_PER_STEP))
+        assert len({reply.hash for reply in applied}) == 1
+        assert applied[0].version == step + 1
+        tolerance = 1e-6 if codec == "fp32" else 0.01
+        assert applied[0].grad_norm == pytest.approx(expected.grad_norm, rel=tolerance)
+    assert relative_error(parameters(workers[0]), parameters(alone)) < 5 * tolerance
+    for worker in workers:
+        assert worker.replica.state_hash() == applied[0].hash
+        assert not worker.replica.gradient_sum.any()
+        assert not worker.replica.counted
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_sum_does_not_depend_on_who_owns_a_shard(codec) -> None:
+    workers = replicas(3, codec)
+    accumulate(workers, 0)
+    bounds = bounds_of(workers[0], 3)
+    first = contribute_and_reduce(workers, 0, 0, bounds, [0, 1, 2])
+    second = contribute_and_reduce(workers, 0, 1, bounds, [2, 2, 0])
+    assert first == second
+
+
+@pytest.mark.parametrize("codec", ["bf16", "s8"])
+def test_nothing_is_lost_over_time(codec) -> None:
+    """What all rounds applied, plus all residuals, is what was ever accumulated."""
+    workers = replicas(2, codec)
+    accumulated, applied = 0, 0
+    for step in range(5):
+        accumulate(workers, step)
+        accumulated = accumulated + sum(w.replica.gradient_sum.double() for w in workers)
+        run_round(workers, step, owners=[step % 2, 1, 0])
+        applied = applied + workers[0].replica.flat.gradients.double()  # the decoded sums
+    residuals = sum(w.executor._opened.averager._residual.double() for w in workers)
+    assert relative_error(applied + residuals, accumulated) < 1e-6
+    assert relative_error(applied, accumulated) > 1e-5  # so the residuals matter
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_new_attempt_starts_from_the_old_residual(codec) -> None:
+    """A round that failed twice ends in the bits of a round that never failed."""
+    calm, restarted = replicas(2, codec), replicas(2, codec)
+    for workers in (calm, restarted):
+        accumulate(workers, 0)
+        run_round(workers, 0)
+        accumulate(workers, 1)
+    bounds = bounds_of(restarted[0], 3)
+    contribute_and_reduce(restarted, 1, 0, bounds, [0, 1, 0])
+    restarted[1].call(Contribute(step=1, attempt=1, bounds=[0, bounds[-1]]))
+    assert run_round(calm, 1)[0].hash == run_round(restarted, 1, attempt=2)[0].hash
+    for left, right in zip(calm, restarted, strict=True):
+        residuals = [w.executor._opened.averager._residual for w in (left, right)]
+        assert codec == "fp32" or torch.equal(*residuals)
+
+
+def test_a_lone_replica_spends_its_residual() -> None:
+    workers = replicas(2, "s8")
+    accumulate(workers, 0)
+    run_round(workers, 0)
+    left = workers[0]
+    residual = left.executor._opened.averager._residual
+    expected = residual.clone()
+    assert expected.any()
+    left.call(ApplyLocal(step=1, tokens=TOKENS_PER_STEP))
+    assert torch.equal(left.replica.flat.gradients, expected)
+    assert not residual.any()
+
+
+def test_a_replica_with_nothing_to_give_follows_the_round() -> None:
+    workers = replicas(3, "s8")
+    accumulate(workers[:2], 0)
+    bounds = bounds_of(workers[0], 2)
+    sums, norms = contribute_and_reduce(workers[:2], 0, 0, bounds, [0, 1])
+    request = Apply(step=0, attempt=0, bounds=bounds, squared_norms=norms, tokens=10)
+    assert len({worker.call(request, *sums)[0].hash for worker in workers}) == 1
+
+
+def test_empty_shards_are_allowed() -> None:
+    workers = replicas(2, "s8")
+    accumulate(workers, 0)
+    size = workers[0].replica.size
+    bounds = [0, 0, size, size]
+    sums, norms = contribute_and_reduce(workers, 0, 0, bounds, [0, 1, 0])
+    assert sums[0] == sums[2] == b""
+    request = Apply(step=0, attempt=0, bounds=bounds, squared_norms=norms, tokens=10)
+    assert len({worker.call(request, *sums)[0].hash for worker in workers}) == 1
+
+
+def test_contributions_name_their_microbatches() -> None:
+    (worker,) = replicas(1, "fp32")
+    accumulate([worker], 0, per_worker=3)
+    worker.call(Subtract(step=0, microbatch=1, tokens=tokens_of(1)))
+    size = worker.replica.size
+    assert worker.call(Contribute(step=0, attempt=0, bounds=[0, size]))[0].microbatches == [0, 2]
+
+
+@pytest.mark.parametrize(
+    "bounds", [[], [0], [0, 5], [1, None], [0, None, 5, None], [0, 10, 5, None]]
+)
+def test_bounds_must_cut_the_parameters(bounds) -> None:
+    (worker,) = replicas(1, "s8")
+    bounds = [worker.replica.size if bound is None else bound for bound in bounds]
+    assert worker.fails(Contribute(step=0, attempt=0, bounds=bounds)).kind == "shape"
+
+
+class TestRefusals:
+    """Every bad part of a round is refused, named, and changes nothing."""
+
+    @pytest.fixture
+    def round_(self):
+        workers = replicas(3, "s8")
+        accumulate(workers, 0)
+        bounds = bounds_of(workers[0], 3)
+        return workers, bounds, contribute_and_reduce(workers, 0, 0, bounds, [0, 1, 2])
+
+    def apply(self, bounds, norms, *, step=0, attempt=0):
+        return Apply(step=step, attempt=attempt, bounds=bounds, squared_norms=norms, tokens=10)
+
+    def test_damaged_sums(self, round_) -> None:
+        (worker, *_), bounds, (sums, norms) = round_
+        before = worker.replica.state_hash(), worker.replica.gradient_sum.clone()
+        for place in range(3):
+            for bad in (b"", sums[place][:-1], sums[(place + 1) % 3]):
+                given = [*sums[:place], bad, *sums[place + 1 :]]
+                failed = worker.fails(self.apply(bounds, norms), *given)
+                assert (failed.kind, failed.part) == ("codec", place)
+        assert worker.replica.state_hash() == before[0]
+        assert torch.equal(worker.replica.gradient_sum, before[1])
+        worker.call(self.apply(bounds, norms), *sums)
+
+    @pytest.mark.parametrize("lie", [0.0, 1e30, -1.0, float("nan"), float("inf")])
+    def test_a_lie_about_a_norm(self, round_, lie) -> None:
+        (worker, *_), bounds, (sums, norms) = round_
+        failed = worker.fails(self.apply(bounds, [norms[0], lie, norms[2]]), *sums)
+        assert (failed.kind, failed.part) == ("codec", 1)
+
+    def test_damaged_contributions(self, round_) -> None:
+        workers, bounds, _ = round_
+        request = Reduce(step=0, attempt=0, shard=0, members=3, own=0)
+        good = workers[1].call(Contribute(step=0, attempt=0, bounds=bounds))[1][0]
+        foreign = bytearray(good)
+        foreign[64:66] = b"\xff\xff"
+        seal(foreign)  # an honest digest over a dishonest scale
+        failed = workers[0].fails(request, good, bytes(foreign))
+        assert (failed.kind, failed.part) == ("codec", 1)
+        workers[0].call(request, good, good)
+
+    def test_wrong_counts(self, round_) -> None:
+        (worker, *_), bounds, (sums, norms) = round_
+        assert worker.fails(self.apply(bounds, norms), *sums[:2]).kind == "shape"
+        assert worker.fails(self.apply(bounds, norms[:2]), *sums).kind == "shape"
+        for request in (
+            Reduce(step=0, attempt=0, shard=0, members=2, own=0),
+            Reduce(step=0, attempt=0, shard=3, members=3, own=0),
+            Reduce(step=0, attempt=0, shard=0, members=3, own=3),
+        ):
+            assert worker.fails(request, *sums[1:]).kind == "shape"
+
+    def test_stale_attempts(self, round_) -> None:
+        (worker, *_), bounds, (sums, norms) = round_
+        assert worker.fails(self.apply(bounds, norms, step=1), *sums).kind == "stale"
+        assert worker.fails(self.apply(bounds, norms, attempt=1), *sums).kind == "stale"
+        request = Reduce(step=0, attempt=1, shard=0, members=3, own=0)
+        assert worker.fails(request, *sums[1:]).kind == "stale"
+
+    def test_work_done_after_contributing(self, round_) -> None:
+        """It would be zeroed without having been in the sum."""
+        (worker, *_), bounds, (sums, norms) = round_
+        worker.call(ForwardBackward(step=0, microbatch=77, tokens=tokens_of(77)))
+        assert worker.fails(self.apply(bounds, norms), *sums).kind == "stale"
+
+
+def test_shards_of_every_size_add_up() -> None:
+    workers = replicas(2, "fp32")
+    accumulate(workers, 0)
+    size = workers[0].replica.size
+    bounds = [0, 1, 130, size - 1, size]
+    sums, norms = contribute_and_reduce(workers, 0, 0, bounds, [0, 1, 0, 1])
+    total = sum(worker.replica.gradient_sum for worker in workers)
+    request = Apply(step=0, attempt=0, bounds=bounds, squared_norms=norms, tokens=10)
+    workers[0].call(request, *sums)
+    assert torch.equal(workers[0].replica.flat.gradients, total)

@@ -1,0 +1,280 @@
+"""Checkpoints: identical between replicas, verified on the way in, never half written."""
+
+import hashlib
+import json
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from compute_stages import opened, tokens_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from client.compute import saving
+from client.compute.checkpoint import (
+    CHUNK_BYTES,
+    CheckpointInfo,
+    build_header,
+    read_info,
+    verify,
+)
+from client.compute.errors import CheckpointError, DiskError
+from client.compute.requests import ApplyLocal, ForwardBackward, Load, Save
+
+
+def trained(steps=2, **options):
+    worker = opened(0, [4], **options)
+    for step in range(steps):
+        train(worker, step)
+    return worker
+
+
+def train(worker, step):
+    worker.call(ForwardBackward(step=step, microbatch=step, tokens=tokens_of(step)))
+    return worker.call(ApplyLocal(step=step, tokens=100))[0]
+
+
+def test_a_loaded_replica_goes_on_as_the_saved_one(tmp_path: Path) -> None:
+    path = tmp_path / "stage"
+    original = trained()
+    saved, _ = original.call(Save(version=2, path=str(path)))
+    resumed = opened(0, [4])
+    loaded, _ = resumed.call(Load(path=str(path), version=2, expected_hash=saved.hash))
+    assert (loaded.version, loaded.hash) == (2, original.replica.state_hash())
+    assert train(original, 2).hash == train(resumed, 2).hash
+
+
+def test_replicas_write_identical_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        trained().call(Save(version=2, path=str(tmp_path / name), durable=name == "a"))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_the_reply_and_the_header_describe_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "stage"
+    worker = trained()
+    saved, _ = worker.call(Save(version=2, path=str(path)))
+    data = path.read_bytes()
+    chunks = [data[i : i + CHUNK_BYTES] for i in range(0, len(data), CHUNK_BYTES)]
+    assert saved.size_bytes == len(data)
+    assert saved.chunk_digests == [hashlib.blake2b(c, digest_size=32).digest() for c in chunks]
+    info = verify(path)
+    assert info == read_info(path)
+    assert (info.version, info.stage, info.stages, info.hash) == (2, 0, 1, saved.hash)
+    assert info.parameters == worker.replica.size
+
+
+@pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES])
+def test_chunk_digests_cut_across_buffers(tmp_path: Path, size) -> None:
+    data = bytes(i % 251 for i in range(size))
+    parts = [memoryview(data)[: size // 3], memoryview(data)[size // 3 :]]
+    digests = saving.write_atomically(tmp_path / "file", parts, durable=False)
+    chunks = [data[i : i + CHUNK_BYTES] for i in range(0, size, CHUNK_BYTES)]
+    assert (tmp_path / "file").read_bytes() == data
+    assert digests == [hashlib.blake2b(chunk, digest_size=32).digest() for chunk in chunks]
+
+
+def test_any_safetensors_reader_finds_the_parameters(tmp_path: Path) -> None:
+    path = tmp_path / "stage"
+    worker = trained()
+    worker.call(Save(version=2, path=str(path)))
+    tensors = load_file(path)
+    state = worker.replica.flat.state()
+    assert len(tensors) == 3 * len(state)
+    assert all(torch.equal(tensors[name], value) for name, value in state.items())
+    assert any(tensors[f"second_moment/{name}"].any() for name in state)
+
+
+def test_training_goes_on_while_a_version_is_written(tmp_path: Path, monkeypatch) -> None:
+    written, may_write = tmp_path / "stage", threading.Event()
+    write = saving.write_atomically
+
+    def slow_disk(*args, **options):
+        assert may_write.wait(30)
+        return write(*args, **options)
+
+    monkeypatch.setattr(saving, "write_atomically", slow_disk)
+    worker = trained()
+    expected = worker.replica.state_hash()
+    answers = []
+    worker.executor.execute(Save(version=2, path=str(written)), (), lambda *a: answers.append(a))
+    assert train(worker, 2).version == 3
+    assert worker.fails(Save(version=3, path=str(written))).kind == "disk"  # one at a time
+    assert not answers
+    may_write.set()
+    worker.executor.close()
+    assert answers[0][0].hash == verify(written).hash == expected
+
+
+def test_only_the_present_version_can_be_saved(tmp_path: Path) -> None:
+    worker = trained(1)
+    assert worker.fails(Save(version=0, path=str(tmp_path / "stage"))).kind == "stale"
+
+
+@pytest.mark.parametrize("failing", ["fsync", "replace", "open"])
+def test_a_failing_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch, failing) -> None:
+    path = tmp_path / "stage"
+    worker = trained(1)
+    worker.call(Save(version=1, path=str(path)))
+    old = path.read_bytes()
+    train(worker, 1)
+
+    def fail(*_args, **_options):
+        raise OSError(28, "No space left on device")
+
+    target = "os.fsync" if failing == "fsync" else f"pathlib.Path.{failing}"
+    with monkeypatch.context() as patch:
+        patch.setattr(target, fail)
+        failed = worker.fails(Save(version=2, path=str(path)))
+    assert failed.kind == "disk"
+    assert "No space left" in failed.message
+    assert path.read_bytes() == old
+    assert list(tmp_path.iterdir()) == [path]
+    worker.call(Save(version=2, path=str(path)))
+    assert verify(path).version == 2
+
+
+def test_a_full_device_is_a_disk_error() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    with pytest.raises(OSError, match="No space left"):
+        saving._write(Path("/dev/full"), [memoryview(bytes(1 << 20))], durable=False)
+
+
+def test_a_missing_directory_is_a_disk_error(tmp_path: Path) -> None:
+    with pytest.raises(DiskError):
+        saving.write_atomically(tmp_path / "no" / "file", [memoryview(b"x")], durable=True)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("checkpoint") / "stage"
+    trained().call(Save(version=2, path=str(path)))
+    return path
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Load(path="", version=3),
+        Load(path="", version=2, expected_hash="00" * 32),
+    ],
+)
+def test_a_checkpoint_other_than_expected_is_refused(checkpoint: Path, request_) -> None:
+    worker = opened(0, [4])
+    before = worker.replica.state_hash()
+    failed = worker.fails(
+        Load(path=str(checkpoint), version=request_.version, expected_hash=request_.expected_hash)
+    )
+    assert failed.kind == "checkpoint"
+    assert worker.replica.state_hash() == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"swarm": "cd" * 32}, {"model": "llama"}, {"stage": 1, "cut": [2, 2]}],
+)
+def test_another_stages_checkpoint_is_refused(checkpoint: Path, options) -> None:
+    options = dict(options)
+    worker = opened(options.pop("stage", 0), options.pop("cut", [4]), **options)
+    assert worker.fails(Load(path=str(checkpoint), version=2)).kind == "checkpoint"
+
+
+def test_every_kind_of_damage_is_found(checkpoint: Path, tmp_path: Path) -> None:
+    data = checkpoint.read_bytes()
+    info = read_info(checkpoint)
+    worker = opened(0, [4])
+    before = worker.replica.state_hash()
+    path = tmp_path / "damaged"
+    section = (len(data) - info.data_start) // 3
+    for place in (info.data_start, info.data_start + section, len(data) - 1):
+        damaged = bytearray(data)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        read_info(path)
+        with pytest.raises(CheckpointError, match="damaged"):
+            verify(path)
+        assert worker.fails(Load(path=str(path), version=2)).kind == "checkpoint"
+    for cut in (data[:-1], data + b"\0", data[: info.data_start], data[:100], data[:7], b""):
+        path.write_bytes(cut)
+        assert worker.fails(Load(path=str(path), version=2)).kind == "checkpoint"
+    assert worker.fails(Load(path=str(tmp_path / "none"), version=2)).kind == "checkpoint"
+    assert worker.fails(Load(path=str(tmp_path), version=2)).kind == "checkpoint"
+    assert worker.replica.state_hash() == before
+
+
+def small_file(**changes) -> bytes:
+    layout = (("a", (2, 3)), ("b", (4,)))
+    header = build_header(swarm="ab", stage=0, stages=2, version=5, digest="00", layout=layout)
+    fields = json.loads(header[8:])
+    for key, value in changes.items():
+        section, _, field = key.partition("__")
+        if field:
+            fields[section or "__metadata__"][field] = value
+        else:
+            fields[section] = value
+    text = json.dumps(fields).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(3 * 40)
+
+
+def parse(tmp_path: Path, data: bytes) -> CheckpointInfo:
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    return read_info(path)
+
+
+def test_the_small_file_is_sound(tmp_path: Path) -> None:
+    info = parse(tmp_path, small_file())
+    assert info.layout == (("a", (2, 3)), ("b", (4,)))
+    assert info.parameters == 10
+
+
+HOSTILE_HEADERS = {
+    "dtype": {"a__dtype": "F16"},
+    "shape": {"a__shape": [3, 3]},
+    "negative shape": {"a__shape": [-2, -3]},
+    "zero shape": {"a__shape": [0]},
+    "huge shape": {"a__shape": [1 << 62, 1 << 62]},
+    "offsets": {"b__data_offsets": [0, 16]},
+    "reversed offsets": {"b__data_offsets": [40, 24]},
+    "more tensors": {"c": {"dtype": "F32", "shape": [1], "data_offsets": [120, 124]}},
+    "no tensor": {"a": None},
+    "format": {"__format": "other"},
+    "version": {"__version": "x"},
+    "negative version": {"__version": "-1"},
+    "huge version": {"__version": "9" * 5000},
+    "number as version": {"__version": 5},
+    "extra metadata": {"__extra": "x"},
+}
+
+
+@pytest.mark.parametrize("changes", HOSTILE_HEADERS.values(), ids=HOSTILE_HEADERS.keys())
+def test_hostile_headers_are_refused(tmp_path: Path, changes) -> None:
+    with pytest.raises(CheckpointError):
+        parse(tmp_path, small_file(**changes))
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{}", b"[]", b"[" * 100_000, b'{"a":' * 50_000, b'{"__metadata__":[]}', b"\xff"]
+)
+def test_headers_that_are_none_are_refused(tmp_path: Path, text) -> None:
+    for length in (len(text), 1 << 40, len(text) + 1):
+        with pytest.raises(CheckpointError):
+            parse(tmp_path, length.to_bytes(8, "little") + text)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_damaged_headers_never_crash(tmp_path_factory, data) -> None:
+    damaged = bytearray(small_file())
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.getbasetemp() / "damaged-header"
+    path.write_bytes(damaged)
+    try:
+        info = read_info(path)
+    except CheckpointError:
+        return
+    assert info.data_start + 12 * info.parameters == len(damaged)

@@ -1,0 +1,313 @@
+"""Forward and backward of stages against the uncut model, and the ledger of what counts."""
+
+import msgspec
+import pytest
+import torch
+from compute_stages import (
+    SEQUENCES,
+    TOKENS,
+    LocalWorker,
+    open_request,
+    opened,
+    optimizer_config,
+    relative_error,
+    token_tensors,
+    tokens_of,
+    whole_model,
+)
+
+from client.compute.codec import decode, encode
+from client.compute.requests import (
+    ApplyLocal,
+    Backward,
+    Drop,
+    Forward,
+    ForwardBackward,
+    Load,
+    Measure,
+    Probe,
+    Save,
+    Subtract,
+)
+from model_zoo.optim import learning_rate, stage_clip
+from model_zoo.stages import summed_loss
+
+SHAPE = (SEQUENCES, TOKENS, 32)
+
+
+def run_microbatch(workers, microbatch, *, keep_graph=True, step=0):
+    """One microbatch through all stages and back; loss sum and the payloads that travelled."""
+    *inner, last = workers
+    tokens = tokens_of(microbatch)
+    inputs = [tokens]
+    for worker in inner:
+        request = Forward(step=step, microbatch=microbatch, keep_graph=keep_graph)
+        inputs += worker.call(request, inputs[-1])[1]
+    request = ForwardBackward(step=step, microbatch=microbatch, tokens=tokens)
+    reply, gradients = last.call(request, *(inputs[-1:] if inner else []))
+    for worker, given in zip(reversed(inner), reversed(inputs[:-1]), strict=True):
+        extra = [] if keep_graph else [given]
+        request = Backward(step=step, microbatch=microbatch)
+        back, sent = worker.call(request, gradients[-1], *extra)
+        assert back.recomputed != keep_graph
+        gradients += sent
+    return reply.loss_sum, inputs, gradients
+
+
+def named_gradients(workers):
+    """The gradient sums of all stages by global parameter name."""
+    return {
+        segment.name: worker.replica.gradient_sum[segment.offset :][: segment.size].view(
+            segment.shape
+        )
+        for worker in workers
+        for segment in worker.replica.flat.layout
+    }
+
+
+def whole_gradients(model, microbatches):
+    module = whole_model(model)
+    loss_sum = 0.0
+    for microbatch in microbatches:
+        inputs, targets = token_tensors(tokens_of(microbatch))
+        loss = summed_loss(module(inputs), targets)
+        loss.backward()
+        loss_sum += loss.item()
+    return loss_sum, {name: p.grad for name, p in module.named_parameters()}
+
+
+@pytest.mark.parametrize("model", ["gpt", "llama"])
+@pytest.mark.parametrize("cut", [[4], [2, 2], [1, 2, 1]])
+def test_stages_compute_the_gradient_of_the_whole_model(model, cut) -> None:
+    workers = [opened(stage, cut, model=model) for stage in range(len(cut))]
+    loss_sum = sum(run_microbatch(workers, microbatch)[0] for microbatch in (3, 4))
+    expected_loss, expected = whole_gradients(model, (3, 4))
+    actual = named_gradients(workers)
+    assert loss_sum == pytest.approx(expected_loss, rel=1e-6)
+    assert actual.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert relative_error(actual[name], gradient) < 1e-5, name
+
+
+def test_eight_bit_boundaries_barely_change_the_gradient() -> None:
+    workers = [opened(stage, [2, 2], boundary="s8") for stage in range(2)]
+    run_microbatch(workers, 3)
+    expected = whole_gradients("gpt", [3])[1]
+    for name, gradient in named_gradients(workers).items():
+        assert relative_error(gradient, expected[name]) < 0.03, name
+
+
+@pytest.mark.parametrize("codec", ["s8", "bf16", "fp32"])
+@pytest.mark.parametrize("model", ["gpt", "llama"])
+def test_recomputing_gives_the_bits_of_the_kept_graph(codec, model) -> None:
+    def run(keep_graph):
+        workers = [opened(stage, [1, 2, 1], model=model, boundary=codec) for stage in range(3)]
+        travelled = run_microbatch(workers, 5, keep_graph=keep_graph)
+        return travelled, [worker.replica.gradient_sum for worker in workers]
+
+    kept, recomputed = run(True), run(False)
+    assert kept[0] == recomputed[0]
+    assert all(map(torch.equal, kept[1], recomputed[1]))
+
+
+@pytest.mark.parametrize("cut", [[4], [1, 2, 1]])
+def test_subtract_takes_a_microbatch_out_again(cut) -> None:
+    workers = [opened(stage, cut, boundary="s8") for stage in range(len(cut))]
+    run_microbatch(workers, 1)
+    before = [worker.replica.gradient_sum.clone() for worker in workers]
+    _, inputs, gradients = run_microbatch(workers, 2)
+    last = len(cut) - 1
+    for stage, worker in enumerate(workers):
+        if stage == last:
+            given = inputs[stage:] if last else []
+            worker.call(Subtract(step=0, microbatch=2, tokens=inputs[0]), *given)
+        else:
+            gradient = gradients[last - stage - 1]
+            worker.call(Subtract(step=0, microbatch=2), gradient, inputs[stage])
+        assert relative_error(worker.replica.gradient_sum, before[stage]) < 1e-6
+        assert worker.replica.counted == {1}
+
+
+def test_a_microbatch_counts_once() -> None:
+    workers = [opened(stage, [2, 2]) for stage in range(2)]
+    _, inputs, gradients = run_microbatch(workers, 1)
+    first, last = workers
+    again = ForwardBackward(step=0, microbatch=1, tokens=inputs[0])
+    assert last.fails(again, inputs[1]).kind == "ledger"
+    assert first.fails(Backward(step=0, microbatch=1), gradients[0], inputs[0]).kind == "ledger"
+    never = Subtract(step=0, microbatch=9)
+    assert first.fails(never, gradients[0], inputs[0]).kind == "ledger"
+
+
+def test_graphs_are_kept_within_the_budget() -> None:
+    worker = opened(0, [2, 2], graphs_kept=2)
+    forward = [
+        worker.call(Forward(step=0, microbatch=m), tokens_of(m))[0].graph_kept for m in (1, 2, 3)
+    ]
+    assert forward == [True, True, False]
+    assert worker.call(Forward(step=0, microbatch=2), tokens_of(2))[0].graph_kept  # in its place
+    assert worker.call(Drop(microbatches=[1, 3, 77]))[0].graphs == 1
+    assert worker.call(Forward(step=0, microbatch=3), tokens_of(3))[0].graph_kept
+
+
+def test_backward_without_graph_asks_for_the_input() -> None:
+    workers = [opened(stage, [2, 2]) for stage in range(2)]
+    _, inputs, gradients = run_microbatch(workers, 1)
+    request = Backward(step=0, microbatch=2)
+    assert workers[0].fails(request, gradients[0]).kind == "graph"
+    assert workers[0].call(request, gradients[0], inputs[0])[0].recomputed
+
+
+def test_work_for_another_step_is_stale() -> None:
+    worker = opened(0, [4])
+    request = ForwardBackward(step=1, microbatch=0, tokens=tokens_of(0))
+    assert worker.fails(request).kind == "stale"
+
+
+def test_poison_is_caught_and_leaves_the_sum_exact() -> None:
+    workers = [opened(stage, [2, 2]) for stage in range(2)]
+    _, inputs, gradients = run_microbatch(workers, 1)
+    first = workers[0]
+    before = first.replica.gradient_sum.clone()
+    first.replica.flat.values[:100] = float("nan")
+    assert first.fails(Forward(step=0, microbatch=2), inputs[0]).kind == "poisoned"
+    assert first.fails(Backward(step=0, microbatch=2), gradients[0], inputs[0]).kind == "poisoned"
+    assert torch.equal(first.replica.gradient_sum, before)
+    assert first.replica.counted == {1}
+    last = workers[1]
+    last.replica.flat.values[-32:] = float("nan")
+    request = ForwardBackward(step=0, microbatch=2, tokens=inputs[0])
+    assert last.fails(request, inputs[1]).kind == "poisoned"
+
+
+def test_wrong_input_is_refused_and_says_which() -> None:
+    first, middle, last = (opened(stage, [1, 2, 1], boundary="s8") for stage in range(3))
+    tokens = tokens_of(1)
+    boundary = first.call(Forward(step=0, microbatch=1), tokens)[1][0]
+    damaged = boundary[:-1] + bytes([boundary[-1] ^ 1])
+    unsealed = bytes(encode(torch.zeros(SHAPE), "s8", direction="forward"))
+    forward = Forward(step=0, microbatch=2)
+    assert first.fails(forward, tokens[:-2]).kind == "shape"
+    assert first.fails(forward, b"\xff" * len(tokens)).kind == "shape"
+    assert first.fails(forward).kind == "shape"
+    for bad in (b"", damaged, unsealed, boundary + b"\0", tokens):
+        failed = middle.fails(forward, bad)
+        assert (failed.kind, failed.part) == ("codec", 0)
+    backward = Backward(step=0, microbatch=2)
+    failed = middle.fails(backward, boundary, boundary)  # a forward tensor is no gradient
+    assert (failed.kind, failed.part) == ("codec", 0)
+    loss = ForwardBackward(step=0, microbatch=2, tokens=tokens)
+    assert last.fails(loss).kind == "shape"
+    assert last.fails(msgspec.structs.replace(loss, tokens=b""), boundary).kind == "shape"
+    assert middle.fails(loss, boundary).kind == "shape"
+    assert last.fails(forward, boundary).kind == "shape"
+
+
+def test_local_steps_equal_plain_training() -> None:
+    """The worker's optimizer step against torch's own AdamW and clipping."""
+    worker = opened(0, [4], model="llama")
+    module, config = whole_model("llama"), optimizer_config()
+    decayed = [p for p in module.parameters() if p.ndim >= 2]
+    others = [p for p in module.parameters() if p.ndim < 2]
+    groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(
+        groups, betas=(config.beta1, config.beta2), weight_decay=config.weight_decay
+    )
+    count = 2 * SEQUENCES * TOKENS
+    for step in range(5):
+        for microbatch in (2 * step, 2 * step + 1):
+            run_microbatch([worker], microbatch, step=step)
+            inputs, targets = token_tensors(tokens_of(microbatch))
+            (summed_loss(module(inputs), targets) / count).backward()
+        norm = torch.nn.utils.clip_grad_norm_(module.parameters(), stage_clip(config, 1))
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(config, step)
+        optimizer.step()
+        optimizer.zero_grad()
+        applied, _ = worker.call(ApplyLocal(step=step, tokens=count))
+        assert applied.version == step + 1
+        assert applied.grad_norm == pytest.approx(float(norm), rel=1e-5)
+    state = worker.replica.flat.state()
+    for name, parameter in module.named_parameters():
+        assert relative_error(state[name], parameter.detach()) < 1e-5, name
+
+
+def test_nothing_works_before_a_stage_is_open() -> None:
+    worker = LocalWorker()
+    for request in (
+        Forward(step=0, microbatch=0),
+        Measure(),
+        Drop(microbatches=[]),
+        Save(version=0, path="x"),
+        Load(version=0, path="x"),
+    ):
+        assert worker.fails(request).kind == "unopened"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"stage": 2},
+        {"layers_per_stage": [4, 1]},
+        {"layers_per_stage": []},
+        {"layers_per_stage": [4, 0]},
+        {"tokens": TOKENS + 1},
+        {"device": "quantum"},
+        {"device": "cuda:99"},
+        {"model": msgspec.structs.replace(open_request(0, [4]).model, width=31)},
+        {"model": msgspec.structs.replace(open_request(0, [4]).model, layers=1 << 40)},
+        {"model": msgspec.structs.replace(open_request(0, [4]).model, vocab=70_000)},
+        {"optimizer": msgspec.structs.replace(open_request(0, [4]).optimizer, lr=-1.0)},
+    ],
+)
+def test_contradictory_stages_are_refused(changes) -> None:
+    request = msgspec.structs.replace(open_request(0, [2, 2]), **changes)
+    assert LocalWorker().fails(request).kind == "shape"
+
+
+def test_running_out_of_memory_is_survived(monkeypatch) -> None:
+    workers = [opened(stage, [2, 2]) for stage in range(2)]
+    _, inputs, gradients = run_microbatch(workers, 1)
+    first = workers[0]
+    before = first.replica.gradient_sum.clone()
+    first.call(Forward(step=0, microbatch=2), inputs[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(first.replica.module, "forward", lambda x: torch.empty(1 << 50))
+        assert first.fails(Forward(step=0, microbatch=3), inputs[0]).kind == "oom"
+    assert torch.equal(first.replica.gradient_sum, before)
+    backward = Backward(step=0, microbatch=2)
+    assert first.fails(backward, gradients[0]).kind == "graph"  # given up to free memory
+    first.call(backward, gradients[0], inputs[0])
+
+
+def test_replies_say_how_long_they_took() -> None:
+    reply, _ = opened(0, [4]).call(Measure(repeats=1))
+    assert 0 < reply.forward_s < reply.seconds
+    assert 0 < reply.backward_s < reply.seconds
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_measuring_changes_nothing(stage) -> None:
+    worker = opened(stage, [1, 2, 1], boundary="s8")
+    before = worker.replica.state_hash()
+    worker.call(Measure(repeats=2))
+    assert worker.replica.state_hash() == before
+    assert not worker.replica.gradient_sum.any()
+    assert not worker.replica.counted
+
+
+def test_probe_measures_this_machine() -> None:
+    reply, _ = LocalWorker().call(Probe(sizes=[32, 64], device="cpu"))
+    assert [(rate.size, rate.dtype) for rate in reply.rates] == [(32, "float32"), (64, "float32")]
+    assert all(rate.flop_per_s > 0 for rate in reply.rates)
+    assert reply.copy_bytes_per_s > 0
+    assert 0 < reply.memory_available_bytes <= reply.memory_total_bytes
+
+
+def test_boundaries_decode_to_what_the_next_stage_reads() -> None:
+    worker = opened(0, [2, 2], boundary="s8")
+    (boundary,) = worker.call(Forward(step=0, microbatch=1), tokens_of(1))[1]
+    tensor = decode(boundary, SHAPE, codec="s8", direction="forward")
+    with torch.no_grad():
+        expected = worker.replica.module(token_tensors(tokens_of(1))[0])
+    assert relative_error(tensor, expected) < 0.01

@@ -1,0 +1,236 @@
+"""The real worker process: calls, death, orphans, and the node's event loop beside it."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+import trio
+import trio.testing
+from compute_stages import open_request, tokens_of
+
+from client.compute.checkpoint import verify
+from client.compute.process import RequestFailed, WorkerDied, open_worker
+from client.compute.requests import (
+    ApplyLocal,
+    Contribute,
+    Drop,
+    Forward,
+    ForwardBackward,
+    Probe,
+    Save,
+)
+
+pytestmark = pytest.mark.slow
+
+TIMEOUT_S = 60
+
+
+async def test_calls_are_pipelined_and_answered_in_order() -> None:
+    order = []
+
+    async def call(worker, microbatch):
+        request = ForwardBackward(step=0, microbatch=microbatch, tokens=tokens_of(microbatch))
+        reply, payloads = await worker.call(request)
+        assert (reply.tokens, payloads) == (48, [])
+        order.append(microbatch)
+
+    with trio.fail_after(TIMEOUT_S):
+        async with open_worker() as worker:
+            opening = await worker.call(open_request(0, [4]))
+            assert opening[0].parameters > 0
+            async with trio.open_nursery() as nursery:
+                for microbatch in range(8):
+                    nursery.start_soon(call, worker, microbatch)
+                    await trio.testing.wait_all_tasks_blocked()
+            assert order == list(range(8))
+            with pytest.raises(RequestFailed) as caught:
+                await worker.call(Forward(step=9, microbatch=0), [b""])
+            assert caught.value.kind == "stale"
+            request = Contribute(step=0, attempt=0, bounds=[0, opening[0].parameters])
+            reply, (shard,) = await worker.call(request)
+            assert reply.microbatches == list(range(8))
+            assert len(shard) > 4 * opening[0].parameters
+
+
+async def test_payloads_larger_than_the_ring_do_not_deadlock() -> None:
+    tokens = tokens_of(0)
+    with trio.fail_after(TIMEOUT_S):
+        async with open_worker(ring_bytes=4096) as worker:
+            await worker.call(open_request(0, [2, 2]))
+            boundaries = []
+
+            async def forward(microbatch):
+                reply = await worker.call(Forward(step=0, microbatch=microbatch), [tokens])
+                boundaries.append(reply[1][0])
+
+            async def oversized():
+                with pytest.raises(RequestFailed):
+                    await worker.call(Forward(step=0, microbatch=99), [bytes(20 << 20)])
+
+            async with trio.open_nursery() as nursery:
+                for microbatch in range(20):
+                    nursery.start_soon(forward, microbatch)
+                    nursery.start_soon(oversized)
+            assert len(set(boundaries)) == 1
+
+
+async def test_a_killed_worker_fails_all_calls() -> None:
+    with trio.fail_after(TIMEOUT_S):
+        async with open_worker() as worker:
+            await worker.call(open_request(0, [4]))
+            os.kill(worker.pid, signal.SIGSTOP)
+            died = []
+
+            async def call():
+                with pytest.raises(WorkerDied) as caught:
+                    await worker.call(Drop(microbatches=[]))
+                died.append(caught.value)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call)
+                nursery.start_soon(call)
+                await trio.testing.wait_all_tasks_blocked()
+                os.kill(worker.pid, signal.SIGKILL)
+            assert [death.exit_code for death in died] == [-signal.SIGKILL] * 2
+            assert "SIGKILL" in str(died[0])
+            with pytest.raises(WorkerDied):
+                await worker.call(Drop(microbatches=[]))
+
+
+async def test_a_crash_reports_what_the_worker_said_last() -> None:
+    script = "import sys; print('the last words', file=sys.stderr); sys.exit(3)"
+    with trio.fail_after(TIMEOUT_S):
+        async with open_worker(command=(sys.executable, "-c", script)) as worker:
+            with pytest.raises(WorkerDied, match="the last words") as caught:
+                await worker.call(Drop(microbatches=[]))
+    assert caught.value.exit_code == 3
+    assert caught.value.stderr == ("the last words",)
+
+
+SPEAKER = """
+    import socket, sys, time
+    node = socket.socket(fileno=int(sys.argv[sys.argv.index("--fd") + 1]))
+    node.recv(1)
+    node.sendall(bytes.fromhex(sys.argv[1]))
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\0" * 100, b"VCF1" + b"\xff" * 28, b"VCF1\1\0\0\0" + bytes(24) + b"\xc1"]
+)
+async def test_a_worker_that_talks_nonsense_is_ended(garbage) -> None:
+    command = (sys.executable, "-c", textwrap.dedent(SPEAKER), garbage.hex())
+    with trio.fail_after(TIMEOUT_S):
+        async with open_worker(command=command) as worker:
+            with pytest.raises(WorkerDied, match="frame") as caught:
+                await worker.call(Drop(microbatches=[]))
+    assert caught.value.exit_code == -signal.SIGTERM
+    assert not psutil.pid_exists(worker.pid)
+
+
+async def test_leaving_the_block_ends_a_hanging_worker() -> None:
+    script = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+    with trio.fail_after(TIMEOUT_S):
+        async with open_worker(command=(sys.executable, "-c", script)) as worker:
+            await trio.sleep(0.3)
+        assert not psutil.pid_exists(worker.pid)
+
+
+async def test_an_error_in_the_block_is_not_wrapped_and_ends_the_worker() -> None:
+    with trio.fail_after(TIMEOUT_S), pytest.raises(KeyError):
+        async with open_worker(command=(sys.executable, "-c", "input()")) as worker:
+            raise KeyError
+    assert not psutil.pid_exists(worker.pid)
+
+
+async def test_cancelled_calls_leave_the_channel_in_order() -> None:
+    with trio.fail_after(TIMEOUT_S):
+        async with open_worker() as worker:
+            with trio.move_on_after(0.05):  # while torch is still being imported
+                await worker.call(open_request(0, [4]), [bytes(100 << 20)])
+            with trio.move_on_after(0.05):
+                await worker.call(ApplyLocal(step=0, tokens=1))
+            reply, _ = await worker.call(Probe(sizes=[8], device="cpu"))
+            assert reply.device == "cpu"
+
+
+async def test_the_event_loop_runs_while_the_worker_computes_and_talks() -> None:
+    beats = 0
+
+    async def beat():
+        nonlocal beats
+        while True:
+            await trio.sleep(0)
+            beats += 1
+
+    with trio.fail_after(TIMEOUT_S):
+        async with open_worker() as worker, trio.open_nursery() as nursery:
+            nursery.start_soon(beat)
+            await worker.call(Probe(sizes=[8], device="cpu"))
+            before = beats
+            with pytest.raises(RequestFailed):
+                await worker.call(Forward(step=0, microbatch=0), [bytes(100 << 20)])
+            assert beats - before > 100
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_full_disk_keeps_the_old_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "stage"
+    with trio.fail_after(TIMEOUT_S):
+        async with open_worker() as worker:
+            await worker.call(open_request(0, [4]))
+            await worker.call(Save(version=0, path=str(path)))
+            await worker.call(ApplyLocal(step=0, tokens=1))
+            _, hard = resource.prlimit(worker.pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (50_000, hard))
+            with pytest.raises(RequestFailed) as caught:
+                await worker.call(Save(version=1, path=str(path)))
+            assert caught.value.kind == "disk"
+            assert verify(path).version == 0
+            assert list(tmp_path.iterdir()) == [path]
+            resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (hard, hard))
+            await worker.call(Save(version=1, path=str(path)))
+    assert verify(path).version == 1
+
+
+ORPHAN = """
+    import os, sys, trio
+    from client.compute.process import open_worker
+    from client.compute.requests import Probe
+
+    async def main():
+        async with open_worker() as worker:
+            await worker.call(Probe(sizes=[8], device="cpu"))
+            print(worker.pid, flush=True)
+            async with trio.open_nursery() as nursery:
+                # Several seconds of work: the worker does not look at its socket meanwhile.
+                nursery.start_soon(worker.call, Probe(sizes=[8192] * 50, device="cpu"))
+                await trio.sleep(0.5)
+                os._exit(0)
+
+    trio.run(main)
+"""
+
+
+def test_a_worker_does_not_outlive_its_node() -> None:
+    command = [sys.executable, "-c", textwrap.dedent(ORPHAN)]
+    printed = subprocess.run(command, stdout=subprocess.PIPE, timeout=TIMEOUT_S, check=True).stdout
+    orphan = int(printed)
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(orphan).wait(timeout=TIMEOUT_S)
+
+
+def test_the_node_side_imports_no_torch() -> None:
+    script = (
+        "import sys, client.compute.process, client.compute.memory, client.compute.checkpoint\n"
+        "assert not {'torch', 'numpy', 'model_zoo'} & sys.modules.keys(), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=TIMEOUT_S)
