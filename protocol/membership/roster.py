@@ -53,6 +53,7 @@ class Roster:
         self._own = own
         self._known: dict[PeerId, _Known] = {}
         self._members: dict[PeerId, Member] = {}
+        self._holders: dict[int, set[PeerId]] = {}
         self.revision = 0
 
     def __len__(self) -> int:
@@ -74,7 +75,7 @@ class Roster:
         """Return the live holders of a stage, fetching ones included, in order of peer id."""
         return tuple(
             Replica(member.peer, seat, member.linked, member.suspect)
-            for member in self.members()
+            for member in (self._members[peer] for peer in sorted(self._holders.get(stage, ())))
             for seat in member.seats
             if seat.stage == stage
         )
@@ -95,8 +96,8 @@ class Roster:
             return tuple(others)
         by_hash = sorted(others, key=lambda peer: rank("neighbour", self._own, peer))
         chosen = set(by_hash[:HASH_NEIGHBOURS])
-        near = self._own_stages_and_next_to()
-        pipeline = [p for p in by_hash if near & {seat.stage for seat in self._members[p].seats}]
+        near = {p for stage in self._own_stages_and_next_to() for p in self._holders.get(stage, ())}
+        pipeline = [peer for peer in by_hash if peer in near]
         chosen.update(pipeline[:PIPELINE_NEIGHBOURS])
         return tuple(sorted(chosen))
 
@@ -157,9 +158,8 @@ class Roster:
         known = self._known[peer]
         if known.advert is None and not known.linked and peer != self._own:
             del self._known[peer]
-        before, after = self._members.pop(peer, None), self._derive(peer, known)
-        if after is not None:
-            self._members[peer] = after
+        before, after = self._members.get(peer), self._derive(peer, known)
+        self._replace(peer, before, after)
         events: list[RosterEvent] = []
         if before is None and after is not None:
             events.append(MemberUp(peer, reason))
@@ -171,6 +171,18 @@ class Roster:
             self.revision += 1
             events.append(ViewChanged(self.revision, f"{short(peer)}: {reason}"))
         return events
+
+    def _replace(self, peer: PeerId, before: Member | None, after: Member | None) -> None:
+        for stage in {seat.stage for seat in before.seats} if before else ():
+            self._holders[stage].discard(peer)
+            if not self._holders[stage]:
+                del self._holders[stage]
+        for seat in after.seats if after else ():
+            self._holders.setdefault(seat.stage, set()).add(peer)
+        if after is None:
+            self._members.pop(peer, None)
+        else:
+            self._members[peer] = after
 
     def _own_stages_and_next_to(self) -> set[int]:
         own = self._members.get(self._own)

@@ -1,0 +1,95 @@
+"""The whole membership machine against anything that parses: it survives and believes nothing."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from membership_world import World
+from protocol_examples import OTHER_SWARM, SWARM, WALL, advert, messages_of, peer, seat, signer
+
+from protocol.effects import Publish, Send
+from protocol.membership.membership import Membership
+from protocol.wire.messages import Heartbeat, RecordDigest, Records, decode_message, encode_message
+
+OWN = peer(0)
+strangers = st.integers(1, 4).map(peer)
+steps = st.one_of(
+    st.tuples(
+        st.just("receive"),
+        strangers,
+        st.one_of(messages_of(Records), messages_of(RecordDigest), messages_of(Heartbeat)),
+    ),
+    st.tuples(st.just("link_up"), strangers),
+    st.tuples(st.just("link_down"), strangers),
+    st.tuples(st.just("wait"), st.floats(0, 700)),
+    st.tuples(st.just("wall jumps"), st.floats(-1e6, 1e6)),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(steps, max_size=25))
+def test_no_sequence_of_messages_and_events_breaks_it(script: list[tuple[object, ...]]) -> None:
+    machine, now, wall = Membership(OWN, SWARM, 4), 0.0, WALL
+    for publish in machine.describe(advert(), now, wall):
+        assert isinstance(publish, Publish)
+        machine.publish(publish, signer(0), now, wall)
+    for action, *arguments in script:
+        match action, arguments:
+            case "receive", [str() as sender, message]:
+                machine.receive(sender, message, now, wall)  # type: ignore[arg-type]
+            case "link_up", [str() as other]:
+                machine.link_up(other, now)  # type: ignore[arg-type]
+            case "link_down", [str() as other]:
+                machine.link_down(other, "closed")  # type: ignore[arg-type]
+            case "wait", [float() as seconds]:
+                now, wall = now + seconds, wall + seconds
+                for effect in machine.tick(now, wall):
+                    if isinstance(effect, Publish):
+                        machine.publish(effect, signer(0), now, wall)
+            case "wall jumps", [float() as seconds]:
+                wall += seconds
+        assert set(machine.roster.live()) <= {OWN}
+        deadline = machine.next_deadline()
+        assert deadline is None or deadline == deadline
+
+
+def test_a_conversation_of_another_swarm_replayed_here_changes_nothing() -> None:
+    world = World(3)
+    world.advertise()
+    world.link_all()
+    world.run(12)
+    overheard = [
+        effect.message
+        for seen in world.seen.values()
+        for effect in seen
+        if isinstance(effect, Send) and isinstance(effect.message, Records)
+    ]
+    assert overheard
+    victim = Membership(peer(50), OTHER_SWARM, world.stages)
+    victim.link_up(peer(60), world.now)
+    for message in overheard:
+        copy = decode_message(encode_message(message))
+        assert isinstance(copy, Records)
+        victim.receive(peer(60), copy, world.now, world.wall)
+    assert len(victim.records) == len(victim.roster) == 0
+
+
+def test_a_conversation_replayed_in_its_own_swarm_changes_nothing() -> None:
+    world = World(3)
+    world.advertise()
+    world.link_all()
+    world.perform(peer(1), world.members[peer(1)].set_seats([seat(2)], world.now, world.wall))
+    world.run(12)
+    listener = world.members[peer(0)]
+    before = (listener.roster.revision, listener.roster.members(), len(listener.records))
+    overheard = [
+        effect.message
+        for seen in world.seen.values()
+        for effect in seen
+        if isinstance(effect, Send) and isinstance(effect.message, Records)
+    ]
+    for message in overheard:
+        copy = decode_message(encode_message(message))
+        assert isinstance(copy, Records)
+        assert listener.receive(peer(2), copy, world.now, world.wall) == []
+    assert before == (listener.roster.revision, listener.roster.members(), len(listener.records))
