@@ -20,10 +20,12 @@ from types import TracebackType
 
 from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.snapshot import EventView, Snapshot
-from client.store.paths import runtime_folder
+from client.errors import UserError
+from client.store.paths import HOME_VARIABLE, runtime_folder
 
 STOP_TIMEOUT_S = 20.0
 """An orderly stop hands off and writes a checkpoint; after this it is killed."""
+_POLL_S = 0.1
 
 
 @dataclass
@@ -52,6 +54,20 @@ class Member:
         except ControlError:
             self._detach()
             return None
+
+    def wait_until_it_answers(self, timeout_s: float) -> Snapshot:
+        """Return its first snapshot.
+
+        Raises:
+            UserError: it ended, or is not there in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self.alive and time.monotonic() < deadline:
+            now = self.snapshot()
+            if now is not None:
+                return now
+            time.sleep(_POLL_S)
+        raise UserError(f"{self.name} did not start:\n{self.log_tail()}", f"its log is {self.log}")
 
     def new_events(self) -> list[EventView]:
         """Return the events since the last call."""
@@ -148,7 +164,7 @@ class LocalSwarm:
         with log.open("wb") as stderr:
             process = subprocess.Popen(
                 [*command, *arguments],
-                env={**os.environ, "VOLUNTEER_HOME": str(home)},
+                env=environment(home),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
@@ -170,6 +186,12 @@ class LocalSwarm:
             for member in self.members:
                 member.reap(0.0)
             raise
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Return this process's environment with another home and none of its user's settings."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("VOLUNTEER_")}
+    return {**kept, HOME_VARIABLE: str(home)}
 
 
 def volunteer_command() -> list[str]:

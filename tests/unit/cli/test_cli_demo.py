@@ -1,0 +1,139 @@
+"""The demo's decisions, without processes: its folder, its victim, its judgement."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from control_fakes import example_snapshot
+
+from client.cli.demo import MARKER, prepare_folder
+from client.cli.demo_play import checkpoint_interval
+from client.cli.demo_report import DemoReport, Invariants, check_invariants, report_text
+from client.cli.demo_run import Observed, choose_victim
+from client.compute.checkpoint import build_header
+from client.control.snapshot import Counters, Replica, SeatView, Snapshot, StageView
+from client.errors import UserError
+
+
+def test_the_folder_of_an_earlier_demo_is_emptied(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    prepare_folder(out)
+    (out / "old.txt").touch()
+    prepare_folder(out)
+    assert [path.name for path in out.iterdir()] == [MARKER]
+
+
+@pytest.mark.parametrize("content", ["thesis.txt", "."])
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path, content: str) -> None:
+    out = tmp_path / "out"
+    if content == ".":
+        out.touch()  # a file, not a folder
+    else:
+        out.mkdir()
+        (out / content).touch()
+    with pytest.raises(UserError, match="no demo wrote"):
+        prepare_folder(out)
+    assert out.exists()
+    assert content == "." or (out / content).exists()
+
+
+def _snapshot(peer: str, stages: list[int], holders: dict[int, str]) -> Snapshot:
+    """``holders``: by stage, one letter per replica; upper case serves, lower case fetches."""
+    return example_snapshot(
+        peer=peer,
+        seats=[SeatView(stage=stage, version=1, state="serving") for stage in stages],
+        stages=[
+            StageView(stage=stage, layers=1, version=1, replicas=[_replica(c) for c in letters])
+            for stage, letters in holders.items()
+        ],
+    )
+
+
+def _replica(letter: str) -> Replica:
+    state = "serving" if letter.isupper() else "fetching"
+    return Replica(peer=letter.upper(), version=1, state=state, rate=1.0)
+
+
+@pytest.mark.parametrize(
+    ("holders", "victim"),
+    [
+        ({0: "AC", 1: "BD"}, "D"),
+        ({0: "AC", 1: "Bd"}, "D"),
+        ({0: "AC", 1: "bD"}, "C"),
+        ({0: "A", 1: "BD"}, "D"),
+        ({0: "A", 1: "B"}, None),
+        ({0: "", 1: ""}, None),
+        ({0: "ACD", 1: "BD"}, "D"),
+        ({0: "AC", 1: "B", 2: "D"}, "C"),
+    ],
+)
+def test_the_victim_has_a_serving_sibling_in_every_stage(
+    holders: dict[int, str], victim: str | None
+) -> None:
+    held = {
+        letter: [stage for stage, letters in holders.items() if letter in letters.upper()]
+        for letter in "ABCD"
+    }
+    seen = Observed(last={name: _snapshot(name, stages, holders) for name, stages in held.items()})
+    members = [SimpleNamespace(name=name) for name in held]
+    chosen = choose_victim(iter(members), seen, seen.last["A"])  # type: ignore[arg-type]
+    assert (chosen.name if chosen else None) == victim
+
+
+@pytest.mark.parametrize(("steps", "every"), [(120, 30), (10, 2), (7, 1), (100, 25), (1, 1)])
+def test_the_last_step_is_checkpointed(steps: int, every: int) -> None:
+    assert checkpoint_interval(steps) == every
+    assert steps % every == 0
+
+
+def _checkpoint(path: Path, version: int, content: bytes) -> Path:
+    digest = hashlib.blake2b(version.to_bytes(8, "little") + content, digest_size=32).hexdigest()
+    header = build_header(
+        swarm="s", stage=0, stages=1, version=version, digest=digest, layout=(("w", (1,)),)
+    )
+    path.write_bytes(header + content)
+    return path
+
+
+def test_replicas_that_differ_in_a_bit_are_found(tmp_path: Path) -> None:
+    same = [_checkpoint(tmp_path / f"{n}", 3, b"a" * 12) for n in range(2)]
+    other = _checkpoint(tmp_path / "2", 3, b"a" * 11 + b"b")
+    damaged = tmp_path / "3"
+    damaged.write_bytes(b"cut off by the kill")
+    seen = Observed(last={"x": example_snapshot(counters=Counters(doubled_microbatches=1), step=3)})
+    found = check_invariants(seen, {3: {0: [*same, damaged]}})
+    assert (found.compared_replicas, found.differing_replicas) == (1, 0)
+    assert (found.doubled_microbatches, found.hold) == (1, False)
+    found = check_invariants(Observed(), {3: {0: [*same, other]}})
+    assert (found.compared_replicas, found.differing_replicas, found.hold) == (2, 1, False)
+
+
+def test_the_report_says_how_long_recovery_took() -> None:
+    report = DemoReport(
+        ok=True,
+        swarm="ab",
+        volunteers=4,
+        stages=2,
+        steps=10,
+        version=10,
+        training_loss=2.0,
+        held_out_loss=2.1234,
+        median_tokens_per_s=5000.0,
+        killed="volunteer-4",
+        recovered_s=1.25,
+        rerouted_microbatches=3,
+        replayed_microbatches=2,
+        invariants=Invariants(10, 0, 6, 0),
+        seconds=60.0,
+        plot="demo-out/loss.svg",
+        model="demo-out/model",
+        sample="def f():",
+    )
+    text = report_text(report)
+    assert "2.1234 nats per byte" in text
+    assert "volunteer-4; first backward by another way after 1.25 s" in text
+    assert "0 of 6 replica pairs differ" in text
+    assert text.endswith("def f():")

@@ -1,0 +1,151 @@
+"""Volunteers as child processes: watched, killed with their workers, always reaped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from client.cli import local_swarm
+from client.cli.demo_run import DemoRun, Observed
+from client.cli.demo_screen import Screen
+from client.cli.local_swarm import LocalSwarm, Member, terminate_as_interrupt
+from client.errors import ExitCode, UserError
+
+FAKE = Path(__file__).with_name("fake_volunteer.py")
+REPOSITORY = Path(__file__).parents[3]
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def swarm(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalSwarm]:
+    monkeypatch.setattr(local_swarm, "volunteer_command", lambda: [sys.executable, str(FAKE)])
+    monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}:{FAKE.parent}")
+    with tempfile.TemporaryDirectory(prefix="vol") as folder:
+        homes = Path(folder)
+        with LocalSwarm(homes / "x.swarm", homes, homes / "logs") as found:
+            yield found
+
+
+def _start(swarm: LocalSwarm, count: int = 1) -> list[Member]:
+    members = [swarm.start(f"volunteer-{number}") for number in range(1, count + 1)]
+    for member in members:
+        member.wait_until_it_answers(DEADLINE_S)
+    return members
+
+
+def _worker(member: Member) -> int:
+    return int((member.home / "worker.pid").read_text())
+
+
+def _wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, f"process {pid} still runs"
+        time.sleep(0.01)
+
+
+def test_it_tells_what_it_does(swarm: LocalSwarm) -> None:
+    (member,) = _start(swarm)
+    now = member.snapshot()
+    assert now is not None
+    assert now.peer == "peer-1"
+    first = member.new_events()
+    assert first[0].kind == "StepCommitted"
+    assert member.new_events() == []
+
+
+def test_a_kill_takes_the_worker_along_and_spares_the_others(swarm: LocalSwarm) -> None:
+    first, second = _start(swarm, 2)
+    worker = _worker(first)
+    before = time.time()
+    assert before <= first.kill() <= time.time()
+    _wait_until_gone(worker)
+    assert not first.alive
+    assert first.snapshot() is None
+    assert second.snapshot() is not None
+
+
+def test_leaving_stops_all(swarm: LocalSwarm) -> None:
+    members = _start(swarm, 2)
+    swarm.stop()
+    assert [member.process.returncode for member in members] == [0, 0]
+    for member in members:
+        _wait_until_gone(_worker(member))
+
+
+def test_one_that_does_not_stop_is_killed_with_its_worker(
+    swarm: LocalSwarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_MODE", "stubborn")
+    monkeypatch.setattr(local_swarm, "STOP_TIMEOUT_S", 0.3)
+    (member,) = _start(swarm)
+    swarm.stop()
+    assert member.process.returncode == -signal.SIGKILL
+    _wait_until_gone(_worker(member))
+
+
+def test_one_that_fails_to_start_is_explained_by_its_log(
+    swarm: LocalSwarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_MODE", "failing")
+    with pytest.raises(UserError, match="fails as told"):
+        _start(swarm)
+
+
+def test_settings_of_the_user_do_not_reach_the_volunteers(
+    swarm: LocalSwarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VOLUNTEER_THREADS", "7")
+    (member,) = _start(swarm)
+    seen = psutil.Process(member.process.pid).environ()
+    assert {key for key in seen if key.startswith("VOLUNTEER_")} == {"VOLUNTEER_HOME"}
+
+
+def test_sigterm_ends_the_block_as_ctrl_c_does() -> None:
+    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt), terminate_as_interrupt():
+        signal.pause()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def _demo(swarm: LocalSwarm, *, kill: bool = True, timeout_s: float = DEADLINE_S) -> Observed:
+    return DemoRun(swarm, Screen(), kill=kill, timeout_s=timeout_s).run()
+
+
+def test_the_demo_kills_one_with_a_live_sibling_and_goes_on(
+    swarm: LocalSwarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client.cli.demo_run.POLL_S", 0.01)
+    members = _start(swarm, 4)
+    seen = _demo(swarm)
+    assert seen.kill is not None
+    assert seen.kill.name == "volunteer-4"
+    assert [member.alive for member in members] == [True, True, True, False]
+    assert seen.recovered_s is not None
+    assert 0 < seen.recovered_s < DEADLINE_S
+    assert sorted(seen.losses) == list(range(40))
+
+
+def test_the_demo_notices_a_volunteer_that_ends_by_itself(swarm: LocalSwarm) -> None:
+    first, _ = _start(swarm, 2)
+    first.process.kill()
+    first.process.wait()
+    with pytest.raises(UserError, match="volunteer-1 ended with -9"):
+        _demo(swarm)
+
+
+def test_the_demo_gives_up_in_time(swarm: LocalSwarm) -> None:
+    _start(swarm)
+    with pytest.raises(UserError) as caught:
+        _demo(swarm, timeout_s=0.0)
+    assert caught.value.exit_code == ExitCode.TEMPORARY
