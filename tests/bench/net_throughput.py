@@ -73,9 +73,8 @@ async def measure(address: str, seconds: float) -> None:
         for size in (64 * 1024, 512 * 1024, 4 * 1024 * 1024):
             rate = await throughput(network, peer, size, seconds)
             print(f"{size // 1024:5} KiB payloads: {rate:6.0f} MB/s")
-        print(
-            f"resident: sender {resident_mb():.0f} MB, receiver {await ask(network, peer, Goodbye('?'))} MB"
-        )
+        receiver_mb = await ask(network, peer, Goodbye("?"))
+        print(f"resident: sender {resident_mb():.0f} MB, receiver {receiver_mb} MB")
 
 
 def main() -> None:
