@@ -47,6 +47,22 @@ def test_dropping_a_step_frees_memory_disk_and_files(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_a_key_put_again_replaces_what_was_there_wherever_it_lay(tmp_path: Path) -> None:
+    store = BoundaryStore(100, 1000, tmp_path)
+    for data in (b"a" * 100, b"b" * 40, b"c" * 60):
+        store.put(key(1), data)
+        store.put(key(1, 1), b"x" * 40)
+    store.put(key(1), b"d" * 10)
+    store.put(key(1), b"e" * 20)
+    assert store.get(key(1)) == b"e" * 20
+    assert store.statistics().entries == 2
+    store.drop(key(1))
+    assert store.get(key(1)) is None
+    store.drop(key(1, 1))
+    assert store.statistics().memory_bytes == store.statistics().entries == 0
+    store.close()
+
+
 def test_what_fits_nowhere_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
     store = BoundaryStore(200, 200, tmp_path)
     for m in range(4):
