@@ -5,6 +5,7 @@ VENV := .venv
 STAMP := $(VENV)/installed
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 PYTEST_ARGS ?=
 
 # The first interpreter that runs, is new enough and can make virtual environments. A name on PATH
@@ -19,7 +20,7 @@ help:
 	@echo "make demo     four volunteers train on this machine; one is killed on the way"
 	@echo "make test     the tests"
 	@echo "make lint     style, types and import direction"
-	@echo "make bench    what this machine can do, as JSON"
+	@echo "make bench    what this machine can do, and a swarm on it against one process"
 	@echo "make install  only build $(VENV), with the volunteer command in $(BIN)"
 	@echo "make clean    remove what the others built"
 
@@ -36,7 +37,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
-	$(BIN)/volunteer bench
+	$(BIN)/volunteer bench --efficiency $(BENCH_ARGS)
 
 install: $(STAMP)
 	@echo "the command is $(BIN)/volunteer"

@@ -197,31 +197,30 @@ def price_stages(spec: ModelSpec, run: RunChoices, sequences: int) -> tuple[Stag
     if run.stages > spec.layers:
         raise usage(f"{spec.layers} layers cannot make {run.stages} stages; take at most that many")
     costs = measure_costs(spec, sequences, repeats=3) if run.measure else None
-    parts = slices(cut(spec, costs, run.stages))
-    return tuple(_price(spec, part, run, sequences) for part in parts)
+    layers = cut(spec, costs, run.stages)
+    return tuple(_price(spec, layers, part, run, sequences) for part in slices(layers))
 
 
-def _price(spec: ModelSpec, part: StageSlice, run: RunChoices, sequences: int) -> StageCost:
-    layers = part.last_layer - part.first_layer
-    parameters = stage_parameter_count(spec, part)
+def _price(
+    spec: ModelSpec, layers: tuple[int, ...], part: StageSlice, run: RunChoices, sequences: int
+) -> StageCost:
     tokens = sequences * spec.context
     first, last = part.index == 0, part.index == part.count - 1
     boundary = tokens * spec.width * WIRE_BYTES_PER_ELEMENT[run.boundary_codec]
     forward = boundary + (tokens + sequences) * _TOKEN_BYTES  # targets travel along
     memory = required_bytes(
         _model_fields(spec),
-        parameters=parameters,
-        layers=layers,
-        is_last=last,
+        layers_per_stage=layers,
+        stage=part.index,
         sequences=sequences,
         tokens=spec.context,
         graphs_kept=_GRAPHS_KEPT,
         averaging_codec=run.averaging_codec,
     )
     return StageCost(
-        layers=layers,
+        layers=layers[part.index],
         flops=float(flops_per_token(spec, part) * tokens),
-        parameters=parameters,
+        parameters=stage_parameter_count(spec, part),
         uplink_bytes=(not last) * forward + (not first) * boundary,
         downlink_bytes=(not first) * forward + (not last) * boundary,
         memory_bytes=float(memory.total_bytes),

@@ -1,4 +1,4 @@
-"""The command line as a process of its own, with a home of its own."""
+"""The command line with a home of its own: as a process, or within the test's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from client.cli.main import run
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -15,7 +19,8 @@ class Volunteer:
 
     def __init__(self, home: Path) -> None:
         clean = {key: text for key, text in os.environ.items() if not key.startswith("VOLUNTEER_")}
-        self.environment = {**clean, "VOLUNTEER_HOME": str(home), "COLUMNS": "200"}
+        own = {"VOLUNTEER_HOME": str(home), "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
+        self.environment = {**clean, **own}
 
     def __call__(
         self, *arguments: str, stdin: str = "", **variables: str
@@ -30,3 +35,15 @@ class Volunteer:
             timeout=60,
             check=False,
         )
+
+
+class Within:
+    """Runs ``volunteer`` in this process: for commands that import torch, which takes seconds."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        code = run(arguments)
+        said = self._capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, code, said.out, said.err)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cli_process import Volunteer
+from cli_process import Volunteer, Within
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -18,3 +18,12 @@ def _one_thread() -> None:
 def volunteer(tmp_path: Path) -> Volunteer:
     """The command line of a volunteer whose home is empty."""
     return Volunteer(tmp_path / "home")
+
+
+@pytest.fixture
+def within(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Within:
+    """The same command line, run in this process."""
+    monkeypatch.setenv("VOLUNTEER_HOME", str(tmp_path / "home"))
+    return Within(capsys)

@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from cli_process import Volunteer
+from cli_process import Within
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -106,24 +106,24 @@ def test_warm_up_and_decay_follow_the_number_of_steps() -> None:
     assert given_by_user.decay_steps == 2000
 
 
-def test_the_file_and_the_invite_name_the_same_swarm(volunteer: Volunteer, tmp_path: Path) -> None:
+def test_the_file_and_the_invite_name_the_same_swarm(within: Within, tmp_path: Path) -> None:
     path = tmp_path / "mine.swarm"
     address = "/ip4/203.0.113.7/tcp/4001"
-    done = volunteer("create", "--no-measure", "--out", str(path), "--announce", address)
+    done = within("create", "--no-measure", "--out", str(path), "--announce", address)
     assert done.returncode == 0, done.stderr
     invite, swarm = parse_invite(done.stdout.strip()), parse_swarm_file(path.read_text())
     assert invite == swarm.invite
     assert str(invite.peers[0]) == f"{address}/p2p/{swarm.manifest.founder}"
-    again = volunteer("create", "--no-measure", "--out", str(path))
+    again = within("create", "--no-measure", "--out", str(path))
     assert again.returncode == 2
     assert "--force" in again.stderr
 
 
 def test_a_private_swarm_has_a_secret_that_others_cannot_read(
-    volunteer: Volunteer, tmp_path: Path
+    within: Within, tmp_path: Path
 ) -> None:
     path = tmp_path / "private.swarm"
-    done = volunteer("create", "--no-measure", "--private", "--out", str(path))
+    done = within("create", "--no-measure", "--private", "--out", str(path))
     invite = parse_invite(done.stdout.strip())
     assert isinstance(invite, Invite)
     assert invite.secret is not None

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_process import REPOSITORY, Volunteer
+from cli_process import REPOSITORY, Volunteer, Within
 
 from client.cli.main import run
 from client.control.snapshot import SCHEMA_VERSION
@@ -55,13 +55,13 @@ def test_an_unknown_setting_names_the_nearest(volunteer: Volunteer) -> None:
     assert "VOLUNTEER_LISTEN_PORT" in done.stderr
 
 
-def test_a_changed_manifest_is_refused(volunteer: Volunteer, tmp_path: Path) -> None:
+def test_a_changed_manifest_is_refused(within: Within, tmp_path: Path) -> None:
     path = tmp_path / "x.swarm"
-    assert volunteer("create", "--no-measure", "--out", str(path)).returncode == 0
+    assert within("create", "--no-measure", "--out", str(path)).returncode == 0
     document = json.loads(path.read_text())
     document["manifest"] = document["manifest"].replace('"steps":200', '"steps":201')
     path.write_text(json.dumps(document))
-    done = volunteer("join", "--swarm", str(path))
+    done = within("join", "--swarm", str(path))
     assert done.returncode == 77
     assert "not genuine" in done.stderr
 
@@ -92,7 +92,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert done.stderr == ""
 
 
-def test_json_answers_carry_their_schema_version(volunteer: Volunteer, tmp_path: Path) -> None:
+def test_json_answers_carry_their_schema_version(within: Within, tmp_path: Path) -> None:
     swarm = str(tmp_path / "a.swarm")
     for arguments in (
         ["version"],
@@ -101,6 +101,6 @@ def test_json_answers_carry_their_schema_version(volunteer: Volunteer, tmp_path:
         ["identity", "show"],
         ["create", "--no-measure", "--out", swarm],
     ):
-        done = volunteer(*arguments, "--json")
+        done = within(*arguments, "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["schema_version"] == SCHEMA_VERSION

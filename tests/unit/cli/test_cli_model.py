@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cli_process import Volunteer
+from cli_process import Within
 
 from client.cli.create import sign, write_swarm_file
 from client.cli.founding import found_swarm, spec_of
@@ -143,19 +143,19 @@ def test_another_text_than_the_swarms_is_not_used(swarm: SwarmFile, tmp_path: Pa
 
 
 def test_the_commands_sample_and_export(
-    volunteer: Volunteer, swarm: SwarmFile, text: Path, tmp_path: Path
+    within: Within, swarm: SwarmFile, text: Path, tmp_path: Path
 ) -> None:
     _write(swarm, tmp_path / "checkpoints", 5, [0, 1])
     file = tmp_path / "little.swarm"
     write_swarm_file(file, swarm)
     source = ["--swarm", str(file), "--checkpoint", str(tmp_path / "checkpoints")]
 
-    sampled = volunteer("sample", "the ", *source, "--length", "20")
+    sampled = within("sample", "the ", *source, "--length", "20")
     assert sampled.returncode == 0, sampled.stderr
     assert sampled.stdout.startswith("the ")
 
     out = tmp_path / "model"
-    done = volunteer("export", "--out", str(out), *source, "--data", str(text), "--json")
+    done = within("export", "--out", str(out), *source, "--data", str(text), "--json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["version"] == 5
@@ -163,13 +163,9 @@ def test_the_commands_sample_and_export(
     assert {path.name for path in out.iterdir()} == {"config.json", "model.safetensors"}
 
 
-def test_an_empty_prompt_is_a_usage_error(
-    volunteer: Volunteer, swarm: SwarmFile, tmp_path: Path
-) -> None:
+def test_an_empty_prompt_is_a_usage_error(within: Within, swarm: SwarmFile, tmp_path: Path) -> None:
     _write(swarm, tmp_path, 5, [0, 1])
     write_swarm_file(tmp_path / "x.swarm", swarm)
-    done = volunteer(
-        "sample", "", "--swarm", str(tmp_path / "x.swarm"), "--checkpoint", str(tmp_path)
-    )
+    done = within("sample", "", "--swarm", str(tmp_path / "x.swarm"), "--checkpoint", str(tmp_path))
     assert done.returncode == 2
     assert "prompt" in done.stderr

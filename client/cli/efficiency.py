@@ -1,0 +1,126 @@
+"""How much of a single process's speed a swarm keeps: both on the same work, in one run.
+
+The swarm has two stages, one volunteer each, one thread each; the reference trainer has two threads
+and no wire. Work: a GPT of 8 layers, width 256, context 256, 16 microbatches of 8 sequences per
+step. Imports torch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from client.cli.create import sign, write_swarm_file
+from client.cli.founding import found_swarm, open_corpus, spec_of
+from client.cli.home import free_port
+from client.cli.local_swarm import LocalSwarm, terminate_as_interrupt
+from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.output import say
+from client.errors import ExitCode, UserError
+from client.store.identity import ensure_identity
+from client.store.paths import home_folders, make_private
+from model_zoo.optim import OptimizerConfig
+from model_zoo.reference import TrainingPlan, train_reference
+from protocol.address import Address
+from protocol.invite import SwarmFile
+from protocol.manifest import Manifest
+
+HOST = "127.0.0.1"
+STEPS = 6
+"""Steps of each contender; the first one warms up."""
+THREADS = 2
+NAMES = ("volunteer-1", "volunteer-2")
+JOIN_FLAGS = ("--listen-host", HOST, "--threads", "1")
+START_TIMEOUT_S = 60.0
+TIMEOUT_S = 600.0
+POLL_S = 0.25
+
+
+def measure_efficiency() -> tuple[float, float]:
+    """Train the same steps in a swarm and in one process; return the tokens/s of both.
+
+    Raises:
+        UserError: the swarm did not do its steps in time.
+    """
+    with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="volunteer-") as folder:
+        homes = Path(folder)
+        swarm = _found(homes)
+        say(f"efficiency: {STEPS} steps in one process with {THREADS} threads")
+        reference_s = _time_reference(swarm.manifest)
+        say(f"efficiency: {STEPS} steps in a swarm of two volunteers with one thread each")
+        swarm_s = _time_swarm(swarm, homes)
+    tokens = swarm.manifest.microbatches_per_step * swarm.manifest.tokens_per_microbatch
+    return tokens / swarm_s, tokens / reference_s
+
+
+def _found(homes: Path) -> SwarmFile:
+    founder = ensure_identity(make_private(home_folders(homes / NAMES[0]).data))
+    manifest = found_swarm(
+        founder.peer,
+        RunChoices(
+            name="efficiency", stages=2, steps=STEPS, sequences=8, microbatches=16, redundancy=1
+        ),
+        ModelChoices(layers=8, width=256, heads=8, context=256),
+        OptimizerChoices(),
+    ).manifest
+    swarm = sign(manifest, founder, (Address("ip4", HOST, free_port(HOST), founder.peer),))
+    write_swarm_file(homes / "bench.swarm", swarm)
+    return swarm
+
+
+def training_plan(manifest: Manifest) -> TrainingPlan:
+    """Return the reference trainer's plan for what a manifest describes."""
+    return TrainingPlan(
+        spec=spec_of(manifest.model),
+        layers_per_stage=manifest.layers_per_stage,
+        optimizer=OptimizerConfig(**msgspec.structs.asdict(manifest.optimizer)),
+        seed=manifest.seed,
+        steps=manifest.steps,
+        microbatches_per_step=manifest.microbatches_per_step,
+        sequences_per_microbatch=manifest.sequences_per_microbatch,
+    )
+
+
+def _time_reference(manifest: Manifest) -> float:
+    """Return the median seconds of a step in one process."""
+    moments: list[float] = []
+    train_reference(
+        training_plan(manifest),
+        open_corpus("stdlib", manifest.model.context),
+        threads=THREADS,
+        on_step=lambda step, loss: moments.append(time.monotonic()),
+    )
+    return median_interval(moments)
+
+
+def _time_swarm(swarm: SwarmFile, homes: Path) -> float:
+    """Return the median seconds between two steps of the swarm."""
+    deadline = time.monotonic() + TIMEOUT_S
+    with LocalSwarm(homes / "bench.swarm", homes, homes / "logs") as processes:
+        first = processes.start(NAMES[0], JOIN_FLAGS)
+        first.wait_until_it_answers(START_TIMEOUT_S)
+        processes.start(NAMES[1], JOIN_FLAGS)
+        committed: dict[int, float] = {}
+        while len(committed) < swarm.manifest.steps:
+            if time.monotonic() > deadline or not all(m.alive for m in processes.members):
+                problem = f"the swarm did {len(committed)} of {swarm.manifest.steps} steps"
+                tails = "\n".join(member.log_tail() for member in processes.members)
+                raise UserError(problem, tails, ExitCode.TEMPORARY)
+            for event in first.new_events():
+                step = event.data.get("step")
+                if event.kind == "StepCommitted" and isinstance(step, int):
+                    committed.setdefault(step, event.time)
+            time.sleep(POLL_S)
+    return median_interval([committed[step] for step in sorted(committed)])
+
+
+def median_interval(moments: Sequence[float]) -> float:
+    """Return the median time between consecutive moments; the first interval warms up."""
+    intervals = [later - earlier for earlier, later in itertools.pairwise(moments)]
+    return statistics.median(intervals[1:] or intervals)
