@@ -13,6 +13,7 @@ from client.compute.replica import Replica
 from client.compute.replies import MatmulRate, Measured, Probed
 from client.compute.requests import Measure, Probe
 from model_zoo.stages import summed_loss
+from model_zoo.threads import limited_threads
 
 _COPY_ELEMENTS = 16 << 20  # 64 MiB: larger than most caches
 _REPEATS = 5
@@ -36,16 +37,17 @@ def select_device(name: str) -> torch.device:
 def probe(request: Probe) -> Probed:
     """Measure matrix multiplication and copying. bf16 only on GPUs: CPUs emulate it, slowly."""
     device = select_device(request.device)
-    torch.set_num_threads(request.threads)
     dtypes = [torch.float32] + [torch.bfloat16] * (device.type != "cpu")
-    rates = [_matmul_rate(size, dtype, device) for dtype in dtypes for size in request.sizes]
+    with limited_threads(request.threads):
+        rates = [_matmul_rate(size, dtype, device) for dtype in dtypes for size in request.sizes]
+        copy_rate = _copy_rate(device)
     total, available = memory_bytes(device)
     return Probed(
         device=str(device),
         rates=rates,
         memory_total_bytes=total,
         memory_available_bytes=available,
-        copy_bytes_per_s=_copy_rate(device),
+        copy_bytes_per_s=copy_rate,
     )
 
 

@@ -4,20 +4,25 @@ Source: RECIPES.md, "Memory of a replica", with the terms of this worker: it tra
 one scratch gradient (see `replica`), and keeps whole forward graphs instead of one per layer.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from client.compute.payload import CodecName
 from client.compute.requests import ModelFields
+from model_zoo.spec import ModelSpec
 
 _FP32 = 4
 # Buffers as long as the parameters: parameters, two moments, gradient sum, scratch gradient.
 _STATE_BUFFERS = 5
 _SNAPSHOT_BUFFERS = 3
-# Numbers of width C and of the feed-forward width that a block saves per token for backward.
-_SAVED_WIDTHS = 9
+# Vectors of width C and of the feed-forward width that a block saves per token for backward;
+# counted from what autograd keeps, rounded up.
+_SAVED_WIDTHS = {"gpt": 9, "llama": 14}
 _SAVED_FFN = {"gpt": 2, "llama": 4}
-# Logits, their log-softmax and its gradient.
-_LOGIT_COPIES = 3
+# Logits, their log-softmax and the gradients of both.
+_LOGIT_COPIES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +45,28 @@ class MemoryNeed:
 def required_bytes(
     model: ModelFields,
     *,
-    parameters: int,
-    layers: int,
-    is_last: bool,
+    layers_per_stage: Sequence[int],
+    stage: int,
     sequences: int,
     tokens: int,
     graphs_kept: int,
     averaging_codec: CodecName,
 ) -> MemoryNeed:
-    """What a replica of a stage with so many parameters and layers needs.
+    """What a replica of this stage needs, above the process itself.
 
     Args:
         sequences, tokens: B and T of a microbatch.
         graphs_kept: forward graphs held for their backward; one more is at work.
+
+    Raises:
+        ValueError: the model's fields contradict each other.
     """
-    per_token = _SAVED_WIDTHS * model.width + _SAVED_FFN[model.architecture] * model.ffn_width
+    layers, is_last = layers_per_stage[stage], stage == len(layers_per_stage) - 1
+    parameters = stage_parameters(model, layers_per_stage, stage)
+    saved_widths, saved_ffn = _SAVED_WIDTHS[model.architecture], _SAVED_FFN[model.architecture]
+    per_token = saved_widths * model.width + saved_ffn * model.ffn_width
     batch = sequences * tokens
-    # With a lossy codec: the residual (fp32) and the encoded contribution.
+    # With a lossy codec: the residual (fp32) and the encoded contribution (at most 2 bytes).
     averaging = 0 if averaging_codec == "fp32" else parameters * (_FP32 + 2)
     return MemoryNeed(
         state_bytes=parameters * _FP32 * _STATE_BUFFERS + averaging,
@@ -65,6 +75,21 @@ def required_bytes(
         graphs=1 if is_last else graphs_kept + 1,
         head_bytes=_LOGIT_COPIES * _FP32 * batch * model.vocab if is_last else 0,
     )
+
+
+def stage_parameters(model: ModelFields, layers_per_stage: Sequence[int], stage: int) -> int:
+    """N, the number of parameters of a stage.
+
+    Raises:
+        ValueError: the model's fields contradict each other.
+    """
+    spec = ModelSpec(**msgspec.structs.asdict(model))
+    count = layers_per_stage[stage] * spec.layer_parameter_count
+    if stage == 0:
+        count += spec.embedding_parameter_count
+    if stage == len(layers_per_stage) - 1:
+        count += spec.head_parameter_count
+    return count
 
 
 def graphs_that_fit(need: MemoryNeed, available_bytes: int) -> int:

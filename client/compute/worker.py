@@ -12,13 +12,16 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
 from client.compute.channel import Channel, NodeGone, Received
 from client.compute.errors import FrameError
 from client.compute.executor import Executor
-from client.compute.replies import Failed
+from client.compute.payload import Buffer
+from client.compute.replies import Failed, Reply
 from client.compute.requests import AnyRequest
 from client.compute.ring import RingReader, RingWriter
 
@@ -42,16 +45,16 @@ def serve(channel: Channel) -> None:
 
 
 def _serve_one(executor: Executor, channel: Channel, received: Received) -> None:
+    def answer(reply: Reply, payloads: Sequence[Buffer]) -> None:
+        with suppress(NodeGone):  # `receive` will say so, in the thread that can act on it
+            channel.send(received.id, reply, payloads)
+
     try:
         request: AnyRequest = _requests.decode(received.message)
     except msgspec.DecodeError as error:
-        channel.send(received.id, Failed(kind="shape", message=f"bad request: {error}"), ())
+        answer(Failed(kind="shape", message=f"bad request: {error}"), ())
     else:
-        executor.execute(
-            request,
-            received.payloads,
-            lambda reply, payloads: channel.send(received.id, reply, payloads),
-        )
+        executor.execute(request, received.payloads, answer)
     channel.release(received)
 
 

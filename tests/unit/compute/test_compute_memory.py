@@ -1,0 +1,89 @@
+"""The predicted memory of a stage against what torch really saves, and the choices made of it."""
+
+import msgspec
+import pytest
+import torch
+from compute_stages import MODELS, SEQUENCES, TOKENS, opened, token_tensors, tokens_of
+
+from client.compute.memory import graphs_that_fit, required_bytes, stage_parameters
+from client.compute.requests import ModelFields
+from model_zoo.stages import summed_loss
+
+CUT = [1, 3]
+
+
+def need(model: ModelFields, stage: int, **changes):
+    options = {
+        "layers_per_stage": CUT,
+        "sequences": SEQUENCES,
+        "tokens": TOKENS,
+        "graphs_kept": 2,
+        "averaging_codec": "fp32",
+    }
+    return required_bytes(model, stage=stage, **{**options, **changes})
+
+
+@pytest.mark.parametrize("model", ["gpt", "llama"])
+@pytest.mark.parametrize("stage", [0, 1])
+def test_parameters_are_counted_exactly(model, stage) -> None:
+    replica = opened(stage, CUT, model=model).replica
+    assert stage_parameters(MODELS[model], CUT, stage) == replica.size
+
+
+@pytest.mark.parametrize("codec", ["fp32", "s8"])
+def test_the_state_is_what_the_worker_reports(codec) -> None:
+    worker = opened(1, CUT, averaging=codec)
+    buffers = 5 if codec == "fp32" else 6.5  # residual, and 2 bytes for the contribution
+    expected = need(MODELS["gpt"], 1, averaging_codec=codec).state_bytes
+    assert expected == buffers * 4 * worker.replica.size
+
+
+def saved_bytes(replica, run) -> int:
+    """Bytes of the distinct tensors that autograd keeps for backward, without parameters."""
+    kept = {}
+
+    def pack(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = run()
+    kept.pop(replica.flat.values.untyped_storage().data_ptr(), None)
+    assert output is not None
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+@pytest.mark.parametrize("model", ["gpt", "llama"])
+def test_graphs_are_predicted_within_a_third(model) -> None:
+    replica = opened(0, [3, 1], model=model).replica
+    inputs, _ = token_tensors(tokens_of(0))
+    actual = saved_bytes(replica, lambda: replica.module(inputs))
+    predicted = need(MODELS[model], 0, layers_per_stage=[3, 1]).graph_bytes
+    assert actual <= predicted
+    assert predicted <= actual * 1.33
+
+
+def test_the_head_is_predicted() -> None:
+    fields = msgspec.structs.replace(MODELS["gpt"], vocab=5000)
+    logits = torch.randn(SEQUENCES, TOKENS, 5000, requires_grad=True)
+    targets = token_tensors(tokens_of(0))[1]
+    sizes = [logits.nbytes]
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: sizes.append(t.nbytes) or t, lambda t: t
+    ):
+        summed_loss(logits, targets).backward()
+    sizes.append(logits.grad.nbytes)
+    assert sum(sizes) <= need(fields, 1).head_bytes * 1.01
+
+
+def test_kept_graphs_cost_memory_and_fit_by_it() -> None:
+    few, many = (need(MODELS["gpt"], 0, graphs_kept=n) for n in (0, 9))
+    assert many.total_bytes - few.total_bytes == 9 * few.graph_bytes
+    assert graphs_that_fit(few, int(many.total_bytes / 0.85) + 1) == 9
+    assert graphs_that_fit(few, int(few.total_bytes / 0.85) + 1) == 0
+    assert graphs_that_fit(few, few.total_bytes // 2) == -1
+
+
+def test_a_contradictory_model_is_refused() -> None:
+    with pytest.raises(ValueError):
+        need(msgspec.structs.replace(MODELS["gpt"], width=33), 0)
