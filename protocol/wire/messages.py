@@ -142,7 +142,9 @@ class LeaseRequest(Wire, frozen=True):
 
 class Lease(Wire, frozen=True):
     step: StepIndex
-    ids: Annotated[list[MicrobatchId], Meta(max_length=1024)]
+    ids: Annotated[list[MicrobatchId], Meta(min_length=1, max_length=1024)]
+    again: bool
+    """They were leased before to a replica that died."""
 
 
 class Forward(Wire, frozen=True):
@@ -153,6 +155,8 @@ class Forward(Wire, frozen=True):
     microbatch: MicrobatchId
     attempt: Attempt
     tokens_bytes: Annotated[int, Meta(ge=0, le=limits.MAX_PAYLOAD_BYTES)]
+    again: bool
+    """Another replica had it before: ask the next stage who holds it before sending it on."""
 
 
 class Backward(Wire, frozen=True):
@@ -164,11 +168,22 @@ class Backward(Wire, frozen=True):
     attempt: Attempt
 
 
-Verdict = Literal["accepted", "busy", "stale", "known"]
+class Have(Wire, frozen=True):
+    """Asks a replica of ``stage`` whether it holds a microbatch; if so the asker becomes its return
+    address and gets the gradient, without sending the boundary again."""
+
+    stage: StageIndex
+    step: StepIndex
+    microbatch: MicrobatchId
+    attempt: Attempt
+
+
+Verdict = Literal["accepted", "busy", "stale", "known", "absent"]
 
 
 class Receipt(Wire, frozen=True):
-    """Answer to a Forward. ``busy``: try another, no penalty. ``stale``: wrong version."""
+    """Answer to a Forward or a Have. ``busy``: try another, no penalty. ``stale``: wrong version.
+    ``absent``: only to Have."""
 
     stage: StageIndex
     step: StepIndex
@@ -189,8 +204,6 @@ class LedgerReport(Wire, frozen=True):
     seq: Count
     done: Bitmap
     in_flight: Bitmap
-    loss_sum: Finite
-    """Sum of token losses over ``done`` (last stage only, else 0)."""
     promised: Attempt
     """Highest attempt of this round that the replica has answered."""
 
@@ -244,6 +257,8 @@ class Ready(Wire, frozen=True):
     step: StepIndex
     attempt: Attempt
     digest: Hash32
+    loss_sum: Finite
+    """Sum of token losses over the ids the plan counts for this member (last stage, else 0)."""
 
 
 class Commit(Wire, frozen=True):
@@ -256,21 +271,32 @@ class Commit(Wire, frozen=True):
     loss_sum: Finite
 
 
+class CommitAck(Wire, frozen=True):
+    """A member knows the commit. Only then does the leader apply it too: whoever dies, someone who
+    lives knows what was decided."""
+
+    stage: StageIndex
+    step: StepIndex
+    attempt: Attempt
+
+
 # --- joining a stage and transfer of state --------------------------------------------------
 
 
 class JoinStage(Wire, frozen=True):
-    """A newcomer asks the leader to observe the rounds of ``stage`` from its current version."""
+    """A newcomer asks the replicas of ``stage`` to let it in; whoever leads next admits it."""
 
     stage: StageIndex
 
 
 class Admit(Wire, frozen=True):
-    """The leader tells the replicas (snapshot now) and the newcomer that it observes from here."""
+    """The leader's word to replicas and newcomer: donors snapshot this version at once, and the
+    newcomer observes every round from it on."""
 
     stage: StageIndex
     version: StepIndex
     joiner: PeerText
+    donors: Annotated[list[PeerText], Meta(min_length=1, max_length=8)]
 
 
 class BlobOffer(Wire, frozen=True):
@@ -327,11 +353,13 @@ Control = (
     | Signed
     | LeaseRequest
     | Lease
+    | Have
     | Receipt
     | LedgerReport
     | Plan
     | Ready
     | Commit
+    | CommitAck
     | JoinStage
     | Admit
     | BlobOffer

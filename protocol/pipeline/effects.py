@@ -1,0 +1,202 @@
+"""What pipeline and rounds want done besides sending plain messages.
+
+Payloads (tensors, tokens) never enter a machine. A machine names them by ``PayloadKey``; the driver
+holds the bytes, in memory or on disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from protocol.ids import PeerId
+from protocol.wire.messages import Message
+
+PayloadName = Literal["tokens", "input", "output", "grad_in", "grad_out", "shard", "reduced"]
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadKey:
+    """Names bytes that the driver holds.
+
+    ``tokens``, ``input`` (boundary in, wire form), ``output`` (boundary out), ``grad_in`` (gradient
+    received from the next stage) and ``grad_out`` (gradient sent to the previous one) belong to a
+    microbatch; ``shard`` and ``reduced`` belong to a round: ``item`` is the shard index.
+    """
+
+    step: int
+    name: PayloadName
+    item: int
+    attempt: int = 0
+    peer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Keep the payload of the message in hand under these keys (tokens first, if there are any)."""
+
+    keys: tuple[PayloadKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendPayload:
+    """Send a message whose payload is the concatenation of what the keys name."""
+
+    peer: PeerId
+    message: Message
+    keys: tuple[PayloadKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropStep:
+    """Free every payload of a step: nobody can ask for it any more."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardTask:
+    """Run the stage forward on ``input`` (stage 0: on its samples); yields ``output``."""
+
+    step: int
+    microbatch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LossTask:
+    """Last stage: forward, loss and backward in one; yields ``grad_out`` and the loss."""
+
+    step: int
+    microbatch: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardTask:
+    """Run the stage backward on ``grad_in``; yields ``grad_out`` (nothing at stage 0)."""
+
+    step: int
+    microbatch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubtractTask:
+    """Recompute a doubled microbatch and subtract its gradient."""
+
+    step: int
+    microbatch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContributeTask:
+    """Cut the accumulated gradient into shards; yields ``shard`` 0..n-1 of our own."""
+
+    step: int
+    attempt: int
+    bounds: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceTask:
+    """Sum one shard over the members' parts, in order; yields ``reduced`` and its squared norm."""
+
+    step: int
+    attempt: int
+    shard: int
+    parts: tuple[PayloadKey, ...]
+    size: int
+    """Elements of the shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyTask:
+    """Apply the broadcast bytes: version ``step`` becomes ``step + 1``."""
+
+    step: int
+    attempt: int
+    bounds: tuple[int, ...]
+    reduced: tuple[PayloadKey, ...]
+    sq_norms: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyLocalTask:
+    """Apply our own gradient: we are the stage's only replica."""
+
+    step: int
+
+
+Task = (
+    ForwardTask
+    | LossTask
+    | BackwardTask
+    | SubtractTask
+    | ContributeTask
+    | ReduceTask
+    | ApplyTask
+    | ApplyLocalTask
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Give a task to the worker; its outcome comes back through ``Seat.computed``."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the worker says of a finished task; ``error`` is empty when it went well."""
+
+    error: str = ""
+    """``poisoned`` (non-finite numbers), ``codec`` (malformed tensor), ``internal``."""
+    loss_sum: float = 0.0
+    sq_norm: float = 0.0
+    digests: tuple[bytes, ...] = ()
+    """BLAKE2b-256 of each payload the task yielded."""
+    hash: str = ""
+    """Hash of the parameters after Apply."""
+    grad_norm: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Version ``version`` of the stage is in force (applied and hashed)."""
+
+    stage: int
+    version: int
+    hash: str
+    loss: float | None
+    """Mean token loss of the step (last stage only)."""
+    grad_norm: float
+    counted: int
+    """Microbatches of ours in this step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something the machine cannot go on from; the driver decides (stop, or rejoin the stage)."""
+
+    kind: Literal["poisoned", "behind", "internal"]
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rerouted:
+    """A microbatch was sent to another replica; ``cause`` in words. Feeds recovery figures."""
+
+    step: int
+    microbatch: int
+    lost_peer: PeerId
+    to: PeerId | None
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class GradientAccepted:
+    """First gradient of a microbatch taken; ``rerouted`` if it had been sent more than once."""
+
+    step: int
+    microbatch: int
+    rerouted: bool

@@ -1,0 +1,82 @@
+"""Leases: the leader of stage 0 hands out a step's microbatches to the replicas that ask.
+
+Work pulling: a fast replica asks more often, so speed decides the share. A lease whose holder dies
+goes back to the pool. Only the leader of a step has a ``LeaseBook``; a successor rebuilds it from
+the replicas' ledger reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from protocol.ids import PeerId
+
+
+class LeaseBook:
+    """Who works on which microbatch of one step."""
+
+    def __init__(self, ids: range) -> None:
+        self._free = sorted(ids, reverse=True)  # popped from the end: oldest id first
+        self._holder: dict[int, PeerId] = {}
+        self._waiting: dict[PeerId, int] = {}
+        self._again: set[int] = set()
+
+    def ask(self, peer: PeerId, want: int) -> None:
+        """Note that ``peer`` can take ``want`` more; a later call replaces an earlier one."""
+        self._waiting.pop(peer, None)
+        self._waiting[peer] = want
+
+    def claim(self, peer: PeerId, ids: Collection[int]) -> None:
+        """Record ids that ``peer`` reports as done or in flight (the first claim stands)."""
+        taken = set(ids)
+        self._free = [m for m in self._free if m not in taken]
+        for microbatch in taken:
+            self._holder.setdefault(microbatch, peer)
+
+    def release(self, peer: PeerId) -> list[int]:
+        """Return a dead peer's microbatches to the pool and say which they were."""
+        self._waiting.pop(peer, None)
+        lost = [m for m, holder in self._holder.items() if holder == peer]
+        for microbatch in lost:
+            del self._holder[microbatch]
+        self._again.update(lost)
+        self._free = sorted([*self._free, *lost], reverse=True)
+        return sorted(lost)
+
+    def taken_over(self) -> None:
+        """A leader before us may have leased what is free here."""
+        self._again.update(self._free)
+
+    def reclaim(self, known: frozenset[int]) -> None:
+        """Return leased ids that are not ``known`` to anyone to the pool."""
+        stray = [m for m in self._holder if m not in known]
+        for microbatch in stray:
+            del self._holder[microbatch]
+        self._again.update(stray)
+        self._free = sorted([*self._free, *stray], reverse=True)
+
+    def grant(self) -> list[tuple[PeerId, bool, list[int]]]:
+        """Hand out what is free, one id per waiting peer in turn.
+
+        Returns:
+            Triples of the peer, whether the ids were leased before, and the ids.
+        """
+        granted: dict[tuple[PeerId, bool], list[int]] = {}
+        while self._free and self._waiting:
+            peer = next(iter(self._waiting))
+            want = self._waiting.pop(peer)
+            microbatch = self._free.pop()
+            self._holder[microbatch] = peer
+            granted.setdefault((peer, microbatch in self._again), []).append(microbatch)
+            if want > 1:
+                self._waiting[peer] = want - 1
+        return [(peer, again, ids) for (peer, again), ids in granted.items()]
+
+    def holder(self, microbatch: int) -> PeerId | None:
+        """Return who works on a microbatch, None while it is in the pool."""
+        return self._holder.get(microbatch)
+
+    @property
+    def free(self) -> int:
+        """Number of microbatches nobody works on."""
+        return len(self._free)

@@ -1,0 +1,40 @@
+"""The ledger: which microbatches of one step a replica has counted (invariant I1).
+
+Ids are absolute (step t of M microbatches owns t*M .. t*M+M-1); on the wire a ledger is a bitmap
+relative to the step, so its size is M/8 bytes whatever the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from protocol.errors import RemoteProtocolError
+
+
+def to_bitmap(ids: Iterable[int], step: int, per_step: int) -> bytes:
+    """Encode ids of one step as a bitmap of ``per_step`` bits, little-endian within bytes.
+
+    Raises:
+        ValueError: an id of another step (a bug of ours: ledgers hold one step).
+    """
+    bits = 0
+    first = step * per_step
+    for microbatch in ids:
+        offset = microbatch - first
+        if not 0 <= offset < per_step:
+            raise ValueError(f"microbatch {microbatch} is not of step {step}")
+        bits |= 1 << offset
+    return bits.to_bytes((per_step + 7) // 8, "little")
+
+
+def from_bitmap(bitmap: bytes, step: int, per_step: int) -> frozenset[int]:
+    """Decode a bitmap of one step into absolute ids.
+
+    Raises:
+        RemoteProtocolError: bits beyond the step's microbatches.
+    """
+    bits = int.from_bytes(bitmap, "little")
+    if bits >> per_step:
+        raise RemoteProtocolError("ledger-out-of-range", f"step {step}")
+    first = step * per_step
+    return frozenset(first + offset for offset in range(per_step) if bits >> offset & 1)

@@ -1,0 +1,338 @@
+"""The pipeline machine of one replica: hops through its stage, idempotent under (step, id).
+
+State: one ``Hop`` per microbatch of the current step, of the next step (arrived early, while our
+round closes) and of the last step for as long as a neighbour stage may still ask for it. It orders
+the worker's tasks (backward before forward, oldest first), answers Forward / Have / Backward, and
+never touches tensors. It may not decide when a step closes: that is the round's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from protocol import limits
+from protocol.effects import Effect, Penalise, Send
+from protocol.ids import PeerId
+from protocol.pipeline.delivery import Deliveries
+from protocol.pipeline.effects import (
+    BackwardTask,
+    Compute,
+    DropStep,
+    Fault,
+    ForwardTask,
+    GradientAccepted,
+    Keep,
+    LossTask,
+    Outcome,
+    PayloadKey,
+    Rerouted,
+    SendPayload,
+)
+from protocol.pipeline.hop import Hop, Phase
+from protocol.view import SwarmView
+from protocol.wire.messages import Backward, Forward, Have, Receipt, Verdict
+
+PipelineEffect = (
+    Effect | Keep | SendPayload | DropStep | Compute | Fault | Rerouted | GradientAccepted
+)
+WORKER_DEPTH = 2
+"""Tasks given to the worker at once: one runs, one waits, so that it never idles for a round trip
+to the node; more would let a forward overtake a backward that has just arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a replica stands in the pipeline."""
+
+    me: PeerId
+    stage: int
+    stages: int
+    per_step: int
+    """Microbatches per step M."""
+
+    @property
+    def first(self) -> bool:
+        """Stage 0: reads the samples."""
+        return self.stage == 0
+
+    @property
+    def last(self) -> bool:
+        """Stage S-1: computes the loss."""
+        return self.stage == self.stages - 1
+
+    @property
+    def max_queue(self) -> int:
+        """Forwards a replica takes before it answers ``busy``."""
+        return 4 * self.stages + 8
+
+
+class Pipeline:
+    """See the module's docstring. All methods return effects; ``now`` is monotonic seconds."""
+
+    def __init__(self, place: Place, step: int) -> None:
+        self._place = place
+        self.step = step
+        self._hops: dict[int, Hop] = {}
+        self._computing = 0
+        self._deliveries = Deliveries(place.stage + 1, self._tokens_bytes)
+        self._oldest_kept = step
+        self.closed = False
+        """The round applies this step: a task given now would run at the next version."""
+
+    # --- queries ---------------------------------------------------------------------------
+
+    def done(self) -> set[int]:
+        """Return the ledger of the current step."""
+        return {m for m, hop in self._current() if hop.phase is Phase.DONE}
+
+    def in_flight(self) -> set[int]:
+        """Return the microbatches of the current step that we hold and have not counted."""
+        return {m for m, hop in self._current() if hop.phase is not Phase.DONE}
+
+    def loss_sum(self, ids: frozenset[int]) -> float:
+        """Return the summed token losses of ``ids``, in order of id."""
+        return sum(self._hops[m].loss_sum for m in sorted(ids) if m in self._hops)
+
+    @property
+    def accumulating(self) -> bool:
+        """Whether the worker has a task that will add to the gradient of this step."""
+        phases = (Phase.BACKWARD, Phase.FORWARD) if self._place.last else (Phase.BACKWARD,)
+        return any(hop.phase in phases for _, hop in self._current())
+
+    @property
+    def queued(self) -> int:
+        """Forwards that wait for the worker."""
+        return sum(hop.phase is Phase.QUEUED for hop in self._hops.values())
+
+    @property
+    def rerouted(self) -> int:
+        """Microbatches sent again so far."""
+        return self._deliveries.rerouted
+
+    # --- steps and neighbours --------------------------------------------------------------
+
+    def start_step(self, step: int, now: float) -> list[PipelineEffect]:
+        """Begin a step at its version; what arrived early becomes eligible.
+
+        Hops of the closed step that we never finished were doubles: another replica counted them,
+        so whoever waits for their gradient must ask it.
+        """
+        effects: list[PipelineEffect] = []
+        for microbatch, hop in list(self._hops.items()):
+            if hop.step < step and hop.phase is not Phase.DONE:
+                effects += self.drop(microbatch)
+        self.step, self.closed = step, False
+        return [*effects, *self._schedule(now)]
+
+    def update_view(self, view: SwarmView, now: float) -> list[PipelineEffect]:
+        """Take a new view: re-route what lost replicas held, free what nobody can ask for."""
+        place = self._place
+        effects: list[PipelineEffect] = []
+        if not place.last:
+            # a replica one version behind still takes the step as an early one
+            live = {r.peer for r in view.serving(place.stage + 1)}
+            effects += self._deliveries.update(live, view.committed(place.stage + 1), now)
+        neighbours = [s for s in (place.stage - 1, place.stage + 1) if 0 <= s < place.stages]
+        safe = min([self.step, *(view.committed(s) for s in neighbours)])
+        for step in range(self._oldest_kept, safe):
+            self._hops = {m: hop for m, hop in self._hops.items() if hop.step != step}
+            self._deliveries.forget(step)
+            effects.append(DropStep(step))
+        self._oldest_kept = max(self._oldest_kept, safe)
+        return effects
+
+    def lease(self, ids: list[int], *, again: bool, now: float) -> list[PipelineEffect]:
+        """Stage 0: work on these microbatches of the current step."""
+        for microbatch in ids:
+            if self._belongs(self.step, microbatch):
+                hop = Hop(self.step, microbatch, Phase.QUEUED, again=again)
+                self._hops.setdefault(microbatch, hop)
+        return self._schedule(now)
+
+    def drop(self, microbatch: int) -> list[Send]:
+        """Another replica counts this microbatch and its gradient is out of our accumulator: from
+        now on we do not know it, so that it can come back if the other replica dies."""
+        hop = self._hops.pop(microbatch, None)
+        self._deliveries.discard(microbatch)
+        return [] if hop is None else self._tell_upstreams(hop, "absent")
+
+    # --- messages --------------------------------------------------------------------------
+
+    def forward(self, sender: PeerId, message: Forward, now: float) -> list[PipelineEffect]:
+        """Take a boundary activation (its payload is kept only if we say so)."""
+        hop = self._hops.get(message.microbatch)
+        if hop is not None and hop.step == message.step:
+            return [self._receipt(sender, message, "known"), *self._repeat(hop, sender, message)]
+        if message.step not in (self.step, self.step + 1):
+            return [self._receipt(sender, message, "stale")]
+        if not self._belongs(message.step, message.microbatch):
+            return [Penalise(sender, "microbatch-of-another-step")]
+        if self.queued >= self._place.max_queue:
+            return [self._receipt(sender, message, "busy")]
+        self._hops[message.microbatch] = Hop(
+            message.step,
+            message.microbatch,
+            Phase.QUEUED,
+            upstreams={sender: message.attempt},
+            again=message.again,
+            tokens_bytes=message.tokens_bytes,
+        )
+        keys = (
+            PayloadKey(message.step, "tokens", message.microbatch),
+            PayloadKey(message.step, "input", message.microbatch),
+        )
+        accepted = self._receipt(sender, message, "accepted")
+        return [Keep(keys), accepted, *self._schedule(now)]
+
+    def have(self, sender: PeerId, message: Have) -> list[PipelineEffect]:
+        """Answer whether we hold a microbatch; if so the asker becomes its return address."""
+        hop = self._hops.get(message.microbatch)
+        if hop is None or hop.step != message.step:
+            return [self._receipt(sender, message, "absent")]
+        return [self._receipt(sender, message, "known"), *self._repeat(hop, sender, message)]
+
+    def receipt(self, sender: PeerId, message: Receipt, now: float) -> list[PipelineEffect]:
+        """Take the next stage's answer to what we sent."""
+        return list(self._deliveries.receipt(sender, message, now))
+
+    def backward(self, sender: PeerId, message: Backward, now: float) -> list[PipelineEffect]:
+        """Take a boundary gradient; a repeated one changes nothing."""
+        if not self._deliveries.gradient(sender, message.step, message.microbatch, now):
+            return [Penalise(sender, "gradient-not-asked-for", points=2)]
+        hop = self._hops.get(message.microbatch)
+        if hop is None or hop.phase is not Phase.SENT or hop.step != self.step:
+            return []
+        hop.phase = Phase.RETURNED
+        accepted = GradientAccepted(
+            hop.step, hop.microbatch, self._deliveries.was_rerouted(hop.microbatch)
+        )
+        keep = Keep((PayloadKey(hop.step, "grad_in", hop.microbatch),))
+        return [keep, accepted, *self._schedule(now)]
+
+    # --- the worker's outcomes -------------------------------------------------------------
+
+    def computed(
+        self, task: ForwardTask | LossTask | BackwardTask, outcome: Outcome, now: float
+    ) -> list[PipelineEffect]:
+        """Take the outcome of a task; its payload is stored under the task's key already."""
+        self._computing -= 1
+        hop = self._hops.get(task.microbatch)
+        if hop is None or hop.step != task.step or task.step != self.step:
+            return self._schedule(now)
+        if outcome.error:
+            return [*self._failed(hop, task, outcome, now), *self._schedule(now)]
+        effects: list[PipelineEffect]
+        if isinstance(task, ForwardTask):
+            hop.phase = Phase.SENT
+            effects = list(
+                self._deliveries.start(hop.step, hop.microbatch, again=hop.again, now=now)
+            )
+        else:
+            hop.phase, hop.loss_sum = Phase.DONE, outcome.loss_sum
+            effects = self._return_gradient(hop)
+        return [*effects, *self._schedule(now)]
+
+    def tick(self, now: float) -> list[PipelineEffect]:
+        """Act on deadlines that have passed."""
+        return list(self._deliveries.tick(now))
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` has something to do."""
+        return self._deliveries.next_deadline()
+
+    # --- inside ----------------------------------------------------------------------------
+
+    def _current(self) -> Iterator[tuple[int, Hop]]:
+        return ((m, hop) for m, hop in self._hops.items() if hop.step == self.step)
+
+    def _belongs(self, step: int, microbatch: int) -> bool:
+        return microbatch // self._place.per_step == step
+
+    def _tokens_bytes(self, microbatch: int) -> int:
+        return self._hops[microbatch].tokens_bytes
+
+    def set_tokens_bytes(self, microbatch: int, size_bytes: int) -> None:
+        """Stage 0: the worker has read the samples; they travel on with the activation."""
+        if hop := self._hops.get(microbatch):
+            hop.tokens_bytes = size_bytes
+
+    def _repeat(self, hop: Hop, sender: PeerId, message: Forward | Have) -> list[PipelineEffect]:
+        """A microbatch we know: only a return address is added (or renewed)."""
+        if len(hop.upstreams) < limits.MAX_REPLICAS_IN_ROUND or sender in hop.upstreams:
+            hop.upstreams[sender] = message.attempt
+        return self._return_gradient(hop, sender) if hop.phase is Phase.DONE else []
+
+    def _return_gradient(self, hop: Hop, *only: PeerId) -> list[PipelineEffect]:
+        key = PayloadKey(hop.step, "grad_out", hop.microbatch)
+        return [
+            SendPayload(
+                peer, Backward(self._place.stage - 1, hop.step, hop.microbatch, attempt), (key,)
+            )
+            for peer, attempt in hop.upstreams.items()
+            if not only or peer in only
+        ]
+
+    def _tell_upstreams(self, hop: Hop, verdict: Verdict) -> list[Send]:
+        stage, queued = self._place.stage, self.queued
+        return [
+            Send(peer, Receipt(stage, hop.step, hop.microbatch, attempt, verdict, queued))
+            for peer, attempt in hop.upstreams.items()
+        ]
+
+    def _schedule(self, now: float) -> list[PipelineEffect]:
+        """Keep the worker's queue filled: oldest backward first, then oldest forward."""
+        effects: list[PipelineEffect] = []
+        while not self.closed and self._computing < WORKER_DEPTH:
+            hop = self._next_ready()
+            if hop is None:
+                break
+            self._computing += 1
+            effects.append(Compute(self._task(hop)))
+        return effects
+
+    def _next_ready(self) -> Hop | None:
+        ready = [h for _, h in self._current() if h.phase in (Phase.RETURNED, Phase.QUEUED)]
+        return min(ready, key=lambda h: (h.phase is Phase.QUEUED, h.microbatch), default=None)
+
+    def _task(self, hop: Hop) -> ForwardTask | LossTask | BackwardTask:
+        if hop.phase is Phase.RETURNED:
+            hop.phase = Phase.BACKWARD
+            return BackwardTask(hop.step, hop.microbatch)
+        hop.phase = Phase.FORWARD
+        if self._place.last:
+            return LossTask(hop.step, hop.microbatch)
+        return ForwardTask(hop.step, hop.microbatch)
+
+    def _failed(
+        self,
+        hop: Hop,
+        task: ForwardTask | LossTask | BackwardTask,
+        outcome: Outcome,
+        now: float,
+    ) -> list[PipelineEffect]:
+        """A task went wrong: blame a malformed tensor on its sender and get it again."""
+        if outcome.error != "codec":
+            words = f"microbatch {hop.microbatch}: the worker says {outcome.error}"
+            return [Fault("poisoned" if outcome.error == "poisoned" else "internal", words)]
+        if isinstance(task, BackwardTask):
+            hop.phase = Phase.SENT
+            return list(self._deliveries.redo(hop.microbatch, "corrupt gradient", now))
+        del self._hops[hop.microbatch]
+        if not hop.upstreams:
+            return [Fault("internal", "the worker refuses our own samples")]
+        blamed = [Penalise(peer, "malformed-tensor", 20) for peer in hop.upstreams]
+        return [*blamed, *self._tell_upstreams(hop, "busy")]
+
+    def _receipt(self, to: PeerId, message: Forward | Have, verdict: Verdict) -> Send:
+        return Send(
+            to,
+            Receipt(
+                self._place.stage,
+                message.step,
+                message.microbatch,
+                message.attempt,
+                verdict,
+                min(self.queued, 65535),
+            ),
+        )

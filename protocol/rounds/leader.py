@@ -1,0 +1,286 @@
+"""The leader's part in a round: collect ledgers, plan, commit. Any replica can take over.
+
+A plan exists only when the union of the live replicas' ledgers is exactly the step's M microbatches
+(I1): each id is counted for one member and dropped by the others. The commit exists only when every
+member has said Ready with the same digest. A member's death or a ledger that no longer fits voids
+the plan until then; the next one has a higher attempt. Once decided, a commit is final: the leader
+tells the others first and applies it itself when one of them knows (or none is left), so that no
+single death can leave a version that only the dead have seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol import limits
+from protocol.effects import Effect, Explain, Penalise, Send
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId, rank, short
+from protocol.pipeline.ledger import from_bitmap, to_bitmap
+from protocol.pipeline.pipeline import Place
+from protocol.rounds.shards import shard_bounds
+from protocol.view import SwarmView
+from protocol.wire.messages import Admit, Commit, CommitAck, LedgerReport, Plan, PlanMember, Ready
+
+ROUND_TIMEOUT_S = 30.0
+"""A plan that is not committed by then is made again: messages may have been lost with a link."""
+LAGGARD_S = 5.0
+"""How long a complete step waits for a replica that is still applying the previous one."""
+JOIN_TTL_S = 15.0
+MAX_REPORTS = 2 * limits.MAX_REPLICAS_IN_ROUND
+DONORS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A replica's newest ledger report, decoded."""
+
+    seq: int
+    done: frozenset[int]
+    in_flight: frozenset[int]
+    promised: int
+
+
+class RoundLeader:
+    """Runs at every replica all the time; acts only while ``leading``."""
+
+    def __init__(self, place: Place, size: int, step: int) -> None:
+        self._place, self._size = place, size
+        self._view = SwarmView(((),) * place.stages)
+        self._joiners: dict[PeerId, float] = {}
+        self._observers: dict[PeerId, float] = {}
+        """Admitted newcomers, until their own heartbeats say so."""
+        self._next: dict[PeerId, LedgerReport] = {}
+        self._last_attempt = (step, 0)
+        self._reset(step)
+        self.leading = False
+
+    def _reset(self, step: int) -> None:
+        self.step = step
+        self.reports: dict[PeerId, Report] = {}
+        self._plan: Plan | None = None
+        self._planned_at = 0.0
+        self._complete_since: float | None = None
+        self._ready: dict[PeerId, Ready] = {}
+        self._decided: Commit | None = None
+        self._told_self = False
+
+    def start_step(self, step: int, now: float) -> list[Effect]:
+        """Begin a step; reports that came early count at once."""
+        early, self._next = self._next, {}
+        self._reset(step)
+        effects: list[Effect] = []
+        for peer, report in early.items():
+            if report.step == step:
+                effects += self.report(peer, report, now)
+        return effects
+
+    def update_view(self, view: SwarmView, leading: bool, now: float) -> list[Effect]:
+        """Take a new view and whether we lead this step."""
+        lost = {r.peer for r in self._view.serving(self._place.stage)}
+        self._view, self.leading = view, leading
+        live = {r.peer for r in view.serving(self._place.stage)}
+        for peer in lost - live:  # a report may come before the sender's first heartbeat
+            self.reports.pop(peer, None)
+        if self._decided is not None:
+            return self._apply_if_last(live)
+        if self._plan is not None and any(m.peer not in live for m in self._plan.members):
+            self._plan = None
+        return self._act(now)
+
+    # --- ledgers ---------------------------------------------------------------------------
+
+    def report(self, sender: PeerId, message: LedgerReport, now: float) -> list[Effect]:
+        """Take a replica's ledger."""
+        if message.step == self.step + 1:
+            self._next[sender] = message
+            return []
+        if message.step != self.step:
+            return []
+        known = self.reports.get(sender)
+        if known is None and len(self.reports) >= MAX_REPORTS:
+            return []
+        if known is not None and message.seq <= known.seq:
+            return []
+        try:
+            done = from_bitmap(message.done, self.step, self._place.per_step)
+            in_flight = from_bitmap(message.in_flight, self.step, self._place.per_step)
+        except RemoteProtocolError as error:
+            return [Penalise(sender, error.reason, error.penalty)]
+        self.reports[sender] = Report(message.seq, done, in_flight, message.promised)
+        if self._decided is None and self._plan is not None and not self._fits(sender):
+            self._plan = None
+        return self._act(now)
+
+    def _fits(self, peer: PeerId) -> bool:
+        """Whether the plan still matches a member's newest ledger."""
+        if self._plan is None:
+            return False
+        member = next((m for m in self._plan.members if m.peer == peer), None)
+        if member is None:
+            return not self.reports[peer].done
+        counted = from_bitmap(member.counted, self.step, self._place.per_step)
+        dropped = from_bitmap(member.dropped, self.step, self._place.per_step)
+        done = self.reports[peer].done
+        return counted <= done <= counted | dropped
+
+    def _members(self, now: float) -> list[PeerId] | None:
+        """Return the members of a complete step, or None while something is missing."""
+        stage = self._place.stage
+        at_step = [r.peer for r in self._view.serving(stage) if r.version == self.step]
+        if any(peer not in self.reports for peer in at_step) or not at_step:
+            return None
+        union = frozenset().union(*(self.reports[p].done for p in at_step))
+        first = self.step * self._place.per_step
+        if union != frozenset(range(first, first + self._place.per_step)):
+            self._complete_since = None
+            return None
+        if self._complete_since is None:
+            self._complete_since = now
+        lagging = any(r.version == self.step - 1 for r in self._view.serving(stage))
+        if lagging and now < self._complete_since + LAGGARD_S:
+            return None
+        return sorted(at_step)
+
+    # --- plan and commit -------------------------------------------------------------------
+
+    def _act(self, now: float) -> list[Effect]:
+        if not self.leading or self._decided is not None:
+            return []
+        effects = self._admit(now)
+        if self._plan is not None and now >= self._planned_at + ROUND_TIMEOUT_S:
+            words = f"step {self.step} did not close in {ROUND_TIMEOUT_S:.0f} s; planning it anew"
+            effects.append(Explain("round", words, "warning"))
+            self._plan = None
+        if self._plan is None and (members := self._members(now)) is not None:
+            effects += self._make_plan(members, now)
+        return effects
+
+    def _make_plan(self, members: list[PeerId], now: float) -> list[Effect]:
+        step, last = self._last_attempt
+        promised = max(self.reports[p].promised for p in members)
+        attempt = 1 + max(promised, last if step == self.step else 0)
+        self._last_attempt = (self.step, attempt)
+        self._observers = {p: until for p, until in self._observers.items() if until > now}
+        observers = sorted(
+            self._observers.keys()
+            | {
+                r.peer
+                for r in self._view.stages[self._place.stage]
+                if not r.serving and r.version <= self.step
+            }
+        )
+        self._plan = Plan(
+            stage=self._place.stage,
+            step=self.step,
+            attempt=attempt,
+            members=self._split(members),
+            bounds=shard_bounds(self._size, [1.0] * len(members)),
+            observers=[peer for peer in observers if peer not in members],
+        )
+        self._planned_at, self._ready = now, {}
+        return [Send(peer, self._plan) for peer in [*members, *map(PeerId, self._plan.observers)]]
+
+    def _split(self, members: list[PeerId]) -> list[PlanMember]:
+        """Count every id for the first member that has it; the others drop it."""
+        per_step = self._place.per_step
+        taken: set[int] = set()
+        result = []
+        for peer in members:
+            done = self.reports[peer].done
+            counted, dropped = done - taken, done & taken
+            taken |= counted
+            result.append(
+                PlanMember(
+                    peer,
+                    to_bitmap(counted, self.step, per_step),
+                    to_bitmap(dropped, self.step, per_step),
+                )
+            )
+        return result
+
+    def ready(self, sender: PeerId, message: Ready, now: float) -> list[Effect]:
+        """Take a member's Ready; commit when all agree."""
+        plan = self._plan
+        if plan is None or message.step != self.step or message.attempt != plan.attempt:
+            return []
+        if all(m.peer != sender for m in plan.members):
+            return []
+        if self._decided is not None:
+            return []
+        self._ready[sender] = message
+        if len(self._ready) < len(plan.members):
+            return []
+        if len({m.digest for m in self._ready.values()}) > 1:
+            self._plan = None
+            words = f"step {self.step}: members hold different gradients; planning it anew"
+            return [Explain("round", words, "error"), *self._act(now)]
+        loss_sum = sum(self._ready[PeerId(m.peer)].loss_sum for m in plan.members)
+        self._decided = Commit(plan.stage, plan.step, plan.attempt, message.digest, loss_sum)
+        others = {PeerId(m.peer) for m in plan.members} - {self._place.me}
+        effects: list[Effect] = [
+            Send(peer, self._decided) for peer in [*sorted(others), *map(PeerId, plan.observers)]
+        ]
+        return [*effects, *self._apply_if_last(others | {self._place.me})]
+
+    def acknowledged(self, sender: PeerId, message: CommitAck) -> list[Effect]:
+        """A member knows the commit: we may apply it too."""
+        decided, plan = self._decided, self._plan
+        if decided is None or plan is None or message.step != self.step:
+            return []
+        if message.attempt != decided.attempt or all(m.peer != sender for m in plan.members):
+            return []
+        return self._tell_self()
+
+    def _apply_if_last(self, live: set[PeerId]) -> list[Effect]:
+        others = {m.peer for m in self._plan.members} - {self._place.me} if self._plan else set()
+        return [] if others & live else self._tell_self()
+
+    def _tell_self(self) -> list[Effect]:
+        if self._told_self or self._decided is None:
+            return []
+        self._told_self = True
+        return [Send(self._place.me, self._decided)]
+
+    # --- newcomers -------------------------------------------------------------------------
+
+    def join(self, joiner: PeerId, now: float) -> list[Effect]:
+        """Note a newcomer that wants in; whoever leads when no plan is out admits it."""
+        self._joiners[joiner] = now + JOIN_TTL_S
+        return self._act(now)
+
+    def admitted(self, joiner: PeerId, now: float) -> None:
+        """A leader has admitted a newcomer: it observes our rounds too, if we lead next."""
+        self._joiners.pop(joiner, None)
+        self._observers[joiner] = now + JOIN_TTL_S
+
+    def _admit(self, now: float) -> list[Effect]:
+        """Between plans the version is stable: donors can snapshot it before it moves on."""
+        self._joiners = {p: until for p, until in self._joiners.items() if until > now}
+        if self._plan is not None:
+            return []
+        serving = [r.peer for r in self._view.serving(self._place.stage) if r.version == self.step]
+        effects: list[Effect] = []
+        for joiner in [p for p in self._joiners if p not in serving and serving]:
+            del self._joiners[joiner]
+            self._observers[joiner] = now + JOIN_TTL_S
+            donors = sorted(serving, key=lambda peer: rank("donor", joiner, peer))[:DONORS]
+            admit = Admit(self._place.stage, self.step, joiner, list[str](donors))
+            effects += [Send(peer, admit) for peer in [*serving, joiner]]
+            words = f"{short(joiner)} joins stage {self._place.stage} at version {self.step}"
+            effects.append(Explain("transfer", words))
+        return effects
+
+    def tick(self, now: float) -> list[Effect]:
+        """Act on deadlines that have passed."""
+        return self._act(now)
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` has something to do."""
+        if not self.leading or self._decided is not None:
+            return None
+        if self._plan is not None:
+            return self._planned_at + ROUND_TIMEOUT_S
+        if self._complete_since is not None:
+            return self._complete_since + LAGGARD_S
+        return None

@@ -1,0 +1,373 @@
+"""A replica's part in the round that closes a step: contribute, reduce, get ready, apply.
+
+    waiting -> draining -> contributing -> exchanging -> ready -> applying
+
+``waiting``: no plan yet. ``draining``: the worker still has a task that adds to the gradient.
+``observing``: the plan lists us as a joining peer, we only collect and apply what is broadcast.
+A plan with a higher attempt starts over from ``draining`` at any point before ``applying``; the
+promise not to go back to a lower attempt is what keeps one lineage (I5). Two-phase: a member that
+has said Ready can still be told to start over, and nothing is applied before Commit, so a death in
+the middle costs one attempt and no state.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from protocol.effects import Effect, Explain, Penalise, Send
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId, short
+from protocol.pipeline.effects import (
+    ApplyLocalTask,
+    ApplyTask,
+    Compute,
+    ContributeTask,
+    Fault,
+    Keep,
+    Outcome,
+    PayloadKey,
+    ReduceTask,
+    SendPayload,
+    SubtractTask,
+)
+from protocol.pipeline.ledger import from_bitmap
+from protocol.pipeline.pipeline import Place
+from protocol.rounds.shards import check_bounds
+from protocol.wire.messages import Plan, Ready, Reduced, Shard
+
+RoundEffect = Effect | Compute | SendPayload | Keep | Fault
+MAX_EARLY = 64
+"""Shards kept that arrive before their plan: one per peer and shard of a 32-member round is 1,024
+at worst, but a plan overtakes a shard only by the width of one lane, so few are ever needed."""
+
+
+class Progress(enum.Enum):
+    """Where the member stands in the round."""
+
+    WAITING = "waiting"
+    DRAINING = "draining"
+    CONTRIBUTING = "contributing"
+    EXCHANGING = "exchanging"
+    READY = "ready"
+    OBSERVING = "observing"
+    APPLYING = "applying"
+
+
+@dataclass(slots=True)
+class _Broadcast:
+    """What has come of one attempt's reduced shards, by shard index."""
+
+    sender: dict[int, PeerId] = field(default_factory=dict)
+    digest: dict[int, bytes] = field(default_factory=dict)
+    sq_norm: dict[int, float] = field(default_factory=dict)
+
+
+def plan_digest(leader: PeerId, plan: Plan, digests: list[bytes], sq_norms: list[float]) -> bytes:
+    """Return the BLAKE2b-256 that stands for everything a round is about to apply."""
+    summary = hashlib.blake2b(digest_size=32)
+    summary.update(f"{leader}|{plan.stage}|{plan.step}|{plan.attempt}".encode())
+    for digest, sq_norm in zip(digests, sq_norms, strict=True):
+        summary.update(digest + struct.pack(">d", sq_norm))
+    return summary.digest()
+
+
+class RoundMember:
+    """See the module's docstring. Methods return effects.
+
+    Args:
+        place: where this replica stands.
+        size: elements of the stage's flat gradient.
+        ledger: returns the ids of the current step in the worker's accumulator.
+        accumulating: whether the worker has a task that will change the accumulator.
+        drop: called with an id whose gradient is being subtracted; returns effects.
+        loss_sum: summed token losses of the given ids (0 except at the last stage).
+        loaded: whether the worker holds the state of the current version.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        size: int,
+        step: int,
+        *,
+        ledger: Callable[[], set[int]],
+        accumulating: Callable[[], bool],
+        drop: Callable[[int], list[RoundEffect]],
+        loss_sum: Callable[[frozenset[int]], float],
+        loaded: Callable[[], bool],
+    ) -> None:
+        self._place, self._size = place, size
+        self._ledger, self._accumulating = ledger, accumulating
+        self._drop, self._loss_sum, self._loaded = drop, loss_sum, loaded
+        self._reset(step)
+
+    def _reset(self, step: int) -> None:
+        self.step = step
+        self.promised = 0
+        self.progress = Progress.WAITING
+        self._leader = PeerId("")
+        self._plan: Plan | None = None
+        self._counted: frozenset[int] = frozenset()
+        self._dropped: frozenset[int] = frozenset()
+        self._parts: set[tuple[int, int, PeerId]] = set()
+        self._reducing = False
+        self._broadcasts: dict[int, _Broadcast] = {}
+        self._digest = b""
+        self._commit: tuple[int, bytes] | None = None
+
+    def start_step(self, step: int) -> None:
+        """Begin the round of a new step."""
+        self._reset(step)
+
+    @property
+    def knows_commit(self) -> bool:
+        """Whether this step's commit has come."""
+        return self._commit is not None
+
+    @property
+    def applied(self) -> tuple[int, bytes]:
+        """Attempt and digest of the commit that is being applied."""
+        return self._commit or (0, b"")
+
+    @property
+    def counted(self) -> int:
+        """Microbatches the current plan counts for us."""
+        return len(self._counted)
+
+    # --- the plan --------------------------------------------------------------------------
+
+    def plan(self, sender: PeerId, plan: Plan) -> list[RoundEffect]:
+        """Take a leader's plan; only a higher attempt than any before is followed."""
+        if plan.step != self.step or self.progress is Progress.APPLYING:
+            return []
+        if plan.attempt <= self.promised:
+            return []
+        mine = next((m for m in plan.members if m.peer == self._place.me), None)
+        if not check_bounds(plan.bounds, len(plan.members), self._size):
+            return [Penalise(sender, "plan-with-wrong-bounds", 20)]
+        if mine is None:
+            return self._observe(sender, plan)
+        try:
+            counted = from_bitmap(mine.counted, plan.step, self._place.per_step)
+            dropped = from_bitmap(mine.dropped, plan.step, self._place.per_step)
+        except RemoteProtocolError as error:
+            return [Penalise(sender, error.reason, error.penalty)]
+        self.promised, self._plan, self._leader = plan.attempt, plan, sender
+        self._counted, self._dropped = counted, dropped
+        self._reducing, self._digest = False, b""
+        self.progress = Progress.DRAINING
+        return self.advance()
+
+    def _observe(self, leader: PeerId, plan: Plan) -> list[RoundEffect]:
+        if self._place.me not in plan.observers:
+            return []
+        self.promised, self._plan, self._leader = plan.attempt, plan, leader
+        self._counted, self._digest = frozenset(), b""
+        self.progress = Progress.OBSERVING
+        return self._try_ready()
+
+    def advance(self) -> list[RoundEffect]:
+        """Go on if the accumulator now holds exactly what the plan counts for us."""
+        if self.progress is not Progress.DRAINING or self._accumulating():
+            return []
+        ledger = self._ledger()
+        extra = ledger - self._counted
+        if not self._counted <= ledger or not extra <= self._dropped:
+            return []  # the plan is out of date; our next report makes the leader plan anew
+        effects: list[RoundEffect] = []
+        for microbatch in sorted(extra):  # the worker is first in, first out: no need to wait
+            effects.append(Compute(SubtractTask(self.step, microbatch)))
+            effects += self._drop(microbatch)
+        return [*effects, *self._contribute()]
+
+    def _contribute(self) -> list[RoundEffect]:
+        plan = self._require_plan()
+        if len(plan.members) == 1 and not plan.observers:
+            return self._become_ready(plan_digest(self._leader, plan, [], []))
+        if not self._counted:
+            self.progress = Progress.EXCHANGING
+            return self._exchange()
+        self.progress = Progress.CONTRIBUTING
+        return [Compute(ContributeTask(plan.step, plan.attempt, tuple(plan.bounds)))]
+
+    # --- exchange --------------------------------------------------------------------------
+
+    def shard(self, sender: PeerId, message: Shard) -> list[RoundEffect]:
+        """Take a member's contribution to the shard we own (it may overtake the plan)."""
+        entry = (message.attempt, message.shard, sender)
+        if (
+            message.step != self.step
+            or message.attempt < self.promised
+            or entry in self._parts
+            or len(self._parts) >= MAX_EARLY
+        ):
+            return []
+        self._parts.add(entry)
+        key = PayloadKey(message.step, "shard", message.shard, message.attempt, sender)
+        return [Keep((key,)), *self._exchange()]
+
+    def reduced(self, sender: PeerId, message: Reduced, digest: bytes) -> list[RoundEffect]:
+        """Take an owner's broadcast; the first one per shard and attempt stands."""
+        if message.step != self.step or message.attempt < self.promised:
+            return []
+        if len(self._broadcasts) >= 8 and message.attempt not in self._broadcasts:
+            return [Penalise(sender, "too-many-attempts")]
+        broadcast = self._broadcasts.setdefault(message.attempt, _Broadcast())
+        if message.shard in broadcast.sender:
+            return []
+        self._note_reduced(sender, message, digest)
+        key = PayloadKey(message.step, "reduced", message.shard, message.attempt)
+        return [Keep((key,)), *self._exchange()]
+
+    def _note_reduced(self, sender: PeerId, message: Reduced, digest: bytes) -> None:
+        broadcast = self._broadcasts.setdefault(message.attempt, _Broadcast())
+        broadcast.sender[message.shard] = sender
+        broadcast.digest[message.shard] = digest
+        broadcast.sq_norm[message.shard] = message.sq_norm
+
+    def _exchange(self) -> list[RoundEffect]:
+        """Reduce our shard once its parts are here; get ready once every shard is."""
+        if self.progress is Progress.OBSERVING:
+            return self._try_ready()
+        if self.progress is not Progress.EXCHANGING:
+            return []
+        return [*self._try_reduce(), *self._try_ready()]
+
+    def _try_reduce(self) -> list[RoundEffect]:
+        plan = self._require_plan()
+        mine = next(i for i, m in enumerate(plan.members) if m.peer == self._place.me)
+        size = plan.bounds[mine + 1] - plan.bounds[mine]
+        contributors = [PeerId(m.peer) for m in plan.members if any(m.counted)]
+        have = all((plan.attempt, mine, peer) in self._parts for peer in contributors)
+        if self._reducing or not have or size == 0:
+            return []
+        self._reducing = True
+        keys = tuple(
+            PayloadKey(plan.step, "shard", mine, plan.attempt, peer) for peer in contributors
+        )
+        return [Compute(ReduceTask(plan.step, plan.attempt, mine, keys, size))]
+
+    def _try_ready(self) -> list[RoundEffect]:
+        plan = self._require_plan()
+        broadcast = self._broadcasts.get(plan.attempt)
+        if broadcast is None:
+            return []
+        wrong = self._drop_impostors(plan, broadcast)
+        active = active_shards(plan)
+        if any(i not in broadcast.digest for i in active):
+            return wrong
+        digest = plan_digest(
+            self._leader,
+            plan,
+            [broadcast.digest[i] for i in active],
+            [broadcast.sq_norm[i] for i in active],
+        )
+        return [*wrong, *self._become_ready(digest)]
+
+    def _drop_impostors(self, plan: Plan, broadcast: _Broadcast) -> list[RoundEffect]:
+        effects: list[RoundEffect] = []
+        for i, sender in list(broadcast.sender.items()):
+            if i >= len(plan.members) or plan.members[i].peer != sender:
+                del broadcast.sender[i], broadcast.digest[i], broadcast.sq_norm[i]
+                effects.append(Penalise(sender, "reduced-shard-of-another", 30))
+        return effects
+
+    def _become_ready(self, digest: bytes) -> list[RoundEffect]:
+        plan = self._require_plan()
+        self._digest = digest
+        if self.progress is Progress.OBSERVING:
+            return self.try_apply()
+        self.progress = Progress.READY
+        loss_sum = self._loss_sum(self._counted)
+        ready = Ready(plan.stage, plan.step, plan.attempt, digest, loss_sum)
+        return [Send(self._leader, ready), *self.try_apply()]
+
+    # --- commit ----------------------------------------------------------------------------
+
+    def committed(self, attempt: int, digest: bytes) -> list[RoundEffect]:
+        """Learn that an attempt is committed (from its leader, or from a sibling that has applied
+        it); apply if we hold exactly what it commits."""
+        if self.progress is Progress.APPLYING or attempt < self.promised:
+            return []  # having promised a later attempt, we must not apply this one
+        self._commit = (attempt, digest)
+        return self.try_apply()
+
+    def try_apply(self) -> list[RoundEffect]:
+        """Apply if the commit and all that it covers are here and the state is loaded."""
+        plan = self._plan
+        if self._commit is None or plan is None or not self._digest or not self._loaded():
+            return []
+        attempt, digest = self._commit
+        if attempt != plan.attempt or self.progress is Progress.APPLYING:
+            return []
+        if digest != self._digest:
+            words = f"step {self.step} was committed with other gradients than the ones we hold"
+            return [Fault("behind", words)]
+        self.progress = Progress.APPLYING
+        if len(plan.members) == 1 and not plan.observers:
+            return [Compute(ApplyLocalTask(plan.step))]
+        return [Compute(self._apply_task(plan))]
+
+    def _apply_task(self, plan: Plan) -> ApplyTask:
+        active = active_shards(plan)
+        bounds = tuple([plan.bounds[i] for i in active] + [plan.bounds[-1]])
+        keys = tuple(PayloadKey(plan.step, "reduced", i, plan.attempt) for i in active)
+        norms = tuple(self._broadcasts[plan.attempt].sq_norm[i] for i in active)
+        return ApplyTask(plan.step, plan.attempt, bounds, keys, norms)
+
+    # --- the worker's outcomes -------------------------------------------------------------
+
+    def contributed(self, task: ContributeTask, outcome: Outcome) -> list[RoundEffect]:
+        """Our shards are encoded: send each to its owner."""
+        plan = self._plan
+        if plan is None or plan.attempt != task.attempt or plan.step != task.step:
+            return []
+        if outcome.error:
+            return [Fault("poisoned", f"the gradient of step {task.step} is {outcome.error}")]
+        self.progress = Progress.EXCHANGING
+        effects: list[RoundEffect] = []
+        for i in active_shards(plan):
+            owner = PeerId(plan.members[i].peer)
+            key = PayloadKey(plan.step, "shard", i, plan.attempt, self._place.me)
+            if owner == self._place.me:
+                self._parts.add((plan.attempt, i, owner))
+            else:
+                message = Shard(plan.stage, plan.step, plan.attempt, i)
+                effects.append(SendPayload(owner, message, (key,)))
+        return [*effects, *self._exchange()]
+
+    def was_reduced(self, task: ReduceTask, outcome: Outcome) -> list[RoundEffect]:
+        """Our shard is summed: broadcast the bytes that everyone, we included, will apply."""
+        plan = self._plan
+        if plan is None or plan.attempt != task.attempt or plan.step != task.step:
+            return []
+        if outcome.error:
+            words = f"step {task.step}: a contribution to our shard is {outcome.error}"
+            return [Explain("round", words, "error")]
+        message = Reduced(plan.stage, plan.step, plan.attempt, task.shard, outcome.sq_norm)
+        self._note_reduced(self._place.me, message, outcome.digests[0])
+        key = PayloadKey(plan.step, "reduced", task.shard, plan.attempt)
+        others = [m.peer for m in plan.members if m.peer != self._place.me]
+        effects: list[RoundEffect] = [
+            SendPayload(PeerId(peer), message, (key,)) for peer in [*others, *plan.observers]
+        ]
+        return [*effects, *self._exchange()]
+
+    def why(self) -> str:
+        """Say in words where the round stands."""
+        attempt = f"attempt {self.promised} by {short(self._leader)}" if self._plan else "no plan"
+        return f"step {self.step}: {self.progress.value}, {attempt}"
+
+    def _require_plan(self) -> Plan:
+        if self._plan is None:
+            raise RuntimeError("a round without a plan cannot progress")
+        return self._plan
+
+
+def active_shards(plan: Plan) -> list[int]:
+    """Return the indices of shards that have elements."""
+    return [i for i in range(len(plan.members)) if plan.bounds[i + 1] > plan.bounds[i]]

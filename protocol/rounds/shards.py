@@ -1,0 +1,64 @@
+"""The averaging plan: who reduces which part of the flat gradient.
+
+Butterfly all-reduce of V bytes among N members, member i owning the share w_i: it uploads its
+contribution to the others, (1 - w_i) V, and broadcasts its reduced shard, (N - 1) w_i V; together
+V (1 + (N - 2) w_i). The slowest uplink decides, so minimise max_i (1 + (N - 2) w_i) / U_i
+(hivemind's load balancing, arXiv 2106.10207). Solved here in closed form by water filling instead
+of by a linear program.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+ALIGN = 128
+"""Shards start at multiples of a codec block, so that blocks never straddle owners."""
+
+
+def shares(uplinks: Sequence[float]) -> list[float]:
+    """Return the optimal shares w_i (sum 1) for uplinks U_i in any common unit.
+
+    A member whose uplink is too slow to own anything gets 0. With two members every split costs
+    the same, so shares follow the uplinks.
+    """
+    count = len(uplinks)
+    usable = [max(u, 1e-9) for u in uplinks]
+    if count <= 2:
+        return [u / sum(usable) for u in usable]
+    owners = list(range(count))
+    while True:
+        total = sum(usable[i] for i in owners)
+        level = (count - 2 + len(owners)) / total
+        below = [i for i in owners if level * usable[i] < 1.0]
+        if not below:
+            break
+        owners = [i for i in owners if i not in below]
+    result = [0.0] * count
+    for i in owners:
+        result[i] = (level * usable[i] - 1.0) / (count - 2)
+    return result
+
+
+def shard_bounds(size: int, uplinks: Sequence[float]) -> list[int]:
+    """Cut ``size`` elements into len(uplinks) consecutive shards.
+
+    Returns:
+        len(uplinks) + 1 offsets from 0 to ``size``; inner ones are multiples of ``ALIGN``.
+    """
+    offsets = [0]
+    accumulated = 0.0
+    for share in shares(uplinks)[:-1]:
+        accumulated += share
+        aligned = round(accumulated * size / ALIGN) * ALIGN
+        offsets.append(min(max(aligned, offsets[-1]), size))
+    return [*offsets, size]
+
+
+def check_bounds(bounds: Sequence[int], members: int, size: int) -> bool:
+    """Return whether a plan's bounds cut ``size`` elements into one shard per member."""
+    rising = all(a <= b for a, b in itertools.pairwise(bounds))
+    aligned = all(b % ALIGN == 0 for b in bounds[1:-1] if b != size)
+    return (
+        len(bounds) == members + 1 and bounds[0] == 0 and bounds[-1] == size and rising and aligned
+    )

@@ -1,0 +1,70 @@
+"""When a replica tells the leader of the round its ledger.
+
+At once when nothing is in flight any more or the leader is new to us, otherwise at most once a
+second: the leader can only use a ledger that is complete, except when it has just taken over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.ids import PeerId
+from protocol.pipeline.ledger import to_bitmap
+from protocol.pipeline.pipeline import Place
+from protocol.wire.messages import LedgerReport
+
+REPORT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    leader: PeerId
+    step: int
+    done: frozenset[int]
+    in_flight: frozenset[int]
+
+
+class LedgerReporter:
+    """Holds what was reported last and numbers the reports."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._seq = 0
+        self._last: _News | None = None
+        self.due: float | None = None
+        """When a held-back report goes out, in monotonic seconds."""
+
+    def report(
+        self,
+        leader: PeerId,
+        step: int,
+        done: set[int],
+        in_flight: set[int],
+        promised: int,
+        now: float,
+    ) -> LedgerReport | None:
+        """Return the report to send to ``leader`` now, or None."""
+        news = _News(leader, step, frozenset(done), frozenset(in_flight))
+        if news == self._last or not self._is_due(news, now):
+            return None
+        self._last, self.due = news, None
+        self._seq += 1
+        per_step = self._place.per_step
+        return LedgerReport(
+            stage=self._place.stage,
+            step=step,
+            seq=self._seq,
+            done=to_bitmap(done, step, per_step),
+            in_flight=to_bitmap(in_flight, step, per_step),
+            promised=promised,
+        )
+
+    def _is_due(self, news: _News, now: float) -> bool:
+        last = self._last
+        if last is None or (last.leader, last.step) != (news.leader, news.step):
+            return True
+        if not news.in_flight:
+            return True
+        if self.due is None:
+            self.due = now + REPORT_S
+        return now >= self.due

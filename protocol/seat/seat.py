@@ -1,0 +1,433 @@
+"""One seat: everything a volunteer does as a replica of one stage.
+
+Composes the pipeline (hops), the round (member and leader) and, at stage 0, the leases. Messages to
+ourselves never leave the seat. A seat that joins a running stage starts as an observer: it collects
+the broadcasts of every round from the version it downloads, applies them once its state is loaded,
+and serves from the first version at which it has caught up.
+
+State: the current step, and through its parts the hops, ledgers and round of that step. It may not
+touch tensors, clocks or sockets; ``now`` is monotonic seconds, effects say what to do.
+"""
+
+from __future__ import annotations
+
+import math
+
+from protocol.effects import Effect, Explain, Send
+from protocol.ids import PeerId, short
+from protocol.pipeline.effects import (
+    ApplyLocalTask,
+    ApplyTask,
+    BackwardTask,
+    Committed,
+    Compute,
+    ContributeTask,
+    Fault,
+    ForwardTask,
+    Keep,
+    LossTask,
+    Outcome,
+    PayloadKey,
+    ReduceTask,
+    SubtractTask,
+    Task,
+)
+from protocol.pipeline.lessor import Lessor
+from protocol.pipeline.pipeline import Pipeline, Place
+from protocol.rounds.leader import RoundLeader
+from protocol.rounds.member import RoundEffect, RoundMember
+from protocol.seat.effects import SeatEffect, Serving, Snapshot
+from protocol.seat.reporting import LedgerReporter
+from protocol.view import SwarmView, leader
+from protocol.wire.messages import (
+    Admit,
+    Backward,
+    Commit,
+    CommitAck,
+    Forward,
+    Have,
+    JoinStage,
+    Lease,
+    LeaseRequest,
+    LedgerReport,
+    Message,
+    Plan,
+    Ready,
+    Receipt,
+    Reduced,
+    SeatStatus,
+    Shard,
+)
+
+BEHIND_S = 6.0
+"""A replica that cannot follow its siblings' newer version for so long fetches the state anew."""
+MAX_STEPS_AHEAD = 64
+"""Rounds an observer buffers while it downloads; beyond, it must start over."""
+
+
+class Seat:
+    """See the module's docstring.
+
+    Args:
+        place: stage, number of stages, microbatches per step, our peer id.
+        size: elements of the stage's flat gradient.
+        steps: steps of the whole run; nothing is leased from there on.
+        tokens_per_step: tokens all microbatches of a step predict together.
+        step: version the seat starts with (or observes from).
+        serving: False to join as an observer.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        size: int,
+        steps: int,
+        tokens_per_step: int,
+        step: int,
+        serving: bool,
+    ) -> None:
+        self.place, self.step, self.serving = place, step, serving
+        self.loaded = serving
+        self._steps, self._tokens_per_step = steps, tokens_per_step
+        self.pipeline = Pipeline(place, step)
+        self.leader = RoundLeader(place, size, step)
+        self.member = RoundMember(
+            place,
+            size,
+            step,
+            ledger=self.pipeline.done,
+            accumulating=lambda: self.pipeline.accumulating,
+            drop=self._drop,
+            loss_sum=self.pipeline.loss_sum,
+            loaded=lambda: self.loaded,
+        )
+        self.lessor = Lessor(step, place.per_step)
+        self.training_allowed = False
+        """Nothing is leased before the swarm has started (every stage covered)."""
+        self._view = SwarmView(((),) * place.stages)
+        self._ahead: dict[int, list[tuple[PeerId, Message, bytes]]] = {}
+        self._reporter = LedgerReporter(place)
+        self._asked: tuple[PeerId, int, int] | None = None
+        self._made_by: tuple[int, bytes] = (0, b"")
+        self._behind_since: float | None = None
+        self._commit_loss: float | None = None
+
+    # --- queries ---------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run's last step is committed here."""
+        return self.step >= self._steps
+
+    def status(self, rate: float) -> SeatStatus:
+        """Return what heartbeats say of this seat; ``rate`` in microbatches per second."""
+        attempt, digest = self._made_by
+        return SeatStatus(
+            stage=self.place.stage,
+            version=self.step,
+            state="serving" if self.serving else "fetching",
+            attempt=attempt,
+            digest=digest,
+            queue=self.pipeline.queued,
+            rate=rate,
+        )
+
+    def current_leader(self) -> PeerId | None:
+        """Return who leads our current step, as far as we can see."""
+        return leader(self._view, self.place.stage, self.step)
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` has something to do."""
+        behind = None if self._behind_since is None else self._behind_since + BEHIND_S
+        deadlines = (
+            self.pipeline.next_deadline(),
+            self.leader.next_deadline(),
+            self.lessor.next_deadline() if self._leases else None,
+            self._reporter.due,
+            behind,
+        )
+        return min((d for d in deadlines if d is not None), default=None)
+
+    # --- inputs ----------------------------------------------------------------------------
+
+    def update_view(self, view: SwarmView, now: float) -> list[SeatEffect]:
+        """Take a new view of the swarm's live replicas."""
+        lost = {r.peer for r in self._view.serving(self.place.stage)} - {
+            r.peer for r in view.serving(self.place.stage)
+        }
+        self._view = view
+        effects: list[SeatEffect] = list(self.pipeline.update_view(view, now))
+        was_leading = self.leader.leading
+        effects += self._lead(now)
+        if self.leader.leading and not was_leading:
+            self.lessor.take_over()
+        for peer in sorted(lost):
+            self.lessor.release(peer, {p: r for p, r in self.leader.reports.items() if p != peer})
+        effects += self._follow_siblings(now)
+        return self._settle(effects, now)
+
+    def allow_training(self, now: float) -> list[SeatEffect]:
+        """The swarm has started: leases may be given."""
+        self.training_allowed = True
+        return self._settle([], now)
+
+    def receive(
+        self, sender: PeerId, message: Message, now: float, digest: bytes = b""
+    ) -> list[SeatEffect]:
+        """Take a message; ``digest`` is the BLAKE2b-256 of its payload (Reduced only)."""
+        return self._settle(self._dispatch(sender, message, now, digest), now)
+
+    def computed(self, task: Task, outcome: Outcome, now: float) -> list[SeatEffect]:
+        """Take the outcome of a task; its payloads are stored under their keys already."""
+        return self._settle(self._outcome(task, outcome, now), now)
+
+    def state_loaded(self, now: float) -> list[SeatEffect]:
+        """The downloaded state of our version is in the worker: catch up with the rounds since."""
+        self.loaded = True
+        return self._settle([*self.member.try_apply(), *self._try_serve()], now)
+
+    def tick(self, now: float) -> list[SeatEffect]:
+        """Act on deadlines that have passed."""
+        effects: list[SeatEffect] = [*self.pipeline.tick(now), *self.leader.tick(now)]
+        if self._leases:
+            self.lessor.tick(self.leader.reports, now)
+        if self._behind_since is not None and now >= self._behind_since + BEHIND_S:
+            self._behind_since = None
+            words = f"siblings have moved on from version {self.step} without us"
+            effects.append(Fault("behind", words))
+        return self._settle(effects, now)
+
+    # --- messages --------------------------------------------------------------------------
+
+    def _dispatch(
+        self, sender: PeerId, message: Message, now: float, digest: bytes
+    ) -> list[SeatEffect]:
+        match message:
+            case Plan() | Reduced() | Commit() if message.step > self.step:
+                return self._buffer(sender, message, digest)
+            case Plan():
+                return list(self.member.plan(sender, message))
+            case Reduced():
+                return list(self.member.reduced(sender, message, digest))
+            case Commit():
+                return self._commit(sender, message)
+            case JoinStage():
+                return list(self.leader.join(sender, now))
+            case Admit():
+                return self._admit(message, now)
+            case _ if self.serving:
+                return self._dispatch_serving(sender, message, now)
+            case Forward():
+                return [Send(sender, _stale(message, self.place.stage))]
+            case _:
+                return []
+
+    def _dispatch_serving(self, sender: PeerId, message: Message, now: float) -> list[SeatEffect]:
+        match message:
+            case Forward():
+                return list(self.pipeline.forward(sender, message, now))
+            case Backward():
+                return list(self.pipeline.backward(sender, message, now))
+            case Receipt():
+                return list(self.pipeline.receipt(sender, message, now))
+            case Have():
+                return list(self.pipeline.have(sender, message))
+            case Lease() if message.step == self.step:
+                self._asked = None
+                return list(self.pipeline.lease(message.ids, again=message.again, now=now))
+            case LeaseRequest():
+                self.lessor.ask(sender, message.step, message.want)
+                return []
+            case LedgerReport():
+                return list(self.leader.report(sender, message, now))
+            case Shard():
+                return list(self.member.shard(sender, message))
+            case Ready():
+                return list(self.leader.ready(sender, message, now))
+            case CommitAck():
+                return list(self.leader.acknowledged(sender, message))
+            case _:
+                return []
+
+    def _buffer(
+        self, sender: PeerId, message: Plan | Reduced | Commit, digest: bytes
+    ) -> list[SeatEffect]:
+        """Keep a later round's message for when we get there."""
+        if message.step > self.step + MAX_STEPS_AHEAD:
+            return [Fault("behind", f"more than {MAX_STEPS_AHEAD} rounds behind")]
+        self._ahead.setdefault(message.step, []).append((sender, message, digest))
+        if isinstance(message, Reduced):
+            key = PayloadKey(message.step, "reduced", message.shard, message.attempt)
+            return [Keep((key,))]
+        return []
+
+    def _commit(self, sender: PeerId, message: Commit) -> list[SeatEffect]:
+        if message.step != self.step:
+            return []
+        self._commit_loss = message.loss_sum
+        effects: list[SeatEffect] = list(self.member.committed(message.attempt, message.digest))
+        if self.member.applied[0] == message.attempt and sender != self.place.me:
+            ack = CommitAck(self.place.stage, self.step, message.attempt)
+            effects.append(Send(sender, ack))
+        return effects
+
+    def _admit(self, message: Admit, now: float) -> list[SeatEffect]:
+        self.leader.admitted(PeerId(message.joiner), now)
+        if self.place.me in message.donors and message.version == self.step and self.serving:
+            return [Snapshot(self.step, PeerId(message.joiner))]
+        return []
+
+    # --- outcomes --------------------------------------------------------------------------
+
+    def _outcome(self, task: Task, outcome: Outcome, now: float) -> list[SeatEffect]:
+        match task:
+            case ForwardTask() | LossTask() | BackwardTask():
+                return [*self.pipeline.computed(task, outcome, now), *self.member.advance()]
+            case SubtractTask():
+                return [Fault("internal", "subtracting failed")] if outcome.error else []
+            case ContributeTask():
+                return list(self.member.contributed(task, outcome))
+            case ReduceTask():
+                return list(self.member.was_reduced(task, outcome))
+            case ApplyTask() | ApplyLocalTask():
+                return self._applied(outcome, now)
+
+    def _applied(self, outcome: Outcome, now: float) -> list[SeatEffect]:
+        """Version t has become t + 1: everything starts over for the next step."""
+        if outcome.error:
+            return [Fault("internal", f"applying step {self.step} failed: {outcome.error}")]
+        loss = self._commit_loss if self.place.last else None
+        committed = Committed(
+            stage=self.place.stage,
+            version=self.step + 1,
+            hash=outcome.hash,
+            loss=None if loss is None else loss / self._tokens_per_step,
+            grad_norm=outcome.grad_norm,
+            counted=self.member.counted,
+        )
+        self._made_by = self.member.applied
+        self.step += 1
+        self._commit_loss, self._behind_since, self._asked = None, None, None
+        self.member.start_step(self.step)
+        effects: list[SeatEffect] = [committed]
+        effects += self.leader.start_step(self.step, now)
+        self.lessor.start_step(self.step, fresh=self.current_leader() == self.place.me)
+        effects += self._lead(now)
+        effects += self.pipeline.start_step(self.step, now)
+        for sender, message, digest in self._ahead.pop(self.step, []):
+            replayed = self._dispatch(sender, message, now, digest)
+            effects += [e for e in replayed if not isinstance(e, Keep)]  # kept on arrival
+        return [*effects, *self._try_serve()]
+
+    def _try_serve(self) -> list[SeatEffect]:
+        """An observer with nothing left to apply becomes a replica."""
+        pending = self.member.knows_commit or self._ahead
+        if self.serving or not self.loaded or pending:
+            return []
+        self.serving = True
+        return [Serving(self.step), Explain("transfer", f"serving from version {self.step}")]
+
+    # --- following and leading -------------------------------------------------------------
+
+    def _lead(self, now: float) -> list[Effect]:
+        leading = self.current_leader() == self.place.me and self.serving
+        return self.leader.update_view(self._view, leading, now)
+
+    def _follow_siblings(self, now: float) -> list[SeatEffect]:
+        """A sibling that has applied our step proves the commit, should its message be lost."""
+        newer = [r for r in self._view.serving(self.place.stage) if r.version > self.step]
+        if not newer or not self.loaded:
+            self._behind_since = None
+            return []
+        if self._behind_since is None:
+            self._behind_since = now
+        for replica in newer:
+            if replica.version == self.step + 1 and replica.digest:
+                return list(self.member.committed(replica.attempt, replica.digest))
+        return []
+
+    def _drop(self, microbatch: int) -> list[RoundEffect]:
+        return list(self.pipeline.drop(microbatch))
+
+    @property
+    def _leases(self) -> bool:
+        """Whether we hand out microbatches now."""
+        return (
+            self.place.first
+            and self.leader.leading
+            and self.training_allowed
+            and not self.finished
+            and not self._view.empty_stages()
+        )
+
+    # --- settling --------------------------------------------------------------------------
+
+    def _settle(self, effects: list[SeatEffect], now: float) -> list[SeatEffect]:
+        """Deliver what we sent to ourselves and follow up until nothing more happens."""
+        outward: list[SeatEffect] = []
+        pending = [*effects, *self._follow_up(now)]
+        while pending:
+            effect = pending.pop(0)
+            if isinstance(effect, Compute) and isinstance(effect.task, ApplyTask | ApplyLocalTask):
+                self.pipeline.closed = True
+            if isinstance(effect, Send) and effect.peer == self.place.me:
+                pending += self._dispatch(self.place.me, effect.message, now, b"")
+            else:
+                outward.append(effect)
+            if not pending:
+                pending += self._follow_up(now)
+        return outward
+
+    def _follow_up(self, now: float) -> list[SeatEffect]:
+        if not self.serving:
+            return []
+        effects: list[SeatEffect] = [*self.member.advance(), *self._grant(now)]
+        effects += self._ask_for_work()
+        if (to := self.current_leader()) is not None:
+            done, in_flight = self.pipeline.done(), self.pipeline.in_flight()
+            report = self._reporter.report(
+                to, self.step, done, in_flight, self.member.promised, now
+            )
+            effects += [Send(to, report)] if report else []
+        return effects
+
+    def _grant(self, now: float) -> list[SeatEffect]:
+        if not self._leases:
+            return []
+        at_step = {r.peer for r in self._view.serving(0) if r.version == self.step}
+        granted = self.lessor.grant(self.leader.reports, at_step, now)
+        return [Send(peer, Lease(self.step, ids, again)) for peer, again, ids in granted]
+
+    def _ask_for_work(self) -> list[SeatEffect]:
+        to = self.current_leader()
+        if not self.place.first or to is None or self.finished or not self.training_allowed:
+            return []
+        want = self._in_flight_cap() - len(self.pipeline.in_flight())
+        if want <= 0 or self._asked == (to, self.step, want):
+            return []
+        self._asked = (to, self.step, want)
+        return [Send(to, LeaseRequest(self.step, want))]
+
+    def _in_flight_cap(self) -> int:
+        """Microbatches in flight that keep the pipeline full: its depth plus a quarter."""
+        replicas = [len(self._view.serving(s)) for s in range(self.place.stages)]
+        mine = max(1, replicas[0])
+        return math.ceil(1.25 * max(self.place.stages, sum(replicas) / mine)) + 1
+
+    def why(self) -> str:
+        """Say in words what the seat is doing."""
+        if not self.serving:
+            return f"stage {self.place.stage}: catching up at version {self.step}"
+        if self.finished:
+            return f"stage {self.place.stage}: the run is complete"
+        if missing := self._view.empty_stages():
+            return f"waiting for a volunteer in stage {', '.join(map(str, missing))}"
+        leads = self.current_leader()
+        done = len(self.pipeline.done())
+        words = f"stage {self.place.stage}, {done}/{self.place.per_step} counted here"
+        return f"{words}; {self.member.why()}; led by {short(leads or '?')}"
+
+
+def _stale(message: Forward, stage: int) -> Receipt:
+    return Receipt(stage, message.step, message.microbatch, message.attempt, "stale", 0)

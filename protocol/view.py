@@ -1,0 +1,64 @@
+"""What a replica believes of the swarm: the live replicas of every stage.
+
+Built by membership from adverts and heartbeats, read by pipeline and rounds. Immutable; a change
+is a new view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from protocol.ids import PeerId, rank
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One live volunteer in one stage."""
+
+    peer: PeerId
+    version: int
+    serving: bool
+    """False while it still fetches the stage's state."""
+    attempt: int = 0
+    """Attempt of the round that made ``version``."""
+    digest: bytes = b""
+    """Digest of the reduced gradient that made ``version``."""
+    rate: float = 0.0
+    """Microbatches per second."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmView:
+    """Live replicas by stage, the viewer's own seat included."""
+
+    stages: tuple[tuple[Replica, ...], ...]
+
+    @classmethod
+    def of(cls, stages: Sequence[Sequence[Replica]]) -> SwarmView:
+        """Build a view with replicas in a canonical order."""
+        return cls(tuple(tuple(sorted(s, key=lambda r: r.peer)) for s in stages))
+
+    def serving(self, stage: int) -> tuple[Replica, ...]:
+        """Return the serving replicas of a stage (none for a stage that does not exist)."""
+        if not 0 <= stage < len(self.stages):
+            return ()
+        return tuple(replica for replica in self.stages[stage] if replica.serving)
+
+    def committed(self, stage: int) -> int:
+        """Return the newest version any live replica of a stage serves (0 if there is none)."""
+        return max((replica.version for replica in self.serving(stage)), default=0)
+
+    def empty_stages(self) -> tuple[int, ...]:
+        """Return the stages that no live replica serves."""
+        return tuple(s for s in range(len(self.stages)) if not self.serving(s))
+
+
+def leader(view: SwarmView, stage: int, step: int) -> PeerId | None:
+    """Return who leads the round of a step: the serving replica with the lowest rank.
+
+    Every replica computes it from its own view; when views differ for a moment two may lead, which
+    costs an attempt and never exactness (protocol/README.md, rounds).
+    """
+    peers = [replica.peer for replica in view.serving(stage)]
+    return min(peers, key=lambda peer: rank("leader", stage, step, peer), default=None)
