@@ -12,6 +12,7 @@ the outlook; sends nothing by itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from protocol import limits
 from protocol.effects import Effect, Explain, SendSigned
@@ -22,9 +23,23 @@ from protocol.matching.bulletin import Bulletin
 from protocol.matching.outlook import Outlook
 from protocol.matching.pool import Place, Pool
 from protocol.matching.preferences import words
-from protocol.matching.timing import HANDOVER_S, LEASE_S, OPENING_S, PATIENCE_S, SETTLE_S
+from protocol.matching.timing import (
+    HANDOVER_S,
+    LEASE_S,
+    OPENING_S,
+    PATIENCE_S,
+    SETTLE_S,
+    TENTATIVE_LEASE_S,
+)
 
 INFINITY = float("inf")
+
+
+class Heard(NamedTuple):
+    """The last message of a volunteer and, if it was turned down, in which epoch."""
+
+    version: int
+    refused_in: int | None = None
 
 
 class Steward:
@@ -38,7 +53,7 @@ class Steward:
         self.pool = Pool(stage)
         self._outlook = outlook
         self._bulletin = Bulletin(outlook)
-        self._seen: dict[PeerId, int] = {}
+        self._heard: dict[PeerId, Heard] = {}
         self._basis = (0, 0)
         self._opened_at = self._quiet_at = 0.0
         self._act_at = INFINITY
@@ -63,7 +78,9 @@ class Steward:
         if refusal:
             self._outlook.counters[refusal] += 1
             return []
-        self._seen[sender] = body.version
+        heard = self._heard.get(sender)
+        if heard is None or heard.version < body.version:
+            self._heard[sender] = Heard(body.version)
         if isinstance(body, bodies.Withdraw):
             return self._release(sender, now, body.reason)
         return [*self._consider(sender, body, now), *self._publish(now)]
@@ -71,7 +88,7 @@ class Steward:
     def update(self, now: float) -> list[Effect]:
         """Look at the changed population: members that left, claims that moved."""
         population = self._outlook.population
-        self._seen = {peer: v for peer, v in self._seen.items() if peer in population}
+        self._heard = {peer: h for peer, h in self._heard.items() if peer in population}
         gone = [peer for peer in self.pool.places if peer not in population]
         for peer in gone:
             self.pool.drop(peer)
@@ -121,7 +138,7 @@ class Steward:
             return "matching-other-mandate"
         if sender not in self._outlook.population:
             return "matching-unknown-member"
-        if body.version < self._seen.get(sender, 0):
+        if sender in self._heard and body.version < self._heard[sender].version:
             return "matching-replay"
         if isinstance(body, bodies.Withdraw):
             return None
@@ -136,15 +153,16 @@ class Steward:
         place = self._place(sender, body, now)
         if not place.rate:
             gone = self._release(sender, now, "it cannot serve the stage")
-            return [*gone, self._no(place, body.version, now)]
+            return [*gone, self._no(place, now)]
         if sender in self.pool.places:
             self.pool.put(place)
-            return [self._yes(self.pool.places[sender], body.version, now)]
-        if not place.locked and place.score <= self.pool.limits.cutoff:
-            return [self._no(place, body.version, now)]
-        return self._add(place, body.version, now)
+            return [self._yes(self.pool.places[sender], now)]
+        refused = self._heard[sender].refused_in is not None  # one decision per version
+        if refused or (not place.locked and place.score <= self.pool.limits.cutoff):
+            return [self._no(place, now)]
+        return self._add(place, now)
 
-    def _add(self, place: Place, version: int, now: float) -> list[Effect]:
+    def _add(self, place: Place, now: float) -> list[Effect]:
         self.pool.put(place)
         turned_away = self._turn_away(self.pool.choose(), now)
         if not (place.locked and self.phase == COMMITTED):
@@ -153,7 +171,7 @@ class Steward:
             return turned_away
         held = f"stage {self.stage} holds {short(place.peer)} ({words(place.rate)}): now "
         return [
-            self._yes(place, version, now),
+            self._yes(place, now),
             Explain("matching", held + self._in_words(), "debug"),
             *turned_away,
         ]
@@ -166,7 +184,7 @@ class Steward:
             claimed_rate=body.rate,
             rate=min(body.rate, population.rate(sender, self.stage)),
             score=population.score(sender, self.stage, population.fair_level),
-            expires_at=now + LEASE_S,
+            expires_at=now + (LEASE_S if _claims_incumbency(body) else TENTATIVE_LEASE_S),
             locked=_claims_incumbency(body) and self.stage in held,
         )
 
@@ -202,10 +220,13 @@ class Steward:
         return []
 
     def _commit(self, now: float) -> list[Effect]:
+        """Make all places final. That ends the epoch: later scores say nothing about these."""
         newcomers = self.pool.lock_all()
         self._enter(COMMITTED, now)
+        if newcomers:
+            self._reopen(now)
         started = f"stage {self.stage} is settled: {self._in_words()}"
-        holds = [self._yes(place, self._seen[place.peer], now) for place in newcomers]
+        holds = [self._yes(place, now) for place in newcomers]
         return [*holds, Explain("matching", started)]
 
     def _reopen(self, now: float) -> None:
@@ -246,36 +267,39 @@ class Steward:
 
     # --- outputs --------------------------------------------------------------------------
 
-    def _yes(self, place: Place, version: int, now: float) -> SendSigned:
+    def _yes(self, place: Place, now: float) -> SendSigned:
         body = bodies.Hold(
             stage=self.stage,
             mandate=self.mandate,
             issued_ms=self._outlook.number(now),
             volunteer=place.peer,
             epoch=self.epoch,
-            version=version,
+            version=self._heard[place.peer].version,
             score=place.score,
-            lease_ms=int(LEASE_S * 1000),
+            lease_ms=int(max(1.0, (place.expires_at - now) * 1000)),
             locked=place.locked,
         )
         return SendSigned(place.peer, bodies.KINDS[bodies.Hold], bodies.encode_body(body))
 
-    def _no(self, place: Place, version: int, now: float) -> SendSigned:
+    def _no(self, place: Place, now: float) -> SendSigned:
+        heard = self._heard[place.peer]
+        epoch = self.epoch if heard.refused_in is None else heard.refused_in
+        self._heard[place.peer] = Heard(heard.version, epoch)
         reason = self._in_words() if place.rate else "it is too small for this stage"
         body = bodies.Reject(
             stage=self.stage,
             mandate=self.mandate,
             issued_ms=self._outlook.number(now),
             volunteer=place.peer,
-            epoch=self.epoch,
-            version=version,
+            epoch=epoch,
+            version=heard.version,
             cutoff=self.pool.limits.cutoff,
             reason=reason[: limits.MAX_REASON_CHARS],
         )
         return SendSigned(place.peer, bodies.KINDS[bodies.Reject], bodies.encode_body(body))
 
     def _turn_away(self, places: Iterable[Place], now: float) -> list[Effect]:
-        return [self._no(place, self._seen[place.peer], now) for place in places]
+        return [self._no(place, now) for place in places]
 
     def _in_words(self) -> str:
         pool = self.pool

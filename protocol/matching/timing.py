@@ -5,6 +5,9 @@ from __future__ import annotations
 LEASE_S = 60.0
 """A hold that is not renewed for this long lapses: the holder is gone or cut off."""
 
+TENTATIVE_LEASE_S = 10.0
+"""Lease before the holder has confirmed that it fetches: five fast renewals."""
+
 RENEW_S = 15.0
 """A replica renews this often; four renewals must be lost before its lease lapses."""
 
@@ -12,9 +15,9 @@ TENTATIVE_RENEW_S = 2.0
 """Before the gang start holds are renewed faster: a lost HOLD or REJECT surfaces here."""
 
 RETRY_S = 1.0
-"""An unanswered proposal or renewal is sent again; the wait doubles up to ``MAX_RETRY_S``."""
+"""An unanswered proposal or renewal is sent again; the wait doubles up to the next."""
 
-MAX_RETRY_S = 8.0
+MAX_RETRY_S = 2.0
 
 MUTE_AFTER_TRIES = 4
 """A steward that leaves this many proposals unanswered is passed over for ``MUTE_S``."""

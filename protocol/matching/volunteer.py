@@ -62,6 +62,8 @@ class Bid:
     mandate: Mandate
     epoch: int
     version: int
+    """Number of our last message; answers to any of this bid's messages count."""
+    first_version: int
     score: int = 0
     """As counted by the steward; 0 until it answered."""
     tries: int = 1
@@ -149,12 +151,9 @@ class Volunteer:
         if refusal:
             self._outlook.counters[refusal] += 1
             return []
-        about_us = bid and (bid.stage, bid.steward) == (bodies.stage_of(body), sender)
-        if bid and about_us and body.version == bid.version:
-            if isinstance(body, bodies.Hold):
-                return self._held(bid, body, now)
-            return self._rejected(bid, body, now)
-        if isinstance(body, bodies.Hold) and not about_us:
+        if bid and (bid.stage, bid.steward) == (bodies.stage_of(body), sender):
+            return self._answered(bid, body, now)
+        if isinstance(body, bodies.Hold):
             return [self._withdrawal(sender, body, now)]
         self._outlook.counters["matching-late-answer"] += 1
         return []
@@ -235,7 +234,7 @@ class Volunteer:
     def _propose(self, stage: Stage, notice: Notice, now: float) -> list[Effect]:
         me, population, posting = self._outlook.me, self._outlook.population, notice.posting
         number = self._outlook.number(now)
-        bid = Bid(stage, notice.author, posting.mandate, posting.epoch, number)
+        bid = Bid(stage, notice.author, posting.mandate, posting.epoch, number, number)
         self.state = State.PROPOSED
         self.bid = bid
         self._due_at = now + RETRY_S
@@ -264,6 +263,16 @@ class Volunteer:
             return "matching-other-mandate"
         return None
 
+    def _answered(self, bid: Bid, body: bodies.ToVolunteer, now: float) -> list[Effect]:
+        """Take the newest word of the steward about this bid; older ones are counted."""
+        ours = bid.first_version <= body.version <= bid.version
+        if not ours or body.issued_ms <= bid.answered_ms:
+            self._outlook.counters["matching-late-answer"] += 1
+            return []
+        if isinstance(body, bodies.Hold):
+            return self._held(bid, body, now)
+        return self._rejected(bid, body, now)
+
     def _held(self, bid: Bid, body: bodies.Hold, now: float) -> list[Effect]:
         self.bid = replace(
             bid, epoch=body.epoch, score=body.score, tries=0, answered_ms=body.issued_ms
@@ -277,12 +286,11 @@ class Volunteer:
             return self._say(f"held by stage {bid.stage} until all stages are covered")
         self.state = State.FETCHING
         reason = f"stage {bid.stage} keeps us and every stage is covered"
-        self._due_at = now + RENEW_S
-        return [Assign(bid.stage, reason), *self._say(reason)]
+        return [Assign(bid.stage, reason), *self._send_renewal(bid, now), *self._say(reason)]
 
     def _rejected(self, bid: Bid, body: bodies.Reject, now: float) -> list[Effect]:
         if self.state in BOUND:  # a steward's ignorance does not stop a replica
-            self.bid = replace(bid, tries=0)
+            self.bid = replace(bid, tries=0, answered_ms=body.issued_ms)
             self._due_at = now + TENTATIVE_RENEW_S
             return self._say(f"stage {bid.stage} does not know us ({body.reason}); serving on")
         return self._turned_down(bid, body.epoch, body.reason, now)
@@ -303,8 +311,15 @@ class Volunteer:
 
     def _follow(self, bid: Bid, notice: Notice, now: float) -> list[Effect]:
         """The stage has another steward or mandate: ask there, with what we are."""
+        posting = notice.posting
         renewed = replace(
-            bid, steward=notice.author, mandate=notice.posting.mandate, epoch=notice.posting.epoch
+            bid,
+            steward=notice.author,
+            mandate=posting.mandate,
+            epoch=posting.epoch,
+            score=0,
+            answered_ms=0,
+            first_version=self._outlook.number(now),
         )
         if self.state is State.PROPOSED:
             self._free()
@@ -365,7 +380,7 @@ class Volunteer:
     def _withdrawal(self, sender: PeerId, body: bodies.Hold, now: float) -> SendSigned:
         """Answer a hold we do not want (any more)."""
         stage = bodies.stage_of(body)
-        stray = Bid(stage, sender, body.mandate, body.epoch, body.version)
+        stray = Bid(stage, sender, body.mandate, body.epoch, body.version, body.version)
         return self._withdraw(stray, "placed elsewhere", now)
 
     # --- state ------------------------------------------------------------------------------
