@@ -58,6 +58,12 @@ class Matching:
         return self._volunteer.stage
 
     @property
+    def tentative_stage(self) -> Stage | None:
+        """The stage that has a place for us, final or not."""
+        bid = self._volunteer.bid
+        return bid.stage if bid and self.state is not State.PROPOSED else None
+
+    @property
     def counters(self) -> Mapping[str, int]:
         """What was refused, by reason."""
         return self._outlook.counters

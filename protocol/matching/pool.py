@@ -70,6 +70,12 @@ class Pool:
         """True if no newcomer is waiting."""
         return all(place.locked for place in self.places.values())
 
+    @property
+    def last_newcomer(self) -> Place | None:
+        """The least preferred place that is not final."""
+        fresh = (place for place in self.places.values() if not place.locked)
+        return max(fresh, key=lambda place: place.proposer.order, default=None)
+
     def standing(self, r: int) -> Standing:
         """Return how well the stage is off."""
         return Standing.of(len(self.places), self.level, r)

@@ -48,21 +48,24 @@ def help_neediest(pool: Pool, others: Others, population: Population) -> list[Pl
     Places that are let go have left the pool, and the cutoff stands above them.
     """
     r = population.redundancy
-    standings = {s: _standing(notice, r) for s, notice in others.items()}
-    needy = min(standings, key=lambda stage: (standings[stage], stage), default=None)
-    if needy is None or standings[needy] >= pool.standing(r):
-        return []
-    low = standings[needy]
-    if low < Standing(r, population.fair_level):
+    standings = {stage: _standing(notice, r) for stage, notice in others.items()}
+    better_off = [stage for stage in standings if standings[stage] < pool.standing(r)]
+    if any(standings[stage] < Standing(r, population.fair_level) for stage in better_off):
         pool.tighten(population)
         let_go = pool.choose()
         if let_go:
             return let_go
+    last = pool.last_newcomer
+    helpable = [s for s in better_off if last and population.rate(last.peer, s)]
+    if not helpable:
+        return []
+    needy = min(helpable, key=lambda stage: (standings[stage], stage))
     donors = 1 + sum(
-        standings[stage] > low and notice.posting.locked_replicas < notice.posting.replicas
+        standings[stage] > standings[needy]
+        and notice.posting.locked_replicas < notice.posting.replicas
         for stage, notice in others.items()
     )
-    spare = pool.spare(needy, low, donors, population)
+    spare = pool.spare(needy, standings[needy], donors, population)
     return pool.let_go(spare) if spare else []
 
 

@@ -19,7 +19,7 @@ RETRY_S = 1.0
 
 MAX_RETRY_S = 2.0
 
-MUTE_AFTER_TRIES = 4
+MUTE_AFTER_TRIES = 6
 """A steward that leaves this many proposals unanswered is passed over for ``MUTE_S``."""
 
 MUTE_S = 10.0
@@ -51,8 +51,8 @@ LISTEN_S = 1.0
 SUCCESSION_STEP_S = 2.0
 """... and by the next candidates each so much later, so views that differ still end in one."""
 
-FIRST_LOOK_S = 2.0
-"""A volunteer waits this long for postings of all stages before it proposes to those it knows."""
+ABSENCE_S = LISTEN_S + 2 * SUCCESSION_STEP_S
+"""A volunteer waits this long for a stage's (next) steward before it proposes to other stages."""
 
 BEACON_S = 600
 STEWARD_AGE_S = 600.0

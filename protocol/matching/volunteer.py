@@ -27,7 +27,7 @@ from protocol.matching.effects import Assign, Effect, Unassign
 from protocol.matching.outlook import Outlook
 from protocol.matching.preferences import words
 from protocol.matching.timing import (
-    FIRST_LOOK_S,
+    ABSENCE_S,
     MAX_RETRY_S,
     MUTE_AFTER_TRIES,
     MUTE_S,
@@ -82,7 +82,7 @@ class Volunteer:
         self._unable: dict[Stage, str] = {}
         self._refused: dict[Stage, tuple[Mandate, int]] = {}
         self._mute_until: dict[Stage, float] = {}
-        self._first_seen_at: float | None = None
+        self._absence_since: float | None = None
         self._due_at = INFINITY
         self._last_words = ""
 
@@ -186,10 +186,12 @@ class Volunteer:
         notices = self._outlook.board.notices(now)
         if me not in population or not notices:
             return []
-        if self._first_seen_at is None:
-            self._first_seen_at = now
-        if len(notices) < len(population.costs) and now < self._first_seen_at + FIRST_LOOK_S:
-            self._due_at = self._first_seen_at + FIRST_LOOK_S
+        if len(notices) == len(population.costs):
+            self._absence_since = None
+        elif self._absence_since is None:
+            self._absence_since = now
+        if self._absence_since is not None and now < self._absence_since + ABSENCE_S:
+            self._due_at = self._absence_since + ABSENCE_S
             return []
         hopes = {s: n for s, n in notices.items() if self._obstacle(s, n.posting, now) is None}
         if not hopes:

@@ -104,6 +104,10 @@ class World:
         for other in list(self.machines):
             self.after(self._pick(self.weather.detection_s), lambda o=other: self._forget(o, who))
 
+    def crash_after(self, delay_s: float, who: PeerId) -> None:
+        """Schedule a crash."""
+        self.after(delay_s, lambda: self.crash(who))
+
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
         """Schedule an action."""
         heapq.heappush(self._queue, (self.now + delay_s, next(self._order), action))
@@ -150,9 +154,7 @@ class World:
         self._see(who.peer)
         for other in known.values():
             self.after(self._pick(self.weather.gossip_s), lambda o=other: self._meet(who.peer, o))
-            self.after(
-                self._pick(self.weather.gossip_s), lambda o=other: self._meet(o.peer, who)
-            )
+            self.after(self._pick(self.weather.gossip_s), lambda o=other: self._meet(o.peer, who))
         for (author, _), record in list(self._records.items()):
             self._spread(author, record, who.peer)
 
@@ -195,9 +197,7 @@ class World:
         copies = 2 if self.random.random() < self.weather.duplication else 1
         for _ in range(copies):
             if self.random.random() >= self.weather.loss:
-                self.after(
-                    self._pick(self.weather.delay_s), lambda: self._receive(who, effect)
-                )
+                self.after(self._pick(self.weather.delay_s), lambda: self._receive(who, effect))
 
     def _receive(self, who: PeerId, effect: SendSigned) -> None:
         machine = self.machines.get(effect.peer)
@@ -226,9 +226,7 @@ class World:
     def _change(self, changed: Member) -> None:
         self.members[changed.peer] = changed
         for other in list(self.machines):
-            self.after(
-                self._pick(self.weather.gossip_s), lambda o=other: self._meet(o, changed)
-            )
+            self.after(self._pick(self.weather.gossip_s), lambda o=other: self._meet(o, changed))
 
     def _serve(self, who: PeerId, stage: Stage) -> None:
         machine = self.machines.get(who)

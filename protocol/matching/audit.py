@@ -1,0 +1,47 @@
+"""The audit: does anybody want to leave for a stage that would take them?
+
+A pure function that any member can run on what it sees; an empty answer means the matching is
+stable (invariant I7).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.ids import PeerId, Stage
+from protocol.matching.synchronous import Assignment, Instance
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingPair:
+    """A volunteer that prefers a stage which would keep it, to the stage it is at (or to none)."""
+
+    peer: PeerId
+    stage: Stage
+    instead_of: Stage | None
+
+
+def blocking_pairs(
+    instance: Instance, assignment: Assignment, locked: frozenset[PeerId] = frozenset()
+) -> list[BlockingPair]:
+    """Return every blocking pair; incumbents in ``locked`` may not move and block nothing."""
+    staff = {
+        stage: {peer for peer, at in assignment.items() if at == stage} for stage in instance.limits
+    }
+    return [
+        BlockingPair(peer, stage, assignment.get(peer))
+        for peer in instance.preferences
+        if peer not in locked
+        for stage in _preferred(instance, peer, assignment.get(peer))
+        if _would_keep(instance, stage, staff[stage], peer)
+    ]
+
+
+def _preferred(instance: Instance, peer: PeerId, now_at: Stage | None) -> tuple[Stage, ...]:
+    wishes = instance.preferences[peer]
+    return wishes[: wishes.index(now_at)] if now_at in wishes else wishes
+
+
+def _would_keep(instance: Instance, stage: Stage, staff: set[PeerId], peer: PeerId) -> bool:
+    kept = instance.choose(stage, staff | {peer}).kept
+    return any(proposer.peer == peer for proposer in kept)

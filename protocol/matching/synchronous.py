@@ -1,0 +1,87 @@
+"""Deferred acceptance in one place: the reference that the distributed protocol has to equal.
+
+Pure functions. Gale & Shapley 1962, volunteers proposing, with prefix cover as the choice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from protocol.ids import PeerId, Stage
+from protocol.matching import preferences
+from protocol.matching.choice import Choice, Proposer, prefix_cover
+from protocol.matching.pool import Limits
+from protocol.matching.population import Population
+
+Assignment = Mapping[PeerId, Stage | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One matching problem."""
+
+    preferences: Mapping[PeerId, tuple[Stage, ...]]
+    """Acceptable stages of every volunteer, best first."""
+    offers: Mapping[tuple[PeerId, Stage], Proposer]
+    """How a stage would count the volunteer."""
+    limits: Mapping[Stage, Limits]
+
+    def choose(self, stage: Stage, peers: set[PeerId]) -> Choice:
+        """Return what a stage keeps of some proposers."""
+        limits = self.limits[stage]
+        proposers = (self.offers[peer, stage] for peer in peers)
+        return prefix_cover(proposers, limits.quota, limits.floor)
+
+
+def deferred_acceptance(instance: Instance) -> dict[PeerId, Stage | None]:
+    """Return the stable matching that is best for the volunteers; at most n S proposals."""
+    held: dict[Stage, set[PeerId]] = {stage: set() for stage in instance.limits}
+    next_wish = dict.fromkeys(instance.preferences, 0)
+    free = deque(instance.preferences)
+    while free:
+        peer = free.popleft()
+        if next_wish[peer] >= len(instance.preferences[peer]):
+            continue
+        stage = instance.preferences[peer][next_wish[peer]]
+        next_wish[peer] += 1
+        choice = instance.choose(stage, held[stage] | {peer})
+        held[stage] = {proposer.peer for proposer in choice.kept}
+        free.extend(proposer.peer for proposer in choice.let_go)
+    placed: dict[PeerId, Stage | None] = dict.fromkeys(instance.preferences)
+    placed.update({peer: stage for stage, peers in held.items() for peer in peers})
+    return placed
+
+
+def cold_start(population: Population, limits: Mapping[Stage, Limits]) -> Instance:
+    """Return the problem of a population in which nobody serves anything yet."""
+    stages = [Stage(s) for s in population.stages]
+    wishes = {
+        peer: {s: _wish(population, peer, s) for s in stages if population.rate(peer, s)}
+        for peer in population.members
+    }
+    offers = {
+        (peer, s): Proposer(
+            peer, population.rate(peer, s), population.score(peer, s, population.fair_level)
+        )
+        for peer in population.members
+        for s in stages
+    }
+    ranked = {
+        peer: tuple(sorted(wish, key=lambda s: (wish[s], -s), reverse=True))
+        for peer, wish in wishes.items()
+    }
+    return Instance(ranked, offers, limits)
+
+
+def _wish(population: Population, peer: PeerId, stage: Stage) -> preferences.Wish:
+    return preferences.wish(
+        peer,
+        stage,
+        rate=population.rate(peer, stage),
+        phi=population.phi(peer, stage),
+        level=0,
+        replicas=0,
+        r=population.redundancy,
+    )
