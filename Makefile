@@ -31,10 +31,11 @@ test: $(STAMP)
 	$(BIN)/pytest -q $(PYTEST_ARGS)
 
 lint: $(STAMP)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	@status=0; \
+	for check in "ruff check ." "ruff format --check ." mypy lint-imports; do \
+		echo "$$check"; $(BIN)/$$check || status=1; \
+	done; \
+	exit $$status
 
 bench: $(STAMP)
 	$(BIN)/volunteer bench --efficiency $(BENCH_ARGS)
@@ -53,7 +54,7 @@ $(STAMP): pyproject.toml
 		exit 1; \
 	fi; \
 	if ! $(BIN)/python -c '$(PROBE)' >/dev/null 2>&1; then "$$found" -m venv --clear $(VENV); fi; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -e ".[dev]"
 	@touch $@
 
 clean:

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from cyclopts import Parameter, validators
 
-from client.cli.output import print_json
+from client.cli.output import print_json, printable
 from client.errors import ExitCode, UserError
 
 MARKER = ".volunteer-demo"
@@ -64,7 +64,7 @@ def demo(
     if json:
         print_json(report)
     else:
-        print(report_text(report))
+        print(printable(report_text(report)))
     return ExitCode.OK if report.ok else ExitCode.RUNTIME
 
 

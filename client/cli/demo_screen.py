@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from client.cli.output import human_duration, human_rate
+from client.cli.output import human_duration, human_rate, printable
 from client.control.snapshot import Snapshot, StageView
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -98,7 +98,7 @@ class Screen:
         if self._drawn:
             self._write(f"\x1b[{self._drawn}A\x1b[J")
             self._drawn = 0
-        self._write(f"{text}\n")
+        self._write(f"{printable(text)}\n")
 
     def _redraw(self, lines: list[str]) -> None:
         up = f"\x1b[{self._drawn}A" if self._drawn else ""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from client.cli.output import printable
 from client.config import Settings
 from client.events import Event, Level
 
@@ -48,5 +49,5 @@ def as_json(event: Event, wall: float) -> str:
 
 
 def one_line(words: str) -> str:
-    """Return text without control characters: words may quote what a stranger sent."""
-    return "".join(c if c.isprintable() else " " for c in words)
+    """Return text as one line: one event must not look like several."""
+    return printable(words).replace("\n", " ")

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from cyclopts import App, Parameter
 
 from client.cli.crash import save_traceback
+from client.cli.output import say
 from client.errors import ExitCode, UserError
 
 HELP = (
@@ -73,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
     except UserError as error:
         return _explain(error)
     except KeyboardInterrupt:
-        print("volunteer: interrupted", file=sys.stderr)
+        say("volunteer: interrupted")
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         return _silence_stdout()
@@ -98,16 +99,16 @@ def _version() -> str:
 
 
 def _explain(error: UserError) -> int:
-    print(f"volunteer: {error}", file=sys.stderr)
+    say(f"volunteer: {error}")
     if error.next_step:
-        print(f"  {error.next_step}", file=sys.stderr)
+        say(f"  {error.next_step}")
     return int(error.exit_code)
 
 
 def _explain_crash(error: Exception) -> int:
     place = save_traceback(error)
-    print(f"volunteer: internal error: {_one_line(error)}", file=sys.stderr)
-    print(f"  {place}; please report it", file=sys.stderr)
+    say(f"volunteer: internal error: {_one_line(error)}")
+    say(f"  {place}; please report it")
     return ExitCode.RUNTIME
 
 

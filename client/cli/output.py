@@ -1,4 +1,8 @@
-"""What commands print: data on stdout, everything said to the user on stderr."""
+"""What commands print: data on stdout, everything said to the user on stderr.
+
+Names and reasons come from strangers and text from a model, so whatever reaches a terminal goes
+through ``printable``: nobody else moves the cursor or sets the title.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,12 @@ def print_json(data: object) -> None:
 
 def say(text: str) -> None:
     """Tell the user something that is not the result."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    """Return text whose control characters, but for newline and tab, are replaced."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 
 def human_bytes(size_bytes: float) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import trio
 
+from client.cli.output import printable
 from client.cli.status_text import progress_line
 from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.snapshot import Snapshot
@@ -50,7 +51,7 @@ class _Line:
         self._shown: tuple[str, int] | None = None
 
     def show(self, now: Snapshot) -> None:
-        text = progress_line(now)
+        text = printable(progress_line(now))
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1
             print(f"\r\x1b[K{text[:width]}", end="", file=sys.stderr, flush=True)

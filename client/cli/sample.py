@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from client.cli.home import find_home
-from client.cli.output import print_json, say
+from client.cli.output import print_json, printable, say
 from client.cli.target import known_swarm
 from client.errors import ExitCode, UserError
 
@@ -74,4 +74,4 @@ def sample(
         print_json(Sample(found.swarm, trained.version, prompt, text))
     else:
         say(f"{trained.manifest.name}, version {trained.version} of {trained.manifest.steps}")
-        print(prompt + text)
+        print(prompt + printable(text))

@@ -9,7 +9,7 @@ import msgspec
 
 from client.cli.attach import attach, not_running
 from client.cli.home import find_home
-from client.cli.output import print_json
+from client.cli.output import print_json, printable
 from client.cli.status_text import status_report
 from client.control.client import ControlClient, NotRunning
 from client.control.snapshot import Snapshot
@@ -52,4 +52,4 @@ def _print(now: Snapshot, as_json: bool, watch: bool) -> None:
         print_json(now)
     else:
         clear = "\x1b[H\x1b[J" if watch and sys.stdout.isatty() else ""
-        print(clear + status_report(now), flush=True)
+        print(clear + printable(status_report(now)), flush=True)

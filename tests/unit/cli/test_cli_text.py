@@ -1,0 +1,90 @@
+"""Words and figures for people; nothing a stranger named may drive the terminal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from control_fakes import example_snapshot
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.cli.logs import as_json, as_text, log_writer
+from client.cli.output import human_bytes, human_duration, human_rate, printable
+from client.cli.status_text import progress_line, status_report
+from client.config import Settings
+from client.control.snapshot import SeatView
+from client.events import LogLine, StepCommitted
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain\n\tü", "plain\n\tü"),
+        ("\x1b]0;owned\x07", "\ufffd]0;owned\ufffd"),
+        ("a\rb\x00\x7f\x9b", "a\ufffdb\ufffd\ufffd\ufffd"),
+        ("right\u202eleft", "right\ufffdleft"),
+    ],
+)
+def test_control_characters_do_not_reach_the_terminal(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+@given(st.text())
+def test_printable_text_has_no_escape(text: str) -> None:
+    assert not set(printable(text)) & {"\x1b", "\x9b", "\r", "\x07", "\x00"}
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2e9, "2.0 GB"), (3e15, "3000.0 TB")],
+)
+def test_sizes(size: float, text: str) -> None:
+    assert human_bytes(size) == text
+
+
+@pytest.mark.parametrize(("rate", "text"), [(0, "0/s"), (12.34, "12.3/s"), (12_345, "12.3k/s")])
+def test_rates(rate: float, text: str) -> None:
+    assert human_rate(rate) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(5.9, "5 s"), (65, "1 min 5 s"), (7800, "2 h 10 min")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert human_duration(seconds) == text
+
+
+def test_the_report_names_state_stages_and_mended_faults() -> None:
+    text = status_report(example_snapshot())
+    assert "training: all stages are covered" in text
+    assert "step 3 of 10, loss 2.5000" in text
+    assert "this volunteer (serving, 1.5 microbatches/s)" in text
+    assert "nobody" in text
+    assert "0 counted twice" in text
+
+
+def test_the_progress_line_says_why_nothing_moves() -> None:
+    waiting = example_snapshot(state="waiting", reason="stage 1 has no volunteer", loss=None)
+    assert "stage 1 has no volunteer" in progress_line(waiting)
+    assert "loss 2.5000" in progress_line(example_snapshot())
+    fetching = example_snapshot(seats=[SeatView(stage=1, version=0, state="fetching")])
+    assert "stage 1 (fetching)" in progress_line(fetching)
+
+
+def test_log_lines_are_one_line_each() -> None:
+    event = LogLine(words="first\nsecond\x1b[2J", level="warning")
+    assert "warning: first second\ufffd[2J" in as_text(event, 0.0)
+    record = json.loads(as_json(StepCommitted(words="w", step=3, loss=2.0, tokens=9), 1.0))
+    assert record["kind"] == "StepCommitted"
+    assert record["data"] == {"step": 3, "loss": 2.0, "tokens": 9}
+    assert "\n" not in as_json(event, 0.0)
+
+
+def test_events_below_the_level_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    write = log_writer(Settings(log_level="warning", log_format="json"))
+    write(LogLine(words="quiet"))
+    write(LogLine(words="loud", level="error"))
+    said = capsys.readouterr().err
+    assert "quiet" not in said
+    assert json.loads(said)["words"] == "loud"
