@@ -13,6 +13,7 @@ FailureKind = Literal[
     "ledger",
     "graph",
     "disk",
+    "data",
     "checkpoint",
     "unopened",
     "internal",
@@ -27,6 +28,12 @@ class ComputeError(Exception):
 
     kind: FailureKind = "internal"
     part: int | None = None
+
+
+class WrongData(ComputeError):
+    """The training text is not there, not usable, or not the one the swarm trains on."""
+
+    kind: FailureKind = "data"
 
 
 class CodecError(ComputeError):

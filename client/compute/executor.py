@@ -15,7 +15,7 @@ from typing import assert_never
 import msgspec
 import torch
 
-from client.compute import device, passes, saving
+from client.compute import device, passes, samples, saving
 from client.compute.averaging import Averager
 from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
 from client.compute.payload import Buffer
@@ -33,6 +33,7 @@ from client.compute.requests import (
     Load,
     Measure,
     OpenStage,
+    PrepareData,
     Probe,
     Reduce,
     Save,
@@ -83,6 +84,8 @@ class Executor:
                 return self._open(request), ()
             case Probe():
                 return device.probe(request), ()
+            case PrepareData():
+                return samples.prepare(request), ()
             case Load():
                 return self._load(request), ()
             case Measure():

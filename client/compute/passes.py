@@ -27,6 +27,7 @@ def forward(
     """Run the stage; keep the graph if that is wanted and there is room."""
     replica.check_step(request.step)
     _only_inner(replica)
+    payloads, tokens = _with_samples(replica, request.microbatch, payloads, 0)
     (payload,) = _exactly(payloads, 1)
     others = replica.graphs.keys() - {request.microbatch}
     keep = request.keep_graph and len(others) < replica.graphs_kept
@@ -35,7 +36,7 @@ def forward(
     boundary = replica.wire.boundary_out(graph.output, "forward")
     if keep:
         replica.graphs[request.microbatch] = graph
-    return Forwarded(graph_kept=keep), [boundary]
+    return Forwarded(graph_kept=keep), [boundary, *tokens]
 
 
 def forward_backward(
@@ -44,7 +45,7 @@ def forward_backward(
     """Run the last stage, add its gradient, answer the loss and the gradient of its input."""
     replica.check_step(request.step)
     replica.check_counted(request.microbatch, counted=False)
-    graph, loss = _loss(replica, request.tokens, payloads)
+    graph, loss = _loss(replica, request, payloads)
     gradient = run_backward(replica, graph, loss, None)
     _count(replica, request.microbatch)
     return LossComputed(loss_sum=loss.item(), tokens=replica.wire.token_count), gradient
@@ -63,6 +64,7 @@ def backward(
     graph = replica.graphs.get(request.microbatch)
     recompute = graph is None
     if graph is None:
+        payloads, _ = _with_samples(replica, request.microbatch, payloads, 1)
         if len(payloads) == 1:
             raise GraphGone(f"the graph of microbatch {request.microbatch} was not kept")
         graph = run_forward(replica, stage_input(replica, payloads[1], 1), with_graph=True)
@@ -79,9 +81,10 @@ def subtract(
     replica.check_step(request.step)
     replica.check_counted(request.microbatch, counted=True)
     if replica.part.has_head:
-        graph, loss = _loss(replica, request.tokens, payloads)
+        graph, loss = _loss(replica, request, payloads)
         run_backward(replica, graph, loss, None)
     else:
+        payloads, _ = _with_samples(replica, request.microbatch, payloads, 1)
         sent, given = _exactly(payloads, 2)
         gradient = replica.wire.boundary_in(sent, "backward", 0)
         graph = run_forward(replica, stage_input(replica, given, 1), with_graph=True)
@@ -128,9 +131,24 @@ def run_backward(
     return [replica.wire.boundary_out(graph.leaf.grad, "backward")]
 
 
-def _loss(replica: Replica, tokens: Buffer, payloads: Payloads) -> tuple[Graph, Tensor]:
+def _with_samples(
+    replica: Replica, microbatch: int, payloads: Payloads, place: int
+) -> tuple[Payloads, list[memoryview]]:
+    """Payloads with the tokens at `place`, read from the corpus if nobody brought them."""
+    if replica.samples is None or len(payloads) != place:
+        return payloads, []
+    tokens = memoryview(replica.samples.read(microbatch))
+    return [*payloads, tokens], [tokens]
+
+
+def _loss(
+    replica: Replica, request: ForwardBackward | Subtract, payloads: Payloads
+) -> tuple[Graph, Tensor]:
     if not replica.part.has_head:
         raise ShapeError("only the last stage computes a loss")
+    tokens: Buffer = request.tokens
+    if replica.samples is not None:
+        tokens = replica.samples.read(request.microbatch)
     inputs, targets = replica.wire.tokens_in(tokens)  # (B, T) each
     if replica.part.embeds:
         _exactly(payloads, 0)

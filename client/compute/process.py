@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import trio
@@ -104,6 +104,16 @@ class Worker:
             WorkerDied: the worker is gone, or went before it answered.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
+        return await self.submit(request, payloads).wait()
+
+    def submit(
+        self, request: Request[ReplyT], payloads: Sequence[Buffer] = ()
+    ) -> "Submitted[ReplyT]":
+        """Queue a request now, wait for it later: requests run in the order of these calls.
+
+        Raises:
+            WorkerDied: the worker is gone.
+        """
         if self._death is not None:
             raise self._death
         call = _Call(self._next_id, request, payloads)
@@ -111,14 +121,10 @@ class Worker:
         self._waiting[call.id] = call
         self._unsent.append(call)
         self._something_unsent.set()
-        try:
-            await call.done.wait()
-        except trio.Cancelled:
-            call.abandoned, call.payloads = True, ()
-            raise
-        return self._outcome(call)
+        return Submitted(self, call)
 
-    def _outcome(self, call: _Call) -> tuple[Any, list[bytes]]:
+    def outcome_of(self, call: _Call) -> tuple[Any, list[bytes]]:
+        """The answer to a call that is done; raises what `call` raises."""
         if call.answer is None:
             raise self._death or WorkerDied(0, ())
         reply, payloads = call.answer
@@ -236,6 +242,22 @@ class Worker:
             call.done.set()
         self._waiting.clear()
         self._unsent.clear()
+
+
+class Submitted(Generic[ReplyT]):
+    """A request on its way to the worker; made by `Worker.submit`."""
+
+    def __init__(self, worker: Worker, call: _Call) -> None:
+        self._worker, self._call = worker, call
+
+    async def wait(self) -> tuple[ReplyT, list[bytes]]:
+        """Wait for the reply and its payloads; raises what `Worker.call` raises."""
+        try:
+            await self._call.done.wait()
+        except trio.Cancelled:
+            self._call.abandoned, self._call.payloads = True, ()
+            raise
+        return self._worker.outcome_of(self._call)
 
 
 @asynccontextmanager

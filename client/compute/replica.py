@@ -19,6 +19,7 @@ from torch import Tensor
 
 from client.compute.errors import LedgerError, ShapeError, StaleRequest
 from client.compute.requests import OpenStage
+from client.compute.samples import Samples
 from client.compute.wire import Wire
 from model_zoo.flat import FlatParameters
 from model_zoo.optim import FlatAdamW, OptimizerConfig, learning_rate, stage_clip
@@ -48,6 +49,8 @@ class Replica:
     wire: Wire
     graphs_kept: int
     gradient_sum: Tensor  # (N,)
+    samples: Samples | None = None
+    """Where the first stage reads its microbatches, unless the node brings them."""
     version: int = 0
     counted: set[int] = field(default_factory=set)
     graphs: dict[int, Graph] = field(default_factory=dict)
@@ -140,7 +143,10 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
     )
     optimizer = FlatAdamW(flat.values, flat.decay_size, config)
     total = torch.zeros_like(flat.values)
-    return Replica(request.swarm, module, flat, optimizer, wire, request.graphs_kept, total)
+    samples = Samples(request) if request.corpus else None
+    return Replica(
+        request.swarm, module, flat, optimizer, wire, request.graphs_kept, total, samples
+    )
 
 
 def _part(request: OpenStage, spec: ModelSpec) -> StageSlice:

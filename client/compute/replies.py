@@ -27,8 +27,15 @@ class StageOpened(Reply, frozen=True, kw_only=True):
     hash: str
 
 
+class DataReady(Reply, frozen=True, kw_only=True):
+    """The training text lies at the path that was asked for and has the digest."""
+
+    size_bytes: int
+
+
 class Forwarded(Reply, frozen=True, kw_only=True):
-    """One payload: the boundary tensor for the next stage."""
+    """One payload: the boundary tensor for the next stage; then the tokens, if they were read
+    from the corpus."""
 
     graph_kept: bool
 
@@ -130,6 +137,7 @@ class Failed(Reply, frozen=True, kw_only=True):
 
 AnyReply = (
     StageOpened
+    | DataReady
     | Forwarded
     | LossComputed
     | BackwardDone

@@ -17,6 +17,7 @@ from client.compute.replies import (
     Applied,
     BackwardDone,
     Contributed,
+    DataReady,
     Dropped,
     Forwarded,
     Loaded,
@@ -91,12 +92,28 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     graphs_kept: Count = 4
     threads: Positive = 1
     device: str = "cpu"
+    corpus: str = ""
+    """Path of the training text, for the first stage: as `PrepareData` answered it."""
+
+
+class PrepareData(Request[DataReady], frozen=True, kw_only=True):
+    """Check the training text against its digest and keep it as a file of plain bytes.
+
+    Fields:
+        source: `stdlib`, or the path of a text or `.jsonl` file.
+        digest: BLAKE2b-256 of the text, hex; `path`: where to keep the file.
+    """
+
+    source: str
+    digest: str
+    path: str
 
 
 class Forward(Request[Forwarded], frozen=True, kw_only=True):
     """Run a microbatch through a stage that is not the last.
 
-    Payload: the boundary tensor; on the first stage the tokens, uint16 little-endian (B, T+1).
+    Payload: the boundary tensor; on the first stage the tokens, uint16 little-endian (B, T+1), or
+    nothing if a corpus was opened: the samples of the id are read, and answered as well.
     """
 
     step: Count
@@ -109,7 +126,8 @@ class ForwardBackward(Request[LossComputed], frozen=True, kw_only=True):
     """Run a microbatch through the last stage, and back; its gradient is accumulated.
 
     The gradient is that of the *sum* of the tokens' losses. Payload: the boundary tensor; none
-    if the stage is the first as well. `tokens`: uint16 little-endian (B, T+1).
+    if the stage is the first as well. `tokens`: uint16 little-endian (B, T+1); none if the
+    stage is the first and has a corpus.
     """
 
     step: Count
@@ -121,7 +139,7 @@ class Backward(Request[BackwardDone], frozen=True, kw_only=True):
     """Run a microbatch back through a stage that is not the last; accumulate its gradient.
 
     Payloads: the gradient of the output; then, needed only if the graph was not kept, the
-    input as `Forward` got it.
+    input as `Forward` got it (not on a first stage with a corpus).
     """
 
     step: Count
@@ -240,6 +258,7 @@ AnyRequest = (
     | Load
     | Probe
     | Measure
+    | PrepareData
 )
 
 _REPLY_TYPES: dict[type, type] = {
