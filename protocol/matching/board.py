@@ -54,6 +54,7 @@ class Board:
         self._notices: list[dict[PeerId, Notice]] = [{} for _ in range(stage_count)]
         self._plausible: dict[tuple[Stage, int], frozenset[PeerId]] = {}
         self._last_believed: dict[Stage, Notice] = {}
+        self._current: dict[Stage, Notice | None] = {}  # until something changes or expires
         self._population: Population | None = None
         self._wall_s = 0.0
 
@@ -64,6 +65,7 @@ class Board:
         self._population = population
         self._wall_s = wall_s
         self._plausible.clear()
+        self._current.clear()
 
     def pin(self, author: PeerId, posting: Posting, now: float) -> bool:
         """Keep a posting; False if it is not newer than what the same author said before."""
@@ -72,6 +74,7 @@ class Board:
         if known and _age_order(posting) <= _age_order(known.posting):
             return False
         notices[author] = Notice(author, posting, now)
+        self._current.pop(bodies.stage_of(posting), None)
         if len(notices) > AUTHORS_PER_STAGE:
             del notices[max(notices, key=lambda peer: self._worth_forgetting(notices[peer]))]
         return True
@@ -81,8 +84,13 @@ class Board:
 
         Two peers with the same mandate (they did not know of each other): the lower rank counts.
         """
+        if stage in self._current:
+            known = self._current[stage]
+            if known is None or now - known.received_at < POSTING_TTL_S:
+                return known
         believed = [n for n in self._notices[stage].values() if self._believed(n, now)]
         best = min(believed, key=lambda n: _precedence(n.author, n.posting), default=None)
+        self._current[stage] = best
         if best:
             self._last_believed[stage] = best
         return best

@@ -1,0 +1,72 @@
+"""Members, stage costs and one peer's machine, for the tests of the matching."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from protocol.effects import SendSigned
+from protocol.ids import PeerId, Stage, peer_id_from_key
+from protocol.manifest import Data, Manifest, Model, Optimizer, Policy, StageCost
+from protocol.matching import bodies
+from protocol.matching.bodies import Mandate
+from protocol.matching.population import Member, Population
+
+WALL_S = 1_700_000_000.0
+NOW = 1000.0
+
+
+def peer(number: int) -> PeerId:
+    return peer_id_from_key(number.to_bytes(32, "big"))
+
+
+def costs(flops: Sequence[float]) -> tuple[StageCost, ...]:
+    return tuple(StageCost(1, f, 1000, 10.0, 10.0, 1e9) for f in flops)
+
+
+def manifest(stages: int) -> Manifest:
+    return Manifest(
+        protocol=1,
+        name="example",
+        founder=peer(0),
+        created=0,
+        seed=0,
+        model=Model("gpt", stages, 8, 1, 1, 8, 8, 256),
+        stages=costs([1e9] * stages),
+        sequences_per_microbatch=1,
+        microbatches_per_step=8,
+        steps=10,
+        optimizer=Optimizer(),
+        data=Data("stdlib", "x", 1000, "0" * 64),
+        policy=Policy(),
+    )
+
+
+def member(number: int, flops: float = 1e9, held: Iterable[int] = (), **claims: float) -> Member:
+    memory = claims.get("memory_bytes", 1e12)
+    stages = frozenset(map(Stage, held))
+    joined_at = claims.get("joined_at", WALL_S)
+    return Member(peer(number), joined_at, flops, 1e9, 1e9, memory, stages)
+
+
+def population(members: Iterable[Member], stages: int = 2) -> Population:
+    return Population(members, costs([1e9] * stages), 2)
+
+
+def propose(steward: PeerId, mandate: Mandate, **changes: object) -> bodies.Propose:
+    fields: dict[str, object] = {
+        "stage": 0,
+        "mandate": mandate,
+        "issued_ms": int(WALL_S * 1000),
+        "steward": steward,
+        "epoch": 1,
+        "version": 1,
+        "seat": 0,
+        "rate": 1_000_000,
+        "download_ms": 0,
+        "status": "free",
+    }
+    return bodies.Propose(**(fields | changes))  # type: ignore[arg-type]
+
+
+def answers(effects: Iterable[object]) -> list[bodies.Direct | bodies.Posting]:
+    return [bodies.decode_body(e.kind, e.body) for e in effects if isinstance(e, SendSigned)]

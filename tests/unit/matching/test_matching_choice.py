@@ -1,0 +1,72 @@
+"""Prefix cover: the properties that make deferred acceptance stable and order-independent."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from matching_examples import peer
+
+from protocol.matching.choice import Proposer, prefix_cover
+
+quotas = st.integers(0, 60)
+floors = st.integers(0, 4)
+
+
+@st.composite
+def proposers(draw: st.DrawFn) -> list[Proposer]:
+    count = draw(st.integers(0, 9))
+    return [
+        Proposer(
+            peer(number),
+            draw(st.integers(1, 20)),
+            draw(st.integers(0, 5)),
+            draw(st.booleans()) and draw(st.booleans()),
+        )
+        for number in range(count)
+    ]
+
+
+@given(proposers(), quotas, floors, st.data())
+def test_substitutes(pool: list[Proposer], quota: int, floor: int, data: st.DataObject) -> None:
+    """Who is kept among many is kept among fewer."""
+    kept = prefix_cover(pool, quota, floor).kept
+    fewer = [p for p in pool if data.draw(st.booleans())]
+    again = prefix_cover(fewer, quota, floor).kept
+    assert {p for p in kept if p in fewer} <= set(again)
+
+
+@given(proposers(), quotas, floors, st.data())
+def test_irrelevance_of_rejected_contracts(
+    pool: list[Proposer], quota: int, floor: int, data: st.DataObject
+) -> None:
+    choice = prefix_cover(pool, quota, floor)
+    some = [p for p in choice.let_go if data.draw(st.booleans())]
+    assert prefix_cover([*choice.kept, *some], quota, floor).kept == choice.kept
+
+
+@given(proposers(), quotas, floors)
+def test_overshoot_is_less_than_one_member(pool: list[Proposer], quota: int, floor: int) -> None:
+    kept = prefix_cover(pool, quota, floor).kept
+    if kept and not kept[-1].locked:
+        level = sum(p.rate for p in kept[:-1])
+        assert level < quota or len(kept) - 1 < floor
+
+
+@given(proposers(), quotas, floors, st.randoms())
+def test_order_of_arrival_does_not_matter(
+    pool: list[Proposer], quota: int, floor: int, dice: object
+) -> None:
+    shuffled = list(pool)
+    dice.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert prefix_cover(shuffled, quota, floor) == prefix_cover(pool, quota, floor)
+
+
+@given(proposers(), quotas, floors)
+def test_nobody_is_let_go_while_the_quota_is_open(
+    pool: list[Proposer], quota: int, floor: int
+) -> None:
+    choice = prefix_cover(pool, quota, floor)
+    if choice.let_go:
+        assert choice.level >= quota
+        assert len(choice.kept) >= floor
+        assert not any(p.locked for p in choice.let_go)

@@ -1,0 +1,107 @@
+"""Fixed-point preferences: close to the formulas, bounded, and the same everywhere."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matching_examples import costs, member, peer, population
+
+from protocol.ids import Stage
+from protocol.matching import preferences
+from protocol.matching.population import Population
+from protocol.matching.preferences import MICRO
+
+
+def rate_of(**supply: float) -> int:
+    usual = {
+        "flops": 1e9,
+        "uplink_bytes_per_s": 1e9,
+        "downlink_bytes_per_s": 1e9,
+        "memory_bytes": 1e12,
+    }
+    return preferences.rate(**(usual | supply), cost=costs([1e9])[0])
+
+
+def test_rate_is_the_scarcest_resource() -> None:
+    assert rate_of() == MICRO
+    assert rate_of(uplink_bytes_per_s=5.0) == MICRO // 2
+    assert rate_of(downlink_bytes_per_s=2.5) == MICRO // 4
+    assert rate_of(memory_bytes=1e9 - 1) == 0
+
+
+@pytest.mark.parametrize("absurd", [math.nan, -1.0, 0.0, -math.inf])
+@pytest.mark.parametrize("field", ["flops", "uplink_bytes_per_s", "memory_bytes"])
+def test_absurd_claims_count_nothing(field: str, absurd: float) -> None:
+    assert rate_of(**{field: absurd}) == 0
+
+
+def test_boundless_claims_are_bounded() -> None:
+    huge = {"flops": 1e30, "uplink_bytes_per_s": math.inf, "downlink_bytes_per_s": 1e30}
+    assert rate_of(**huge) == preferences.MAX_RATE
+
+
+@given(st.floats(0, 19.9))
+def test_exponential_is_that_of_the_library(x: float) -> None:
+    fixed = preferences.exp_negative(int(x * MICRO))
+    assert abs(fixed - math.exp(-x) * MICRO) <= 2
+
+
+@given(st.integers(1, 10**13), st.integers(1, 10**13))
+def test_bucket_is_the_rounded_logarithm(here: int, elsewhere: int) -> None:
+    exact = math.log(here / elsewhere, 1.1)
+    bucket = preferences.log_bucket(here, elsewhere)
+    if abs(exact - round(exact)) < 0.49 and abs(exact) < 99:
+        assert bucket == round(exact)
+    assert abs(bucket) <= preferences.MAX_BUCKET
+
+
+def test_a_held_stage_counts_ten_per_cent_more() -> None:
+    assert preferences.phi(held=True, download_s=1e9, session_s=0) == 1_100_000
+    assert preferences.phi(held=False, download_s=0, session_s=60) == MICRO
+    assert preferences.phi(held=False, download_s=math.inf, session_s=60) == 0
+    assert preferences.phi(held=False, download_s=1, session_s=math.nan) == 0
+
+
+def test_coverage_comes_before_throughput() -> None:
+    def wish(level: int, replicas: int) -> preferences.Wish:
+        args = {"rate": MICRO, "phi": MICRO, "level": level, "replicas": replicas, "r": 2}
+        return preferences.wish(peer(1), Stage(0), **args)
+
+    assert wish(100 * MICRO, 1) > wish(0, 2)
+    assert wish(1 * MICRO, 2) > wish(2 * MICRO, 2)
+
+
+def test_a_stage_prefers_whom_nobody_else_needs() -> None:
+    specialist = Population([member(1), member(2, memory_bytes=1e12)], costs([1e9, 1e9]), 2)
+    fair = specialist.fair_level
+    only_here = preferences.score(
+        peer(1), Stage(0), values=(10, 0), rate=MICRO, phi=MICRO, fair=fair
+    )
+    anywhere = preferences.score(
+        peer(1), Stage(0), values=(10, 10), rate=MICRO, phi=MICRO, fair=fair
+    )
+    assert only_here > anywhere
+
+
+@given(st.integers(0, 10**12), st.integers(0, 1_100_000), st.integers(0, 10**15))
+def test_scores_fit_their_field(rate: int, phi: int, fair: int) -> None:
+    score = preferences.score(
+        peer(1), Stage(0), values=(rate * phi, 1), rate=rate, phi=phi, fair=fair
+    )
+    assert 0 <= score < preferences.MAX_SCORE
+
+
+def test_unmeasured_claims_are_capped_at_twice_the_median() -> None:
+    view = population([member(1), member(2), member(3, flops=1e15)])
+    assert view.rate(peer(3), Stage(0)) == 2 * MICRO
+
+
+def test_redundancy_shrinks_to_what_the_population_carries() -> None:
+    assert population([member(1)]).redundancy == 1
+    assert population([member(n) for n in range(3)]).redundancy == 1
+    assert population([member(n) for n in range(4)]).redundancy == 2
+    assert population([member(n) for n in range(40)]).redundancy == 2
+    assert population([member(n, memory_bytes=0) for n in range(8)]).redundancy == 1

@@ -1,0 +1,164 @@
+"""One steward, message by message: answers, idempotence, leases, and hostile bodies."""
+
+from __future__ import annotations
+
+import pytest
+from matching_examples import NOW, WALL_S, answers, member, peer, population, propose
+
+from protocol.effects import Publish
+from protocol.ids import Stage
+from protocol.matching import bodies
+from protocol.matching.board import Board
+from protocol.matching.bodies import COMMITTED, Hold, Mandate, Posting, Reject, Withdraw
+from protocol.matching.outlook import Outlook
+from protocol.matching.population import Member
+from protocol.matching.steward import Steward
+from protocol.matching.timing import LEASE_S
+
+MANDATE = Mandate(int(WALL_S // 600), 1)
+ME = peer(0)
+
+
+def steward_of(members: list[Member], stages: int = 2) -> tuple[Steward, Outlook]:
+    view = population(members, stages)
+    outlook = Outlook(ME, view, Board(stages), WALL_S - NOW)
+    outlook.board.observe(view, WALL_S)
+    steward = Steward(outlook, Stage(0), MANDATE, 0)
+    steward.start(NOW, successor=False)
+    return steward, outlook
+
+
+def two_stages() -> tuple[Steward, Outlook]:
+    """Four equal members and two stages: the quota is 2.1, so the third newcomer just fits."""
+    return steward_of([member(n) for n in range(4)])
+
+
+def test_a_proposal_is_held_and_posted() -> None:
+    steward, _ = two_stages()
+    effects = steward.receive(peer(1), propose(ME, MANDATE), NOW + 1)
+    [hold] = answers(effects)
+    assert isinstance(hold, Hold)
+    assert not hold.locked
+    assert hold.version == 1
+    [post] = [e for e in effects if isinstance(e, Publish)]
+    posting = bodies.decode_body(post.kind, post.body)
+    assert isinstance(posting, Posting)
+    assert (posting.replicas, posting.level, posting.locked_replicas) == (1, 1_000_000, 0)
+
+
+def test_a_repeated_proposal_gets_the_same_answer_and_changes_nothing() -> None:
+    steward, _ = two_stages()
+    [first] = answers(steward.receive(peer(1), propose(ME, MANDATE), NOW))
+    posting = steward.posting
+    [again] = answers(steward.receive(peer(1), propose(ME, MANDATE), NOW))
+    assert steward.posting == posting
+    assert isinstance(first, Hold)
+    assert isinstance(again, Hold)
+    assert (first.epoch, first.score) == (again.epoch, again.score)
+
+
+def test_beyond_the_quota_the_least_preferred_is_turned_away_and_the_cutoff_rises() -> None:
+    steward, _ = two_stages()
+    for number in range(4):
+        steward.receive(peer(number), propose(ME, MANDATE), NOW)
+    assert steward.posting.replicas == 3
+    assert steward.posting.cutoff > 0
+    worst = min(steward.pool.places.values(), key=lambda place: place.score)
+    assert steward.posting.cutoff < worst.score
+
+
+def test_a_rejected_version_stays_rejected_in_a_later_epoch() -> None:
+    steward, _ = two_stages()
+    for number in range(4):
+        steward.receive(peer(number), propose(ME, MANDATE), NOW)
+    [gone] = {peer(n) for n in range(4)} - set(steward.pool.places)
+    left = next(iter(steward.pool.places))
+    steward.receive(left, Withdraw(0, MANDATE, 0, ME, 2, "leaving"), NOW)
+    assert steward.posting.cutoff == 0
+    [late] = answers(steward.receive(gone, propose(ME, MANDATE), NOW))
+    assert isinstance(late, Reject)
+    assert late.epoch == 1
+    anew = propose(ME, MANDATE, version=2, epoch=2)
+    assert isinstance(answers(steward.receive(gone, anew, NOW))[0], Hold)
+
+
+def test_a_lease_lapses_unless_renewed() -> None:
+    steward, outlook = steward_of([member(0), member(1, held=[0]), member(2, held=[0])])
+    for number in (1, 2):
+        body = propose(ME, MANDATE, status="serving")
+        steward.receive(peer(number), body, NOW)
+    renewal = bodies.Renew(0, MANDATE, 0, ME, 1, 2, 0, 1_000_000, 0, "serving")
+    steward.receive(peer(1), renewal, NOW + LEASE_S - 1)
+    steward.tick(NOW + LEASE_S + 1)
+    assert set(steward.pool.places) == {peer(1)}
+    assert not outlook.counters
+
+
+def test_an_incumbent_is_kept_whatever_the_quota() -> None:
+    members = [member(n, held=[0]) for n in range(1, 6)]
+    steward, _ = steward_of([member(0), *members])
+    for number in range(1, 6):
+        steward.receive(peer(number), propose(ME, MANDATE, status="serving"), NOW)
+    assert steward.posting.locked_replicas == 5
+    assert steward.posting.level > steward.posting.quota
+
+
+def test_a_member_that_left_the_swarm_loses_its_place_at_once() -> None:
+    steward, outlook = two_stages()
+    steward.receive(peer(1), propose(ME, MANDATE), NOW)
+    outlook.population = population([member(0), member(2)])
+    steward.update(NOW)
+    assert not steward.pool.places
+
+
+HOSTILE = [
+    ("other steward", peer(1), propose(peer(9), MANDATE), "matching-other-mandate"),
+    ("old term", peer(1), propose(ME, Mandate(0, 1)), "matching-other-mandate"),
+    ("stranger", peer(77), propose(ME, MANDATE), "matching-unknown-member"),
+    ("future epoch", peer(1), propose(ME, MANDATE, epoch=9), "matching-wrong-epoch"),
+    ("replay", peer(2), propose(ME, MANDATE, version=4), "matching-replay"),
+    (
+        "serves another stage as everybody knows",
+        peer(3),
+        propose(ME, MANDATE, status="serving"),
+        "matching-contradictory-claim",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("sender", "body", "reason"), [row[1:] for row in HOSTILE], ids=[row[0] for row in HOSTILE]
+)
+def test_hostile_bodies_change_nothing_and_are_counted(
+    sender: str, body: bodies.ToSteward, reason: str
+) -> None:
+    steward, outlook = steward_of([member(0), member(1), member(2), member(3, held=[1])])
+    steward.receive(peer(2), propose(ME, MANDATE, version=5), NOW)
+    before = (steward.posting, dict(steward.pool.places))
+    assert steward.receive(peer(0).__class__(sender), body, NOW) == []
+    assert (steward.posting, dict(steward.pool.places)) == before
+    assert outlook.counters == {reason: 1}
+
+
+def test_a_boast_counts_as_what_the_view_says() -> None:
+    steward, _ = two_stages()
+    steward.receive(peer(1), propose(ME, MANDATE, rate=10**12), NOW)
+    assert steward.posting.level == 1_000_000
+
+
+def test_a_machine_that_is_too_small_is_told_so() -> None:
+    steward, _ = steward_of([member(0), member(1, memory_bytes=1.0)])
+    [answer] = answers(steward.receive(peer(1), propose(ME, MANDATE), NOW))
+    assert isinstance(answer, Reject)
+    assert "too small" in answer.reason
+
+
+def test_one_stage_alone_commits_by_itself_and_then_rests() -> None:
+    steward, _ = steward_of([member(0), member(1)], stages=1)
+    steward.receive(peer(1), propose(ME, MANDATE), NOW)
+    now, sent = NOW, []
+    while (now := steward.next_deadline()) < NOW + 5:
+        sent += answers(steward.tick(now))
+    assert steward.phase == COMMITTED
+    assert [type(body) for body in sent] == [Hold]
+    assert sent[0].locked
