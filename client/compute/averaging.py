@@ -146,14 +146,20 @@ class Averager:
         return parts
 
     def _contribution(self, request: Apply, bounds: tuple[int, ...]) -> _Attempt | None:
-        """This replica's part in the sums; None if it had nothing to contribute."""
+        """This replica's part in the sums; None if it has none in them.
+
+        What was accumulated after contributing is not in the sums that everybody applies: those
+        microbatches were counted elsewhere. The residual cannot be told apart from them, so it
+        starts over.
+        """
         attempt = self._attempt
-        counted = self._replica.counted
-        if attempt is None and not counted:
+        if attempt is None or attempt.number != request.attempt:
             return None
-        attempt = self._current(request.step, request.attempt)
-        if attempt.bounds != bounds or attempt.counted != counted:
-            raise StaleRequest("the gradient sum or the bounds changed after contributing")
+        if attempt.bounds != bounds:
+            raise StaleRequest("the bounds changed after contributing")
+        if attempt.counted != self._replica.counted:
+            self.forget()
+            return None
         return attempt
 
     def _settle(self, attempt: _Attempt) -> None:

@@ -150,7 +150,9 @@ class TrainingWorld:
     def finished(self) -> bool:
         """Whether every live replica with a serving seat is at the last version."""
         seats = [p.seat for p in self.peers.values() if p.alive and p.seat and p.seat.serving]
-        joining = any(p.alive and (p.seat is None or not p.seat.serving) for p in self.peers.values())
+        joining = any(
+            p.alive and (p.seat is None or not p.seat.serving) for p in self.peers.values()
+        )
         return bool(seats) and not joining and all(seat.finished for seat in seats)
 
     def _stuck(self) -> str:
@@ -233,8 +235,9 @@ class TrainingWorld:
         self._after(1.0, lambda: self._ask_to_join(peer))
 
     def _admitted(self, peer: SimPeer, admit: Admit) -> None:
-        if peer.seat is not None:
-            return
+        known = [s.version for s in peer.statuses.values() if s.stage == peer.stage]
+        if peer.seat is not None or admit.version < max(known, default=0) - 1:
+            return  # admitted by a replica that has itself fallen behind
         self._open_seat(peer, step=admit.version, serving=False)
         peer.donor = PeerId(admit.donors[0])
         self._announce(peer)
@@ -293,7 +296,9 @@ class TrainingWorld:
                 case Explain(_, words):
                     self.log.append(f"{self.now:.3f} {peer.peer[-6:]} {words}")
                 case Penalise(culprit, reason):
-                    self.log.append(f"{self.now:.3f} {peer.peer[-6:]} blames {culprit[-6:]} {reason}")
+                    self.log.append(
+                        f"{self.now:.3f} {peer.peer[-6:]} blames {culprit[-6:]} {reason}"
+                    )
                 case _:
                     pass
 
@@ -313,7 +318,10 @@ class TrainingWorld:
             return
         self.messages += 1
         self._transmit(
-            peer.peer, other, lane(message), lambda: self._arrive(peer.peer, other, message, payload)
+            peer.peer,
+            other,
+            lane(message),
+            lambda: self._arrive(peer.peer, other, message, payload),
         )
 
     def _transmit(self, src: PeerId, dst: SimPeer, which: str, action: Callable[[], None]) -> None:
@@ -377,7 +385,7 @@ class TrainingWorld:
                 peer.payloads[PayloadKey(step, "reduced", shard, attempt)] = reduced
                 return Outcome(digests=(_digest(reduced),))
             case ApplyTask(step, _, _, keys):
-                return self._apply(peer, step, [peer.payloads[key] for key in keys])
+                return self._apply(peer, step, [peer.payloads[key] for key in keys if key])
             case ApplyLocalTask(step):
                 return self._apply(peer, step, [_payload(peer.accumulator)])
         return Outcome()

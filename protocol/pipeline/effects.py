@@ -97,7 +97,10 @@ class ContributeTask:
 
 @dataclass(frozen=True, slots=True)
 class ReduceTask:
-    """Sum one shard over the members' parts, in order; yields ``reduced`` and its squared norm."""
+    """Sum one shard over the members' parts, in order; yields ``reduced`` and its squared norm.
+
+    Our own part is the worker's: it stands in ``parts`` at our place under our own peer id.
+    """
 
     step: int
     attempt: int
@@ -114,7 +117,8 @@ class ApplyTask:
     step: int
     attempt: int
     bounds: tuple[int, ...]
-    reduced: tuple[PayloadKey, ...]
+    reduced: tuple[PayloadKey | None, ...]
+    """One per shard; None for a shard without elements."""
     sq_norms: tuple[float, ...]
 
 

@@ -188,9 +188,6 @@ class RoundMember:
         plan = self._require_plan()
         if len(plan.members) == 1 and not plan.observers:
             return self._become_ready(plan_digest(self._leader, plan, [], []))
-        if not self._counted:
-            self.progress = Progress.EXCHANGING
-            return self._exchange()
         self.progress = Progress.CONTRIBUTING
         return [Compute(ContributeTask(plan.step, plan.attempt, tuple(plan.bounds)))]
 
@@ -241,7 +238,7 @@ class RoundMember:
         plan = self._require_plan()
         mine = next(i for i, m in enumerate(plan.members) if m.peer == self._place.me)
         size = plan.bounds[mine + 1] - plan.bounds[mine]
-        contributors = [PeerId(m.peer) for m in plan.members if any(m.counted)]
+        contributors = [PeerId(m.peer) for m in plan.members]
         have = all((plan.attempt, mine, peer) in self._parts for peer in contributors)
         if self._reducing or not have or size == 0:
             return []
@@ -313,11 +310,19 @@ class RoundMember:
         return [Compute(self._apply_task(plan))]
 
     def _apply_task(self, plan: Plan) -> ApplyTask:
-        active = active_shards(plan)
-        bounds = tuple([plan.bounds[i] for i in active] + [plan.bounds[-1]])
-        keys = tuple(PayloadKey(plan.step, "reduced", i, plan.attempt) for i in active)
-        norms = tuple(self._broadcasts[plan.attempt].sq_norm[i] for i in active)
-        return ApplyTask(plan.step, plan.attempt, bounds, keys, norms)
+        active = set(active_shards(plan))
+        norms = self._broadcasts[plan.attempt].sq_norm
+        shards = range(len(plan.members))
+        return ApplyTask(
+            plan.step,
+            plan.attempt,
+            tuple(plan.bounds),
+            tuple(
+                PayloadKey(plan.step, "reduced", i, plan.attempt) if i in active else None
+                for i in shards
+            ),
+            tuple(norms.get(i, 0.0) if i in active else 0.0 for i in shards),
+        )
 
     # --- the worker's outcomes -------------------------------------------------------------
 

@@ -158,13 +158,13 @@ class Seat:
         }
         self._view = view
         effects: list[SeatEffect] = list(self.pipeline.update_view(view, now))
+        effects += self._follow_siblings(now)
         was_leading = self.leader.leading
         effects += self._lead(now)
         if self.leader.leading and not was_leading:
             self.lessor.take_over()
         for peer in sorted(lost):
             self.lessor.release(peer, {p: r for p, r in self.leader.reports.items() if p != peer})
-        effects += self._follow_siblings(now)
         return self._settle(effects, now)
 
     def allow_training(self, now: float) -> list[SeatEffect]:
@@ -331,7 +331,8 @@ class Seat:
     # --- following and leading -------------------------------------------------------------
 
     def _lead(self, now: float) -> list[Effect]:
-        leading = self.current_leader() == self.place.me and self.serving
+        behind = self._behind_since is not None
+        leading = self.current_leader() == self.place.me and self.serving and not behind
         return self.leader.update_view(self._view, leading, now)
 
     def _follow_siblings(self, now: float) -> list[SeatEffect]:

@@ -1,0 +1,154 @@
+"""A seat's tasks in the worker's language: which request, which payloads, what the reply means.
+
+Pure translation; the only state is the run's constants (who we are, where the stage stands).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from client.compute.replies import Applied, LossComputed, Reduced, Reply
+from client.compute.requests import (
+    Apply,
+    ApplyLocal,
+    Backward,
+    Contribute,
+    Forward,
+    ForwardBackward,
+    Reduce,
+    Request,
+    Subtract,
+)
+from protocol.ids import PeerId
+from protocol.pipeline.effects import (
+    ApplyLocalTask,
+    ApplyTask,
+    BackwardTask,
+    ContributeTask,
+    ForwardTask,
+    LossTask,
+    Outcome,
+    PayloadKey,
+    ReduceTask,
+    SubtractTask,
+    Task,
+)
+
+Sources = tuple[PayloadKey | None, ...]
+"""Payloads of a request by key; None stands for an empty one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The constants of a seat that its requests need."""
+
+    me: PeerId
+    first: bool
+    last: bool
+    tokens_per_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request, the payloads it takes and the keys under which its answer's are stored."""
+
+    request: Request[Any]
+    sources: Sources = ()
+    tokens: PayloadKey | None = None
+    """Goes into the request's ``tokens`` field."""
+    results: tuple[PayloadKey, ...] = ()
+
+
+def to_call(task: Task, place: Place) -> Call:
+    """Translate a task."""
+    match task:
+        case ForwardTask():
+            return _forward(task, place)
+        case LossTask(step, m):
+            request = ForwardBackward(step=step, microbatch=m, tokens=b"")
+            if place.first:
+                return Call(request)
+            return Call(
+                request,
+                sources=(PayloadKey(step, "input", m),),
+                tokens=PayloadKey(step, "tokens", m),
+                results=(PayloadKey(step, "grad_out", m),),
+            )
+        case BackwardTask(step, m):
+            inputs: Sources = () if place.first else (PayloadKey(step, "input", m),)
+            results = () if place.first else (PayloadKey(step, "grad_out", m),)
+            sources = (PayloadKey(step, "grad_in", m), *inputs)
+            return Call(Backward(step=step, microbatch=m), sources, results=results)
+        case SubtractTask():
+            return _subtract(task, place)
+        case _:
+            return _round_call(task, place)
+
+
+def _forward(task: ForwardTask, place: Place) -> Call:
+    step, m = task.step, task.microbatch
+    request = Forward(step=step, microbatch=m)
+    output = PayloadKey(step, "output", m)
+    if place.first:
+        return Call(request, results=(output, PayloadKey(step, "tokens", m)))
+    return Call(request, sources=(PayloadKey(step, "input", m),), results=(output,))
+
+
+def _subtract(task: SubtractTask, place: Place) -> Call:
+    step, m = task.step, task.microbatch
+    request = Subtract(step=step, microbatch=m)
+    own_input: Sources = () if place.first else (PayloadKey(step, "input", m),)
+    if place.last:
+        tokens = None if place.first else PayloadKey(step, "tokens", m)
+        return Call(request, own_input, tokens=tokens)
+    return Call(request, (PayloadKey(step, "grad_in", m), *own_input))
+
+
+def _round_call(
+    task: ContributeTask | ReduceTask | ApplyTask | ApplyLocalTask, place: Place
+) -> Call:
+    match task:
+        case ContributeTask(step, attempt, bounds):
+            shards = tuple(
+                PayloadKey(step, "shard", i, attempt, place.me) for i in range(len(bounds) - 1)
+            )
+            request = Contribute(step=step, attempt=attempt, bounds=list(bounds))
+            return Call(request, results=shards)
+        case ReduceTask(step, attempt, shard, parts):
+            own = next(i for i, key in enumerate(parts) if key.peer == place.me)
+            reduce = Reduce(step=step, attempt=attempt, shard=shard, members=len(parts), own=own)
+            others = tuple(key for key in parts if key.peer != place.me)
+            return Call(reduce, others, results=(PayloadKey(step, "reduced", shard, attempt),))
+        case ApplyTask(step, attempt, bounds, reduced, sq_norms):
+            apply = Apply(
+                step=step,
+                attempt=attempt,
+                bounds=list(bounds),
+                squared_norms=list(sq_norms),
+                tokens=place.tokens_per_step,
+            )
+            return Call(apply, reduced)
+        case ApplyLocalTask(step):
+            return Call(ApplyLocal(step=step, tokens=place.tokens_per_step))
+
+
+def to_outcome(reply: Reply, payloads: Sequence[bytes]) -> Outcome:
+    """Translate a reply."""
+    match reply:
+        case LossComputed():
+            return Outcome(loss_sum=reply.loss_sum, seconds=reply.seconds)
+        case Reduced():
+            digests = tuple(payload_digest(payload) for payload in payloads)
+            return Outcome(sq_norm=reply.squared_norm, digests=digests, seconds=reply.seconds)
+        case Applied():
+            return Outcome(hash=reply.hash, grad_norm=reply.grad_norm, seconds=reply.seconds)
+        case _:
+            return Outcome(seconds=reply.seconds)
+
+
+def payload_digest(payload: bytes) -> bytes:
+    """Return the BLAKE2b-256 of a payload, as rounds and transfers compare it."""
+    return hashlib.blake2b(payload, digest_size=32).digest()

@@ -1,0 +1,171 @@
+"""Fetching a blob (a stage's state, the training text) in verified chunks from several donors.
+
+Donors whose offers agree in size and digests serve the same bytes, so chunks are striped over them,
+a few outstanding per donor: the faster one simply serves more. A chunk counts when its digest fits;
+a donor that sends another one is dropped. What is here stays here: when a donor goes, only its
+outstanding chunks are asked for again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from protocol import limits
+from protocol.effects import Penalise, Send
+from protocol.ids import PeerId
+from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest
+
+WINDOW = 4
+"""Chunks outstanding per donor: 8 MiB cover the bandwidth-delay product of 640 Mb/s at 100 ms."""
+QUERY_RETRY_S = 1.0
+CHUNK_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreChunk:
+    """Write the chunk in hand at its place: it is verified."""
+
+    index: int
+
+
+@dataclass(slots=True)
+class _Donor:
+    offer: BlobOffer | None = None
+    outstanding: dict[int, float] = field(default_factory=dict)
+    """Chunk index to when it was asked for."""
+
+
+FetchEffect = Send | Penalise | StoreChunk
+
+
+class Fetch:
+    """One blob on its way here.
+
+    Args:
+        query: what is wanted; its version may be None for the newest a donor has.
+        donors: who may have it.
+    """
+
+    def __init__(self, query: BlobQuery, donors: list[PeerId]) -> None:
+        self._query = query
+        self._donors = {donor: _Donor() for donor in donors}
+        self._chosen: BlobOffer | None = None
+        self._missing: list[int] = []
+        self._have = 0
+        self._asked_at: float | None = None
+
+    @property
+    def offer(self) -> BlobOffer | None:
+        """What is being fetched, once a donor has offered it."""
+        return self._chosen
+
+    @property
+    def done(self) -> bool:
+        """Whether every chunk is here."""
+        return self._chosen is not None and self._have == len(self._chosen.digests)
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Chunks here, chunks in all (0 before an offer)."""
+        return self._have, len(self._chosen.digests) if self._chosen else 0
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether no donor is left."""
+        return not self._donors
+
+    def start(self, now: float) -> list[FetchEffect]:
+        """Ask every donor for its offer."""
+        self._asked_at = now
+        waiting = [peer for peer, donor in self._donors.items() if donor.offer is None]
+        return [Send(peer, self._query) for peer in waiting]
+
+    def offered(self, sender: PeerId, offer: BlobOffer, now: float) -> list[FetchEffect]:
+        """Take a donor's offer; the first one fixes the blob, others must agree with it."""
+        donor = self._donors.get(sender)
+        if donor is None or not self._fits(offer) or donor.offer is not None:
+            return []
+        if len(offer.digests) != -(-offer.size_bytes // limits.CHUNK_BYTES) or not offer.digests:
+            del self._donors[sender]
+            return [Penalise(sender, "offer-inconsistent", 20)]
+        if self._chosen is None:
+            self._chosen = offer
+            self._missing = list(range(len(offer.digests)))[::-1]
+        if (offer.version, offer.digests) != (self._chosen.version, self._chosen.digests):
+            return []
+        donor.offer = offer
+        return self._ask(now)
+
+    def refused(self, sender: PeerId) -> None:
+        """The donor does not have it."""
+        self._lose(sender)
+
+    def chunk(self, sender: PeerId, chunk: Chunk, digest: bytes, now: float) -> list[FetchEffect]:
+        """Take a chunk; ``digest`` is the BLAKE2b-256 of its payload."""
+        donor = self._donors.get(sender)
+        if donor is None or self._chosen is None or not self._is_ours(chunk):
+            return []
+        if chunk.index not in donor.outstanding:
+            return []
+        if digest != self._chosen.digests[chunk.index]:
+            self._lose(sender)
+            return [Penalise(sender, "chunk-with-wrong-digest", 50), *self._ask(now)]
+        del donor.outstanding[chunk.index]
+        self._have += 1
+        return [StoreChunk(chunk.index), *self._ask(now)]
+
+    def lost(self, peer: PeerId, now: float) -> list[FetchEffect]:
+        """A peer is gone."""
+        self._lose(peer)
+        return self._ask(now)
+
+    def tick(self, now: float) -> list[FetchEffect]:
+        """Ask again where nothing came; take slow donors' chunks elsewhere."""
+        for peer, donor in list(self._donors.items()):
+            oldest = min(donor.outstanding.values(), default=now)
+            if now - oldest >= CHUNK_TIMEOUT_S:
+                self._lose(peer)
+        effects = self._ask(now)
+        if self._asked_at is not None and now >= self._asked_at + QUERY_RETRY_S:
+            effects += self.start(now)
+        return effects
+
+    def served_by(self) -> Counter[PeerId]:
+        """Return how many chunks each donor has outstanding (for the progress display)."""
+        return Counter({peer: len(donor.outstanding) for peer, donor in self._donors.items()})
+
+    def _ask(self, now: float) -> list[FetchEffect]:
+        chosen = self._chosen
+        if chosen is None:
+            return []
+        effects: list[FetchEffect] = []
+        ready = [(p, d) for p, d in self._donors.items() if d.offer is not None]
+        while self._missing:
+            free = [(len(d.outstanding), p, d) for p, d in ready if len(d.outstanding) < WINDOW]
+            if not free:
+                break
+            _, peer, donor = min(free, key=lambda entry: entry[:2])
+            index = self._missing.pop()
+            donor.outstanding[index] = now
+            request = ChunkRequest(chosen.kind, chosen.stage, chosen.version, index)
+            effects.append(Send(peer, request))
+        return effects
+
+    def _lose(self, peer: PeerId) -> None:
+        donor = self._donors.pop(peer, None)
+        if donor is not None:
+            self._missing = sorted({*self._missing, *donor.outstanding}, reverse=True)
+
+    def _fits(self, offer: BlobOffer) -> bool:
+        query = self._query
+        same = (offer.kind, offer.stage) == (query.kind, query.stage)
+        return same and query.version in (None, offer.version)
+
+    def _is_ours(self, chunk: Chunk) -> bool:
+        chosen = self._chosen
+        return chosen is not None and (chunk.kind, chunk.stage, chunk.version) == (
+            chosen.kind,
+            chosen.stage,
+            chosen.version,
+        )
