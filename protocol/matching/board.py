@@ -95,6 +95,11 @@ class Board:
             self._last_believed[stage] = best
         return best
 
+    def knows(self, author: PeerId, stage: Stage, mandate: Mandate) -> bool:
+        """Tell whether a mandate has been posted, believed or not."""
+        notice = self._notices[stage].get(author)
+        return notice is not None and notice.posting.mandate == mandate
+
     def predecessor(self, stage: Stage) -> Notice | None:
         """Return the last posting of a stage that was believed: what a successor follows."""
         return self._last_believed.get(stage)

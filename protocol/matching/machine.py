@@ -203,9 +203,12 @@ class Matching:
     # --- stewardship ----------------------------------------------------------------------------
 
     def _step_down_if_outranked(self, stage: Stage, now: float) -> None:
-        notice = self._outlook.board.current(stage, now)
-        mine = (self._outlook.me, self._stewards[stage].mandate)
-        if notice and notice.author != self._outlook.me and not outranks(mine, notice):
+        board, me = self._outlook.board, self._outlook.me
+        mandate = self._stewards[stage].mandate
+        notice = board.current(stage, now)
+        if notice is None or notice.author == me:
+            return
+        if board.knows(me, stage, mandate) or not outranks((me, mandate), notice):
             del self._stewards[stage]
 
     def _watch_stewardships(self, now: float) -> list[Effect]:

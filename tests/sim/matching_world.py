@@ -88,6 +88,7 @@ class World:
         self._records: dict[tuple[PeerId, str], Publish] = {}
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
+        self._part: set[PeerId] = set()
         self._alarm: dict[PeerId, float] = {}
 
     # --- what happens to peers ----------------------------------------------------------------
@@ -107,6 +108,42 @@ class World:
     def crash_after(self, delay_s: float, who: PeerId) -> None:
         """Schedule a crash."""
         self.after(delay_s, lambda: self.crash(who))
+
+    def lose(self, who: PeerId, reason: str) -> None:
+        """Let a peer's training side lose its stage."""
+        machine = self.machines[who]
+        assert machine.stage is not None
+        self._change(replace(self.members[who], held=frozenset()))
+        self._perform(who, machine.lost(machine.stage, reason, self.now))
+
+    def leave(self, who: PeerId) -> Sequence[object]:
+        """Let a peer say goodbye; it stays connected for a while."""
+        effects = self.machines[who].leave(self.now)
+        self._perform(who, effects)
+        return effects
+
+    def replay(self, sender: PeerId, effect: SendSigned) -> None:
+        """Deliver a message at once, whoever may have signed it."""
+        self._receive(sender, effect)
+
+    def cut(self, part: set[PeerId]) -> None:
+        """Split the network; each side finds out that the other is gone."""
+        self._part = part
+        for who in self.machines:
+            for other in self.machines:
+                if self._apart(who, other):
+                    delay_s = self._pick(self.weather.detection_s)
+                    self.after(delay_s, lambda w=who, o=other: self._forget(w, o))
+
+    def heal(self) -> None:
+        """Join the network again; members and records spread anew."""
+        self._part = set()
+        for who in self.machines:
+            for other in list(self.members.values()):
+                delay_s = self._pick(self.weather.gossip_s)
+                self.after(delay_s, lambda w=who, o=other: self._meet(w, o))
+            for (author, _), record in list(self._records.items()):
+                self._spread(author, record, who)
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
         """Schedule an action."""
@@ -160,7 +197,7 @@ class World:
 
     def _meet(self, who: PeerId, other: Member) -> None:
         current = self.members.get(other.peer)
-        if who in self.views and current:
+        if who in self.views and current and not self._apart(who, other.peer):
             self.views[who][other.peer] = current
             self._see(who)
 
@@ -201,7 +238,7 @@ class World:
 
     def _receive(self, who: PeerId, effect: SendSigned) -> None:
         machine = self.machines.get(effect.peer)
-        if machine:
+        if machine and not self._apart(who, effect.peer):
             effects = machine.receive_signed(who, effect.kind, effect.body, self.now)
             self._perform(effect.peer, effects)
 
@@ -215,6 +252,8 @@ class World:
 
     def _learn(self, author: PeerId, record: Publish, to: PeerId) -> None:
         key = (to, author, record.key)
+        if self._apart(author, to):
+            return
         if to in self.machines and self._newest.get(key, -1) < record.seq:
             self._newest[key] = record.seq
             effects = self.machines[to].receive_record(author, record.kind, record.body, self.now)
@@ -246,6 +285,9 @@ class World:
         if self._alarm.get(who) == due and who in self.machines:
             del self._alarm[who]
             self._perform(who, self.machines[who].tick(self.now))
+
+    def _apart(self, one: PeerId, other: PeerId) -> bool:
+        return bool(self._part) and (one in self._part) != (other in self._part)
 
     def _pick(self, bounds: tuple[float, float]) -> float:
         return self.random.uniform(*bounds)

@@ -1,0 +1,226 @@
+"""Whole swarms of equal machines: even coverage, however they arrive and whatever is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from matching_world import CALM, STORMY, Weather, World, manifest, member, peer
+
+from protocol.effects import Publish, SendSigned
+from protocol.ids import PeerId, Stage
+from protocol.matching.effects import Assign, GangStart, Unassign
+from protocol.matching.volunteer import State
+
+EQUAL = 1e9
+
+
+def swarm(count: int, stages: int, seed: int, weather: Weather, within_s: float = 0.0) -> World:
+    """Return a world in which ``count`` equal machines join within some seconds."""
+    world = World(manifest([EQUAL] * stages), seed, weather)
+    for number in range(count):
+        world.join(member(seed * 100 + number), at=world.random.uniform(0, within_s))
+    return world
+
+
+def settle(world: World, count: int) -> float:
+    """Run until everybody serves; return the seconds that took."""
+    return world.run(90, until=lambda: len(world.machines) == count and world.placed())
+
+
+SHAPES = [(1, 1), (2, 2), (4, 2), (8, 4), (7, 3), (6, 4)]
+
+
+@pytest.mark.parametrize("weather", [CALM, STORMY], ids=["calm", "stormy"])
+@pytest.mark.parametrize(("count", "stages"), SHAPES)
+def test_equal_machines_spread_evenly(count: int, stages: int, weather: Weather) -> None:
+    for seed in range(40):
+        within_s = (0.0, 0.5, 5.0)[seed % 3]
+        world = swarm(count, stages, seed, weather, within_s)
+        took_s = settle(world, count)
+        spread = world.spread()
+        assert sum(spread) == count, f"seed {seed}: {spread}"
+        assert max(spread) - min(spread) <= 1, f"seed {seed}: {spread}"
+        assert took_s < within_s + 30, f"seed {seed}"
+
+
+def test_a_calm_swarm_is_placed_within_seconds() -> None:
+    world = swarm(8, 4, 0, CALM)
+    assert settle(world, 8) < 6
+
+
+def test_late_arrivals_fill_up_a_running_swarm() -> None:
+    for seed in range(40):
+        world = swarm(2, 2, seed, STORMY)
+        settle(world, 2)
+        before = world.matching()
+        for number in (10, 11):
+            world.join(member(seed * 100 + number), at=world.random.uniform(0, 3))
+        settle(world, 4)
+        assert world.spread() == [2, 2], f"seed {seed}"
+        assert before.items() <= world.matching().items(), f"seed {seed}: an incumbent moved"
+
+
+def test_too_few_volunteers_wait_and_say_for_what() -> None:
+    world = swarm(1, 2, 0, CALM)
+    world.run(30)
+    assert world.spread() == [0, 0]
+    assert any(world.said(f"waiting for 1 more volunteer: stage {s} has none") for s in (0, 1))
+    assert not any(isinstance(effect, Assign | GangStart) for _, _, effect in world.log)
+    world.join(member(50))
+    settle(world, 2)
+    assert world.spread() == [1, 1]
+
+
+def test_nobody_fetches_before_every_stage_is_covered() -> None:
+    for seed in range(20):
+        world = swarm(4, 4, seed, STORMY, 2.0)
+        settle(world, 4)
+        first = min(at for at, _, effect in world.log if isinstance(effect, Assign))
+        held = {who for at, who, e in world.log if at <= first and "held by" in str(e)}
+        assert len(held) >= 3, f"seed {seed}"
+        started = [effect for _, _, effect in world.log if isinstance(effect, GangStart)]
+        assert started, f"seed {seed}"
+        assert started[0].replicas == (1, 1, 1, 1)
+
+
+def test_a_machine_that_fits_one_stage_only_gets_it() -> None:
+    """The flexible one came first and has to make room, in either order."""
+    for seed in range(20):
+        world = World(manifest([EQUAL, EQUAL]), seed, STORMY)
+        small = member(seed * 100, ineligible=frozenset({Stage(seed % 2)}))
+        world.join(member(seed * 100 + 1), at=0.0)
+        world.join(small, at=3.0)
+        settle(world, 2)
+        assert world.matching()[small.peer] == Stage(1 - seed % 2), f"seed {seed}"
+        assert world.spread() == [1, 1], f"seed {seed}"
+
+
+def test_a_crashed_replica_is_replaced_by_a_newcomer_and_nobody_else_moves() -> None:
+    for seed in range(20):
+        world = swarm(4, 2, seed, STORMY)
+        settle(world, 4)
+        victim = world.random.choice(sorted(world.machines))
+        world.crash(victim)
+        world.run(8)
+        survivors = world.matching()
+        assert sorted(world.spread()) == [1, 2], f"seed {seed}"
+        world.join(member(seed * 100 + 50))
+        settle(world, 4)
+        assert world.spread() == [2, 2], f"seed {seed}"
+        assert survivors.items() <= world.matching().items(), f"seed {seed}"
+
+
+def test_a_volunteer_that_lost_its_stage_finds_it_again() -> None:
+    world = swarm(4, 2, 1, STORMY)
+    settle(world, 4)
+    who = sorted(world.machines)[0]
+    world.lose(who, "the worker ran out of memory")
+    assert world.machines[who].state is not State.SERVING
+    settle(world, 4)
+    assert world.spread() == [2, 2]
+
+
+def test_leaving_withdraws_and_is_final() -> None:
+    world = swarm(4, 2, 1, CALM)
+    settle(world, 4)
+    who = sorted(world.machines)[0]
+    effects = world.leave(who)
+    assert any(isinstance(effect, Unassign) for effect in effects)
+    world.run(5)
+    assert world.machines[who].state is State.LEFT
+    assert sorted(world.spread()) == [1, 2]
+
+
+def test_a_serving_peer_outlives_every_steward() -> None:
+    """Stewards crash one after the other; who serves goes on serving, and the next ones know."""
+    for seed in range(10):
+        world = swarm(8, 2, seed, STORMY)
+        settle(world, 8)
+        for _ in range(3):
+            stewards = [who for who, m in world.machines.items() if m.stewardships]
+            world.crash(world.random.choice(sorted(stewards)))
+            before = world.matching()
+            world.run(20)
+            assert before.items() <= world.matching().items(), f"seed {seed}"
+        posted = {
+            stage: steward.posting.locked_replicas
+            for machine in world.machines.values()
+            for stage, steward in machine.stewardships.items()
+        }
+        assert [posted[Stage(s)] for s in range(2)] == world.spread(), f"seed {seed}"
+
+
+def test_a_new_beacon_changes_stewards_and_nothing_else() -> None:
+    world = swarm(6, 2, 3, STORMY)
+    settle(world, 6)
+    before = world.matching()
+    world.run(700)
+    assert world.matching() == before
+    mandates = [
+        steward.mandate for m in world.machines.values() for steward in m.stewardships.values()
+    ]
+    assert len(mandates) == 2
+    assert all(mandate.term > 1 for mandate in mandates)
+
+
+def test_silence_at_rest() -> None:
+    """In a minute of rest there are only renewals, their answers and repeated postings."""
+    world = swarm(8, 4, 2, CALM)
+    settle(world, 8)
+    world.run(30)
+    sent_before, began = Counter(world.sent), len(world.log)
+    world.run(60)
+    sent = world.sent - sent_before
+    assert set(sent) <= {"renew", "hold", "posting"}
+    assert sent["renew"] <= 8 * 5
+    assert sent["posting"] <= 4 * 4
+    talk = [e for _, _, e in world.log[began:] if not isinstance(e, SendSigned | Publish)]
+    assert talk == []
+
+
+def test_the_number_of_proposals_is_bounded() -> None:
+    """Each epoch ends in at most n S proposals; a calm start takes a handful of epochs."""
+    for seed in range(20):
+        world = swarm(8, 4, seed, CALM)
+        settle(world, 8)
+        assert world.sent["propose"] <= 8 * 4, f"seed {seed}"
+
+
+def test_a_partition_heals_into_one_matching() -> None:
+    for seed in range(10):
+        world = swarm(8, 2, seed, CALM)
+        settle(world, 8)
+        before = world.matching()
+        half = set(sorted(world.machines)[:4])
+        world.cut(half)
+        world.run(90)
+        world.heal()
+        world.run(90)
+        assert world.matching() == before, f"seed {seed}"
+        stewards = Counter(stage for m in world.machines.values() for stage in m.stewardships)
+        assert stewards == {Stage(0): 1, Stage(1): 1}, f"seed {seed}"
+
+
+def test_hostile_traffic_changes_nothing_and_is_counted() -> None:
+    world = swarm(4, 2, 5, CALM)
+    settle(world, 4)
+    world.run(5)
+    before, victims = world.matching(), sorted(world.machines)
+    recorded = [(who, e) for _, who, e in world.log if isinstance(e, SendSigned)]
+    liar = PeerId(victims[0])
+    for who, effect in recorded:  # every message ever sent, again, and under a wrong name
+        world.replay(who, effect)
+        world.replay(liar, effect)
+        world.replay(who, SendSigned(victims[1], effect.kind, effect.body))
+    for target in victims[1:]:
+        for kind in ("propose", "hold", "posting", "nonsense"):
+            world.replay(liar, SendSigned(target, kind, b"\x93\x01\x02\x03"))
+            world.replay(peer(999), SendSigned(target, kind, b""))
+    world.run(30)
+    assert world.matching() == before
+    counted = sum((Counter(m.counters) for m in world.machines.values()), Counter())
+    assert counted["matching-replay"] > 0
+    assert counted["matching-not-for-us"] > 0
+    assert counted["matching-body-malformed"] > 0
+    assert counted["matching-kind-unknown"] > 0
