@@ -12,9 +12,7 @@ the outlook; sends nothing by itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
-from protocol import limits
 from protocol.effects import Effect, Explain, SendSigned
 from protocol.ids import PeerId, Stage, short
 from protocol.matching import bodies, settling
@@ -23,6 +21,7 @@ from protocol.matching.bulletin import Bulletin
 from protocol.matching.outlook import Outlook
 from protocol.matching.pool import Place, Pool
 from protocol.matching.preferences import words
+from protocol.matching.replies import Replies
 from protocol.matching.timing import (
     HANDOVER_S,
     LEASE_S,
@@ -33,13 +32,6 @@ from protocol.matching.timing import (
 )
 
 INFINITY = float("inf")
-
-
-class Heard(NamedTuple):
-    """The last message of a volunteer and, if it was turned down, in which epoch."""
-
-    version: int
-    refused_in: int | None = None
 
 
 class Steward:
@@ -53,7 +45,7 @@ class Steward:
         self.pool = Pool(stage)
         self._outlook = outlook
         self._bulletin = Bulletin(outlook)
-        self._heard: dict[PeerId, Heard] = {}
+        self._replies = Replies(outlook, stage)
         self._basis = (0, 0)
         self._opened_at = self._quiet_at = 0.0
         self._act_at = INFINITY
@@ -78,9 +70,7 @@ class Steward:
         if refusal:
             self._outlook.counters[refusal] += 1
             return []
-        heard = self._heard.get(sender)
-        if heard is None or heard.version < body.version:
-            self._heard[sender] = Heard(body.version)
+        self._replies.note(sender, body.version)
         if isinstance(body, bodies.Withdraw):
             return self._release(sender, now, body.reason)
         return [*self._consider(sender, body, now), *self._publish(now)]
@@ -88,7 +78,7 @@ class Steward:
     def update(self, now: float) -> list[Effect]:
         """Look at the changed population: members that left, claims that moved."""
         population = self._outlook.population
-        self._heard = {peer: h for peer, h in self._heard.items() if peer in population}
+        self._replies.forget_strangers()
         gone = [peer for peer in self.pool.places if peer not in population]
         for peer in gone:
             self.pool.drop(peer)
@@ -138,7 +128,7 @@ class Steward:
             return "matching-other-mandate"
         if sender not in self._outlook.population:
             return "matching-unknown-member"
-        if sender in self._heard and body.version < self._heard[sender].version:
+        if self._replies.is_old(sender, body.version):
             return "matching-replay"
         if isinstance(body, bodies.Withdraw):
             return None
@@ -157,7 +147,7 @@ class Steward:
         if sender in self.pool.places:
             self.pool.put(place)
             return [self._yes(self.pool.places[sender], now)]
-        refused = self._heard[sender].refused_in is not None  # one decision per version
+        refused = self._replies.was_refused(sender)
         if refused or (not place.locked and place.score <= self.pool.limits.cutoff):
             return [self._no(place, now)]
         return self._add(place, now)
@@ -268,35 +258,12 @@ class Steward:
     # --- outputs --------------------------------------------------------------------------
 
     def _yes(self, place: Place, now: float) -> SendSigned:
-        body = bodies.Hold(
-            stage=self.stage,
-            mandate=self.mandate,
-            issued_ms=self._outlook.number(now),
-            volunteer=place.peer,
-            epoch=self.epoch,
-            version=self._heard[place.peer].version,
-            score=place.score,
-            lease_ms=int(max(1.0, (place.expires_at - now) * 1000)),
-            locked=place.locked,
-        )
-        return SendSigned(place.peer, bodies.KINDS[bodies.Hold], bodies.encode_body(body))
+        return self._replies.hold(place, self.mandate, self.epoch, now)
 
     def _no(self, place: Place, now: float) -> SendSigned:
-        heard = self._heard[place.peer]
-        epoch = self.epoch if heard.refused_in is None else heard.refused_in
-        self._heard[place.peer] = Heard(heard.version, epoch)
         reason = self._in_words() if place.rate else "it is too small for this stage"
-        body = bodies.Reject(
-            stage=self.stage,
-            mandate=self.mandate,
-            issued_ms=self._outlook.number(now),
-            volunteer=place.peer,
-            epoch=epoch,
-            version=heard.version,
-            cutoff=self.pool.limits.cutoff,
-            reason=reason[: limits.MAX_REASON_CHARS],
-        )
-        return SendSigned(place.peer, bodies.KINDS[bodies.Reject], bodies.encode_body(body))
+        cutoff = self.pool.limits.cutoff
+        return self._replies.reject(place.peer, self.mandate, self.epoch, cutoff, reason, now)
 
     def _turn_away(self, places: Iterable[Place], now: float) -> list[Effect]:
         return [self._no(place, now) for place in places]

@@ -7,30 +7,30 @@
     SERVING   a replica; only ``lost`` and ``leave`` end it, never a steward
     LEFT      the user went away
 
-Holds its state, its place and what it was refused; reads the outlook; decides nothing for others.
+Holds its state, its bid and its prospects; reads the outlook; decides nothing for others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
-from protocol import limits
-from protocol.effects import Explain, SendSigned
+from protocol.effects import Explain
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, Stage
-from protocol.matching import bodies, preferences
+from protocol.matching import bid as letters
+from protocol.matching import bodies
+from protocol.matching.bid import Bid
 from protocol.matching.board import Notice, describe
-from protocol.matching.bodies import COMMITTED, Mandate
+from protocol.matching.bodies import COMMITTED
 from protocol.matching.effects import Assign, Effect, Unassign
 from protocol.matching.outlook import Outlook
 from protocol.matching.preferences import words
+from protocol.matching.prospects import Prospects
 from protocol.matching.timing import (
-    ABSENCE_S,
     MAX_RETRY_S,
     MUTE_AFTER_TRIES,
-    MUTE_S,
     RENEW_S,
     RETRY_S,
     TENTATIVE_RENEW_S,
@@ -40,7 +40,7 @@ INFINITY = float("inf")
 
 
 class State(Enum):
-    """Where a volunteer is; the values are the status it tells stewards."""
+    """Where a volunteer is."""
 
     FREE = "free"
     PROPOSED = "proposed"
@@ -51,25 +51,12 @@ class State(Enum):
 
 
 BOUND = (State.FETCHING, State.SERVING)
-
-
-@dataclass(frozen=True, slots=True)
-class Bid:
-    """The place asked for or held, and the conversation about it."""
-
-    stage: Stage
-    steward: PeerId
-    mandate: Mandate
-    epoch: int
-    version: int
-    """Number of our last message; answers to any of this bid's messages count."""
-    first_version: int
-    score: int = 0
-    """As counted by the steward; 0 until it answered."""
-    tries: int = 1
-    """Times the last message was sent; 0 once it was answered."""
-    answered_ms: int = 0
-    """When the steward issued its last answer."""
+STATUS: dict[State, bodies.Status] = {
+    State.HELD: "held",
+    State.FETCHING: "fetching",
+    State.SERVING: "serving",
+}
+"""What it tells stewards of its state; all others are ``free``."""
 
 
 class Volunteer:
@@ -79,10 +66,7 @@ class Volunteer:
         self.state = State.FREE
         self.bid: Bid | None = None
         self._outlook = outlook
-        self._unable: dict[Stage, str] = {}
-        self._refused: dict[Stage, tuple[Mandate, int]] = {}
-        self._mute_until: dict[Stage, float] = {}
-        self._absence_since: float | None = None
+        self._prospects = Prospects(outlook)
         self._due_at = INFINITY
         self._last_words = ""
 
@@ -95,7 +79,7 @@ class Volunteer:
 
     def set_unable(self, unable: Mapping[Stage, str], now: float) -> list[Effect]:
         """Name the stages this machine cannot serve, each with its reason in words."""
-        self._unable = dict(unable)
+        self._prospects.unable = dict(unable)
         return self.look(now)
 
     def serving(self, stage: Stage, now: float) -> list[Effect]:
@@ -106,7 +90,7 @@ class Volunteer:
         """
         bid = self._assigned(stage)
         self.state = State.SERVING
-        return [*self._send_renewal(bid, now), *self._say(f"serving stage {stage}")]
+        return [*self._renew(bid, now), *self._say(f"serving stage {stage}")]
 
     def lost(self, stage: Stage, reason: str, now: float) -> list[Effect]:
         """The training side cannot serve the stage any more: give the place up, look again.
@@ -114,17 +98,18 @@ class Volunteer:
         Raises:
             LocalProtocolError: the stage was not assigned.
         """
-        gone = self._give_up(self._assigned(stage), reason, now)
-        return [*gone, *self._say(f"lost stage {stage}: {reason}"), *self.look(now)]
+        gone = letters.withdrawal(self._outlook, self._assigned(stage), reason, now)
+        self._free()
+        return [gone, *self._say(f"lost stage {stage}: {reason}"), *self.look(now)]
 
     def leave(self, now: float) -> list[Effect]:
         """The user leaves: withdraw and never propose again."""
         bid, stage = self.bid, self.stage
         effects: list[Effect] = [Unassign(stage, "leaving")] if stage is not None else []
         if bid:
-            effects += self._give_up(bid, "the volunteer leaves", now)
+            effects.append(letters.withdrawal(self._outlook, bid, "the volunteer leaves", now))
+        self._free()
         self.state = State.LEFT
-        self._due_at = INFINITY
         return [*effects, *self._say("left the matching")]
 
     # --- inputs from outside ----------------------------------------------------------------
@@ -133,30 +118,33 @@ class Volunteer:
         """Look at the changed outlook (postings, members)."""
         if self.state is State.FREE:
             return self._seek(now)
-        if self.bid is None:
-            return []
-        notice = self._outlook.board.current(self.bid.stage, now)
-        if notice is None:
+        notice = self._outlook.board.current(self.bid.stage, now) if self.bid else None
+        if self.bid is None or notice is None:
             return []
         if notice.source != (self.bid.steward, self.bid.mandate):
-            return self._follow(self.bid, notice, now)
+            return self._follow(notice, now)
         if self.state is State.HELD:
             return self._compare(self.bid, notice.posting, now)
         return []
 
     def receive(self, sender: PeerId, body: bodies.ToVolunteer, now: float) -> list[Effect]:
-        """Take a steward's answer; what does not answer our last message is counted."""
+        """Take a steward's answer; what is not the newest word about our bid is counted."""
         bid = self.bid
-        refusal = self._refusal(sender, body)
-        if refusal:
-            self._outlook.counters[refusal] += 1
-            return []
-        if bid and (bid.stage, bid.steward) == (bodies.stage_of(body), sender):
-            return self._answered(bid, body, now)
+        if body.volunteer != self._outlook.me:
+            return self._count("matching-not-for-us")
+        if sender not in self._outlook.population:
+            return self._count("matching-unknown-member")
+        if bid is None or (bid.stage, bid.steward) != (bodies.stage_of(body), sender):
+            if isinstance(body, bodies.Hold):
+                return [letters.refusal_of_hold(self._outlook, sender, body, now)]
+            return self._count("matching-late-answer")
+        if bid.mandate != body.mandate:
+            return self._count("matching-other-mandate")
+        if not bid.is_answered_by(body):
+            return self._count("matching-late-answer")
         if isinstance(body, bodies.Hold):
-            return [self._withdrawal(sender, body, now)]
-        self._outlook.counters["matching-late-answer"] += 1
-        return []
+            return self._held(bid, body, now)
+        return self._rejected(bid, body, now)
 
     def tick(self, now: float) -> list[Effect]:
         """Send again what was not answered, renew, look again."""
@@ -169,9 +157,9 @@ class Volunteer:
             return []
         if self.state is State.PROPOSED and self.bid.tries >= MUTE_AFTER_TRIES:
             return self._pass_over(self.bid, now)
-        if self.state is State.PROPOSED or self.bid.tries:
+        if self.bid.tries:
             return self._send_again(self.bid, now)
-        return self._send_renewal(self.bid, now)
+        return self._renew(self.bid, now)
 
     def next_deadline(self) -> float:
         """Return when ``tick`` has something to do, monotonic seconds."""
@@ -182,113 +170,52 @@ class Volunteer:
     def _seek(self, now: float) -> list[Effect]:
         """Propose to the best stage, or say why not."""
         self._due_at = INFINITY
-        me, population = self._outlook.me, self._outlook.population
         notices = self._outlook.board.notices(now)
-        if me not in population or not notices:
+        if self._outlook.me not in self._outlook.population or not notices:
             return []
-        if len(notices) == len(population.costs):
-            self._absence_since = None
-        elif self._absence_since is None:
-            self._absence_since = now
-        if self._absence_since is not None and now < self._absence_since + ABSENCE_S:
-            self._due_at = self._absence_since + ABSENCE_S
+        absence_end = self._prospects.wait_until(notices, now)
+        if absence_end is not None:
+            self._due_at = absence_end
             return []
-        hopes = {s: n for s, n in notices.items() if self._obstacle(s, n.posting, now) is None}
-        if not hopes:
-            return self._wait(notices, now)
-        best = max(hopes, key=lambda stage: (self.wish(stage, hopes[stage].posting), -stage))
-        return self._propose(best, hopes[best], now)
+        best = self._prospects.best(notices, now)
+        if best is None:
+            self._due_at = self._prospects.retry_at(now)
+            return self._say(self._prospects.in_words(notices, now))
+        return self._propose(notices[best], now)
 
-    def wish(self, stage: Stage, posting: bodies.Posting) -> preferences.Wish:
-        """Return our utility of a stage, from its posting."""
-        me, population = self._outlook.me, self._outlook.population
-        return preferences.wish(
-            me,
-            stage,
-            rate=population.rate(me, stage),
-            phi=population.phi(me, stage),
-            level=posting.locked_level,
-            replicas=posting.locked_replicas,
-            r=posting.r,
-        )
-
-    def _obstacle(self, stage: Stage, posting: bodies.Posting, now: float) -> str | None:
-        """Say why it is useless to propose to a stage now, or None."""
-        me, population = self._outlook.me, self._outlook.population
-        if stage in self._unable:
-            return self._unable[stage]
-        if not population.rate(me, stage):
-            return "this machine is too small for it"
-        if self._refused.get(stage, (posting.mandate, -1)) >= (posting.mandate, posting.epoch):
-            return f"it has {describe(posting)}"
-        if population.score(me, stage, posting.fair) <= posting.cutoff:
-            return f"its cutoff is above us: {describe(posting)}"
-        if now < self._mute_until.get(stage, now):
-            return "its steward does not answer"
-        return None
-
-    def _wait(self, notices: Mapping[Stage, Notice], now: float) -> list[Effect]:
-        reasons = ((s, self._obstacle(s, n.posting, now)) for s, n in sorted(notices.items()))
-        mute = [until for until in self._mute_until.values() if until > now]
-        self._due_at = min(mute, default=INFINITY)
-        return self._say("no place: " + "; ".join(f"stage {s}: {why}" for s, why in reasons))
-
-    def _propose(self, stage: Stage, notice: Notice, now: float) -> list[Effect]:
-        me, population, posting = self._outlook.me, self._outlook.population, notice.posting
-        number = self._outlook.number(now)
-        bid = Bid(stage, notice.author, posting.mandate, posting.epoch, number, number)
+    def _propose(self, notice: Notice, now: float) -> list[Effect]:
+        self.bid = bid = Bid.on(notice, self._outlook.number(now))
         self.state = State.PROPOSED
-        self.bid = bid
         self._due_at = now + RETRY_S
-        why = f"proposing to stage {stage}: it has {describe(posting)}; we bring "
-        why += f"{words(population.rate(me, stage))}"
-        return [self._proposal(bid, bodies.Propose, now), *self._say(why)]
+        rate = self._outlook.population.rate(self._outlook.me, bid.stage)
+        has = f"it has {describe(notice.posting)}; we bring {words(rate)}"
+        letter = letters.proposal(self._outlook, bid, bodies.Propose, "free", now)
+        return [letter, *self._say(f"proposing to stage {bid.stage}: {has}")]
 
     def _pass_over(self, bid: Bid, now: float) -> list[Effect]:
-        self._mute_until[bid.stage] = now + MUTE_S
+        self._prospects.mute(bid.stage, now)
         self._free()
         return [
-            self._withdraw(bid, "no answer", now),
-            *self._say(f"steward of stage {bid.stage} does not answer"),
+            letters.withdrawal(self._outlook, bid, "no answer", now),
+            *self._say(f"the steward of stage {bid.stage} does not answer"),
             *self._seek(now),
         ]
 
     # --- answers ----------------------------------------------------------------------------
 
-    def _refusal(self, sender: PeerId, body: bodies.ToVolunteer) -> str | None:
-        if body.volunteer != self._outlook.me:
-            return "matching-not-for-us"
-        if sender not in self._outlook.population:
-            return "matching-unknown-member"
-        bid = self.bid
-        if bid and (bid.steward, bid.stage) == (sender, body.stage) and bid.mandate != body.mandate:
-            return "matching-other-mandate"
-        return None
-
-    def _answered(self, bid: Bid, body: bodies.ToVolunteer, now: float) -> list[Effect]:
-        """Take the newest word of the steward about this bid; older ones are counted."""
-        ours = bid.first_version <= body.version <= bid.version
-        if not ours or body.issued_ms <= bid.answered_ms:
-            self._outlook.counters["matching-late-answer"] += 1
-            return []
-        if isinstance(body, bodies.Hold):
-            return self._held(bid, body, now)
-        return self._rejected(bid, body, now)
-
     def _held(self, bid: Bid, body: bodies.Hold, now: float) -> list[Effect]:
-        self.bid = replace(
-            bid, epoch=body.epoch, score=body.score, tries=0, answered_ms=body.issued_ms
-        )
-        if self.state is State.PROPOSED:
-            self.state = State.HELD
-        self._due_at = now + (RENEW_S if self.state in BOUND else TENTATIVE_RENEW_S)
+        bid = replace(bid, epoch=body.epoch, score=body.score, answered_ms=body.issued_ms)
+        self.bid = bid = replace(bid, tries=0 if body.version == bid.version else bid.tries)
         if self.state in BOUND:
+            self._due_at = now + RENEW_S
             return []
+        self.state = State.HELD
+        self._due_at = now + TENTATIVE_RENEW_S
         if not body.locked:
             return self._say(f"held by stage {bid.stage} until all stages are covered")
         self.state = State.FETCHING
         reason = f"stage {bid.stage} keeps us and every stage is covered"
-        return [Assign(bid.stage, reason), *self._send_renewal(bid, now), *self._say(reason)]
+        return [Assign(bid.stage, reason), *self._renew(bid, now), *self._say(reason)]
 
     def _rejected(self, bid: Bid, body: bodies.Reject, now: float) -> list[Effect]:
         if self.state in BOUND:  # a steward's ignorance does not stop a replica
@@ -303,93 +230,40 @@ class Volunteer:
             return self._turned_down(bid, posting.epoch, describe(posting), now)
         news = posting.issued_ms > bid.answered_ms
         if posting.phase == COMMITTED and news and not bid.tries:
-            return self._send_renewal(bid, now)
+            return self._renew(bid, now)
         return []
 
     def _turned_down(self, bid: Bid, epoch: int, why: str, now: float) -> list[Effect]:
-        self._refused[bid.stage] = (bid.mandate, epoch)
+        self._prospects.refuse(bid.stage, bid.mandate, epoch)
         self._free()
         return [*self._say(f"stage {bid.stage} keeps others: it has {why}"), *self._seek(now)]
 
-    def _follow(self, bid: Bid, notice: Notice, now: float) -> list[Effect]:
+    def _follow(self, notice: Notice, now: float) -> list[Effect]:
         """The stage has another steward or mandate: ask there, with what we are."""
-        posting = notice.posting
-        renewed = replace(
-            bid,
-            steward=notice.author,
-            mandate=posting.mandate,
-            epoch=posting.epoch,
-            score=0,
-            answered_ms=0,
-            first_version=self._outlook.number(now),
-        )
         if self.state is State.PROPOSED:
             self._free()
             return self._seek(now)
-        return self._send_renewal(renewed, now)
+        return self._renew(Bid.on(notice, self._outlook.number(now)), now)
 
-    # --- messages ---------------------------------------------------------------------------
+    # --- repetition -------------------------------------------------------------------------
 
-    def _send_renewal(self, bid: Bid, now: float) -> list[Effect]:
+    def _renew(self, bid: Bid, now: float) -> list[Effect]:
         self.bid = replace(bid, version=self._outlook.number(now), tries=1)
         self._due_at = now + RETRY_S
-        return [self._proposal(self.bid, bodies.Renew, now)]
+        return [self._renewal(self.bid, now)]
 
     def _send_again(self, bid: Bid, now: float) -> list[Effect]:
         self.bid = replace(bid, tries=bid.tries + 1)
         self._due_at = now + min(RETRY_S * 2**bid.tries, MAX_RETRY_S)
-        proposed = self.state is State.PROPOSED
-        return [self._proposal(bid, bodies.Propose if proposed else bodies.Renew, now)]
+        if self.state is State.PROPOSED:
+            return [letters.proposal(self._outlook, bid, bodies.Propose, "free", now)]
+        return [self._renewal(bid, now)]
 
-    def _proposal(self, bid: Bid, kind: type[bodies.Propose], now: float) -> SendSigned:
-        me, population = self._outlook.me, self._outlook.population
-        member = me in population
-        wait_s = population.download_s(me, bid.stage) if member else 0.0
-        body = kind(
-            stage=bid.stage,
-            mandate=bid.mandate,
-            issued_ms=self._outlook.number(now),
-            steward=bid.steward,
-            epoch=bid.epoch,
-            version=bid.version,
-            seat=0,
-            rate=population.rate(me, bid.stage),
-            download_ms=int(min(wait_s, 2.0**31) * 1000),
-            status="free" if self.state is State.PROPOSED else self._status(),
-        )
-        return SendSigned(bid.steward, bodies.KINDS[kind], bodies.encode_body(body))
-
-    def _status(self) -> bodies.Status:
-        known: dict[State, bodies.Status] = {
-            State.HELD: "held",
-            State.FETCHING: "fetching",
-            State.SERVING: "serving",
-        }
-        return known.get(self.state, "free")
-
-    def _withdraw(self, bid: Bid, reason: str, now: float) -> SendSigned:
-        number = self._outlook.number(now)
-        body = bodies.Withdraw(
-            stage=bid.stage,
-            mandate=bid.mandate,
-            issued_ms=number,
-            steward=bid.steward,
-            version=number,
-            reason=reason[: limits.MAX_REASON_CHARS],
-        )
-        return SendSigned(bid.steward, bodies.KINDS[bodies.Withdraw], bodies.encode_body(body))
-
-    def _withdrawal(self, sender: PeerId, body: bodies.Hold, now: float) -> SendSigned:
-        """Answer a hold we do not want (any more)."""
-        stage = bodies.stage_of(body)
-        stray = Bid(stage, sender, body.mandate, body.epoch, body.version, body.version)
-        return self._withdraw(stray, "placed elsewhere", now)
+    def _renewal(self, bid: Bid, now: float) -> Effect:
+        status = STATUS.get(self.state, "free")
+        return letters.proposal(self._outlook, bid, bodies.Renew, status, now)
 
     # --- state ------------------------------------------------------------------------------
-
-    def _give_up(self, bid: Bid, reason: str, now: float) -> list[Effect]:
-        self._free()
-        return [self._withdraw(bid, reason, now)]
 
     def _free(self) -> None:
         self.state = State.FREE
@@ -400,6 +274,10 @@ class Volunteer:
         if self.bid is None or self.stage != stage:
             raise LocalProtocolError(f"stage {stage} is not assigned to this volunteer")
         return self.bid
+
+    def _count(self, reason: str) -> list[Effect]:
+        self._outlook.counters[reason] += 1
+        return []
 
     def _say(self, text: str) -> list[Effect]:
         """Explain, unless it was the last thing said."""

@@ -1,0 +1,89 @@
+"""A volunteer's prospects: which stages it may hope for, and which it wants most.
+
+Holds what it was refused, what its machine cannot do and which stewards are mute; sends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from protocol.ids import Stage
+from protocol.matching import preferences
+from protocol.matching.board import Notice, describe
+from protocol.matching.bodies import Mandate, Posting
+from protocol.matching.outlook import Outlook
+from protocol.matching.timing import ABSENCE_S, MUTE_S
+
+Notices = Mapping[Stage, Notice]
+
+
+class Prospects:
+    """The memory of one seat's search."""
+
+    def __init__(self, outlook: Outlook) -> None:
+        self.unable: dict[Stage, str] = {}
+        self._outlook = outlook
+        self._refused: dict[Stage, tuple[Mandate, int]] = {}
+        self._mute_until: dict[Stage, float] = {}
+        self._absence_since: float | None = None
+
+    def refuse(self, stage: Stage, mandate: Mandate, epoch: int) -> None:
+        """Remember that a stage turned us down in an epoch."""
+        self._refused[stage] = (mandate, epoch)
+
+    def mute(self, stage: Stage, now: float) -> None:
+        """Remember that a steward does not answer."""
+        self._mute_until[stage] = now + MUTE_S
+
+    def wait_until(self, notices: Notices, now: float) -> float | None:
+        """Return until when to wait for the steward of a stage that has none, or None."""
+        if len(notices) == len(self._outlook.population.costs):
+            self._absence_since = None
+            return None
+        if self._absence_since is None:
+            self._absence_since = now
+        end = self._absence_since + ABSENCE_S
+        return end if now < end else None
+
+    def best(self, notices: Notices, now: float) -> Stage | None:
+        """Return the stage of highest utility among those that may take us."""
+        hopes = [s for s, n in notices.items() if self.obstacle(s, n.posting, now) is None]
+        return max(hopes, key=lambda s: (self.wish(s, notices[s].posting), -s), default=None)
+
+    def wish(self, stage: Stage, posting: Posting) -> preferences.Wish:
+        """Return our utility of a stage, from its posting."""
+        me, population = self._outlook.me, self._outlook.population
+        return preferences.wish(
+            me,
+            stage,
+            rate=population.rate(me, stage),
+            phi=population.phi(me, stage),
+            level=posting.locked_level,
+            replicas=posting.locked_replicas,
+            r=posting.r,
+        )
+
+    def obstacle(self, stage: Stage, posting: Posting, now: float) -> str | None:
+        """Say why it is useless to propose to a stage now, or None."""
+        me, population = self._outlook.me, self._outlook.population
+        if stage in self.unable:
+            return self.unable[stage]
+        if not population.rate(me, stage):
+            return "this machine is too small for it"
+        if self._refused.get(stage, (posting.mandate, -1)) >= (posting.mandate, posting.epoch):
+            return f"it has {describe(posting)}"
+        if population.score(me, stage, posting.fair) <= posting.cutoff:
+            return f"its cutoff is above us: {describe(posting)}"
+        if now < self._mute_until.get(stage, now):
+            return "its steward does not answer"
+        return None
+
+    def in_words(self, notices: Notices, now: float) -> str:
+        """Say of every stage why there is no hope."""
+        reasons = ((s, self.obstacle(s, n.posting, now)) for s, n in sorted(notices.items()))
+        return "no place: " + "; ".join(f"stage {stage}: {why}" for stage, why in reasons)
+
+    def retry_at(self, now: float) -> float:
+        """Return when a mute steward may be tried again."""
+        mute = (until for until in self._mute_until.values() if until > now)
+        return min(mute, default=float("inf"))
