@@ -138,14 +138,12 @@ class Pool:
         """Lower the quota from q = 1.05 to q = 1.0."""
         self.limits = replace(self.limits, quota=min(self.limits.quota, population.fair_level))
 
-    def spare(
-        self, needy: Stage, low: Standing, donors: int, population: Population
-    ) -> list[PeerId]:
-        """Return the newcomers this stage should let go for a needier one, worst first.
+    def spare(self, needy: Stage, low: Standing, population: Population) -> list[PeerId]:
+        """Return the newcomers this stage could let go for a needier one, worst first.
 
-        One goes as long as the stage stays better off without it than the needy one is now, so
-        each move raises the lowest stage. ``donors``: stages assumed to give as much each. A
-        newcomer that cannot serve the needy stage, or was moved before, stays.
+        One goes as long as the stage stays better off without it than the needy one then is, so
+        each move raises the lowest stage. A newcomer that cannot serve the needy stage, or was
+        moved before, stays.
         """
         r = population.redundancy
         ranked = sorted(self.places.values(), key=lambda place: place.proposer.order)
@@ -159,7 +157,7 @@ class Pool:
                 break
             given.append(place.peer)
             count, level = count - 1, level - place.rate
-            low = Standing.of(low.covered + donors, low.level + donors * gain, r)
+            low = Standing.of(low.covered + 1, low.level + gain, r)
         return given
 
     def let_go(self, peers: list[PeerId]) -> list[Place]:

@@ -8,9 +8,11 @@ sorted standings rise with every step and the steps end.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from protocol.ids import Stage
 from protocol.matching.board import Notice, Standing
+from protocol.matching.bodies import SETTLED
 from protocol.matching.pool import Place, Pool
 from protocol.matching.population import Population
 
@@ -42,31 +44,65 @@ def somebody_waits(pool: Pool, others: Others, population: Population) -> bool:
     return pool.limits.cutoff > 0 and wanting and placed < population.able
 
 
-def help_neediest(pool: Pool, others: Others, population: Population) -> list[Place]:
-    """Tighten q to 1.0 if a stage falls short of it, else spare newcomers; return who was let go.
+@dataclass(frozen=True, slots=True)
+class Help:
+    """The outcome of one attempt. ``waiting``: better-off stages are to give first."""
+
+    let_go: list[Place]
+    waiting: bool = False
+
+
+NOTHING = Help([])
+
+
+def help_neediest(pool: Pool, others: Others, population: Population) -> Help:
+    """Tighten q to 1.0 if a stage falls short of it, else spare newcomers for the neediest stage.
 
     Places that are let go have left the pool, and the cutoff stands above them.
     """
     r = population.redundancy
+    mine = pool.standing(r)
     standings = {stage: _standing(notice, r) for stage, notice in others.items()}
-    better_off = [stage for stage in standings if standings[stage] < pool.standing(r)]
-    if any(standings[stage] < Standing(r, population.fair_level) for stage in better_off):
+    worse_off = [stage for stage in standings if standings[stage] < mine]
+    if any(standings[stage] < Standing(r, population.fair_level) for stage in worse_off):
         pool.tighten(population)
         let_go = pool.choose()
         if let_go:
-            return let_go
+            return Help(let_go)
     last = pool.last_newcomer
-    helpable = [s for s in better_off if last and population.rate(last.peer, s)]
-    if not helpable:
-        return []
+    helpable = [s for s in worse_off if last and population.rate(last.peer, s)]
+    if last is None or not helpable:
+        return NOTHING
     needy = min(helpable, key=lambda stage: (standings[stage], stage))
-    donors = 1 + sum(
-        standings[stage] > standings[needy]
-        and notice.posting.locked_replicas < notice.posting.replicas
+    able = pool.spare(needy, standings[needy], population)
+    if not able:
+        return NOTHING
+    gap = (pool.level + sum(s.level for s in standings.values())) // len(population.costs)
+    wanted = max(1, -((standings[needy].level - gap) // population.rate(last.peer, needy)))
+    share = _share(wanted, (mine, -pool.stage), _other_donors(others, standings[needy], r))
+    return Help(pool.let_go(able[:share])) if share else Help([], waiting=True)
+
+
+Rank = tuple[Standing, int]
+"""Donors in order: the best-off first, the lower stage among equals."""
+
+
+def _other_donors(others: Others, low: Standing, r: int) -> list[Rank]:
+    """Return the stages that may still give; a settled one has said that it cannot."""
+    return [
+        (_standing(notice, r), -stage)
         for stage, notice in others.items()
-    )
-    spare = pool.spare(needy, standings[needy], donors, population)
-    return pool.let_go(spare) if spare else []
+        if notice.posting.phase < SETTLED
+        and notice.posting.locked_replicas < notice.posting.replicas
+        and _standing(notice, r) > low
+    ]
+
+
+def _share(wanted: int, mine: Rank, donors: list[Rank]) -> int:
+    """Return how many of the wanted members we give; the better off give first."""
+    ahead = sum(donor > mine for donor in donors)
+    each, rest = divmod(wanted, len(donors) + 1)
+    return each + (ahead < rest)
 
 
 def _standing(notice: Notice, r: int) -> Standing:

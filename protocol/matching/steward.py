@@ -198,10 +198,12 @@ class Steward:
         patient = now < self._opened_at + PATIENCE_S
         if patient and not settling.all_reached(others, QUIET, population):
             return []
-        let_go = settling.help_neediest(self.pool, others, population)
-        if let_go:
+        help_given = settling.help_neediest(self.pool, others, population)
+        if help_given.let_go:
             self._stir(now)
-            return self._turn_away(let_go, now)
+            return self._turn_away(help_given.let_go, now)
+        if help_given.waiting and patient:
+            return []
         if self.phase == QUIET:
             self._enter(SETTLED, now)
         settled = not patient or settling.all_reached(others, SETTLED, population)
@@ -214,6 +216,7 @@ class Steward:
         newcomers = self.pool.lock_all()
         self._enter(COMMITTED, now)
         if newcomers:
+            self.pool.forget_moves()
             self._reopen(now)
         started = f"stage {self.stage} is settled: {self._in_words()}"
         holds = [self._yes(place, now) for place in newcomers]

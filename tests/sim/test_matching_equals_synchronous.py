@@ -17,7 +17,7 @@ from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching import settling
 from protocol.matching.audit import blocking_pairs
-from protocol.matching.pool import Limits, Place, Pool
+from protocol.matching.pool import Limits, Pool
 from protocol.matching.population import Population
 from protocol.matching.synchronous import Instance, cold_start, deferred_acceptance
 
@@ -77,10 +77,10 @@ def final_limits(world: World) -> dict[Stage, Limits]:
     }
 
 
-def tighten_only(pool: Pool, others: object, population: Population) -> list[Place]:
+def tighten_only(pool: Pool, others: object, population: Population) -> settling.Help:
     """Deferred acceptance alone: go to q = 1.0, help nobody beyond it."""
     pool.tighten(population)
-    return pool.choose()
+    return settling.Help(pool.choose())
 
 
 @pytest.mark.parametrize("weather", [CALM, QUICK_MEMBERSHIP], ids=["calm", "stormy"])
