@@ -1,0 +1,346 @@
+"""The node: the one place where network, worker, machines and control socket are wired together.
+
+A node never imports torch; its worker is a child process. It ends when it is told to stop, when the
+run is complete (if asked to end then), or with an error that says what to do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from client import __version__
+from client.config import Settings
+from client.control.server import serve_control
+from client.control.snapshot import EventView, Snapshot
+from client.control.sockets import SocketFolderError, socket_path
+from client.errors import ExitCode, UserError
+from client.events import Event, EventLog
+from client.net.errors import ListenError, NetworkError, PortInUse
+from client.net.libp2p_network import Libp2pNetwork, open_network
+from client.net.network import NetEvent
+from client.store.identity import IdentityLock, ensure_identity, load_identity
+from client.store.paths import Folders, find_folders, make_private
+from client.store.swarms import SwarmStore
+from client.train.bootstrap import dial_first, fetch_manifest
+from client.train.capacity import Capacity, advert, measured_capacity
+from client.train.engine import Engine
+from client.train.handshake import PROTOCOL, Handshake
+from client.train.staging import Folders as StageFolders
+from client.train.staging import Staging
+from client.train.status import take_snapshot
+from protocol.address import Address
+from protocol.admission import admission_proof
+from protocol.ids import PeerId
+from protocol.invite import Invite, SwarmFile, Target
+from protocol.wire.envelope import Signer, verify_manifest
+from protocol.wire.messages import Hello
+
+CLIENT = f"volunteer/{__version__}"
+CHECK_S = 0.2
+LINGER_S = 30.0
+"""A node that ends with the run stays so long for neighbours that still close their last step."""
+STOP_S = 15.0
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    """How a node is started."""
+
+    settings: Settings
+    target: Target
+    manifest_bytes: bytes | None = None
+    manifest_signature: bytes | None = None
+    data_path: Path | None = None
+    exit_when_done: bool = False
+
+
+async def run_node(
+    options: NodeOptions, *, on_event: Callable[[Event], None], stop: trio.Event
+) -> ExitCode:
+    """Run a node until it is done or ``stop`` is set.
+
+    Raises:
+        UserError: something the user can mend; carries the exit code.
+    """
+    data_dir = options.settings.data_dir
+    folders = find_folders(data=Path(data_dir).absolute() if data_dir else None)
+    signer = ensure_identity(make_private(folders.data))
+    seed = load_identity(folders.data)
+    if seed is None:
+        raise UserError(f"the identity in {folders.data} vanished", "start again")
+    with IdentityLock(folders.data):
+        return await _run(options, folders, signer, seed, on_event, stop)
+
+
+async def _run(
+    options: NodeOptions,
+    folders: Folders,
+    signer: Signer,
+    seed: bytes,
+    on_event: Callable[[Event], None],
+    stop: trio.Event,
+) -> ExitCode:
+    settings = options.settings
+    async with AsyncExitStack() as stack:
+        listen = [(settings.listen_host, settings.listen_port)]
+        try:
+            network = await stack.enter_async_context(open_network(seed, listen))
+        except PortInUse as error:
+            raise UserError(str(error), "see --listen-port", ExitCode.TEMPORARY) from error
+        except (ListenError, NetworkError) as error:
+            raise UserError(str(error), "see --listen-host", ExitCode.CONFIG) from error
+        store = SwarmStore(folders.swarms)
+        seen: list[NetEvent] = []
+        swarm = await _with_stop(_find_swarm, stop, network, options, store, signer.peer, seen)
+        if swarm is None:
+            return ExitCode.OK
+        store.remember(swarm)
+        node = Node(options, folders, signer, network, swarm, store, on_event, seen)
+        return await node.run(stop)
+
+
+class _Stopped(Exception):
+    """The user stopped the node before it had found its swarm."""
+
+
+async def _with_stop(
+    find: Callable[..., object], stop: trio.Event, *arguments: object
+) -> SwarmFile | None:
+    """Run ``find`` unless ``stop`` comes first."""
+    found: list[SwarmFile] = []
+    failure: UserError | None = None
+    async with trio.open_nursery() as nursery:
+
+        async def watch() -> None:
+            await stop.wait()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(watch)
+        try:
+            found.append(await find(*arguments))  # type: ignore[misc]
+        except UserError as error:
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return found[0] if found else None
+
+
+async def _find_swarm(
+    network: Libp2pNetwork,
+    options: NodeOptions,
+    store: SwarmStore,
+    me: PeerId,
+    seen: list[NetEvent],
+) -> SwarmFile:
+    """Connect to a member; return the swarm with its manifest, fetched if need be."""
+    target, timeout_s = options.target, options.settings.dial_timeout_s
+    known = _known_swarm(options, store)
+    named = (target,) if isinstance(target, Address) else target.peers
+    remembered = known.peers if known else ()
+    peers = [p for p in dict.fromkeys((*named, *remembered)) if p.peer != me]
+    if peers:
+        member = await dial_first(network, peers, timeout_s)
+    elif known is None:
+        raise UserError("the invite names no member but ourselves", "ask for a new invite")
+    if known is not None:
+        return known
+    swarm = target.swarm if isinstance(target, Invite) else None
+    secret = target.secret if isinstance(target, Invite) else None
+    proof = admission_proof(secret, swarm, me, member) if secret and swarm else b""
+    hello = Hello(PROTOCOL, swarm, CLIENT, proof)
+    fetched = await fetch_manifest(network, member, swarm, hello, seen)
+    return SwarmFile(
+        fetched.manifest, fetched.encoded, fetched.signature, tuple(named), secret=secret
+    )
+
+
+def _known_swarm(options: NodeOptions, store: SwarmStore) -> SwarmFile | None:
+    target = options.target
+    if isinstance(target, SwarmFile):
+        verify_manifest(target.encoded, target.signature)
+        return target
+    return store.load(target.swarm) if isinstance(target, Invite) else None
+
+
+class Node:
+    """A running node of one swarm; lends itself to the control server as its ``Provider``."""
+
+    def __init__(
+        self,
+        options: NodeOptions,
+        folders: Folders,
+        signer: Signer,
+        network: Libp2pNetwork,
+        swarm: SwarmFile,
+        store: SwarmStore,
+        on_event: Callable[[Event], None],
+        seen: list[NetEvent],
+    ) -> None:
+        self._options, self._folders, self._signer = options, folders, signer
+        self._network, self._swarm, self._store = network, swarm, store
+        self._on_event, self._log = on_event, EventLog()
+        self._started = time.monotonic()
+        self._stop_asked = trio.Event()
+        self._capacity: Capacity | None = None
+        self._seen = seen
+        self._engine: Engine
+        self._staging: Staging
+
+    # --- what the control server may ask -----------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Describe the node now."""
+        stopping = self._stop_asked.is_set()
+        return take_snapshot(self._engine, self._staging, self._started, stopping)
+
+    def events(self, since: int) -> list[EventView]:
+        """Return the remembered events after ``since``."""
+        return [EventView.of(entry) for entry in self._log.since(since).entries]
+
+    def stop(self) -> None:
+        """Begin an orderly stop."""
+        self._stop_asked.set()
+
+    # --- running -----------------------------------------------------------------------------
+
+    async def run(self, stop: trio.Event) -> ExitCode:
+        """Run until done or stopped."""
+        swarm = self._swarm
+        try:
+            path = socket_path(self._folders.runtime, swarm.swarm, self._signer.peer)
+            async with trio.open_nursery() as nursery:
+                self._wire(nursery)
+                async with serve_control(path, self):
+                    nursery.start_soon(self._forward_stop, stop)
+                    nursery.start_soon(self._engine.run, self._seen)
+                    nursery.start_soon(self._staging.run)
+                    nursery.start_soon(self._enter)
+                    await self._until_over()
+                    with trio.move_on_after(STOP_S):
+                        await self._leave()
+                nursery.cancel_scope.cancel()
+        except SocketFolderError as error:
+            raise UserError(str(error), "", ExitCode.TEMPORARY) from error
+        finally:
+            self._engine.shelf.close()
+        if self._staging.failure is not None:
+            raise self._staging.failure
+        return ExitCode.OK
+
+    def _wire(self, nursery: trio.Nursery) -> None:
+        swarm, me = self._swarm, self._signer.peer
+        engine = Engine(
+            self._network,
+            self._signer,
+            swarm.manifest,
+            swarm.swarm,
+            self._log,
+            self._on_event,
+            nursery,
+        )
+        engine.handshake = Handshake(
+            me, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, swarm.secret
+        )
+        data = swarm.manifest.data
+        source = str(self._options.data_path) if self._options.data_path else data.source
+        staging = Staging(
+            engine,
+            me,
+            swarm.manifest,
+            swarm.swarm,
+            self._options.settings,
+            self._known_capacity,
+            StageFolders(
+                checkpoints=self._folders.checkpoints(swarm.swarm),
+                snapshots=self._folders.data / "snapshots",
+                data=self._folders.data / "texts" / f"{data.digest}.bin",
+            ),
+            source,
+            engine.shelf,
+        )
+        engine.staging = staging
+        self._engine, self._staging = engine, staging
+
+    def _known_capacity(self) -> Capacity:
+        if self._capacity is None:
+            raise RuntimeError("a stage is only assigned after our capacity was advertised")
+        return self._capacity
+
+    async def _enter(self) -> None:
+        """Measure what we can do and enter the swarm with it."""
+        settings = self._options.settings
+        worker = await self._staging.worker_ready()
+        self._capacity = await measured_capacity(worker, settings, self._folders.data)
+        addresses = settings.announce or self._network.addresses
+        seats = settings.seats or 1
+        joined = int(time.time())
+        self._engine.describe(advert(self._capacity, settings, tuple(addresses), seats, joined))
+
+    async def _forward_stop(self, stop: trio.Event) -> None:
+        await stop.wait()
+        self._stop_asked.set()
+
+    async def _until_over(self) -> None:
+        """Wait for the user, a failure, or the end of the run."""
+        remembered = 0.0
+        while not self._stop_asked.is_set() and self._staging.failure is None:
+            if self._options.exit_when_done and await self._complete():
+                return
+            if trio.current_time() > remembered + 10:
+                remembered = trio.current_time()
+                self._meet()
+            with trio.move_on_after(CHECK_S):
+                await self._stop_asked.wait()
+
+    async def _complete(self) -> bool:
+        """Whether our part is done and every stage has closed its last step."""
+        driver, steps = self._staging.driver, self._swarm.manifest.steps
+        if driver is None or not driver.seat.finished:
+            return False
+        with trio.move_on_after(LINGER_S):
+            while not self._stop_asked.is_set():
+                view = self._staging.view
+                stages = range(self._swarm.manifest.stage_count)
+                if all(view.committed(stage) >= steps for stage in stages):
+                    break
+                await trio.sleep(CHECK_S)
+        return True
+
+    def _meet(self) -> None:
+        """Remember where members listen, for the next start."""
+        roster = self._engine.membership.roster
+        addresses: Mapping[PeerId, tuple[str, ...]] = {
+            peer: roster.addresses(peer) for peer in self._network.statistics().peers
+        }
+        met = [text for texts in addresses.values() for text in texts]
+        parsed = [address for address in map(_address, met) if address is not None]
+        try:
+            self._store.meet(self._swarm.swarm, parsed)
+        except OSError:
+            return  # a full disk must not stop training; the invite still works
+
+    async def _leave(self) -> None:
+        """Hand off: say goodbye, save what we hold."""
+        self._stop_asked.set()
+        driver, saver = self._staging.driver, self._staging.saver
+        self._engine.leave()
+        if driver is not None and saver is not None and driver.seat.serving and driver.seat.step:
+            await saver.final(driver.seat.step)
+        for peer in self._network.statistics().peers:
+            await self._network.disconnect(peer, "leaving")
+
+
+def _address(text: str) -> Address | None:
+    from protocol.address import parse_peer_address
+
+    try:
+        return parse_peer_address(text)
+    except ValueError:
+        return None

@@ -1,0 +1,202 @@
+"""Blobs between peers: state of a stage at a version, and the training text.
+
+The donor's side (`Shelf`) answers queries with size and chunk digests and serves chunks from files;
+the receiver's side (`Download`) writes verified chunks into a file at their places. Which donor is
+asked for what is decided in ``protocol.transfer.fetch``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import trio
+
+from client.train.hub import Hub
+from client.train.worker_tasks import payload_digest
+from protocol.effects import Penalise, Send
+from protocol.ids import PeerId
+from protocol.limits import CHUNK_BYTES, MAX_CHUNKS
+from protocol.transfer.fetch import Fetch, FetchEffect, StoreChunk
+from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message, NoBlob
+
+TICK_S = 0.25
+
+
+@dataclass(slots=True)
+class _Item:
+    path: Path
+    offer: BlobOffer
+    temporary: bool
+
+
+class Shelf:
+    """What this volunteer can serve. Files are opened per chunk, so they may vanish at any time."""
+
+    def __init__(self, hub: Hub, keep_snapshots: int = 4) -> None:
+        self._hub = hub
+        self._items: dict[tuple[str, int, int], _Item] = {}
+        self._snapshots: list[tuple[str, int, int]] = []
+        self._keep_snapshots = keep_snapshots
+        self.served_bytes = 0
+
+    def put(self, offer: BlobOffer, path: Path, *, temporary: bool) -> None:
+        """Offer a file; a temporary one is removed when newer ones push it out."""
+        key = (offer.kind, offer.stage, offer.version)
+        if key in self._items:
+            return
+        self._items[key] = _Item(path, offer, temporary)
+        if temporary:
+            self._snapshots.append(key)
+            while len(self._snapshots) > self._keep_snapshots:
+                self._remove(self._snapshots.pop(0))
+
+    def withdraw(self, stage: int, version: int) -> None:
+        """Stop offering a state whose file is gone."""
+        self._items.pop(("state", stage, version), None)
+
+    def query(self, sender: PeerId, query: BlobQuery) -> None:
+        """Answer with the blob asked for, or the newest of its kind."""
+        version = self._newest(query) if query.version is None else query.version
+        item = self._items.get((query.kind, query.stage, version))
+        if item is not None:
+            self._hub.send(sender, item.offer)
+
+    def request(self, sender: PeerId, request: ChunkRequest) -> None:
+        """Serve a chunk."""
+        key = (request.kind, request.stage, request.version)
+        item = self._items.get(key)
+        data = b"" if item is None else _read_chunk(item.path, request.index)
+        if not data:
+            self._items.pop(key, None)
+            reason = "it is not held here any more"
+            self._hub.send(sender, NoBlob(request.kind, request.stage, request.version, reason))
+            return
+        self.served_bytes += len(data)
+        self._hub.send(sender, Chunk(*key, request.index), data)
+
+    def _newest(self, query: BlobQuery) -> int:
+        wanted = (query.kind, query.stage)
+        return max((v for kind, stage, v in self._items if (kind, stage) == wanted), default=-1)
+
+    def close(self) -> None:
+        """Remove temporary files."""
+        for key in self._snapshots:
+            self._remove(key)
+
+    def _remove(self, key: tuple[str, int, int]) -> None:
+        item = self._items.pop(key, None)
+        if item is not None and item.temporary:
+            item.path.unlink(missing_ok=True)
+
+
+def offer_of_file(
+    kind: Literal["state", "data"], stage: int, version: int, path: Path
+) -> BlobOffer:
+    """Hash a file into an offer; reads it whole, so call it in a thread for large ones."""
+    digests = []
+    with path.open("rb") as file:
+        while data := file.read(CHUNK_BYTES):
+            digests.append(payload_digest(data))
+    if len(digests) > MAX_CHUNKS:
+        raise ValueError(f"{path} is larger than {MAX_CHUNKS} chunks of {CHUNK_BYTES} bytes")
+    return BlobOffer(kind, stage, version, path.stat().st_size, digests)
+
+
+class DownloadFailed(Exception):
+    """No donor could serve the whole blob."""
+
+
+class Download:
+    """A blob on its way into a file; fed by the engine, awaited by whoever needs it."""
+
+    def __init__(self, hub: Hub, query: BlobQuery, donors: Sequence[PeerId], path: Path) -> None:
+        self._hub = hub
+        self._fetch = Fetch(query, list(donors))
+        self._path = path
+        self._partial = path.with_name(path.name + ".part")
+        self._changed = trio.Event()
+        self.query = query
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Chunks here, chunks in all."""
+        return self._fetch.progress
+
+    @property
+    def version(self) -> int:
+        """Version of what was fetched."""
+        offer = self._fetch.offer
+        return offer.version if offer else -1
+
+    async def run(self, timeout_s: float) -> Path:
+        """Fetch everything and return the complete file.
+
+        Raises:
+            DownloadFailed: every donor was lost, or time ran out.
+        """
+        try:
+            with trio.move_on_after(timeout_s):
+                self._perform(self._fetch.start(self._hub.now()), b"")
+                while not self._fetch.done and not self._fetch.hopeless:
+                    with trio.move_on_after(TICK_S):
+                        await self._changed.wait()
+                    self._changed = trio.Event()
+                    self._perform(self._fetch.tick(self._hub.now()), b"")
+            if not self._fetch.done:
+                have, total = self._fetch.progress
+                raise DownloadFailed(f"{have} of {total or '?'} chunks came; no donor is left")
+            self._partial.replace(self._path)
+        finally:
+            self._partial.unlink(missing_ok=True)
+        return self._path
+
+    def receive(self, sender: PeerId, message: Message, payload: bytes) -> None:
+        """Take an offer, a refusal or a chunk; anything else is not for us."""
+        now = self._hub.now()
+        match message:
+            case BlobOffer():
+                self._perform(self._fetch.offered(sender, message, now), b"")
+            case NoBlob():
+                self._fetch.refused(sender)
+            case Chunk():
+                effects = self._fetch.chunk(sender, message, payload_digest(payload), now)
+                self._perform(effects, payload)
+            case _:
+                return
+        self._changed.set()
+
+    def lost(self, peer: PeerId) -> None:
+        """A donor is gone."""
+        self._perform(self._fetch.lost(peer, self._hub.now()), b"")
+        self._changed.set()
+
+    def _perform(self, effects: Sequence[FetchEffect], payload: bytes) -> None:
+        for effect in effects:
+            match effect:
+                case Send(peer, message):
+                    self._hub.send(peer, message)
+                case Penalise():
+                    self._hub.perform(effect)
+                case StoreChunk(index):
+                    self._write(index, payload)
+
+    def _write(self, index: int, data: bytes) -> None:
+        self._partial.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._partial, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.pwrite(descriptor, data, index * CHUNK_BYTES)
+        finally:
+            os.close(descriptor)
+
+
+def _read_chunk(path: Path, index: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(index * CHUNK_BYTES)
+            return file.read(CHUNK_BYTES)
+    except OSError:
+        return b""

@@ -1,0 +1,97 @@
+"""Finding the swarm: dial the members an invite names, and get the manifest from one of them.
+
+Bounded in time; what was tried and what happened is in the error, so that a user can act on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from client.errors import ExitCode, UserError
+from client.net.errors import NetworkError
+from client.net.network import Inbound, NetEvent, Network
+from protocol.address import Address
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId, SwarmId
+from protocol.invite import SwarmFile
+from protocol.manifest import swarm_id
+from protocol.wire.envelope import verify_manifest
+from protocol.wire.messages import Goodbye, Hello, ManifestReply, ManifestRequest
+
+RETRY_S = 1.0
+REPLY_S = 10.0
+
+
+async def dial_first(network: Network, peers: Sequence[Address], timeout_s: float) -> PeerId:
+    """Connect to the first member that answers.
+
+    Raises:
+        UserError: nobody answered in time (exit code 69); says what was tried.
+    """
+    tried: dict[str, str] = {}
+    with trio.move_on_after(timeout_s):
+        while True:
+            for address in peers:
+                try:
+                    return await network.connect(str(address))
+                except NetworkError as error:
+                    tried[str(address)] = str(error)
+            await trio.sleep(RETRY_S)
+    raise unreachable(tried or {str(p): "no answer in time" for p in peers}, timeout_s)
+
+
+def unreachable(tried: dict[str, str], timeout_s: float) -> UserError:
+    """Return the error for a swarm of which no member answers."""
+    attempts = "; ".join(f"{address}: {what}" for address, what in tried.items())
+    return UserError(
+        f"no member of the swarm answered within {timeout_s:.0f} s; tried {attempts}",
+        "check that a member is running and reachable, or ask for a newer invite",
+        ExitCode.UNREACHABLE,
+    )
+
+
+async def fetch_manifest(
+    network: Network, peer: PeerId, swarm: SwarmId | None, hello: Hello, seen: list[NetEvent]
+) -> SwarmFile:
+    """Ask a linked member for the manifest and check it.
+
+    What else happens meanwhile is put into ``seen``: the engine has to hear of it.
+
+    Raises:
+        UserError: it refuses, does not answer, or sends a manifest that is not genuine.
+    """
+    network.send_nowait(peer, hello)
+    network.send_nowait(peer, ManifestRequest())
+    with trio.move_on_after(REPLY_S):
+        async for event in network.events:
+            seen.append(event)
+            if not isinstance(event, Inbound) or event.peer != peer:
+                continue
+            match event.message:
+                case ManifestReply(manifest, signature):
+                    return _checked(manifest, signature, swarm)
+                case Goodbye(reason):
+                    raise UserError(f"the swarm refuses us: {reason}", "", ExitCode.REFUSED)
+                case _:
+                    pass
+    raise UserError(
+        f"{peer} did not send the swarm's manifest",
+        "ask a member for the .swarm file",
+        ExitCode.UNREACHABLE,
+    )
+
+
+def _checked(manifest: bytes, signature: bytes, swarm: SwarmId | None) -> SwarmFile:
+    try:
+        if swarm is not None and swarm_id(manifest) != swarm:
+            raise RemoteProtocolError("manifest-of-another-swarm")
+        checked = verify_manifest(manifest, signature)
+    except RemoteProtocolError as error:
+        raise UserError(
+            f"the manifest we were sent is not genuine: {error}",
+            "ask somebody you trust for a new invite",
+            ExitCode.REFUSED,
+        ) from error
+    return SwarmFile(checked, manifest, signature, ())

@@ -1,0 +1,94 @@
+"""What this volunteer can do, as its advert says it: measured once, kept beside its identity.
+
+Computing speed and memory are measured by the worker at the first start. Bandwidth is the owner's
+limit, or a cautious household line until partners have measured better.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from client.compute.process import Worker
+from client.compute.requests import Probe
+from client.config import Settings
+from client.store.atomic import write_atomic
+from protocol.membership.advert import Advert, Flops
+
+PROBE_SIZES = [384, 768]
+HOUSEHOLD_BYTES_PER_S = 12.5e6
+"""100 Mb/s: the median line of MATCHING.md's world."""
+FILE_NAME = "capacity.json"
+MEMORY_SHARE = 0.85
+
+
+class Capacity(Struct, frozen=True):
+    """Measured by ``Probe`` with a given device and number of threads."""
+
+    device: str
+    threads: int
+    fp32_flops: float
+    bf16_flops: float
+    memory_total_bytes: int
+    copy_bytes_per_s: float
+
+
+async def measured_capacity(worker: Worker, settings: Settings, folder: Path) -> Capacity:
+    """Return the kept measurement if it fits the settings, else measure now (seconds)."""
+    known = _load(folder / FILE_NAME)
+    wanted = (settings.device, threads(settings))
+    if known is not None and (known.device, known.threads) == wanted:
+        return known
+    request = Probe(sizes=PROBE_SIZES, device=settings.device, threads=threads(settings))
+    reply, _ = await worker.call(request)
+    best = {
+        dtype: max((r.flop_per_s for r in reply.rates if r.dtype == dtype), default=0.0)
+        for dtype in ("float32", "bfloat16")
+    }
+    capacity = Capacity(
+        *wanted,
+        best["float32"],
+        best["bfloat16"],
+        reply.memory_total_bytes,
+        reply.copy_bytes_per_s,
+    )
+    write_atomic(folder / FILE_NAME, msgspec.json.encode(capacity))
+    return capacity
+
+
+def threads(settings: Settings) -> int:
+    """Return the worker's CPU threads: as chosen, else all cores."""
+    import psutil
+
+    return settings.threads or psutil.cpu_count(logical=False) or 1
+
+
+def usable_memory_bytes(capacity: Capacity, settings: Settings) -> int:
+    """Return the memory a stage may take."""
+    return settings.memory_limit_bytes or int(MEMORY_SHARE * capacity.memory_total_bytes)
+
+
+def advert(
+    capacity: Capacity, settings: Settings, addresses: tuple[str, ...], seats: int, joined: int
+) -> Advert:
+    """Return our advert; which stages we serve is added by membership."""
+    return Advert(
+        addresses=addresses[:8],
+        flops=Flops(fp32=capacity.fp32_flops, bf16=capacity.bf16_flops),
+        memory_bytes=usable_memory_bytes(capacity, settings),
+        upload_bytes_per_s=settings.upload_limit_bytes_per_s or HOUSEHOLD_BYTES_PER_S,
+        download_bytes_per_s=settings.download_limit_bytes_per_s or HOUSEHOLD_BYTES_PER_S,
+        seats=seats,
+        joined=joined,
+        upload_limit_bytes_per_s=settings.upload_limit_bytes_per_s,
+        download_limit_bytes_per_s=settings.download_limit_bytes_per_s,
+    )
+
+
+def _load(path: Path) -> Capacity | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Capacity)
+    except (OSError, msgspec.MsgspecError):
+        return None

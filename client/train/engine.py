@@ -1,0 +1,422 @@
+"""The engine of a node: network events in, machines asked, their effects performed.
+
+Owns membership, matching and the seat, and is the only place where they meet. Everything here runs
+in one thread without waiting: what takes time (opening a stage, downloads, saving) is a task of
+``Staging``. It decides nothing; it carries.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import trio
+
+from client.events import (
+    Event,
+    EventLog,
+    LogLine,
+    PeerChanged,
+    RecoveryEvent,
+    StageAssigned,
+    StepCommitted,
+)
+from client.net.errors import LinkFull, PeerUnreachable
+from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
+from client.train.blobs import Shelf
+from client.train.handshake import Handshake
+from client.train.pace import Pace
+from client.train.staging import Staging
+from client.train.views import matching_members, swarm_view
+from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendSigned
+from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.ids import PeerId, Stage, SwarmId, parse_peer_id, short
+from protocol.manifest import Manifest
+from protocol.matching.effects import Assign, GangStart, Unassign
+from protocol.matching.machine import Matching
+from protocol.membership.advert import Advert
+from protocol.membership.membership import Membership
+from protocol.membership.progress import PROGRESS, PROGRESS_KEY, Progress, encode_progress
+from protocol.membership.view import (
+    MemberDown,
+    MembershipEffect,
+    MemberUp,
+    RecordChanged,
+    SeatsChanged,
+    ViewChanged,
+)
+from protocol.pipeline.effects import Committed
+from protocol.view import leader
+from protocol.wire.envelope import Signer, verify
+from protocol.wire.messages import (
+    BlobQuery,
+    ChunkRequest,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    ManifestRequest,
+    Message,
+    RecordDigest,
+    Records,
+    Signed,
+)
+
+TICK_MIN_S = 0.01
+TICK_MAX_S = 0.5
+
+
+class Engine:
+    """See the module's docstring. Implements ``Hub``."""
+
+    def __init__(
+        self,
+        network: Network,
+        signer: Signer,
+        manifest: Manifest,
+        swarm: SwarmId,
+        log: EventLog,
+        on_event: Callable[[Event], None],
+        nursery: trio.Nursery,
+    ) -> None:
+        self.network, self.signer, self.manifest, self.swarm = network, signer, manifest, swarm
+        self.log, self._on_event, self._nursery = log, on_event, nursery
+        self.membership = Membership(
+            signer.peer, swarm, manifest.stage_count, authorise=self._authorise
+        )
+        self.matching: Matching | None = None
+        self.shelf = Shelf(self)
+        self.handshake: Handshake
+        self.staging: Staging | None = None
+        self.started = False
+        """Every stage was covered at some time: training goes on."""
+        self.progress: Progress | None = None
+        self.pace = Pace()
+        self.penalties: Counter[str] = Counter()
+        self.swarm_changed = trio.Event()
+        """Set (and replaced) whenever the view changes; for tasks that wait for peers."""
+        self.internal_errors = 0
+        self._wake = trio.Event()
+        self._view_dirty = False
+        self._refused: dict[PeerId, str] = {}
+
+    # --- the hub ---------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return trio.current_time()
+
+    def wall(self) -> float:
+        """Unix seconds."""
+        return time.time()
+
+    def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
+        """Queue a message; without a link it is dropped, for membership will say who is gone."""
+        try:
+            self.network.send_nowait(peer, message, payload)
+        except PeerUnreachable:
+            return
+        except LinkFull:
+            self._nursery.start_soon(self._send_later, peer, message, payload)
+
+    async def _send_later(self, peer: PeerId, message: Message, payload: bytes) -> None:
+        try:
+            await self.network.send(peer, message, payload)
+        except PeerUnreachable:
+            return
+
+    def publish(self, event: Event) -> None:
+        """Put an event into the log and show it."""
+        self.log.append(event, self.wall())
+        self._on_event(event)
+
+    def perform(self, effect: Effect) -> None:
+        """Perform an effect of any machine."""
+        match effect:
+            case Send(peer, message):
+                self.send(peer, message)
+            case SendSigned(peer, kind, body):
+                self.send(peer, Signed(self.signer.sign(kind, body, self.swarm)))
+            case Publish():
+                now, wall = self.now(), self.wall()
+                self._members(self.membership.publish(effect, self.signer, now, wall))
+            case Penalise(peer, reason, points):
+                self.penalties[reason] += 1
+                if peer != self.signer.peer:
+                    self.network.penalise(peer, points, reason)
+            case Explain(topic, words, level):
+                self.publish(LogLine(words=words, level=level, about=topic))
+
+    # --- running ---------------------------------------------------------------------------
+
+    def describe(self, advert: Advert) -> None:
+        """Enter the swarm with this advert; matching begins."""
+        self.matching = Matching(self.signer.peer, self.manifest, self.wall() - self.now())
+        self._members(self.membership.describe(advert, self.now(), self.wall()))
+        self._view_changed()
+
+    async def run(self, seen: Sequence[NetEvent] = ()) -> None:
+        """Carry network events and deadlines until cancelled; first those ``seen`` already."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._clock)
+            for event in seen:
+                self._network_event(event)
+            async for event in self.network.events:
+                self._network_event(event)
+                self._refresh()
+
+    async def _clock(self) -> None:
+        while True:
+            now = self.now()
+            due = min(self._deadlines(), default=now + TICK_MAX_S)
+            self._wake = trio.Event()
+            with trio.move_on_after(min(max(due - now, TICK_MIN_S), TICK_MAX_S)):
+                await self._wake.wait()
+            self._tick()
+
+    def _deadlines(self) -> list[float]:
+        deadlines = [self.membership.next_deadline()]
+        if self.matching is not None:
+            deadlines.append(self.matching.next_deadline(self.now()))
+        if self.staging is not None:
+            deadlines.append(self.staging.next_deadline())
+        return [deadline for deadline in deadlines if deadline is not None]
+
+    def _tick(self) -> None:
+        now = self.now()
+        deadline = self.membership.next_deadline()
+        if deadline is not None and deadline <= now:
+            self._members(self.membership.tick(now, self.wall()))
+        if self.matching is not None and self.matching.next_deadline(now) <= now:
+            self.matched(self.matching.tick(now))
+        if self.staging is not None:
+            self.staging.tick(now)
+        self._refresh()
+
+    # --- the network -----------------------------------------------------------------------
+
+    def _network_event(self, event: NetEvent) -> None:
+        match event:
+            case PeerUp(peer):
+                self.handshake.greet(peer)
+            case PeerDown(peer, reason):
+                self._peer_down(peer, reason)
+            case Inbound(peer, message, payload):
+                try:
+                    self._message(peer, message, payload)
+                except RemoteProtocolError as error:
+                    self.perform(Penalise(peer, error.reason, error.penalty))
+                except Exception as error:  # a bug of ours must not let a peer stop the node
+                    self._survive(peer, message, error)
+
+    def _survive(self, peer: PeerId, message: Message, error: Exception) -> None:
+        self.internal_errors += 1
+        where = "".join(traceback.format_exception(error)[-3:])
+        words = f"internal error on {type(message).__name__} of {short(peer)}: {error!r}"
+        self.perform(Explain("swarm", words, "error"))
+        self.perform(Explain("swarm", where, "debug"))
+
+    def _peer_down(self, peer: PeerId, reason: str) -> None:
+        was_admitted = peer in self.handshake.admitted
+        self.handshake.gone(peer)
+        if was_admitted:
+            self._members(self.membership.link_down(peer, reason))
+            if self.staging is not None:
+                self.staging.peer_lost(peer)
+
+    def _message(self, peer: PeerId, message: Message, payload: bytes) -> None:
+        match message:
+            case Hello() | ManifestRequest():
+                if self.handshake.receive(peer, message):
+                    self._members(self.membership.link_up(peer, self.now()))
+            case Goodbye(reason):
+                self._refused[peer] = reason
+                self.perform(Explain("membership", f"{short(peer)} says goodbye: {reason}"))
+            case BlobQuery() | ChunkRequest() if peer in self.handshake.admitted:
+                self._serve(peer, message)
+            case _ if peer not in self.handshake.admitted:
+                return  # before its Hello, or after it was refused
+            case Records() | RecordDigest() | Heartbeat():
+                now, wall = self.now(), self.wall()
+                self._members(self.membership.receive(peer, message, now, wall))
+            case Signed():
+                self._signed(peer, message)
+            case _ if self.staging is not None:
+                self.staging.receive(peer, message, payload)
+            case _:
+                return
+
+    def _serve(self, peer: PeerId, message: BlobQuery | ChunkRequest) -> None:
+        if isinstance(message, BlobQuery):
+            self.shelf.query(peer, message)
+        else:
+            self.shelf.request(peer, message)
+
+    def _signed(self, peer: PeerId, message: Signed) -> None:
+        envelope = message.envelope
+        verify(envelope, self.swarm)
+        author = parse_peer_id(envelope.signer)
+        if author != peer:
+            raise RemoteProtocolError("signed-by-another", short(envelope.signer), 50)
+        if self.matching is not None:
+            self.matched(
+                self.matching.receive_signed(author, envelope.kind, envelope.body, self.now())
+            )
+
+    def refusal(self, peer: PeerId) -> str | None:
+        """Return why a peer said goodbye, if it did."""
+        return self._refused.get(peer)
+
+    # --- membership ------------------------------------------------------------------------
+
+    def _authorise(self, kind: str, key: str, signer: PeerId, body: bytes) -> str | None:
+        """Postings are judged by the matching, which knows who may decide for a stage."""
+        return None
+
+    def _members(self, effects: list[MembershipEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case MemberUp(peer, reason):
+                    self.publish(_peer_event(peer, "up", reason))
+                case MemberDown(peer, reason):
+                    self._member_down(peer, reason)
+                case SeatsChanged() | ViewChanged():
+                    self._view_dirty = True
+                case RecordChanged():
+                    self._record(effect)
+                case _:
+                    self.perform(effect)
+
+    def _member_down(self, peer: PeerId, reason: str) -> None:
+        self._view_dirty = True
+        self.publish(_peer_event(peer, "down", reason))
+        if self.staging is not None:
+            self.staging.peer_lost(peer)
+
+    def _record(self, record: RecordChanged) -> None:
+        if record.kind == "progress":
+            self._progressed()
+        elif self.matching is not None and record.signer != self.signer.peer:
+            self.matched(
+                self.matching.receive_record(record.signer, record.kind, record.body, self.now())
+            )
+
+    def _progressed(self) -> None:
+        progress = self.membership.progress()
+        if progress is not None:
+            self._learn_progress(progress)
+
+    def _learn_progress(self, progress: Progress) -> None:
+        if self.progress is not None and progress.step <= self.progress.step:
+            return
+        self.progress = progress
+        self.pace.note(self.now(), progress.tokens)
+        words = f"step {progress.step}: loss {progress.loss:.4f}"
+        self.publish(
+            StepCommitted(
+                words=words, step=progress.step, loss=progress.loss, tokens=progress.tokens
+            )
+        )
+
+    def _refresh(self) -> None:
+        """Pass a changed view on, once per event and not once per effect."""
+        while self._view_dirty:
+            self._view_dirty = False
+            self._view_changed()
+        self._wake.set()
+
+    def _view_changed(self) -> None:
+        roster = self.membership.roster
+        self.network.want({peer: roster.addresses(peer) for peer in roster.neighbours()})
+        if self.matching is not None:
+            self.matched(self.matching.update_members(matching_members(roster), self.now()))
+        if self.staging is not None:
+            stages = self.manifest.stage_count
+            self.staging.update_view(swarm_view(roster, self.signer.peer, stages))
+        self.swarm_changed.set()
+        self.swarm_changed = trio.Event()
+
+    def seats_changed(self) -> None:
+        """Tell the neighbours what our seat is now."""
+        seats = self.staging.seats() if self.staging else []
+        self._members(self.membership.set_seats(seats, self.now(), self.wall()))
+        self._view_dirty = True
+        self._wake.set()
+
+    # --- matching --------------------------------------------------------------------------
+
+    def matched(self, effects: list[Effect | Assign | Unassign | GangStart]) -> None:
+        """Perform what the matching decided."""
+        for effect in effects:
+            match effect:
+                case Assign(stage, reason):
+                    self.publish(_assigned(stage, "held", reason))
+                    if self.staging is not None:
+                        self.staging.assign(stage)
+                case Unassign(stage, reason):
+                    self.publish(_assigned(stage, "left", reason))
+                    if self.staging is not None:
+                        self.staging.unassign(reason)
+                case GangStart():
+                    self._start()
+                case _:
+                    self.perform(effect)
+
+    def _start(self) -> None:
+        if not self.started:
+            self.started = True
+            if self.staging is not None:
+                self.staging.allow_training()
+
+    def serving(self, stage: int) -> None:
+        """The seat serves: tell the matching."""
+        self.publish(_assigned(stage, "serving", f"serving stage {stage}"))
+        self._start()
+        if self.matching is not None:
+            try:
+                self.matched(self.matching.serving(Stage(stage), self.now()))
+            except LocalProtocolError:
+                return  # unassigned in the meantime
+
+    def stage_closed(self, committed: Committed) -> None:
+        """Our stage has committed a step; the last stage's leader tells the swarm the loss."""
+        if committed.loss is None or self.staging is None:
+            return
+        step = committed.version - 1
+        per_step = self.manifest.tokens_per_microbatch * self.manifest.microbatches_per_step
+        progress = Progress(step, committed.loss, committed.version * per_step, int(self.wall()))
+        self._learn_progress(progress)
+        if leader(self.staging.view, committed.stage, step) == self.signer.peer:
+            self.perform(Publish(PROGRESS, PROGRESS_KEY, step, encode_progress(progress)))
+
+    def recovered(
+        self, words: str, fault: str, phase: str, step: int | None, peer: str | None
+    ) -> None:
+        """Log a step of a recovery."""
+        self.publish(
+            RecoveryEvent(
+                words=words,
+                fault=fault,  # type: ignore[arg-type]
+                phase=phase,  # type: ignore[arg-type]
+                step=step,
+                peer=peer,
+            )
+        )
+
+    def leave(self) -> None:
+        """Say goodbye to the swarm."""
+        if self.matching is not None:
+            self.matched(self.matching.leave(self.now()))
+        self._members(self.membership.leave(self.now(), self.wall()))
+
+
+def _peer_event(peer: PeerId, state: str, reason: str) -> PeerChanged:
+    words = f"{short(peer)} is {state}: {reason}"
+    if state == "up":
+        return PeerChanged(words=words, peer=peer, state="up")
+    return PeerChanged(words=words, level="warning", peer=peer, state="down")
+
+
+def _assigned(stage: int, state: str, reason: str) -> StageAssigned:
+    return StageAssigned(words=reason, stage=stage, state=state)  # type: ignore[arg-type]

@@ -1,0 +1,97 @@
+"""The manifest in the worker's terms: which stage to open, with what, and whether it fits."""
+
+from __future__ import annotations
+
+from client.compute.memory import graphs_that_fit, required_bytes
+from client.compute.requests import ModelFields, OpenStage, OptimizerFields
+from client.config import Settings
+from client.errors import ExitCode, UserError
+from client.train.capacity import threads
+from protocol.manifest import Manifest
+
+MOST_GRAPHS = 16
+"""More forward graphs than this are never in flight at one replica."""
+
+
+def model_fields(manifest: Manifest) -> ModelFields:
+    """Return the model as the worker wants it."""
+    model = manifest.model
+    return ModelFields(
+        architecture=model.architecture,
+        layers=model.layers,
+        width=model.width,
+        heads=model.heads,
+        kv_heads=model.kv_heads,
+        ffn_width=model.ffn_width,
+        context=model.context,
+        vocab=model.vocab,
+        rope_theta=model.rope_theta,
+    )
+
+
+def optimizer_fields(manifest: Manifest) -> OptimizerFields:
+    """Return the optimizer as the worker wants it."""
+    optimizer = manifest.optimizer
+    return OptimizerFields(
+        lr=optimizer.lr,
+        min_lr=optimizer.min_lr,
+        warmup_steps=optimizer.warmup_steps,
+        decay_steps=optimizer.decay_steps,
+        beta1=optimizer.beta1,
+        beta2=optimizer.beta2,
+        eps=optimizer.eps,
+        weight_decay=optimizer.weight_decay,
+        clip=optimizer.clip,
+    )
+
+
+def stage_fits(manifest: Manifest, stage: int, available_bytes: int) -> int:
+    """Return how many forward graphs can be kept.
+
+    Raises:
+        UserError: the stage does not fit in memory at all; says how much is needed.
+    """
+    need = required_bytes(
+        model_fields(manifest),
+        layers_per_stage=manifest.layers_per_stage,
+        stage=stage,
+        sequences=manifest.sequences_per_microbatch,
+        tokens=manifest.model.context,
+        graphs_kept=1,
+        averaging_codec=manifest.averaging_codec,
+    )
+    graphs = graphs_that_fit(need, available_bytes)
+    if graphs < 0:
+        raise UserError(
+            f"stage {stage} needs {_mib(need.total_bytes)} of memory, "
+            f"{_mib(available_bytes)} may be used",
+            "raise --memory-limit-bytes, close other programs, or join a swarm with more stages",
+            ExitCode.CONFIG,
+        )
+    return min(graphs, MOST_GRAPHS)
+
+
+def open_stage_request(
+    manifest: Manifest, swarm: str, stage: int, settings: Settings, graphs: int, corpus: str
+) -> OpenStage:
+    """Return the request that opens a stage of this manifest."""
+    return OpenStage(
+        swarm=swarm,
+        model=model_fields(manifest),
+        layers_per_stage=list(manifest.layers_per_stage),
+        stage=stage,
+        seed=manifest.seed,
+        optimizer=optimizer_fields(manifest),
+        boundary_codec=manifest.boundary_codec,
+        averaging_codec=manifest.averaging_codec,
+        sequences=manifest.sequences_per_microbatch,
+        tokens=manifest.model.context,
+        graphs_kept=graphs,
+        threads=threads(settings),
+        device=settings.device,
+        corpus=corpus,
+    )
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:.0f} MiB"

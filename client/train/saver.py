@@ -1,0 +1,106 @@
+"""Writing state: snapshots for newcomers and periodic checkpoints, one at a time.
+
+A save names the version that the worker holds *now*: it is submitted at once, in order with the
+round's tasks, and the worker copies its buffers before it goes on. While one is being written
+another is skipped (a newcomer asks again, the next checkpoint comes).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trio
+
+from client.compute.process import RequestFailed, Submitted, Worker, WorkerDied
+from client.compute.replies import Saved
+from client.compute.requests import Save
+from client.store.checkpoints import CheckpointFolder
+from client.train.blobs import Shelf
+from client.train.hub import Hub
+from protocol.effects import Explain
+from protocol.wire.messages import BlobOffer
+
+
+class StateSaver:
+    """Saves the state of one worker's stage and offers the files on the shelf."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        stage: int,
+        checkpoints: CheckpointFolder,
+        snapshots: Path,
+        shelf: Shelf,
+        hub: Hub,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._worker, self._stage = worker, stage
+        self._checkpoints, self._snapshots = checkpoints, snapshots
+        self._shelf, self._hub, self._nursery = shelf, hub, nursery
+        self._busy = False
+        self._idle = trio.Event()
+        self.saved_version = -1
+        """Newest version in a durable checkpoint of this run."""
+
+    def snapshot(self, version: int) -> None:
+        """Write the current version for newcomers; the file goes when it is no longer useful."""
+        path = self._snapshots / f"snapshot-{self._stage}-v{version}.safetensors"
+        self._save(version, path, durable=False)
+
+    def checkpoint(self, version: int) -> None:
+        """Write the current version durably and forget checkpoints beyond the retention."""
+        self._save(version, self._checkpoints.path(self._stage, version), durable=True)
+
+    async def final(self, version: int) -> None:
+        """Write a last checkpoint and wait until it is on disk."""
+        await self.settled()
+        if self.saved_version != version:
+            self.checkpoint(version)
+            await self.settled()
+
+    async def settled(self) -> None:
+        """Wait until nothing is being written."""
+        while self._busy:
+            await self._idle.wait()
+
+    def _save(self, version: int, path: Path, *, durable: bool) -> None:
+        if self._busy:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        request = Save(version=version, path=str(path), durable=durable)
+        try:
+            submitted = self._worker.submit(request)
+        except WorkerDied:
+            return
+        self._busy, self._idle = True, trio.Event()
+
+        self._nursery.start_soon(self._finish, submitted, version, path, durable)
+
+    async def _finish(
+        self, submitted: Submitted[Saved], version: int, path: Path, durable: bool
+    ) -> None:
+        try:
+            reply, _ = await submitted.wait()
+        except RequestFailed as failure:
+            self._explain_failure(version, failure)
+        except WorkerDied:
+            pass  # the engine is told by the seat
+        else:
+            offer = BlobOffer("state", self._stage, version, reply.size_bytes, reply.chunk_digests)
+            self._shelf.put(offer, path, temporary=not durable)
+            if durable:
+                self._retain(version)
+        finally:
+            self._busy = False
+            self._idle.set()
+
+    def _retain(self, version: int) -> None:
+        self.saved_version = max(self.saved_version, version)
+        for removed in self._checkpoints.retain():
+            self._shelf.withdraw(removed.stage, removed.version)
+
+    def _explain_failure(self, version: int, failure: RequestFailed) -> None:
+        words = f"could not save version {version}: {failure}; earlier checkpoints are intact"
+        if failure.kind == "disk":
+            words += "; free some disk space"
+        self._hub.perform(Explain("transfer", words, "error"))

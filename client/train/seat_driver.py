@@ -1,0 +1,242 @@
+"""Drives one seat: messages and worker outcomes in, effects out. Decides nothing by itself.
+
+Holds the seat machine, the payload bytes it names, and the tasks on their way to the worker. Tasks
+are submitted in the order in which the machine gives them: the worker runs them first in, first
+out, and the machines rely on that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import trio
+
+from client.compute.process import RequestFailed, Submitted, Worker, WorkerDied
+from client.compute.replies import Contributed
+from client.compute.requests import Request
+from client.store.boundaries import StoreFull
+from client.train.hub import Hub
+from client.train.payloads import PayloadGone, Payloads
+from client.train.worker_tasks import Call, Place, payload_digest, to_call, to_outcome
+from protocol.effects import Penalise
+from protocol.ids import PeerId
+from protocol.manifest import Manifest
+from protocol.pipeline.effects import (
+    BackwardTask,
+    Committed,
+    Compute,
+    DropStep,
+    Fault,
+    ForwardTask,
+    GradientAccepted,
+    Keep,
+    LossTask,
+    Outcome,
+    Rerouted,
+    SendPayload,
+    Task,
+)
+from protocol.seat.effects import SeatEffect, Serving, Snapshot
+from protocol.seat.seat import Seat
+from protocol.view import SwarmView
+from protocol.wire.messages import Forward, Message, Reduced
+
+SLACK_BYTES = 4096
+"""Header and scales of an encoded tensor beyond its elements."""
+
+ERRORS = {"poisoned": "poisoned", "codec": "codec", "shape": "codec", "oom": "oom"}
+
+
+@dataclass(frozen=True, slots=True)
+class SeatHooks:
+    """What the owner of a seat wants to know; called within the seat's own handling."""
+
+    changed: Callable[[], None]
+    """Version or state of the seat changed: tell the neighbours."""
+    committed: Callable[[Committed], None]
+    rerouted: Callable[[Rerouted], None]
+    accepted: Callable[[GradientAccepted], None]
+    snapshot: Callable[[Snapshot], None]
+    fault: Callable[[Fault], None]
+    worker_died: Callable[[WorkerDied], None]
+
+
+class SeatDriver:
+    """One seat with its payloads and its worker."""
+
+    def __init__(
+        self,
+        seat: Seat,
+        manifest: Manifest,
+        worker: Worker,
+        payloads: Payloads,
+        hub: Hub,
+        hooks: SeatHooks,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.seat = seat
+        self._worker, self._payloads, self._hub = worker, payloads, hub
+        self._hooks, self._nursery = hooks, nursery
+        self._place = Place(
+            seat.place.me,
+            seat.place.first,
+            seat.place.last,
+            manifest.tokens_per_microbatch * manifest.microbatches_per_step,
+        )
+        batch, context = manifest.sequences_per_microbatch, manifest.model.context
+        self._tokens_bytes = 2 * batch * (context + 1)
+        elements = batch * context * (-(-manifest.model.width // 128) * 128)
+        self._largest_tensor = 4 * elements + SLACK_BYTES
+        self._closed = False
+        self.busy_s = 0.0
+        """Seconds the worker computed for this seat."""
+        self.microbatches = 0
+        """Backward passes done here."""
+        self.miscounted = 0
+        """Rounds whose contribution was not what the plan counted: must stay 0 (I1)."""
+
+    # --- inputs ----------------------------------------------------------------------------
+
+    def receive(self, sender: PeerId, message: Message, payload: bytes) -> None:
+        """Hand a peer's message to the seat."""
+        parts: tuple[bytes, ...] = (payload,)
+        if isinstance(message, Forward):
+            if not self._plausible(message, payload):
+                self._hub.perform(Penalise(sender, "forward-of-wrong-size", 20))
+                return
+            parts = (payload[: message.tokens_bytes], payload[message.tokens_bytes :])
+        digest = payload_digest(payload) if isinstance(message, Reduced) else b""
+        now = self._hub.now()
+        self._perform(self.seat.receive(sender, message, now, digest), parts)
+
+    def update_view(self, view: SwarmView) -> None:
+        """Hand a new view of the swarm to the seat."""
+        self._perform(self.seat.update_view(view, self._hub.now()))
+
+    def allow_training(self) -> None:
+        """The swarm has started."""
+        self._perform(self.seat.allow_training(self._hub.now()))
+
+    def state_loaded(self) -> None:
+        """The downloaded state is in the worker."""
+        self._perform(self.seat.state_loaded(self._hub.now()))
+
+    def tick(self) -> None:
+        """Let the seat act on its deadlines."""
+        self._perform(self.seat.tick(self._hub.now()))
+
+    def close(self) -> None:
+        """Forget the seat; outcomes still on their way are ignored."""
+        self._closed = True
+        self._payloads.close()
+
+    def _plausible(self, message: Forward, payload: bytes) -> bool:
+        tensor_bytes = len(payload) - message.tokens_bytes
+        exact = message.tokens_bytes == self._tokens_bytes
+        return exact and 0 < tensor_bytes <= self._largest_tensor
+
+    # --- effects ---------------------------------------------------------------------------
+
+    def _perform(self, effects: Sequence[SeatEffect], parts: tuple[bytes, ...] = ()) -> None:
+        before = (self.seat.step, self.seat.serving)
+        for effect in effects:
+            if self._closed:
+                return
+            self._perform_one(effect, parts)
+        if (self.seat.step, self.seat.serving) != before and not self._closed:
+            self._hooks.changed()
+
+    def _perform_one(self, effect: SeatEffect, parts: tuple[bytes, ...]) -> None:
+        match effect:
+            case Keep(keys):
+                self._keep(effect, parts)
+            case SendPayload(peer, message, keys):
+                try:
+                    payload = b"".join(self._payloads.get(key) for key in keys)
+                except PayloadGone:
+                    return  # its step is over; the peer will learn so from our heartbeat
+                self._hub.send(peer, message, payload)
+            case DropStep(step):
+                self._payloads.drop_step(step)
+            case Compute(task):
+                self._submit(task)
+            case Committed():
+                self._hooks.committed(effect)
+            case Rerouted():
+                self._hooks.rerouted(effect)
+            case GradientAccepted():
+                self._hooks.accepted(effect)
+            case Snapshot():
+                self._hooks.snapshot(effect)
+            case Serving():
+                pass  # told through ``changed``
+            case Fault():
+                self._hooks.fault(effect)
+            case _:
+                self._hub.perform(effect)
+
+    def _keep(self, keep: Keep, parts: tuple[bytes, ...]) -> None:
+        try:
+            for key, part in zip(keep.keys, parts, strict=True):
+                self._payloads.put(key, part)
+        except StoreFull as error:
+            self._hooks.fault(Fault("internal", f"no room for boundary tensors: {error}"))
+
+    # --- the worker ------------------------------------------------------------------------
+
+    def _submit(self, task: Task) -> None:
+        try:
+            call = to_call(task, self._place)
+            submitted = self._worker.submit(self._request(call), self._sources(call))
+        except PayloadGone:
+            self._perform(self.seat.computed(task, Outcome(error="gone"), self._hub.now()))
+        except WorkerDied as death:
+            self._hooks.worker_died(death)
+        else:
+            self._nursery.start_soon(self._finish, task, call, submitted)
+
+    def _request(self, call: Call) -> Request[Any]:
+        if call.tokens is None:
+            return call.request
+        return msgspec.structs.replace(call.request, tokens=self._payloads.get(call.tokens))
+
+    def _sources(self, call: Call) -> list[bytes]:
+        return [b"" if key is None else self._payloads.get(key) for key in call.sources]
+
+    async def _finish(self, task: Task, call: Call, submitted: Submitted[Any]) -> None:
+        """Wait for a task's reply, store what it yielded and tell the seat."""
+        try:
+            reply, payloads = await submitted.wait()
+        except RequestFailed as failure:
+            if not self._closed:
+                self._failed(task, failure)
+            return
+        except WorkerDied as death:
+            if not self._closed:
+                self._hooks.worker_died(death)
+            return
+        if self._closed:
+            return
+        self.busy_s += reply.seconds
+        self._store(task, call, payloads)
+        if isinstance(reply, Contributed) and len(reply.microbatches) != self.seat.member.counted:
+            self.miscounted += 1
+        self._perform(self.seat.computed(task, to_outcome(reply, payloads), self._hub.now()))
+
+    def _store(self, task: Task, call: Call, payloads: list[bytes]) -> None:
+        try:
+            for key, payload in zip(call.results, payloads, strict=False):
+                self._payloads.put(key, payload)
+        except StoreFull as error:
+            self._hooks.fault(Fault("internal", f"no room for boundary tensors: {error}"))
+        if isinstance(task, ForwardTask) and self._place.first:
+            self.seat.pipeline.set_tokens_bytes(task.microbatch, self._tokens_bytes)
+        if isinstance(task, BackwardTask | LossTask):
+            self.microbatches += 1
+
+    def _failed(self, task: Task, failure: RequestFailed) -> None:
+        error = ERRORS.get(failure.kind, failure.kind)
+        self._perform(self.seat.computed(task, Outcome(error=error), self._hub.now()))
