@@ -306,9 +306,7 @@ class Node:
             return False
         with trio.move_on_after(LINGER_S):
             while not self._stop_asked.is_set():
-                view = self._staging.view
-                stages = range(self._swarm.manifest.stage_count)
-                if all(view.committed(stage) >= steps for stage in stages):
+                if min(self._staging.newest) >= steps:
                     break
                 await trio.sleep(CHECK_S)
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -55,9 +56,7 @@ async def _run(options: NodeOptions, progress: Path | None) -> ExitCode:
     return code
 
 
-async def _stop_on_signal(
-    stop: trio.Event, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-) -> None:
+async def _stop_on_signal(stop: trio.Event, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
     """Begin an orderly stop at the first signal; at the second, end at once.
 
     The second must work even when the orderly stop hangs, hence no cleaning up; the kernel takes

@@ -91,6 +91,7 @@ class SeatDriver:
         elements = batch * context * (-(-manifest.model.width // 128) * 128)
         self._largest_tensor = 4 * elements + SLACK_BYTES
         self._closed = False
+        self._told = (seat.step, seat.serving)
         self.busy_s = 0.0
         """Seconds the worker computed for this seat."""
         self.microbatches = 0
@@ -141,12 +142,12 @@ class SeatDriver:
     # --- effects ---------------------------------------------------------------------------
 
     def _perform(self, effects: Sequence[SeatEffect], parts: tuple[bytes, ...] = ()) -> None:
-        before = (self.seat.step, self.seat.serving)
         for effect in effects:
             if self._closed:
                 return
             self._perform_one(effect, parts)
-        if (self.seat.step, self.seat.serving) != before and not self._closed:
+        if (self.seat.step, self.seat.serving) != self._told and not self._closed:
+            self._told = (self.seat.step, self.seat.serving)
             self._hooks.changed()
 
     def _perform_one(self, effect: SeatEffect, parts: tuple[bytes, ...]) -> None:

@@ -108,6 +108,8 @@ class Staging:
         self.phase = "idle"
         """What is being done, in words."""
         self.view = SwarmView(((),) * manifest.stage_count)
+        self.newest = [0] * manifest.stage_count
+        """Newest version ever seen served, by stage."""
         self.download: Download | None = None
         self.failure: UserError | None = None
         """Why this volunteer cannot go on at all."""
@@ -144,6 +146,7 @@ class Staging:
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""
         self.view = view
+        self.newest = [max(old, view.committed(s)) for s, old in enumerate(self.newest)]
         if self.driver is not None:
             self.driver.update_view(view)
         self._changed.set()
