@@ -1,0 +1,79 @@
+"""Real volunteers on loopback for the end-to-end tests: one command line, many homes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from client.cli.create import sign, write_swarm_file
+from client.cli.founding import found_swarm
+from client.cli.home import free_port
+from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.store.identity import ensure_identity
+from client.store.paths import home_folders, make_private
+from protocol.address import Address
+from protocol.invite import SwarmFile
+
+REPOSITORY = Path(__file__).parents[2]
+HOST = "127.0.0.1"
+JOIN = ("join", "--headless", "--listen-host", HOST, "--threads", "1", "--swarm")
+TINY = ModelChoices(layers=2, width=32, heads=2, context=16)
+Found = TypeVar("Found")
+
+
+def environment(home: Path) -> dict[str, str]:
+    """The environment of a volunteer, without the settings of whoever runs the tests."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("VOLUNTEER_")}
+    return {**kept, "VOLUNTEER_HOME": str(home)}
+
+
+def volunteer(
+    home: Path, *arguments: str, timeout_s: float = 120.0
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "client.cli.main", *arguments],
+        env=environment(home),
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def found(folder: Path, name: str, run: RunChoices, model: ModelChoices = TINY) -> SwarmFile:
+    """Found a swarm with ``folder/name`` as the founder's home; writes ``folder/x.swarm``."""
+    signer = ensure_identity(make_private(home_folders(folder / name).data))
+    manifest = found_swarm(signer.peer, run, model, OptimizerChoices()).manifest
+    swarm = sign(manifest, signer, (Address("ip4", HOST, free_port(HOST), signer.peer),))
+    write_swarm_file(folder / "x.swarm", swarm)
+    return swarm
+
+
+def wait_for(
+    look: Callable[[], Found | None], what: str, alive: Sequence[Any] = (), timeout_s: float = 90.0
+) -> Found:
+    """Poll until ``look`` returns something; fail at once when a process of ``alive`` ends."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        seen = look()
+        if seen is not None:
+            return seen
+        ended = [member for member in alive if not member.alive]
+        assert not ended, f"{what}: {ended[0].name} ended: {ended[0].log_tail(20)}"
+        time.sleep(0.1)
+    raise AssertionError(f"{what}: not within {timeout_s} s")
+
+
+def parsed(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """Return the JSON answer of a command that must have succeeded."""
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer

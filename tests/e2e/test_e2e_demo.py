@@ -1,0 +1,58 @@
+"""The demo itself, shortened: a volunteer is killed and the results are all there."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import psutil
+import pytest
+from e2e_local import REPOSITORY, environment, parsed, volunteer, wait_for
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_short_demo_survives_a_kill_and_leaves_its_results(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = volunteer(
+        tmp_path / "home", "demo", "--steps", "20", "--out", str(out), "--json", timeout_s=300
+    )
+    report = parsed(done)
+    assert report["ok"]
+    assert report["version"] == report["steps"] == 20
+    assert report["volunteers"] == 4
+    assert report["killed"]
+    assert report["invariants"]["doubled_microbatches"] == 0
+    assert report["invariants"]["differing_replicas"] == 0
+    assert report["invariants"]["compared_replicas"] > 0
+    assert report["recovered_s"] is None or report["recovered_s"] < 5
+    assert report["held_out_loss"] < 5.5, "better than guessing bytes"
+    assert json.loads((out / "report.json").read_text()) == report
+    assert {path.name for path in (out / "model").iterdir()} == {"config.json", "model.safetensors"}
+    ElementTree.parse(out / "loss.svg")
+    assert (out / "sample.txt").read_text() == report["sample"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "client.cli.main", "demo", "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(
+        command, env=environment(tmp_path), cwd=REPOSITORY, stderr=subprocess.DEVNULL
+    )
+    try:
+        children = wait_for(lambda: _descendants(process, 4), "four volunteers")
+        process.send_signal(number)
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert alive == []
+
+
+def _descendants(process: subprocess.Popen[bytes], count: int) -> list[psutil.Process] | None:
+    found = psutil.Process(process.pid).children(recursive=True)
+    return found if len(found) >= count else None

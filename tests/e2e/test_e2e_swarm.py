@@ -1,0 +1,194 @@
+"""Volunteers as processes on loopback: they train, obey signals, and say what is wrong."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from e2e_local import HOST, JOIN, TINY, found, parsed, volunteer, wait_for
+
+from client.cli.efficiency import training_plan
+from client.cli.local_swarm import LocalSwarm, Member
+from client.cli.options import RunChoices
+from client.control.snapshot import Snapshot
+from client.errors import ExitCode
+from model_zoo.data import Corpus
+from model_zoo.reference import train_reference
+
+pytestmark = pytest.mark.slow
+FLAGS = ("--listen-host", HOST, "--threads", "1")
+MAX_NODE_BYTES = 200 * 2**20
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="vol") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def processes(folder: Path) -> Iterator[LocalSwarm]:
+    with LocalSwarm(folder / "x.swarm", folder, folder / "logs") as swarm:
+        yield swarm
+
+
+def _run(steps: int, **changes: object) -> RunChoices:
+    fields: dict[str, object] = {
+        "name": "e2e",
+        "stages": 2,
+        "steps": steps,
+        "sequences": 2,
+        "microbatches": 4,
+        "checkpoint_every": 1,
+        "measure": False,
+        "boundary_codec": "fp32",
+        "averaging_codec": "fp32",
+    }
+    return RunChoices(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def _when(member: Member, state: str, members: list[Member]) -> Snapshot:
+    def look() -> Snapshot | None:
+        now = member.snapshot()
+        return now if now is not None and now.state == state else None
+
+    return wait_for(look, f"{member.name} {state}", members)
+
+
+def _start(processes: LocalSwarm, count: int, *flags: str) -> list[Member]:
+    first = processes.start("volunteer-1", (*FLAGS, *flags))
+    first.wait_until_it_answers(60.0)
+    rest = [processes.start(f"volunteer-{n}", (*FLAGS, *flags)) for n in range(2, count + 1)]
+    return [first, *rest]
+
+
+def test_two_volunteers_train_what_one_process_trains(folder: Path, processes: LocalSwarm) -> None:
+    swarm = found(folder, "volunteer-1", _run(steps=8))
+    members = _start(processes, 2)
+    losses: dict[int, float] = {}
+    for member in members:
+        _when(member, "done", members)
+    for event in members[0].new_events():
+        if event.kind == "StepCommitted":
+            losses[int(str(event.data["step"]))] = float(str(event.data["loss"]))
+    plan = training_plan(swarm.manifest)
+    expected = train_reference(plan, Corpus.from_stdlib(), threads=1).losses
+    assert [losses[step] for step in range(8)] == pytest.approx(expected, rel=1e-5)
+    assert all(member.snapshot().counters.doubled_microbatches == 0 for member in members)  # type: ignore[union-attr]
+
+    home = members[0].home
+    processes.stop()
+    assert [member.process.returncode for member in members] == [0, 0]
+    places = [str(m.home / "data" / "checkpoints" / swarm.swarm) for m in members]
+    flags = [text for place in places for text in ("--checkpoint", place)]
+    answer = parsed(
+        volunteer(
+            home,
+            "export",
+            "--swarm",
+            str(folder / "x.swarm"),
+            "--out",
+            str(folder / "model"),
+            *flags,
+            "--json",
+        )
+    )
+    assert answer["version"] == 8
+    assert (folder / "model" / "model.safetensors").is_file()
+
+
+def test_a_node_is_small_and_holds_no_torch(folder: Path, processes: LocalSwarm) -> None:
+    found(folder, "volunteer-1", _run(steps=500))
+    members = _start(processes, 2)
+    _when(members[0], "training", members)
+    process = psutil.Process(members[0].process.pid)
+    assert process.memory_info().rss < MAX_NODE_BYTES
+    libraries = {Path(place.path).name for place in process.memory_maps()}
+    assert not [name for name in libraries if "torch" in name]
+
+
+def test_status_says_who_holds_what(folder: Path, processes: LocalSwarm) -> None:
+    swarm = found(folder, "volunteer-1", _run(steps=500))
+    members = _start(processes, 2)
+    _when(members[0], "training", members)
+    answer = parsed(volunteer(members[0].home, "status", "--json"))
+    assert answer["swarm"] == swarm.swarm
+    assert [len(stage["replicas"]) for stage in answer["stages"]] == [1, 1]
+    text = volunteer(members[0].home, "status").stdout
+    assert "this volunteer" in text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_in_order(
+    folder: Path, processes: LocalSwarm, number: signal.Signals
+) -> None:
+    swarm = found(folder, "volunteer-1", _run(steps=500))
+    members = _start(processes, 2)
+    _when(members[0], "training", members)
+    worker = members[0].snapshot().worker.pid  # type: ignore[union-attr]
+    members[0].process.send_signal(number)
+    assert members[0].process.wait(30) == ExitCode.OK
+    assert list((members[0].home / "data" / "checkpoints" / swarm.swarm).glob("*.safetensors"))
+    assert worker is None or not psutil.pid_exists(worker)
+
+
+def test_done_ends_the_process_when_asked(folder: Path, processes: LocalSwarm) -> None:
+    found(folder, "volunteer-1", _run(steps=2))
+    members = _start(processes, 2, "--exit-when-done")
+    assert [member.process.wait(90) for member in members] == [0, 0]
+
+
+def test_two_processes_cannot_share_an_identity(folder: Path, processes: LocalSwarm) -> None:
+    found(folder, "volunteer-1", _run(steps=500))
+    first = processes.start("volunteer-1", FLAGS)
+    first.wait_until_it_answers(60.0)
+    done = volunteer(first.home, *JOIN, str(folder / "x.swarm"))
+    assert done.returncode == ExitCode.TEMPORARY
+    assert str(first.process.pid) in done.stderr
+
+
+def test_an_invite_to_a_dead_peer_is_given_up_in_time(folder: Path) -> None:
+    swarm = found(folder, "founder", _run(steps=2))
+    begin = time.monotonic()
+    done = volunteer(folder / "newcomer", *JOIN, str(swarm.invite), "--dial-timeout-s", "2")
+    assert done.returncode == ExitCode.UNREACHABLE
+    assert str(swarm.peers[0].port) in done.stderr, "says what was tried"
+    assert time.monotonic() - begin < 60
+
+
+def test_a_port_in_use_is_said(folder: Path) -> None:
+    found(folder, "volunteer-1", _run(steps=2))
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = volunteer(
+            folder / "volunteer-1", *JOIN, str(folder / "x.swarm"), "--listen-port", str(port)
+        )
+    assert done.returncode == ExitCode.TEMPORARY
+    assert str(port) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_stage_that_does_not_fit_says_how_much_it_needs(folder: Path) -> None:
+    found(folder, "volunteer-1", _run(steps=2))
+    done = volunteer(
+        folder / "volunteer-1", *JOIN, str(folder / "x.swarm"), "--memory-limit-bytes", "1kB"
+    )
+    assert done.returncode == ExitCode.CONFIG
+    assert "memory" in done.stderr
+
+
+def test_a_text_that_is_not_the_swarms_is_refused(folder: Path) -> None:
+    found(folder, "volunteer-1", _run(steps=2), TINY)
+    other = folder / "other.txt"
+    other.write_text("another text " * 100)
+    done = volunteer(folder / "volunteer-1", *JOIN, str(folder / "x.swarm"), "--data", str(other))
+    assert done.returncode == ExitCode.CONFIG
+    assert "digest" in done.stderr or "not the swarm's" in done.stderr
