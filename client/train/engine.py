@@ -27,8 +27,8 @@ from client.net.errors import LinkFull, PeerUnreachable
 from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
 from client.train.blobs import Shelf
 from client.train.handshake import Handshake
+from client.train.hub import Tenant
 from client.train.pace import Pace
-from client.train.staging import Staging
 from client.train.views import matching_members, swarm_view
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendSigned
 from protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -88,7 +88,7 @@ class Engine:
         self.matching: Matching | None = None
         self.shelf = Shelf(self)
         self.handshake: Handshake
-        self.staging: Staging | None = None
+        self.staging: Tenant | None = None
         self.started = False
         """Every stage was covered at some time: training goes on."""
         self.progress: Progress | None = None

@@ -7,7 +7,8 @@ from typing import Protocol
 from client.events import Event
 from protocol.effects import Effect
 from protocol.ids import PeerId
-from protocol.wire.messages import Message
+from protocol.view import SwarmView
+from protocol.wire.messages import Message, SeatStatus
 
 
 class Hub(Protocol):
@@ -24,3 +25,36 @@ class Hub(Protocol):
 
     def publish(self, event: Event) -> None:
         """Put an event into the node's log."""
+
+
+class Tenant(Protocol):
+    """What sits on the engine: a volunteer's stage (``Staging``) or a mere observer."""
+
+    view: SwarmView
+
+    def receive(self, peer: PeerId, message: Message, payload: bytes) -> None:
+        """Take a message that is not about membership or matching."""
+
+    def peer_lost(self, peer: PeerId) -> None:
+        """A peer is gone."""
+
+    def update_view(self, view: SwarmView) -> None:
+        """Take a new view of the swarm."""
+
+    def assign(self, stage: int) -> None:
+        """The matching gives us a stage."""
+
+    def unassign(self, reason: str) -> None:
+        """The matching takes it away."""
+
+    def allow_training(self) -> None:
+        """The swarm has started."""
+
+    def seats(self) -> list[SeatStatus]:
+        """Return what heartbeats say of our seats."""
+
+    def tick(self, now: float) -> None:
+        """Act on deadlines that have passed."""
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` has something to do."""
