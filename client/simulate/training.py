@@ -1,111 +1,89 @@
-"""A seeded discrete-event world that trains with the real seat machines and exact arithmetic.
+"""A seeded discrete-event world that trains with the real seat machines.
 
-Gradients are multisets of microbatch ids, parameters a hash chain over them, so the invariants can
-be checked without a single floating point number: every applied step must contain each id exactly
-once (I1), replicas at one version must have one hash (I2), and two hashes for one (stage, version)
-never exist (I5). Messages take random time, per lane in order, as on a TCP stream; a killed peer is
-noticed by the others some time later, each in its own moment.
+What the replicas compute with is a ``SimWorker``: by default multisets of ids, which make I1 and I2
+exact; ``tensors`` puts the real executor there. On every commit the world checks that replicas at
+one version have one hash (I2) and that two never exist for one (stage, version) (I5). Messages take
+random time, per lane in order, as on a TCP stream; a killed peer is noticed by the others some time
+later, each in its own moment.
 """
 
 from __future__ import annotations
 
 import hashlib
-import heapq
-import random
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
+from client.simulate.agenda import Agenda, Range
+from client.simulate.invariants import InvariantViolation, expect
+from client.simulate.multisets import MultisetWorker
+from client.simulate.peer import SimPeer
+from client.simulate.worker import OpenWorker
+from client.train.worker_tasks import payload_digest
 from protocol.effects import Explain, Penalise, Send
-from protocol.ids import PeerId, peer_id_from_key
+from protocol.ids import PeerId, peer_id_from_key, short
 from protocol.pipeline.effects import (
-    ApplyLocalTask,
-    ApplyTask,
-    BackwardTask,
     Committed,
     Compute,
-    ContributeTask,
     DropStep,
     Fault,
-    ForwardTask,
     Keep,
-    LossTask,
     Outcome,
-    PayloadKey,
-    ReduceTask,
     SendPayload,
-    SubtractTask,
     Task,
 )
 from protocol.pipeline.pipeline import Place
 from protocol.seat.effects import SeatEffect, Serving, Snapshot
 from protocol.seat.seat import Seat
-from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Admit, JoinStage, Message, SeatStatus, lane
+from protocol.wire.messages import Admit, JoinStage, Message, Reduced, SeatStatus, lane
 
-Payload = tuple[tuple[int, int], ...]
-"""A multiset of microbatch ids: sorted pairs of id and count."""
-GRADIENT_SIZE = 1024
+JOIN_RETRY_S = 1.0
+HEARTBEAT_S = 1.0
+TICK_S = 0.25
+DOWNLOAD_S: Range = (0.05, 2.0)
+LOG_LINES = 20
 
-
-class InvariantViolation(AssertionError):
-    """The run broke an invariant; the message names the seed."""
+Parts = tuple[bytes, ...]
+"""A message's payload, as the pieces that were sent."""
 
 
 @dataclass(frozen=True)
 class WorldConfig:
-    """What a simulated run looks like; times in seconds."""
+    """What a simulated run looks like."""
 
     stages: int = 2
     replicas: int = 2
     per_step: int = 8
     steps: int = 6
+    tokens_per_step: int = 1
     seed: int = 0
-    delay_s: tuple[float, float] = (0.001, 0.02)
-    compute_s: tuple[float, float] = (0.01, 0.05)
-    detect_s: tuple[float, float] = (0.01, 0.3)
-
-
-@dataclass
-class SimPeer:
-    """A volunteer: one seat, one serial worker, and what it believes of the others."""
-
-    peer: PeerId
-    stage: int
-    seat: Seat | None = None
-    alive: bool = True
-    accumulator: Counter[int] = field(default_factory=Counter)
-    parameters: str = "initial"
-    payloads: dict[PayloadKey, Payload] = field(default_factory=dict)
-    worker_free_at: float = 0.0
-    statuses: dict[PeerId, SeatStatus] = field(default_factory=dict)
-    snapshots: dict[int, str] = field(default_factory=dict)
-    donor: PeerId | None = None
-    epoch: int = 0
-    """Rises when the seat is replaced, so that outcomes of the old one are void."""
+    delay_s: Range = (0.001, 0.02)
+    compute_s: Range = (0.01, 0.05)
+    detect_s: Range = (0.01, 0.3)
 
 
 class TrainingWorld:
     """Runs a swarm to its last step; ``run`` raises ``InvariantViolation`` or returns."""
 
-    def __init__(self, config: WorldConfig) -> None:
+    def __init__(self, config: WorldConfig, open_worker: OpenWorker = MultisetWorker) -> None:
         self.config = config
-        self.now = 0.0
-        self.random = random.Random(config.seed)
+        self.agenda = Agenda(config.seed)
+        self.random = self.agenda.random
         self.peers: dict[PeerId, SimPeer] = {}
         self.hashes: dict[tuple[int, int], str] = {}
+        """Of every committed (stage, version)."""
+        self.losses: dict[int, float] = {}
+        """Mean token loss of every committed step."""
         self.log: list[str] = []
         self.messages = 0
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._sequence = 0
-        self._lane_free_at: dict[tuple[PeerId, PeerId, str], float] = {}
+        self._open_worker = open_worker
         for stage in range(config.stages):
             for index in range(config.replicas):
                 self.add_peer(stage, f"{stage}/{index}")
         for peer in self.peers.values():
             self._open_seat(peer, step=0, serving=True)
 
-    # --- building --------------------------------------------------------------------------
+    # --- building and faults ---------------------------------------------------------------
 
     def add_peer(self, stage: int, name: str) -> SimPeer:
         """Create a volunteer for a stage; it has no seat yet."""
@@ -123,48 +101,58 @@ class TrainingWorld:
     def kill(self, peer: SimPeer) -> None:
         """The peer vanishes; each other one notices in its own time."""
         peer.alive = False
-        self.log.append(f"{self.now:.3f} kill {peer.peer[-6:]} stage {peer.stage}")
-        for other in self.peers.values():
-            self._after(self._uniform(self.config.detect_s), lambda o=other: self._lose(o, peer))
+        self._note(peer, f"is killed in stage {peer.stage}")
+        self._vanish(peer)
+
+    def after(self, delay_s: float, action: Callable[[], object]) -> None:
+        """Schedule something (a kill, a join)."""
+        self.agenda.after(delay_s, lambda: (action(), None)[1])
+
+    def start_clock(self) -> None:
+        """Tick every seat's deadlines and send heartbeats from now on."""
+        self.agenda.every(TICK_S, self._tick)
+        self.agenda.every(HEARTBEAT_S, self._announce_all)
 
     # --- running ---------------------------------------------------------------------------
 
     def run(self, limit_s: float = 120.0) -> None:
-        """Run until every live serving replica has committed the last step."""
-        for peer in list(self.peers.values()):
-            self._announce(peer)
-        while not self.finished():
-            if not self._events or self.now > limit_s:
-                raise InvariantViolation(self._stuck())
-            self.now, _, action = heapq.heappop(self._events)
-            action()
+        """Run until every live serving replica has committed the last step.
 
-    def run_until(self, condition: Callable[[], bool], limit_s: float = 120.0) -> None:
-        """Run until a condition holds (or the run is over)."""
-        while not condition() and not self.finished():
-            if not self._events or self.now > limit_s:
-                raise InvariantViolation(self._stuck())
-            self.now, _, action = heapq.heappop(self._events)
-            action()
+        Raises:
+            InvariantViolation: an invariant is broken, or nothing happens within ``limit_s`` of
+                virtual time; the message names the seed and ends with the log.
+        """
+        try:
+            self._announce_all()
+            while not self.finished():
+                expect(self.agenda.advance(limit_s), f"no progress\n{self._state()}")
+        except InvariantViolation as error:
+            log = "\n".join(self.log[-LOG_LINES:])
+            raise InvariantViolation(f"seed {self.config.seed}: {error}\n{log}") from error
 
     def finished(self) -> bool:
-        """Whether every live replica with a serving seat is at the last version."""
-        seats = [p.seat for p in self.peers.values() if p.alive and p.seat and p.seat.serving]
-        joining = any(
-            p.alive and (p.seat is None or not p.seat.serving) for p in self.peers.values()
-        )
-        return bool(seats) and not joining and all(seat.finished for seat in seats)
+        """Whether every live replica has a serving seat at the last version."""
+        alive = [peer for peer in self.peers.values() if peer.alive]
+        return bool(alive) and all(p.serving and p.seat and p.seat.finished for p in alive)
 
-    def _stuck(self) -> str:
-        lines = [f"seed {self.config.seed}: no progress at {self.now:.2f} s"]
+    def _state(self) -> str:
+        lines = [f"at {self.agenda.now:.2f} s"]
         for peer in self.peers.values():
-            if peer.alive and peer.seat:
-                seat = peer.seat
+            if peer.alive and (seat := peer.seat):
+                done, held = sorted(seat.pipeline.done()), sorted(seat.pipeline.in_flight())
                 lines.append(
-                    f"  {peer.peer[-6:]} step {seat.step} done {sorted(seat.pipeline.done())} "
-                    f"in flight {sorted(seat.pipeline.in_flight())} {seat.why()}"
+                    f"  {short(peer.peer)} step {seat.step} done {done} in flight {held} "
+                    f"{seat.why()}"
                 )
-        return "\n".join([*lines, *self.log[-20:]])
+        return "\n".join(lines)
+
+    def _tick(self) -> None:
+        now = self.agenda.now
+        for peer in list(self.peers.values()):
+            if peer.alive and peer.seat is not None:
+                deadline = peer.seat.next_deadline()
+                if deadline is not None and deadline <= now:
+                    self._perform(peer, peer.seat.tick(now))
 
     # --- seats -----------------------------------------------------------------------------
 
@@ -172,31 +160,21 @@ class TrainingWorld:
         config = self.config
         place = Place(peer.peer, peer.stage, config.stages, config.per_step)
         peer.epoch += 1
-        peer.accumulator, peer.payloads = Counter(), {}
+        peer.payloads = {}
+        peer.worker = self._open_worker(place)
         peer.seat = Seat(
             place,
-            size=GRADIENT_SIZE,
+            size=peer.worker.size,
             steps=config.steps,
-            tokens_per_step=1,
+            tokens_per_step=config.tokens_per_step,
             step=step,
             serving=serving,
         )
-        self._perform(peer, peer.seat.allow_training(self.now), None)
+        self._perform(peer, peer.seat.allow_training(self.agenda.now))
 
-    def _view(self, peer: SimPeer) -> SwarmView:
-        stages: list[list[Replica]] = [[] for _ in range(self.config.stages)]
-        for other, status in peer.statuses.items():
-            stages[status.stage].append(
-                Replica(
-                    other,
-                    status.version,
-                    status.state == "serving",
-                    status.attempt,
-                    status.digest,
-                    status.rate,
-                )
-            )
-        return SwarmView.of(stages)
+    def _announce_all(self) -> None:
+        for peer in list(self.peers.values()):
+            self._announce(peer)
 
     def _announce(self, peer: SimPeer) -> None:
         """Heartbeat to everybody, as membership does when a seat's state changes."""
@@ -207,14 +185,19 @@ class TrainingWorld:
         for other in list(self.peers.values()):
             if other is not peer:
                 self._transmit(
-                    peer.peer, other, "control", lambda o=other: self._hear(o, peer.peer, status)
+                    peer, other, "control", partial(self._hear, other, peer.peer, status)
                 )
 
     def _hear(self, peer: SimPeer, of: PeerId, status: SeatStatus) -> None:
-        if not self.peers[of].alive and self.now > 0 and of not in peer.statuses:
+        if not self.peers[of].alive and self.agenda.now > 0 and of not in peer.statuses:
             return  # it was declared dead before this heartbeat arrived
-        peer.statuses[of] = status
-        self._update_view(peer)
+        if peer.statuses.get(of) != status:
+            peer.statuses[of] = status
+            self._update_view(peer)
+
+    def _vanish(self, peer: SimPeer) -> None:
+        for other in self.peers.values():
+            self.agenda.sometime(self.config.detect_s, partial(self._lose, other, peer))
 
     def _lose(self, peer: SimPeer, lost: SimPeer) -> None:
         peer.statuses.pop(lost.peer, None)
@@ -222,7 +205,8 @@ class TrainingWorld:
 
     def _update_view(self, peer: SimPeer) -> None:
         if peer.seat is not None and peer.alive:
-            self._perform(peer, peer.seat.update_view(self._view(peer), self.now), None)
+            view = peer.believes(self.config.stages)
+            self._perform(peer, peer.seat.update_view(view, self.agenda.now))
 
     # --- joining ---------------------------------------------------------------------------
 
@@ -231,8 +215,8 @@ class TrainingWorld:
             return
         for other in list(self.peers.values()):
             if other.stage == peer.stage and other.seat is not None and other.alive:
-                self._send(peer, other.peer, JoinStage(peer.stage), None)
-        self._after(1.0, lambda: self._ask_to_join(peer))
+                self._send(peer, other.peer, JoinStage(peer.stage))
+        self.agenda.after(JOIN_RETRY_S, partial(self._ask_to_join, peer))
 
     def _admitted(self, peer: SimPeer, admit: Admit) -> None:
         known = [s.version for s in peer.statuses.values() if s.stage == peer.stage]
@@ -241,207 +225,115 @@ class TrainingWorld:
         self._open_seat(peer, step=admit.version, serving=False)
         peer.donor = PeerId(admit.donors[0])
         self._announce(peer)
-        epoch = peer.epoch
-        self._after(
-            self._uniform((0.05, 2.0)), lambda: self._downloaded(peer, admit.version, epoch)
-        )
+        downloaded = partial(self._downloaded, peer, admit.version, peer.epoch)
+        self.agenda.sometime(DOWNLOAD_S, downloaded)
 
     def _downloaded(self, peer: SimPeer, version: int, epoch: int) -> None:
         donor = self.peers[peer.donor] if peer.donor else None
-        if not peer.alive or peer.epoch != epoch or peer.seat is None or donor is None:
+        if not peer.alive or peer.epoch != epoch or not peer.seat or not peer.worker or not donor:
             return
         if not donor.alive or version not in donor.snapshots:
             self._rejoin(peer, "the donor is gone")
             return
-        peer.parameters = donor.snapshots[version]
-        self._perform(peer, peer.seat.state_loaded(self.now), None)
+        peer.hash = peer.worker.load(version, donor.snapshots[version])
+        self._check_hash(peer, version)
+        self._perform(peer, peer.seat.state_loaded(self.agenda.now))
 
     def _rejoin(self, peer: SimPeer, why: str) -> None:
-        self.log.append(f"{self.now:.3f} {peer.peer[-6:]} rejoins: {why}")
+        self._note(peer, f"rejoins: {why}")
         peer.seat, peer.epoch = None, peer.epoch + 1
-        for other in self.peers.values():
-            self._after(self._uniform(self.config.detect_s), lambda o=other: self._lose(o, peer))
-        self._after(1.0, lambda: self._ask_to_join(peer))
+        self._vanish(peer)
+        self.agenda.after(JOIN_RETRY_S, partial(self._ask_to_join, peer))
 
     # --- effects ---------------------------------------------------------------------------
 
-    def _perform(
-        self, peer: SimPeer, effects: list[SeatEffect], payload: tuple[Payload, ...] | None
-    ) -> None:
+    def _perform(self, peer: SimPeer, effects: Sequence[SeatEffect], parts: Parts = ()) -> None:
+        epoch = peer.epoch
         for effect in effects:
-            match effect:
-                case Keep(keys):
-                    for key, part in zip(keys, payload or (), strict=True):
-                        peer.payloads[key] = part
-                case Send(to, message):
-                    self._send(peer, to, message, None)
-                case SendPayload(to, message, keys):
-                    parts = tuple(peer.payloads.get(key, ()) for key in keys)
-                    self._send(peer, to, message, parts)
-                case DropStep(step):
-                    peer.payloads = {k: v for k, v in peer.payloads.items() if k.step != step}
-                case Compute(task):
-                    self._submit(peer, task)
-                case Committed(stage, version, digest):
-                    self._check_commit(peer, stage, version, digest)
-                case Serving():
-                    self._announce(peer)
-                case Snapshot(version):
-                    peer.snapshots[version] = peer.parameters
-                case Fault(kind, words):
-                    if kind != "behind":
-                        raise InvariantViolation(f"seed {self.config.seed}: {words}")
-                    self._rejoin(peer, words)
-                    return
-                case Explain(_, words):
-                    self.log.append(f"{self.now:.3f} {peer.peer[-6:]} {words}")
-                case Penalise(culprit, reason):
-                    self.log.append(
-                        f"{self.now:.3f} {peer.peer[-6:]} blames {culprit[-6:]} {reason}"
-                    )
-                case _:
-                    pass
+            if peer.epoch == epoch:
+                self._perform_one(peer, effect, parts)
 
-    def _check_commit(self, peer: SimPeer, stage: int, version: int, digest: str) -> None:
-        known = self.hashes.setdefault((stage, version), digest)
-        if known != digest:
-            raise InvariantViolation(
-                f"seed {self.config.seed}: two lineages for stage {stage} version {version}"
-            )
+    def _perform_one(self, peer: SimPeer, effect: SeatEffect, parts: Parts) -> None:
+        match effect:
+            case Keep(keys):
+                peer.payloads.update(zip(keys, parts, strict=True))
+            case Send(to, message):
+                self._send(peer, to, message)
+            case SendPayload(to, message, keys):
+                self._send(peer, to, message, tuple(peer.payloads.get(key, b"") for key in keys))
+            case DropStep(step):
+                peer.payloads = {k: v for k, v in peer.payloads.items() if k.step != step}
+            case Compute(task):
+                self._submit(peer, task)
+            case Committed():
+                self._commit(peer, effect)
+            case Serving():
+                self._announce(peer)
+            case Snapshot(version):
+                expect(peer.worker is not None, "a seat without a worker")
+                if peer.worker is not None:
+                    peer.snapshots[version] = peer.worker.save(version)
+            case Fault(kind, words):
+                expect(kind == "behind", words)
+                self._rejoin(peer, words)
+            case Explain(_, words):
+                self._note(peer, words)
+            case Penalise(culprit, reason):
+                self._note(peer, f"blames {short(culprit)}: {reason}")
+            case _:
+                pass
+
+    def _commit(self, peer: SimPeer, committed: Committed) -> None:
+        peer.hash = committed.hash
+        self._check_hash(peer, committed.version)
+        if committed.loss is not None:
+            known = self.losses.setdefault(committed.version - 1, committed.loss)
+            expect(known == committed.loss, f"two losses for step {committed.version - 1}")
         self._announce(peer)
 
-    def _send(
-        self, peer: SimPeer, to: PeerId, message: Message, payload: tuple[Payload, ...] | None
-    ) -> None:
-        other = self.peers.get(to)
-        if other is None:
-            return
-        self.messages += 1
-        self._transmit(
-            peer.peer,
-            other,
-            lane(message),
-            lambda: self._arrive(peer.peer, other, message, payload),
-        )
+    def _check_hash(self, peer: SimPeer, version: int) -> None:
+        known = self.hashes.setdefault((peer.stage, version), peer.hash)
+        same = known == peer.hash
+        expect(same, f"I2, I5: two lineages for stage {peer.stage} version {version}")
 
-    def _transmit(self, src: PeerId, dst: SimPeer, which: str, action: Callable[[], None]) -> None:
+    def _note(self, peer: SimPeer, words: str) -> None:
+        self.log.append(f"{self.agenda.now:.3f} {short(peer.peer)} {words}")
+
+    # --- messages --------------------------------------------------------------------------
+
+    def _send(self, peer: SimPeer, to: PeerId, message: Message, parts: Parts = ()) -> None:
+        other = self.peers.get(to)
+        if other is not None:
+            self.messages += 1
+            arrive = partial(self._arrive, peer.peer, other, message, parts)
+            self._transmit(peer, other, lane(message), arrive)
+
+    def _transmit(self, src: SimPeer, dst: SimPeer, which: str, action: Callable[[], None]) -> None:
         """Deliver in order per lane; nothing is delivered to or from the dead."""
-        key = (src, dst.peer, which)
-        at = max(self.now + self._uniform(self.config.delay_s), self._lane_free_at.get(key, 0.0))
-        self._lane_free_at[key] = at
 
         def deliver() -> None:
-            if dst.alive and self.peers[src].alive:
+            if dst.alive and src.alive:
                 action()
 
-        self._at(at, deliver)
+        self.agenda.deliver((src.peer, dst.peer, which), self.config.delay_s, deliver)
 
-    def _arrive(
-        self, sender: PeerId, peer: SimPeer, message: Message, payload: tuple[Payload, ...] | None
-    ) -> None:
+    def _arrive(self, sender: PeerId, peer: SimPeer, message: Message, parts: Parts) -> None:
         if isinstance(message, Admit) and message.joiner == peer.peer:
             self._admitted(peer, message)
         elif peer.seat is not None:
-            digest = _digest(payload[0]) if payload else b""
-            effects = peer.seat.receive(sender, message, self.now, digest)
-            self._perform(peer, effects, payload)
+            digest = payload_digest(parts[0]) if isinstance(message, Reduced) else b""
+            effects = peer.seat.receive(sender, message, self.agenda.now, digest)
+            self._perform(peer, effects, parts)
 
     # --- the worker ------------------------------------------------------------------------
 
     def _submit(self, peer: SimPeer, task: Task) -> None:
-        start = max(self.now, peer.worker_free_at)
-        peer.worker_free_at = start + self._uniform(self.config.compute_s)
-        epoch = peer.epoch
-        self._at(peer.worker_free_at, lambda: self._compute(peer, task, epoch))
+        start = max(self.agenda.now, peer.worker_free_at)
+        peer.worker_free_at = start + self.random.uniform(*self.config.compute_s)
+        self.agenda.at(peer.worker_free_at, partial(self._compute, peer, task, peer.epoch))
 
     def _compute(self, peer: SimPeer, task: Task, epoch: int) -> None:
-        if not peer.alive or peer.epoch != epoch or peer.seat is None:
+        if not peer.alive or peer.epoch != epoch or peer.seat is None or peer.worker is None:
             return
-        outcome = self._run_task(peer, task)
-        self._perform(peer, peer.seat.computed(task, outcome, self.now), None)
-
-    def _run_task(self, peer: SimPeer, task: Task) -> Outcome:
-        match task:
-            case ForwardTask(step, m):
-                peer.payloads[PayloadKey(step, "tokens", m)] = ()
-                peer.payloads[PayloadKey(step, "output", m)] = ((m, 1),)
-            case LossTask(step, m) | BackwardTask(step, m):
-                if isinstance(task, BackwardTask):
-                    self._expect(peer.payloads[PayloadKey(step, "grad_in", m)] == ((m, 1),), "grad")
-                peer.accumulator[m] += 1
-                peer.payloads[PayloadKey(step, "grad_out", m)] = ((m, 1),)
-                return Outcome(loss_sum=1.0)
-            case SubtractTask(_, m):
-                peer.accumulator[m] -= 1
-            case ContributeTask(step, attempt, bounds):
-                whole = _payload(peer.accumulator)
-                for i in range(len(bounds) - 1):
-                    peer.payloads[PayloadKey(step, "shard", i, attempt, peer.peer)] = whole
-            case ReduceTask(step, attempt, shard, parts):
-                total: Counter[int] = Counter()
-                for key in parts:
-                    total.update(dict(peer.payloads[key]))
-                reduced = _payload(total)
-                peer.payloads[PayloadKey(step, "reduced", shard, attempt)] = reduced
-                return Outcome(digests=(_digest(reduced),))
-            case ApplyTask(step, _, _, keys):
-                return self._apply(peer, step, [peer.payloads[key] for key in keys if key])
-            case ApplyLocalTask(step):
-                return self._apply(peer, step, [_payload(peer.accumulator)])
-        return Outcome()
-
-    def _apply(self, peer: SimPeer, step: int, shards: list[Payload]) -> Outcome:
-        first = step * self.config.per_step
-        exact = tuple((m, 1) for m in range(first, first + self.config.per_step))
-        self._expect(all(shard == exact for shard in shards), f"I1 at step {step}: {shards}")
-        peer.parameters = hashlib.blake2b(
-            f"{peer.parameters}|{exact}".encode(), digest_size=16
-        ).hexdigest()
-        peer.accumulator = Counter()
-        return Outcome(hash=peer.parameters)
-
-    def _expect(self, holds: bool, what: str) -> None:
-        if not holds:
-            raise InvariantViolation(f"seed {self.config.seed}: {what}\n" + "\n".join(self.log))
-
-    # --- time ------------------------------------------------------------------------------
-
-    def start_clock(self, tick_s: float = 0.25) -> None:
-        """Tick every seat's deadlines now and then."""
-
-        def tick() -> None:
-            for peer in list(self.peers.values()):
-                deadline = peer.seat.next_deadline() if peer.seat and peer.alive else None
-                if peer.seat and deadline is not None and deadline <= self.now:
-                    self._perform(peer, peer.seat.tick(self.now), None)
-            self._after(tick_s, tick)
-
-        def heartbeat() -> None:
-            for peer in list(self.peers.values()):
-                self._announce(peer)
-            self._after(1.0, heartbeat)
-
-        tick()
-        heartbeat()
-
-    def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Schedule something (a kill, a join)."""
-        self._after(delay_s, action)
-
-    def _after(self, delay_s: float, action: Callable[[], None]) -> None:
-        self._at(self.now + delay_s, action)
-
-    def _at(self, at: float, action: Callable[[], None]) -> None:
-        self._sequence += 1
-        heapq.heappush(self._events, (at, self._sequence, action))
-
-    def _uniform(self, bounds: tuple[float, float]) -> float:
-        return self.random.uniform(*bounds)
-
-
-def _payload(counter: Counter[int]) -> Payload:
-    return tuple(sorted((m, n) for m, n in counter.items() if n))
-
-
-def _digest(payload: Payload) -> bytes:
-    return hashlib.blake2b(repr(payload).encode(), digest_size=32).digest()
+        outcome: Outcome = peer.worker.run(task, peer.payloads)
+        self._perform(peer, peer.seat.computed(task, outcome, self.agenda.now))

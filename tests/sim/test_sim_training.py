@@ -45,4 +45,4 @@ def test_newcomers_catch_up_while_training_goes_on(seed: int) -> None:
     victim = next(iter(world.peers.values()))
     world.after(world.random.uniform(0.5, 3.0), lambda: world.kill(victim))
     run(world)
-    assert all(p.parameters == world.hashes[p.stage, 14] for p in world.peers.values() if p.alive)
+    assert all(p.hash == world.hashes[p.stage, 14] for p in world.peers.values() if p.alive)

@@ -1,0 +1,126 @@
+"""Exact arithmetic for simulated training: a gradient is the multiset of ids it was summed from.
+
+Parameters are a hash chain over the multisets applied to them. So the invariants are checked
+without a single floating point number: a step is applied only if every shard contains each of its
+ids exactly once (I1), and equal parameters mean an equal history (I2).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from client.simulate.invariants import expect
+from client.simulate.worker import Payloads
+from client.train.worker_tasks import payload_digest
+from protocol.pipeline.effects import (
+    ApplyLocalTask,
+    ApplyTask,
+    BackwardTask,
+    ContributeTask,
+    ForwardTask,
+    LossTask,
+    Outcome,
+    PayloadKey,
+    ReduceTask,
+    SubtractTask,
+    Task,
+)
+from protocol.pipeline.pipeline import Place
+
+GRADIENT_SIZE = 1024
+
+_decoder = msgspec.msgpack.Decoder(list[tuple[int, int]])
+
+
+def encode_ids(ids: Counter[int]) -> bytes:
+    """Encode a multiset of ids; equal multisets have equal bytes."""
+    return msgspec.msgpack.encode(sorted((m, n) for m, n in ids.items() if n))
+
+
+def decode_ids(payload: bytes) -> Counter[int]:
+    """Decode a multiset of ids."""
+    return Counter(dict(_decoder.decode(payload)))
+
+
+class MultisetWorker:
+    """A ``SimWorker`` whose gradients are multisets of microbatch ids."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self.accumulated: Counter[int] = Counter()
+        self.parameters = "initial"
+
+    @property
+    def size(self) -> int:
+        """Elements of a gradient: a made-up number, the bounds of shards cut it."""
+        return GRADIENT_SIZE
+
+    def run(self, task: Task, payloads: Payloads) -> Outcome:
+        """See ``SimWorker.run``."""
+        match task:
+            case ForwardTask(step, m):
+                payloads[PayloadKey(step, "tokens", m)] = b""
+                payloads[PayloadKey(step, "output", m)] = _one(m)
+            case LossTask() | BackwardTask():
+                return self._backward(task, payloads)
+            case SubtractTask(_, m):
+                expect(self.accumulated[m] == 1, f"I1: {m} is taken out but was not counted")
+                self.accumulated[m] -= 1
+            case ContributeTask(step, attempt, bounds):
+                whole = encode_ids(self.accumulated)
+                for i in range(len(bounds) - 1):
+                    payloads[PayloadKey(step, "shard", i, attempt, self._place.me)] = whole
+            case ReduceTask():
+                return _reduce(task, payloads)
+            case ApplyTask(step, _, _, keys):
+                return self._apply(step, [payloads[key] for key in keys if key])
+            case ApplyLocalTask(step):
+                return self._apply(step, [encode_ids(self.accumulated)])
+        return Outcome()
+
+    def save(self, version: int) -> str:
+        """See ``SimWorker.save``: parameters are their own name."""
+        return self.parameters
+
+    def load(self, version: int, saved: str) -> str:
+        """See ``SimWorker.load``."""
+        self.parameters = saved
+        self.accumulated = Counter()
+        return saved
+
+    def _backward(self, task: LossTask | BackwardTask, payloads: Payloads) -> Outcome:
+        m = task.microbatch
+        if isinstance(task, BackwardTask):
+            gradient = payloads[PayloadKey(task.step, "grad_in", m)]
+            expect(gradient == _one(m), f"microbatch {m} got a foreign gradient")
+        expect(not self.accumulated[m], f"I1: {m} is counted twice by one replica")
+        self.accumulated[m] += 1
+        payloads[PayloadKey(task.step, "grad_out", m)] = _one(m)
+        return Outcome(loss_sum=1.0)
+
+    def _apply(self, step: int, shards: Sequence[bytes]) -> Outcome:
+        first = step * self._place.per_step
+        exact = encode_ids(Counter(range(first, first + self._place.per_step)))
+        for shard in shards:
+            expect(shard == exact, f"I1: step {step} applies {dict(decode_ids(shard))}")
+        chained = self.parameters.encode() + exact
+        self.parameters = hashlib.blake2b(chained, digest_size=16).hexdigest()
+        self.accumulated = Counter()
+        return Outcome(hash=self.parameters)
+
+
+def _reduce(task: ReduceTask, payloads: Payloads) -> Outcome:
+    total: Counter[int] = Counter()
+    for key in task.parts:
+        total.update(decode_ids(payloads[key]))
+    reduced = encode_ids(total)
+    payloads[PayloadKey(task.step, "reduced", task.shard, task.attempt)] = reduced
+    return Outcome(digests=(payload_digest(reduced),))
+
+
+def _one(microbatch: int) -> bytes:
+    return encode_ids(Counter([microbatch]))

@@ -1,0 +1,41 @@
+"""What a simulated peer computes with: the seam between a world and its arithmetic.
+
+A world moves payloads as opaque bytes and runs tasks one after the other; what the bytes mean and
+what a task does with them is the worker's business. Two exist: ``multisets`` (exact, fast) and
+``tensors`` (the real executor). Holds no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from protocol.pipeline.effects import Outcome, PayloadKey, Task
+from protocol.pipeline.pipeline import Place
+
+Payloads = dict[PayloadKey, bytes]
+"""The payloads a peer holds, by key; a task's own ones are added as it yields them."""
+
+
+class SimWorker(Protocol):
+    """One stage's parameters and accumulated gradient; opened at version 0."""
+
+    @property
+    def size(self) -> int:
+        """Elements of the stage's flat gradient."""
+
+    def run(self, task: Task, payloads: Payloads) -> Outcome:
+        """Run a task on the payloads it names and store what it yields.
+
+        Raises:
+            InvariantViolation: what the task got, or would yield, breaks an invariant.
+        """
+
+    def save(self, version: int) -> str:
+        """Keep the current version for ``load`` of another worker; returns its name."""
+
+    def load(self, version: int, saved: str) -> str:
+        """Stand at a saved version, with nothing accumulated; returns the version's hash."""
+
+
+OpenWorker = Callable[[Place], SimWorker]
