@@ -31,9 +31,10 @@ from client.train.bootstrap import dial_first, fetch_manifest
 from client.train.capacity import Capacity, advert, measured_capacity
 from client.train.engine import Engine
 from client.train.handshake import PROTOCOL, Handshake
-from client.train.staging import Folders as StageFolders
 from client.train.staging import Staging
 from client.train.status import take_snapshot
+from client.train.taking import Folders as StageFolders
+from client.train.taking import Terms
 from protocol.address import Address
 from protocol.admission import admission_proof
 from protocol.ids import PeerId
@@ -250,21 +251,22 @@ class Node:
         )
         data = swarm.manifest.data
         source = str(self._options.data_path) if self._options.data_path else data.source
-        staging = Staging(
-            engine,
-            me,
-            swarm.manifest,
-            swarm.swarm,
-            self._options.settings,
-            self._known_capacity,
-            StageFolders(
+        terms = Terms(
+            hub=engine,
+            me=me,
+            manifest=swarm.manifest,
+            swarm=swarm.swarm,
+            settings=self._options.settings,
+            capacity=self._known_capacity,
+            folders=StageFolders(
                 checkpoints=self._folders.checkpoints(swarm.swarm),
                 snapshots=self._folders.data / "snapshots",
                 data=self._folders.data / "texts" / f"{data.digest}.bin",
             ),
-            source,
-            engine.shelf,
+            data_source=source,
+            shelf=engine.shelf,
         )
+        staging = Staging(engine, terms)
         engine.staging = staging
         self._engine, self._staging = engine, staging
 

@@ -419,4 +419,5 @@ def _peer_event(peer: PeerId, state: str, reason: str) -> PeerChanged:
 
 
 def _assigned(stage: int, state: str, reason: str) -> StageAssigned:
-    return StageAssigned(words=reason, stage=stage, state=state)  # type: ignore[arg-type]
+    # the matching has told the user already: for programs only
+    return StageAssigned(words=reason, level="debug", stage=stage, state=state)  # type: ignore[arg-type]

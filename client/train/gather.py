@@ -157,18 +157,18 @@ def _engine(
 async def _agree(engine: Engine, observer: Observer, swarm: SwarmFile) -> int:
     """Ask for offers until one version is offered by every stage."""
     every = swarm.manifest.policy.checkpoint_every
-    with trio.move_on_after(FIND_S):
-        while True:
-            for stage in observer.offers:
-                for replica in observer.view.serving(stage):
-                    engine.send(replica.peer, BlobQuery("state", stage, None))
-                    for version in _elsewhere(observer, stage):
-                        engine.send(replica.peer, BlobQuery("state", stage, version))
-            with trio.move_on_after(0.5):
-                await observer.changed.wait()
-            if versions := observer.common_versions():
-                return versions[-1]
-            await trio.sleep(0.1)
+    deadline = engine.now() + FIND_S
+    while engine.now() < deadline:
+        for stage in observer.offers:
+            for replica in observer.view.serving(stage):
+                engine.send(replica.peer, BlobQuery("state", stage, None))
+                for version in _elsewhere(observer, stage):
+                    engine.send(replica.peer, BlobQuery("state", stage, version))
+        with trio.move_on_after(0.5):
+            await observer.changed.wait()
+        if versions := observer.common_versions():
+            return versions[-1]
+        await trio.sleep(0.1)
     if empty := observer.view.empty_stages():
         raise UserError(
             f"nobody serves stage {', '.join(map(str, empty))} now", "", ExitCode.TEMPORARY

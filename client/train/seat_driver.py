@@ -99,6 +99,10 @@ class SeatDriver:
         self.miscounted = 0
         """Rounds whose contribution was not what the plan counted: must stay 0 (I1)."""
 
+    def rate(self) -> float:
+        """Return microbatches per second of computing, 0 before the first."""
+        return self.microbatches / self.busy_s if self.busy_s else 0.0
+
     # --- inputs ----------------------------------------------------------------------------
 
     def receive(self, sender: PeerId, message: Message, payload: bytes) -> None:

@@ -21,6 +21,7 @@ from client.control.snapshot import (
     WorkerState,
     WorkerView,
 )
+from client.events import Entry
 from client.train.engine import Engine
 from client.train.staging import Staging
 
@@ -67,7 +68,7 @@ def take_snapshot(engine: Engine, staging: Staging, started: float, stopping: bo
     )
 
 
-def _recent(engine: Engine) -> list:  # type: ignore[type-arg]
+def _recent(engine: Engine) -> list[Entry]:
     return list(engine.log.since(max(0, engine.log.last_seq - RECENT_EVENTS)).entries)
 
 
@@ -138,7 +139,7 @@ def _counters(engine: Engine, staging: Staging) -> Counters:
     driver = staging.driver
     return Counters(
         lost_microbatches=0,
-        doubled_microbatches=driver.miscounted if driver else 0,
+        doubled_microbatches=staging.miscounted + (driver.miscounted if driver else 0),
         rerouted_microbatches=staging.rerouted,
         refused_frames=sum(engine.penalties.values())
         + sum(engine.network.statistics().refused.values()),

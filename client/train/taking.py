@@ -1,0 +1,214 @@
+"""The way into a stage: its training text, the stage opened in the worker, its state downloaded.
+
+One object per attempt; what it fetches it fetches through the owner's messages, which staging hands
+over. Nothing here outlives the attempt except files under their final names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from client.compute.process import RequestFailed, Worker
+from client.compute.requests import Load, PrepareData
+from client.config import Settings
+from client.errors import ExitCode, UserError
+from client.train.blobs import Download, DownloadFailed, Shelf, offer_of_file
+from client.train.capacity import Capacity, usable_memory_bytes
+from client.train.hub import Hub
+from client.train.opening import open_stage_request, stage_fits
+from protocol.effects import Explain
+from protocol.ids import PeerId
+from protocol.manifest import Manifest
+from protocol.view import SwarmView
+from protocol.wire.messages import Admit, BlobOffer, BlobQuery, Chunk, JoinStage, Message, NoBlob
+
+JOIN_RETRY_S = 1.0
+JOIN_TIMEOUT_S = 600.0
+LOOK_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Where staging keeps things."""
+
+    checkpoints: Path
+    snapshots: Path
+    data: Path
+    """The training text as plain bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What every attempt needs and no attempt changes."""
+
+    hub: Hub
+    me: PeerId
+    manifest: Manifest
+    swarm: str
+    settings: Settings
+    capacity: Callable[[], Capacity]
+    folders: Folders
+    data_source: str
+    shelf: Shelf
+
+
+class Taking:
+    """One attempt to take ``stage`` with ``worker``; ``phase`` says in words how far it is."""
+
+    def __init__(
+        self, terms: Terms, stage: int, worker: Worker, view: Callable[[], SwarmView]
+    ) -> None:
+        self._terms, self.stage, self._worker, self._view = terms, stage, worker, view
+        self.phase = f"taking stage {stage}"
+        self._download: Download | None = None
+        self._admits, self._admitted = trio.open_memory_channel[Admit](4)
+        self._changed = trio.Event()
+
+    # --- what staging hands over -------------------------------------------------------------
+
+    def receive(self, peer: PeerId, message: Message, payload: bytes) -> bool:
+        """Take a message that is for this attempt; False if it is not."""
+        match message:
+            case BlobOffer() | NoBlob() | Chunk():
+                if self._download is not None:
+                    self._download.receive(peer, message, payload)
+                return True
+            case Admit() if message.joiner == self._terms.me:
+                self._note_admit(message)
+                return True
+            case _:
+                return False
+
+    def peer_lost(self, peer: PeerId) -> None:
+        """A peer is gone: a download must not wait for it."""
+        if self._download is not None:
+            self._download.lost(peer)
+
+    def view_changed(self) -> None:
+        """The swarm looks different."""
+        self._changed.set()
+
+    # --- the steps ---------------------------------------------------------------------------
+
+    async def open(self) -> int:
+        """Open the stage in the worker; return the elements of its gradient.
+
+        Raises:
+            UserError: it does not fit in memory, or its training text cannot be had.
+        """
+        terms, corpus = self._terms, ""
+        available = usable_memory_bytes(terms.capacity(), terms.settings)
+        graphs = stage_fits(terms.manifest, self.stage, available)
+        if self.stage == 0:
+            corpus = await self._prepare_data()
+        self.phase = f"opening stage {self.stage}"
+        request = open_stage_request(
+            terms.manifest, terms.swarm, self.stage, terms.settings, graphs, corpus
+        )
+        opened, _ = await self._worker.call(request)
+        return opened.parameters
+
+    async def must_join(self) -> bool:
+        """Whether the stage's state has to be downloaded; False: version 0 from the seed.
+
+        Waits while the swarm has begun but nobody alive has the state of this stage.
+        """
+        said = False
+        while True:
+            view, me = self._view(), self._terms.me
+            others = [r for r in view.serving(self.stage) if r.peer != me]
+            begun = any(view.committed(s) for s in range(len(view.stages)))
+            if others or not begun:
+                return any(r.version > 0 for r in others)
+            if not said:
+                words = f"stage {self.stage} is lost: nobody alive has its state"
+                self._terms.hub.perform(Explain("transfer", words, "error"))
+                said = True
+            self.phase = f"waiting for somebody who has the state of stage {self.stage}"
+            await self._next_change()
+
+    async def admission(self) -> Admit:
+        """Ask the stage's replicas to be let in, until a leader admits us at its version.
+
+        Raises:
+            DownloadFailed: nobody did in time.
+        """
+        self.phase = f"asking to join stage {self.stage}"
+        with trio.move_on_after(JOIN_TIMEOUT_S):
+            while True:
+                for replica in self._view().serving(self.stage):
+                    self._terms.hub.send(replica.peer, JoinStage(self.stage))
+                with trio.move_on_after(JOIN_RETRY_S):
+                    admit = await self._admitted.receive()
+                    # one that has fallen behind itself may still believe that it leads
+                    if admit.version >= self._view().committed(self.stage) - 1:
+                        return admit
+        raise DownloadFailed(f"nobody admitted us to stage {self.stage}")
+
+    async def load(self, admit: Admit) -> None:
+        """Download the version we were admitted at and load it into the worker."""
+        name = f"joined-{self.stage}-v{admit.version}.safetensors"
+        path = self._terms.folders.snapshots / name
+        donors = [PeerId(donor) for donor in admit.donors]
+        try:
+            await self._fetch(BlobQuery("state", self.stage, admit.version), donors, path)
+            await self._worker.call(Load(path=str(path), version=admit.version))
+        finally:
+            path.unlink(missing_ok=True)
+
+    # --- inside ------------------------------------------------------------------------------
+
+    async def _prepare_data(self) -> str:
+        """Have the training text here: this machine's own, or copied from a peer."""
+        self.phase = "preparing the training text"
+        terms = self._terms
+        data, path = terms.manifest.data, terms.folders.data
+        prepare = PrepareData(source=terms.data_source, digest=data.digest, path=str(path))
+        try:
+            await self._worker.call(prepare)
+        except RequestFailed as failure:
+            if failure.kind != "data":
+                raise
+            terms.hub.perform(Explain("transfer", f"copying the training text: {failure}"))
+            await self._fetch(BlobQuery("data", 0, 0), self._text_donors(), path)
+            again = PrepareData(source=str(path), digest=data.digest, path=str(path))
+            await self._worker.call(again)
+        offer = await trio.to_thread.run_sync(offer_of_file, "data", 0, 0, path)
+        terms.shelf.put(offer, path, temporary=False)
+        return str(path)
+
+    def _text_donors(self) -> list[PeerId]:
+        donors = [r.peer for r in self._view().serving(0) if r.peer != self._terms.me]
+        if donors:
+            return donors
+        digest = self._terms.manifest.data.digest[:12]
+        raise UserError(
+            "this machine does not have the swarm's training text and nobody serves it yet",
+            f"give it with --data FILE (its BLAKE2b-256 begins with {digest})",
+            ExitCode.CONFIG,
+        )
+
+    async def _fetch(self, query: BlobQuery, donors: list[PeerId], path: Path) -> None:
+        self.phase = f"downloading the {query.kind} of stage {query.stage}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._download = Download(self._terms.hub, query, donors, path)
+        try:
+            await self._download.run(JOIN_TIMEOUT_S)
+        finally:
+            self._download = None
+
+    def _note_admit(self, admit: Admit) -> None:
+        try:
+            if admit.stage == self.stage:
+                self._admits.send_nowait(admit)
+        except trio.WouldBlock:
+            return  # several leaders admitted us: the first ones are enough
+
+    async def _next_change(self) -> None:
+        self._changed = trio.Event()
+        with trio.move_on_after(LOOK_S):
+            await self._changed.wait()
