@@ -17,7 +17,10 @@ from protocol.address import parse_address
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.membership.record import UnixSeconds
-from protocol.wire.messages import Count, NonNegative, SeatStatus
+from protocol.wire.fields import Count, NonNegative
+from protocol.wire.messages import (
+    SeatStatus,
+)
 
 ADVERT: Final = "advert"
 """Record kind; the key is the author's peer id."""

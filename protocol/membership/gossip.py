@@ -34,7 +34,12 @@ from protocol.membership.split import (
     split_digest,
     split_records,
 )
-from protocol.wire.messages import DigestEntry, Envelope, RecordDigest, Records
+from protocol.wire.fields import Envelope
+from protocol.wire.messages import (
+    DigestEntry,
+    RecordDigest,
+    Records,
+)
 
 DIGEST_EVERY_S: Final = 5.0
 PUSH_TO_ALL_UP_TO: Final = 8

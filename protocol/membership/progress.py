@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.membership.record import Record, UnixSeconds
-from protocol.wire.messages import Count, Finite, StepIndex
+from protocol.wire.fields import Count, Finite, StepIndex
 
 PROGRESS: Final = "progress"
 PROGRESS_KEY: Final = "swarm"

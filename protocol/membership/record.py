@@ -15,7 +15,7 @@ from protocol import limits
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import SwarmId
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import Count, Envelope
+from protocol.wire.fields import Count, Envelope
 
 MAX_RECORD_BODY_BYTES: Final = limits.MAX_ENVELOPE_BODY_BYTES - 256
 """What a body may have beside its header inside an envelope."""

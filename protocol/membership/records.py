@@ -17,7 +17,7 @@ from protocol.ids import PeerId, SwarmId
 from protocol.limits import MAX_ADVERT_TTL_S, MAX_CLOCK_SKEW_S
 from protocol.membership.record import Record, open_record, staleness
 from protocol.wire.envelope import verify
-from protocol.wire.messages import Envelope
+from protocol.wire.fields import Envelope
 
 Check = Callable[[PeerId, Record], str | None]
 """Judge a record by its signer: None accepts, words refuse without blame (we may lack the view to

@@ -7,7 +7,12 @@ from typing import Final
 
 from protocol import limits
 from protocol.membership.records import Slot
-from protocol.wire.messages import DigestEntry, Envelope, RecordDigest, Records
+from protocol.wire.fields import Envelope
+from protocol.wire.messages import (
+    DigestEntry,
+    RecordDigest,
+    Records,
+)
 
 MESSAGE_BUDGET_BYTES: Final = limits.MAX_HEADER_BYTES - 2048
 ENVELOPE_OVERHEAD_BYTES: Final = 192

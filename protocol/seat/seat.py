@@ -11,8 +11,6 @@ touch tensors, clocks or sockets; ``now`` is monotonic seconds, effects say what
 
 from __future__ import annotations
 
-import math
-
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, short
 from protocol.pipeline.effects import (
@@ -32,12 +30,12 @@ from protocol.pipeline.effects import (
     SubtractTask,
     Task,
 )
-from protocol.pipeline.lessor import Lessor
 from protocol.pipeline.pipeline import Pipeline, Place
 from protocol.rounds.leader import RoundLeader
-from protocol.rounds.member import RoundEffect, RoundMember
+from protocol.rounds.member import RoundMember
 from protocol.seat.effects import SeatEffect, Serving, Snapshot
 from protocol.seat.reporting import LedgerReporter
+from protocol.seat.work import WorkDesk
 from protocol.view import SwarmView, leader
 from protocol.wire.messages import (
     Admit,
@@ -98,17 +96,16 @@ class Seat:
             step,
             ledger=self.pipeline.done,
             accumulating=lambda: self.pipeline.accumulating,
-            drop=self._drop,
+            drop=lambda microbatch: list(self.pipeline.drop(microbatch)),
             loss_sum=self.pipeline.loss_sum,
             loaded=lambda: self.loaded,
         )
-        self.lessor = Lessor(step, place.per_step)
+        self.desk = WorkDesk(step, place)
         self.training_allowed = False
         """Nothing is leased before the swarm has started (every stage covered)."""
         self._view = SwarmView(((),) * place.stages)
         self._ahead: dict[int, list[tuple[PeerId, Message, bytes]]] = {}
         self._reporter = LedgerReporter(place)
-        self._asked: tuple[PeerId, int, int] | None = None
         self._made_by: tuple[int, bytes] = (0, b"")
         self._behind_since: float | None = None
         self._commit_loss: float | None = None
@@ -140,14 +137,10 @@ class Seat:
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
         behind = None if self._behind_since is None else self._behind_since + BEHIND_S
-        deadlines = (
-            self.pipeline.next_deadline(),
-            self.leader.next_deadline(),
-            self.lessor.next_deadline() if self._leases else None,
-            self._reporter.due,
-            behind,
-        )
-        return min((d for d in deadlines if d is not None), default=None)
+        desk = self.desk.next_deadline() if self.leader.leading and self._working() else None
+        parts = (self.pipeline.next_deadline(), self.leader.next_deadline())
+        known = (d for d in (*parts, desk, self._reporter.due, behind) if d is not None)
+        return min(known, default=None)
 
     # --- inputs ----------------------------------------------------------------------------
 
@@ -162,9 +155,9 @@ class Seat:
         was_leading = self.leader.leading
         effects += self._lead(now)
         if self.leader.leading and not was_leading:
-            self.lessor.take_over()
+            self.desk.take_over()
         for peer in sorted(lost):
-            self.lessor.release(peer, {p: r for p, r in self.leader.reports.items() if p != peer})
+            self.desk.release(peer, self.leader.reports)
         return self._settle(effects, now)
 
     def allow_training(self, now: float) -> list[SeatEffect]:
@@ -190,8 +183,8 @@ class Seat:
     def tick(self, now: float) -> list[SeatEffect]:
         """Act on deadlines that have passed."""
         effects: list[SeatEffect] = [*self.pipeline.tick(now), *self.leader.tick(now)]
-        if self._leases:
-            self.lessor.tick(self.leader.reports, now)
+        if self.leader.leading and self._working():
+            self.desk.tick(self.leader.reports, now)
         if self._behind_since is not None and now >= self._behind_since + BEHIND_S:
             self._behind_since = None
             words = f"siblings have moved on from version {self.step} without us"
@@ -219,7 +212,9 @@ class Seat:
             case _ if self.serving:
                 return self._dispatch_serving(sender, message, now)
             case Forward():
-                return [Send(sender, _stale(message, self.place.stage))]
+                step, microbatch, attempt = message.step, message.microbatch, message.attempt
+                stale = Receipt(self.place.stage, step, microbatch, attempt, "stale", 0)
+                return [Send(sender, stale)]
             case _:
                 return []
 
@@ -234,10 +229,10 @@ class Seat:
             case Have():
                 return list(self.pipeline.have(sender, message))
             case Lease() if message.step == self.step:
-                self._asked = None
+                self.desk.got_work()
                 return list(self.pipeline.lease(message.ids, again=message.again, now=now))
             case LeaseRequest():
-                self.lessor.ask(sender, message.step, message.want)
+                self.desk.asked(sender, message)
                 return []
             case LedgerReport():
                 return list(self.leader.report(sender, message, now))
@@ -308,11 +303,11 @@ class Seat:
         )
         self._made_by = self.member.applied
         self.step += 1
-        self._commit_loss, self._behind_since, self._asked = None, None, None
+        self._commit_loss, self._behind_since = None, None
         self.member.start_step(self.step)
         effects: list[SeatEffect] = [committed]
         effects += self.leader.start_step(self.step, now)
-        self.lessor.start_step(self.step, fresh=self.current_leader() == self.place.me)
+        self.desk.start_step(self.step, fresh=self.current_leader() == self.place.me)
         effects += self._lead(now)
         effects += self.pipeline.start_step(self.step, now)
         for sender, message, digest in self._ahead.pop(self.step, []):
@@ -348,19 +343,9 @@ class Seat:
                 return list(self.member.committed(replica.attempt, replica.digest))
         return []
 
-    def _drop(self, microbatch: int) -> list[RoundEffect]:
-        return list(self.pipeline.drop(microbatch))
-
-    @property
-    def _leases(self) -> bool:
-        """Whether we hand out microbatches now."""
-        return (
-            self.place.first
-            and self.leader.leading
-            and self.training_allowed
-            and not self.finished
-            and not self._view.empty_stages()
-        )
+    def _working(self) -> bool:
+        """Whether microbatches of our step may be leased: the swarm has begun and is whole."""
+        return self.training_allowed and not self.finished and not self._view.empty_stages()
 
     # --- settling --------------------------------------------------------------------------
 
@@ -383,8 +368,9 @@ class Seat:
     def _follow_up(self, now: float) -> list[SeatEffect]:
         if not self.serving:
             return []
-        effects: list[SeatEffect] = [*self.member.advance(), *self._grant(now)]
-        effects += self._ask_for_work()
+        effects: list[SeatEffect] = list(self.member.advance())
+        if self.place.first:
+            effects += self._lease(now)
         if (to := self.current_leader()) is not None:
             done, in_flight = self.pipeline.done(), self.pipeline.in_flight()
             report = self._reporter.report(
@@ -393,28 +379,17 @@ class Seat:
             effects += [Send(to, report)] if report else []
         return effects
 
-    def _grant(self, now: float) -> list[SeatEffect]:
-        if not self._leases:
-            return []
-        at_step = {r.peer for r in self._view.serving(0) if r.version == self.step}
-        granted = self.lessor.grant(self.leader.reports, at_step, now)
-        return [Send(peer, Lease(self.step, ids, again)) for peer, again, ids in granted]
-
-    def _ask_for_work(self) -> list[SeatEffect]:
+    def _lease(self, now: float) -> list[SeatEffect]:
+        """Stage 0: hand out work if we lead, ask for some if we can take it."""
+        effects: list[SeatEffect] = []
+        if self.leader.leading and self._working():
+            at_step = {r.peer for r in self._view.serving(0) if r.version == self.step}
+            effects += self.desk.grant(self.leader.reports, at_step, now)
         to = self.current_leader()
-        if not self.place.first or to is None or self.finished or not self.training_allowed:
-            return []
-        want = self._in_flight_cap() - len(self.pipeline.in_flight())
-        if want <= 0 or self._asked == (to, self.step, want):
-            return []
-        self._asked = (to, self.step, want)
-        return [Send(to, LeaseRequest(self.step, want))]
-
-    def _in_flight_cap(self) -> int:
-        """Microbatches in flight that keep the pipeline full: its depth plus a quarter."""
-        replicas = [len(self._view.serving(s)) for s in range(self.place.stages)]
-        mine = max(1, replicas[0])
-        return math.ceil(1.25 * max(self.place.stages, sum(replicas) / mine)) + 1
+        if to is not None and self.training_allowed and not self.finished:
+            in_flight = len(self.pipeline.in_flight())
+            effects += self.desk.ask(to, self._view, in_flight)
+        return effects
 
     def why(self) -> str:
         """Say in words what the seat is doing."""
@@ -428,7 +403,3 @@ class Seat:
         done = len(self.pipeline.done())
         words = f"stage {self.place.stage}, {done}/{self.place.per_step} counted here"
         return f"{words}; {self.member.why()}; led by {short(leads or '?')}"
-
-
-def _stale(message: Forward, stage: int) -> Receipt:
-    return Receipt(stage, message.step, message.microbatch, message.attempt, "stale", 0)

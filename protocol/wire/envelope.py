@@ -15,7 +15,7 @@ from nacl.signing import SigningKey, VerifyKey
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, key_from_peer_id, peer_id_from_key
 from protocol.manifest import Manifest, decode_manifest, encode_manifest, swarm_id
-from protocol.wire.messages import Envelope
+from protocol.wire.fields import Envelope
 
 SEED_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64

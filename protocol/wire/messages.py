@@ -14,33 +14,25 @@ from msgspec import Meta, Struct
 
 from protocol import limits
 from protocol.errors import RemoteProtocolError
-
-PeerText = Annotated[str, Meta(min_length=1, max_length=64)]
-SwarmText = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-StageIndex = Annotated[int, Meta(ge=0, lt=limits.MAX_STAGES)]
-StepIndex = Annotated[int, Meta(ge=0, le=limits.MAX_STEP)]
-MicrobatchId = Annotated[int, Meta(ge=0, le=limits.MAX_STEP * 4096)]
-Attempt = Annotated[int, Meta(ge=0, lt=2**31)]
-Count = Annotated[int, Meta(ge=0, lt=2**48)]
-Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
-NonNegative = Annotated[float, Meta(ge=0, le=1e30)]
-Hash32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
-Reason = Annotated[str, Meta(max_length=limits.MAX_REASON_CHARS)]
-Bitmap = Annotated[bytes, Meta(max_length=limits.MAX_MICROBATCHES_PER_STEP // 8)]
-"""Bit i (little-endian within bytes) stands for microbatch t*M + i of the step."""
+from protocol.wire.fields import (
+    Attempt,
+    Bitmap,
+    Count,
+    Envelope,
+    Finite,
+    Hash32,
+    MicrobatchId,
+    NonNegative,
+    PeerText,
+    Reason,
+    StageIndex,
+    StepIndex,
+    SwarmText,
+)
 
 
 class Wire(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
     """Base of every message; ``array_like`` keeps headers small and field order is the format."""
-
-
-class Envelope(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A body with the signature of its author: what can be relayed by anyone."""
-
-    signer: PeerText
-    kind: Annotated[str, Meta(min_length=1, max_length=32)]
-    body: Annotated[bytes, Meta(max_length=limits.MAX_ENVELOPE_BODY_BYTES)]
-    signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
 
 
 # --- the link -------------------------------------------------------------------------------
@@ -134,7 +126,7 @@ class Signed(Wire, frozen=True):
 
 
 class LeaseRequest(Wire, frozen=True):
-    """A stage-0 replica asks the step's leader for microbatches."""
+    """A stage-0 replica asks the step's leader for work."""
 
     step: StepIndex
     want: Annotated[int, Meta(ge=1, le=1024)]
@@ -340,33 +332,12 @@ class Chunk(Wire, frozen=True):
     index: Annotated[int, Meta(ge=0, lt=limits.MAX_CHUNKS)]
 
 
-Control = (
-    Hello
-    | Ping
-    | Pong
-    | Goodbye
-    | ManifestRequest
-    | ManifestReply
-    | RecordDigest
-    | Records
-    | Heartbeat
-    | Signed
-    | LeaseRequest
-    | Lease
-    | Have
-    | Receipt
-    | LedgerReport
-    | Plan
-    | Ready
-    | Commit
-    | CommitAck
-    | JoinStage
-    | Admit
-    | BlobOffer
-    | BlobQuery
-    | NoBlob
-    | ChunkRequest
-)
+Upkeep = Hello | Ping | Pong | Goodbye | ManifestRequest | ManifestReply
+Membership = RecordDigest | Records | Heartbeat
+Work = LeaseRequest | Lease | Have | Receipt
+Closing = LedgerReport | Plan | Ready | Commit | CommitAck
+Joining = JoinStage | Admit | BlobOffer | BlobQuery | NoBlob | ChunkRequest
+Control = Upkeep | Membership | Signed | Work | Closing | Joining
 Bulk = Forward | Backward | Shard | Reduced | Chunk
 Message = Control | Bulk
 

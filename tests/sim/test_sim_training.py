@@ -19,7 +19,7 @@ def test_fault_free_run_commits_every_step(stages: int, replicas: int) -> None:
     for seed in range(3):
         config = WorldConfig(stages=stages, replicas=replicas, seed=seed)
         world = run(TrainingWorld(config))
-        assert {key for key in world.hashes} == {
+        assert set(world.hashes) == {
             (s, v) for s in range(stages) for v in range(1, config.steps + 1)
         }
 
@@ -29,7 +29,7 @@ def test_one_kill_per_stage_loses_nothing(seed: int) -> None:
     config = WorldConfig(stages=3, replicas=2, seed=seed, steps=16)
     world = TrainingWorld(config)
     for index, stage in enumerate(world.random.sample(range(3), 3)):
-        victim = [p for p in world.peers.values() if p.stage == stage][0]
+        victim = next(p for p in world.peers.values() if p.stage == stage)
         at = 2.5 * index + world.random.uniform(0.05, 1.0)  # one at a time, in any phase
         world.after(at, lambda v=victim: world.kill(v))
     run(world)

@@ -11,7 +11,7 @@ from protocol_examples import OTHER_SWARM, SWARM, peer, signer
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import base58_encode
 from protocol.wire.envelope import Signer, sign, transcript, verify
-from protocol.wire.messages import Envelope
+from protocol.wire.fields import Envelope
 
 
 def refuse(envelope: Envelope, context: str = SWARM, reason: str = "bad-signature") -> None:

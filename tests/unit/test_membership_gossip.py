@@ -26,9 +26,9 @@ from protocol.membership.membership import Membership
 from protocol.membership.progress import Progress, encode_progress
 from protocol.membership.record import Record, seal
 from protocol.membership.records import Kind, RecordStore
+from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     DigestEntry,
-    Envelope,
     RecordDigest,
     Records,
     encode_message,

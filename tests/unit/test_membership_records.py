@@ -14,7 +14,7 @@ from protocol.membership.progress import Progress, encode_progress
 from protocol.membership.record import Record, open_record, seal
 from protocol.membership.records import Kind, RecordStore
 from protocol.membership.rules import record_kinds
-from protocol.wire.messages import Envelope
+from protocol.wire.fields import Envelope
 
 OWN = peer(0)
 STAGES = 4

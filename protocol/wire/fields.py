@@ -1,0 +1,32 @@
+"""Bounded field types that messages and signed bodies share: a value in a field is in its range."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from protocol import limits
+
+PeerText = Annotated[str, Meta(min_length=1, max_length=64)]
+SwarmText = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+StageIndex = Annotated[int, Meta(ge=0, lt=limits.MAX_STAGES)]
+StepIndex = Annotated[int, Meta(ge=0, le=limits.MAX_STEP)]
+MicrobatchId = Annotated[int, Meta(ge=0, le=limits.MAX_STEP * 4096)]
+Attempt = Annotated[int, Meta(ge=0, lt=2**31)]
+Count = Annotated[int, Meta(ge=0, lt=2**48)]
+Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
+NonNegative = Annotated[float, Meta(ge=0, le=1e30)]
+Hash32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Reason = Annotated[str, Meta(max_length=limits.MAX_REASON_CHARS)]
+Bitmap = Annotated[bytes, Meta(max_length=limits.MAX_MICROBATCHES_PER_STEP // 8)]
+"""Bit i (little-endian within bytes) stands for microbatch t*M + i of the step."""
+
+
+class Envelope(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A body with the signature of its author: what can be relayed by anyone."""
+
+    signer: PeerText
+    kind: Annotated[str, Meta(min_length=1, max_length=32)]
+    body: Annotated[bytes, Meta(max_length=limits.MAX_ENVELOPE_BODY_BYTES)]
+    signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
