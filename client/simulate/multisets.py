@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from client.simulate.invariants import expect
+from client.simulate.invariants import InvariantViolation, expect
 from client.simulate.worker import Payloads
 from client.train.worker_tasks import payload_digest
 from protocol.pipeline.effects import (
@@ -106,7 +106,8 @@ class MultisetWorker:
         first = step * self._place.per_step
         exact = encode_ids(Counter(range(first, first + self._place.per_step)))
         for shard in shards:
-            expect(shard == exact, f"I1: step {step} applies {dict(decode_ids(shard))}")
+            if shard != exact:
+                raise InvariantViolation(f"I1: step {step} applies {dict(decode_ids(shard))}")
         chained = self.parameters.encode() + exact
         self.parameters = hashlib.blake2b(chained, digest_size=16).hexdigest()
         self.accumulated = Counter()

@@ -125,7 +125,8 @@ class TrainingWorld:
         try:
             self._announce_all()
             while not self.finished():
-                expect(self.agenda.advance(limit_s), f"no progress\n{self._state()}")
+                if not self.agenda.advance(limit_s):
+                    raise InvariantViolation(f"no progress\n{self._state()}")
         except InvariantViolation as error:
             log = "\n".join(self.log[-LOG_LINES:])
             raise InvariantViolation(f"seed {self.config.seed}: {error}\n{log}") from error
