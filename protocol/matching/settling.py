@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from protocol.ids import PeerId, Stage
+from protocol.ids import Stage
 from protocol.matching.board import Notice, Standing
-from protocol.matching.bodies import SETTLED, stage_of
+from protocol.matching.bodies import SETTLED
 from protocol.matching.pool import Place, Pool
 from protocol.matching.population import Population
 
@@ -70,7 +70,7 @@ def help_neediest(pool: Pool, others: Others, population: Population) -> Help:
         if let_go:
             return Help(let_go)
     last = pool.last_newcomer
-    helpable = [s for s in worse_off if last and _would_take(others[s], last.peer, population)]
+    helpable = [s for s in worse_off if last and population.rate(last.peer, s)]
     if last is None or not helpable:
         return NOTHING
     needy = min(helpable, key=lambda stage: (standings[stage], stage))
@@ -81,24 +81,6 @@ def help_neediest(pool: Pool, others: Others, population: Population) -> Help:
     wanted = max(1, -((standings[needy].level - gap) // population.rate(last.peer, needy)))
     share = _share(wanted, (mine, -pool.stage), _other_donors(others, standings[needy], r))
     return Help(pool.let_go(able[:share])) if share else Help([], waiting=True)
-
-
-def gave_too_much(pool: Pool, others: Others, population: Population) -> bool:
-    """Tell whether this stage turned peers away and is now the neediest itself."""
-    r = population.redundancy
-    mine = pool.standing(r)
-    closed = pool.limits.cutoff > 0 and mine < Standing(r, population.fair_level)
-    better = (_standing(notice, r) for notice in others.values() if notice.posting.replicas)
-    return closed and all(mine < standing for standing in better)
-
-
-def _would_take(notice: Notice, peer: PeerId, population: Population) -> bool:
-    """Tell whether a stage can serve itself of a peer: room, and its score above the cutoff."""
-    posting = notice.posting
-    stage = stage_of(posting)
-    if not population.rate(peer, stage) or not posting.vacancy:
-        return False
-    return population.score(peer, stage, posting.fair) > posting.cutoff
 
 
 Rank = tuple[Standing, int]

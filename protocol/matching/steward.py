@@ -46,7 +46,6 @@ class Steward:
         self._outlook = outlook
         self._bulletin = Bulletin(outlook)
         self._replies = Replies(outlook, stage)
-        self._reopened = False
         self._basis = (0, 0)
         self._opened_at = self._quiet_at = 0.0
         self._act_at = INFINITY
@@ -85,7 +84,7 @@ class Steward:
             self.pool.drop(peer)
         self.pool.refresh(population)
         if gone or self._basis_moved():
-            self._forget_moves()
+            self.pool.forget_moves()
             self._reopen(now)
         return self._publish(now)
 
@@ -199,10 +198,6 @@ class Steward:
         patient = now < self._opened_at + PATIENCE_S
         if patient and not settling.all_reached(others, QUIET, population):
             return []
-        if not self._reopened and settling.gave_too_much(self.pool, others, population):
-            self._reopen(now)
-            self._reopened = True
-            return []
         help_given = settling.help_neediest(self.pool, others, population)
         if help_given.let_go:
             self._stir(now)
@@ -221,16 +216,11 @@ class Steward:
         newcomers = self.pool.lock_all()
         self._enter(COMMITTED, now)
         if newcomers:
-            self._forget_moves()
+            self.pool.forget_moves()
             self._reopen(now)
         started = f"stage {self.stage} is settled: {self._in_words()}"
         holds = [self._yes(place, now) for place in newcomers]
         return [*holds, Explain("matching", started)]
-
-    def _forget_moves(self) -> None:
-        """Something really changed: everybody may be moved, and this stage may reopen, again."""
-        self.pool.forget_moves()
-        self._reopened = False
 
     def _reopen(self, now: float) -> None:
         """Begin an epoch; with incumbents only the stage stays committed."""
