@@ -24,7 +24,7 @@ Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 
 def demo(
     *,
-    steps: Annotated[int, Parameter(validator=validators.Number(gte=MIN_STEPS))] = 120,
+    steps: Annotated[int, Parameter(validator=validators.Number(gte=MIN_STEPS))] = 240,
     volunteers: Count = 4,
     stages: Count = 2,
     kill: Annotated[bool, Parameter(negative="--no-kill")] = True,

@@ -160,15 +160,19 @@ class DemoRun:
 
 
 def choose_victim(alive: Iterator[Member], seen: Observed, newest: Snapshot) -> Member | None:
-    """Return the last volunteer whose every stage has another live replica that serves it."""
+    """Return a volunteer that serves every stage it holds beside another live replica.
+
+    Of several, one of the latest stage: microbatches are on their way to it, so that its death
+    has to be mended by sending them another way.
+    """
     serving = {
         stage.stage: {replica.peer for replica in stage.replicas if replica.state == "serving"}
         for stage in newest.stages
     }
-    for member in reversed(list(alive)):
+    candidates: list[tuple[int, int, Member]] = []
+    for member in alive:
         now = seen.last.get(member.name)
-        if now is None or not now.seats:
-            continue
-        if all(serving.get(seat.stage, set()) - {now.peer} for seat in now.seats):
-            return member
-    return None
+        held = [seat.stage for seat in now.seats] if now else []
+        if now and held and all(serving.get(stage, set()) > {now.peer} for stage in held):
+            candidates.append((max(held), len(candidates), member))
+    return max(candidates)[2] if candidates else None

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from client.cli.home import find_home
 from client.cli.output import print_json, say
-from client.cli.target import known_swarm
+from client.cli.target import find_swarm
 from client.errors import UserError
 
 
@@ -49,7 +49,7 @@ def export(
         Print JSON.
     """
     home = find_home()
-    found = known_swarm(home, swarm)
+    found = find_swarm(home, swarm)
 
     from client.cli.model_source import held_out_loss, open_corpus
     from client.cli.newest import newest_model
@@ -63,7 +63,7 @@ def export(
     corpus = open_corpus(trained.manifest, data)
     loss = held_out_loss(trained, corpus) if corpus else None
     if json:
-        print_json(Exported(found.swarm, trained.version, str(folder), loss))
+        print_json(Exported(trained.swarm, trained.version, str(folder), loss))
         return
     say(f"{trained.manifest.name}, version {trained.version} of {trained.manifest.steps}")
     say("held-out loss: " + (f"{loss:.4f}" if loss is not None else "the text is not at hand"))

@@ -10,12 +10,15 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from cyclopts import App, Parameter
 
 from client.cli.crash import save_traceback
 from client.cli.output import say
 from client.errors import ExitCode, UserError
+
+Found = TypeVar("Found", bound=BaseException)
 
 HELP = (
     "Train one language model together with strangers. Every volunteer runs this program; there "
@@ -74,10 +77,19 @@ def run(arguments: Sequence[str]) -> int:
     except UserError as error:
         return _explain(error)
     except KeyboardInterrupt:
-        say("volunteer: interrupted")
-        return ExitCode.INTERRUPTED
+        return _interrupted()
     except BrokenPipeError:
         return _silence_stdout()
+    except BaseExceptionGroup as group:
+        # Nurseries wrap what escapes them; a user's mistake or wish is still just that.
+        known = first_of(group, UserError)
+        if known is not None:
+            return _explain(known)
+        if first_of(group, KeyboardInterrupt) is not None:
+            return _interrupted()
+        if debug or not isinstance(group, Exception):
+            raise
+        return _explain_crash(group)
     except Exception as error:
         if debug:
             raise
@@ -96,6 +108,23 @@ def _version() -> str:
     from client.cli.version import software_version
 
     return software_version()
+
+
+def first_of(group: BaseExceptionGroup[Any], kind: type[Found]) -> Found | None:
+    """Return the first exception of a kind anywhere in a group."""
+    for error in group.exceptions:
+        if isinstance(error, kind):
+            return error
+        if isinstance(error, BaseExceptionGroup):
+            found = first_of(error, kind)
+            if found is not None:
+                return found
+    return None
+
+
+def _interrupted() -> int:
+    say("volunteer: interrupted")
+    return ExitCode.INTERRUPTED
 
 
 def _explain(error: UserError) -> int:

@@ -23,6 +23,7 @@ from model_zoo.reference import evaluate
 from model_zoo.spec import ModelSpec
 from model_zoo.stages import Stage, State
 from model_zoo.whole import load_whole
+from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
 
@@ -38,6 +39,7 @@ Places = Mapping[int, Mapping[int, list[Path]]]
 class Trained:
     """A whole model at one version."""
 
+    swarm: SwarmId
     manifest: Manifest
     version: int
     spec: ModelSpec
@@ -75,7 +77,7 @@ def _assemble(swarm: SwarmFile, version: int, files: Mapping[int, Sequence[Path]
         model = load_whole(spec, state)
     except ValueError as error:
         raise CheckpointError(f"version {version} does not fit the manifest: {error}") from error
-    return Trained(swarm.manifest, version, spec, state, model)
+    return Trained(swarm.swarm, swarm.manifest, version, spec, state, model)
 
 
 def find_places(folders: Iterable[Path]) -> Places:

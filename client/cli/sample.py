@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from client.cli.home import find_home
 from client.cli.output import print_json, printable, say
-from client.cli.target import known_swarm
+from client.cli.target import find_swarm
 from client.errors import ExitCode, UserError
 
 DEFAULT_PROMPT = "def "
@@ -58,7 +58,7 @@ def sample(
         Print JSON.
     """
     home = find_home()
-    found = known_swarm(home, swarm)
+    found = find_swarm(home, swarm)
 
     from client.cli.newest import newest_model
     from model_zoo.sample import generate  # torch: when all else is in order
@@ -71,7 +71,7 @@ def sample(
     except ValueError as error:
         raise UserError(str(error), "see volunteer sample --help", ExitCode.USAGE) from error
     if json:
-        print_json(Sample(found.swarm, trained.version, prompt, text))
+        print_json(Sample(trained.swarm, trained.version, prompt, text))
     else:
         say(f"{trained.manifest.name}, version {trained.version} of {trained.manifest.steps}")
         print(prompt + printable(text))

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import trio
 
 from client.cli.home import Home
@@ -16,7 +17,10 @@ from client.cli.progress import show_progress
 from client.config import Settings
 from client.errors import ExitCode
 from client.node import NodeOptions, run_node
+from client.train.capacity import MEMORY_SHARE
+from client.train.opening import stage_fits
 from protocol.invite import SwarmFile, Target
+from protocol.manifest import Manifest
 
 
 def serve(
@@ -34,6 +38,8 @@ def serve(
         UserError: no member was reached, or something the user can mend is in the way.
     """
     known = target if isinstance(target, SwarmFile) else None
+    if known is not None:
+        refuse_if_too_small(known.manifest, settings)
     options = NodeOptions(
         settings=settings,
         manifest_bytes=known.encoded if known else None,
@@ -43,6 +49,19 @@ def serve(
         exit_when_done=exit_when_done,
     )
     return trio.run(_run, options, None if headless else home.folders.runtime)
+
+
+def refuse_if_too_small(manifest: Manifest, settings: Settings) -> None:
+    """Say at once when this machine could never hold any stage, instead of waiting for a place.
+
+    Raises:
+        UserError: no stage fits; says what the smallest one needs.
+    """
+    total_bytes = int(MEMORY_SHARE * psutil.virtual_memory().total)
+    usable_bytes = settings.memory_limit_bytes or total_bytes
+    stages = range(manifest.stage_count)
+    smallest = min(stages, key=lambda stage: manifest.stages[stage].memory_bytes)
+    stage_fits(manifest, smallest, usable_bytes)
 
 
 async def _run(options: NodeOptions, progress: Path | None) -> ExitCode:

@@ -8,13 +8,12 @@ from pathlib import Path
 from client.cli.home import Home
 from client.errors import ExitCode, UserError
 from client.store.swarms import SwarmStore
-from protocol.address import Address
 from protocol.errors import RemoteProtocolError
 from protocol.invite import (
     MAX_SWARM_FILE_CHARS,
     SCHEME,
+    Invite,
     InviteError,
-    SwarmFile,
     Target,
     parse_target,
 )
@@ -39,41 +38,26 @@ def read_target(text: str) -> Target:
         ) from error
 
 
-def known_swarm(home: Home, text: str | None) -> SwarmFile:
-    """Return the manifest of a swarm that this volunteer knows.
+def find_swarm(home: Home, text: str | None) -> Target:
+    """Return a swarm by what ``--swarm`` takes, or by name or beginning of the id if remembered.
 
-    Args:
-        text: what ``--swarm`` takes, or the name or beginning of the id of a remembered swarm;
-            None: the only one that is remembered.
+    With its manifest wherever this volunteer knows it. None means the only one remembered.
 
     Raises:
-        UserError: it is not known here, or several fit.
+        UserError: nothing fits, or several swarms do.
     """
-    known = SwarmStore(home.folders.swarms).all()
+    store = SwarmStore(home.folders.swarms)
+    known = store.all()
     if text is not None:
         known = [s for s in known if s.swarm.startswith(text) or s.manifest.name == text]
         if not known:
-            return _from_target(home, text)
+            target = read_target(text)
+            return (store.load(target.swarm) or target) if isinstance(target, Invite) else target
     if len(known) == 1:
         return known[0]
     names = ", ".join(f"{swarm.manifest.name} ({swarm.swarm[:12]})" for swarm in known)
     problem = f"several swarms are known here: {names}" if known else "no swarm is known here"
     raise UserError(problem, "choose one with --swarm", ExitCode.USAGE)
-
-
-def _from_target(home: Home, text: str) -> SwarmFile:
-    target = read_target(text)
-    if isinstance(target, SwarmFile):
-        return target
-    if not isinstance(target, Address):
-        known = SwarmStore(home.folders.swarms).load(target.swarm)
-        if known is not None:
-            return known
-    raise UserError(
-        "this volunteer does not know the swarm's manifest yet",
-        "give the .swarm file, or join the swarm once",
-        ExitCode.USAGE,
-    )
 
 
 def _contents(text: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from e2e_local import HOST, JOIN, TINY, found, parsed, volunteer, wait_for
+from e2e_local import HOST, JOIN, found, parsed, volunteer, wait_for
 
 from client.cli.efficiency import training_plan
 from client.cli.local_swarm import LocalSwarm, Member
@@ -53,10 +53,12 @@ def _run(steps: int, **changes: object) -> RunChoices:
     return RunChoices(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def _when(member: Member, state: str, members: list[Member]) -> Snapshot:
+def _when(member: Member, members: list[Member], state: str, step: int = 0) -> Snapshot:
+    """Wait until a volunteer is in this state and the swarm has done ``step`` steps."""
+
     def look() -> Snapshot | None:
         now = member.snapshot()
-        return now if now is not None and now.state == state else None
+        return now if now is not None and now.state == state and now.step >= step else None
 
     return wait_for(look, f"{member.name} {state}", members)
 
@@ -73,7 +75,7 @@ def test_two_volunteers_train_what_one_process_trains(folder: Path, processes: L
     members = _start(processes, 2)
     losses: dict[int, float] = {}
     for member in members:
-        _when(member, "done", members)
+        _when(member, members, "done")
     for event in members[0].new_events():
         if event.kind == "StepCommitted":
             losses[int(str(event.data["step"]))] = float(str(event.data["loss"]))
@@ -106,7 +108,7 @@ def test_two_volunteers_train_what_one_process_trains(folder: Path, processes: L
 def test_a_node_is_small_and_holds_no_torch(folder: Path, processes: LocalSwarm) -> None:
     found(folder, "volunteer-1", _run(steps=500))
     members = _start(processes, 2)
-    _when(members[0], "training", members)
+    _when(members[0], members, "training", step=1)
     process = psutil.Process(members[0].process.pid)
     assert process.memory_info().rss < MAX_NODE_BYTES
     libraries = {Path(place.path).name for place in process.memory_maps()}
@@ -116,7 +118,7 @@ def test_a_node_is_small_and_holds_no_torch(folder: Path, processes: LocalSwarm)
 def test_status_says_who_holds_what(folder: Path, processes: LocalSwarm) -> None:
     swarm = found(folder, "volunteer-1", _run(steps=500))
     members = _start(processes, 2)
-    _when(members[0], "training", members)
+    _when(members[0], members, "training", step=1)
     answer = parsed(volunteer(members[0].home, "status", "--json"))
     assert answer["swarm"] == swarm.swarm
     assert [len(stage["replicas"]) for stage in answer["stages"]] == [1, 1]
@@ -130,8 +132,7 @@ def test_a_signal_stops_in_order(
 ) -> None:
     swarm = found(folder, "volunteer-1", _run(steps=500))
     members = _start(processes, 2)
-    _when(members[0], "training", members)
-    worker = members[0].snapshot().worker.pid  # type: ignore[union-attr]
+    worker = _when(members[0], members, "training", step=1).worker.pid
     members[0].process.send_signal(number)
     assert members[0].process.wait(30) == ExitCode.OK
     assert list((members[0].home / "data" / "checkpoints" / swarm.swarm).glob("*.safetensors"))
@@ -185,10 +186,23 @@ def test_a_stage_that_does_not_fit_says_how_much_it_needs(folder: Path) -> None:
     assert "memory" in done.stderr
 
 
-def test_a_text_that_is_not_the_swarms_is_refused(folder: Path) -> None:
-    found(folder, "volunteer-1", _run(steps=2), TINY)
+def test_a_text_that_is_not_the_swarms_is_refused(folder: Path, processes: LocalSwarm) -> None:
+    found(folder, "volunteer-1", _run(steps=2))
     other = folder / "other.txt"
     other.write_text("another text " * 100)
-    done = volunteer(folder / "volunteer-1", *JOIN, str(folder / "x.swarm"), "--data", str(other))
-    assert done.returncode == ExitCode.CONFIG
-    assert "digest" in done.stderr or "not the swarm's" in done.stderr
+    members = _start(processes, 2, "--data", str(other))
+    ended = wait_for(lambda: next((m for m in members if not m.alive), None), "one ends")
+    assert ended.process.returncode == ExitCode.CONFIG
+    assert "--data" in ended.log_tail()
+
+
+def test_the_model_is_fetched_from_a_running_swarm(folder: Path, processes: LocalSwarm) -> None:
+    swarm = found(folder, "volunteer-1", _run(steps=5000, checkpoint_every=100))
+    members = _start(processes, 2)
+    _when(members[0], members, "training", step=101)
+    done = volunteer(folder / "guest", "sample", "--swarm", str(swarm.invite), "--json")
+    answer = parsed(done)
+    assert answer["version"] >= 100
+    assert answer["swarm"] == swarm.swarm
+    assert "downloading stage 1" in done.stderr
+    assert all(member.alive for member in members)

@@ -33,6 +33,7 @@ FAILURES = [
     (["create", "--layers", "0"], 2, "--layers"),
     (["create", "--preset", "huge"], 2, "huge"),
     (["sample", "--swarm", "nowhere"], 2, "nowhere"),
+    (["export", "--swarm", "nowhere"], 2, "--out"),
     (["sample"], 2, "no swarm is known"),
     (["identity", "show"], 78, "identity create"),
     (["config", "validate", "no-such.toml"], 78, "no-such.toml"),
