@@ -31,6 +31,7 @@ from client.train.bootstrap import dial_first, fetch_manifest
 from client.train.capacity import Capacity, advert, measured_capacity
 from client.train.engine import Engine
 from client.train.handshake import PROTOCOL, Handshake
+from client.train.news import News
 from client.train.staging import Staging
 from client.train.status import take_snapshot
 from client.train.taking import Folders as StageFolders
@@ -186,7 +187,7 @@ class Node:
     ) -> None:
         self._options, self._folders, self._signer = options, folders, signer
         self._network, self._swarm, self._store = network, swarm, store
-        self._on_event, self._log = on_event, EventLog()
+        self._news = News(EventLog(), on_event)
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
         self._capacity: Capacity | None = None
@@ -203,7 +204,7 @@ class Node:
 
     def events(self, since: int) -> list[EventView]:
         """Return the remembered events after ``since``."""
-        return [EventView.of(entry) for entry in self._log.since(since).entries]
+        return [EventView.of(entry) for entry in self._news.log.since(since).entries]
 
     def stop(self) -> None:
         """Begin an orderly stop."""
@@ -242,8 +243,7 @@ class Node:
             self._signer,
             swarm.manifest,
             swarm.swarm,
-            self._log,
-            self._on_event,
+            self._news,
             nursery,
         )
         engine.handshake = Handshake(
@@ -253,6 +253,7 @@ class Node:
         source = str(self._options.data_path) if self._options.data_path else data.source
         terms = Terms(
             hub=engine,
+            news=self._news,
             me=me,
             manifest=swarm.manifest,
             swarm=swarm.swarm,

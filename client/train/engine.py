@@ -10,25 +10,16 @@ from __future__ import annotations
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import trio
 
-from client.events import (
-    Event,
-    EventLog,
-    LogLine,
-    PeerChanged,
-    RecoveryEvent,
-    StageAssigned,
-    StepCommitted,
-)
 from client.net.errors import LinkFull, PeerUnreachable
 from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
 from client.train.blobs import Shelf
 from client.train.handshake import Handshake
 from client.train.hub import Tenant
-from client.train.pace import Pace
+from client.train.news import News
 from client.train.views import matching_members, swarm_view
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendSigned
 from protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -76,12 +67,11 @@ class Engine:
         signer: Signer,
         manifest: Manifest,
         swarm: SwarmId,
-        log: EventLog,
-        on_event: Callable[[Event], None],
+        news: News,
         nursery: trio.Nursery,
     ) -> None:
         self.network, self.signer, self.manifest, self.swarm = network, signer, manifest, swarm
-        self.log, self._on_event, self._nursery = log, on_event, nursery
+        self.news, self._nursery = news, nursery
         self.membership = Membership(
             signer.peer, swarm, manifest.stage_count, authorise=self._authorise
         )
@@ -91,8 +81,6 @@ class Engine:
         self.staging: Tenant | None = None
         self.started = False
         """Every stage was covered at some time: training goes on."""
-        self.progress: Progress | None = None
-        self.pace = Pace()
         self.penalties: Counter[str] = Counter()
         self.swarm_changed = trio.Event()
         """Set (and replaced) whenever the view changes; for tasks that wait for peers."""
@@ -126,11 +114,6 @@ class Engine:
         except PeerUnreachable:
             return
 
-    def publish(self, event: Event) -> None:
-        """Put an event into the log and show it."""
-        self.log.append(event, self.wall())
-        self._on_event(event)
-
     def perform(self, effect: Effect) -> None:
         """Perform an effect of any machine."""
         match effect:
@@ -145,8 +128,8 @@ class Engine:
                 self.penalties[reason] += 1
                 if peer != self.signer.peer:
                     self.network.penalise(peer, points, reason)
-            case Explain(topic, words, level):
-                self.publish(LogLine(words=words, level=level, about=topic))
+            case Explain():
+                self.news.explain(effect)
 
     # --- running ---------------------------------------------------------------------------
 
@@ -278,7 +261,7 @@ class Engine:
         for effect in effects:
             match effect:
                 case MemberUp(peer, reason):
-                    self.publish(_peer_event(peer, "up", reason))
+                    self.news.peer(peer, "up", reason)
                 case MemberDown(peer, reason):
                     self._member_down(peer, reason)
                 case SeatsChanged() | ViewChanged():
@@ -290,7 +273,7 @@ class Engine:
 
     def _member_down(self, peer: PeerId, reason: str) -> None:
         self._view_dirty = True
-        self.publish(_peer_event(peer, "down", reason))
+        self.news.peer(peer, "down", reason)
         if self.staging is not None:
             self.staging.peer_lost(peer)
 
@@ -305,19 +288,7 @@ class Engine:
     def _progressed(self) -> None:
         progress = self.membership.progress()
         if progress is not None:
-            self._learn_progress(progress)
-
-    def _learn_progress(self, progress: Progress) -> None:
-        if self.progress is not None and progress.step <= self.progress.step:
-            return
-        self.progress = progress
-        self.pace.note(self.now(), progress.tokens)
-        words = f"step {progress.step}: loss {progress.loss:.4f}"
-        self.publish(
-            StepCommitted(
-                words=words, step=progress.step, loss=progress.loss, tokens=progress.tokens
-            )
-        )
+            self.news.progressed(progress, self.now())
 
     def _refresh(self) -> None:
         """Pass a changed view on, once per event and not once per effect."""
@@ -351,11 +322,11 @@ class Engine:
         for effect in effects:
             match effect:
                 case Assign(stage, reason):
-                    self.publish(_assigned(stage, "held", reason))
+                    self.news.assigned(stage, "held", reason)
                     if self.staging is not None:
                         self.staging.assign(stage)
                 case Unassign(stage, reason):
-                    self.publish(_assigned(stage, "left", reason))
+                    self.news.assigned(stage, "left", reason)
                     if self.staging is not None:
                         self.staging.unassign(reason)
                 case GangStart():
@@ -371,7 +342,7 @@ class Engine:
 
     def serving(self, stage: int) -> None:
         """The seat serves: tell the matching."""
-        self.publish(_assigned(stage, "serving", f"serving stage {stage}"))
+        self.news.assigned(stage, "serving", f"serving stage {stage}")
         self._start()
         if self.matching is not None:
             try:
@@ -386,38 +357,12 @@ class Engine:
         step = committed.version - 1
         per_step = self.manifest.tokens_per_microbatch * self.manifest.microbatches_per_step
         progress = Progress(step, committed.loss, committed.version * per_step, int(self.wall()))
-        self._learn_progress(progress)
+        self.news.progressed(progress, self.now())
         if leader(self.staging.view, committed.stage, step) == self.signer.peer:
             self.perform(Publish(PROGRESS, PROGRESS_KEY, step, encode_progress(progress)))
-
-    def recovered(
-        self, words: str, fault: str, phase: str, step: int | None, peer: str | None
-    ) -> None:
-        """Log a step of a recovery."""
-        self.publish(
-            RecoveryEvent(
-                words=words,
-                fault=fault,  # type: ignore[arg-type]
-                phase=phase,  # type: ignore[arg-type]
-                step=step,
-                peer=peer,
-            )
-        )
 
     def leave(self) -> None:
         """Say goodbye to the swarm."""
         if self.matching is not None:
             self.matched(self.matching.leave(self.now()))
         self._members(self.membership.leave(self.now(), self.wall()))
-
-
-def _peer_event(peer: PeerId, state: str, reason: str) -> PeerChanged:
-    words = f"{short(peer)} is {state}: {reason}"
-    if state == "up":
-        return PeerChanged(words=words, peer=peer, state="up")
-    return PeerChanged(words=words, level="warning", peer=peer, state="down")
-
-
-def _assigned(stage: int, state: str, reason: str) -> StageAssigned:
-    # the matching has told the user already: for programs only
-    return StageAssigned(words=reason, level="debug", stage=stage, state=state)  # type: ignore[arg-type]

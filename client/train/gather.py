@@ -22,6 +22,7 @@ from client.train.blobs import Download, DownloadFailed
 from client.train.bootstrap import dial_first, fetch_manifest
 from client.train.engine import Engine
 from client.train.handshake import PROTOCOL, Handshake
+from client.train.news import News
 from protocol.address import Address
 from protocol.admission import admission_proof
 from protocol.ids import PeerId
@@ -146,7 +147,9 @@ def _engine(
     observer: Observer,
     nursery: trio.Nursery,
 ) -> Engine:
-    engine = Engine(network, signer, swarm.manifest, swarm.swarm, EventLog(), _ignore, nursery)
+    engine = Engine(
+        network, signer, swarm.manifest, swarm.swarm, News(EventLog(), _ignore), nursery
+    )
     engine.handshake = Handshake(
         signer.peer, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, swarm.secret
     )

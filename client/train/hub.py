@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from client.events import Event
 from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.view import SwarmView
@@ -22,9 +21,6 @@ class Hub(Protocol):
 
     def perform(self, effect: Effect) -> None:
         """Perform an effect that every machine may return."""
-
-    def publish(self, event: Event) -> None:
-        """Put an event into the node's log."""
 
 
 class Tenant(Protocol):

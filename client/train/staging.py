@@ -44,11 +44,6 @@ class Owner(Hub, Protocol):
     def serving(self, stage: int) -> None:
         """Our seat serves."""
 
-    def recovered(
-        self, words: str, fault: str, phase: str, step: int | None, peer: str | None
-    ) -> None:
-        """Log a step of a recovery."""
-
     def stage_closed(self, committed: Committed) -> None:
         """Our stage has committed a step."""
 
@@ -275,7 +270,7 @@ class Staging:
         if self._detected_at is None:
             self._detected_at = self._owner.now()
             words = f"{rerouted.cause}: its microbatches go to other replicas"
-            self._owner.recovered(words, "peer", "detected", rerouted.step, rerouted.lost_peer)
+            self._terms.news.recovery(words, "peer", "detected", rerouted.step, rerouted.lost_peer)
 
     def _gradient_accepted(self, accepted: GradientAccepted) -> None:
         self.accepted += 1
@@ -283,7 +278,7 @@ class Staging:
             taken_s = self._owner.now() - self._detected_at
             self._detected_at = None
             words = f"first gradient of a re-routed microbatch {taken_s:.2f} s after detection"
-            self._owner.recovered(words, "peer", "recovered", accepted.step, None)
+            self._terms.news.recovery(words, "peer", "recovered", accepted.step)
 
     def _fault(self, fault: Fault) -> None:
         if fault.kind == "poisoned":
@@ -305,7 +300,7 @@ class Staging:
         self.worker, self._worker_started, self._death = None, trio.Event(), None
         self.worker_restarts += 1
         self._close_seat()
-        self._owner.recovered(f"{death}; starting it again", "worker", "detected", None, None)
+        self._terms.news.recovery(f"{death}; starting it again", "worker", "detected")
 
 
 def new_seat(terms: Terms, stage: int, size: int, version: int, *, serving: bool) -> Seat:

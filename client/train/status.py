@@ -32,7 +32,7 @@ def take_snapshot(engine: Engine, staging: Staging, started: float, stopping: bo
     """Describe the node now; ``started`` is its monotonic start time."""
     manifest, network = engine.manifest, engine.network.statistics()
     state, reason = _state(engine, staging, stopping)
-    progress, pace = engine.progress, engine.pace.per_s()
+    progress, pace = engine.news.progress, engine.news.pace.per_s()
     per_step = manifest.tokens_per_microbatch * manifest.microbatches_per_step
     own_share = _own_share(engine, staging)
     return Snapshot(
@@ -69,7 +69,7 @@ def take_snapshot(engine: Engine, staging: Staging, started: float, stopping: bo
 
 
 def _recent(engine: Engine) -> list[Entry]:
-    return list(engine.log.since(max(0, engine.log.last_seq - RECENT_EVENTS)).entries)
+    return list(engine.news.log.since(max(0, engine.news.log.last_seq - RECENT_EVENTS)).entries)
 
 
 def _state(engine: Engine, staging: Staging, stopping: bool) -> tuple[NodeState, str]:

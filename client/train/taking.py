@@ -19,6 +19,7 @@ from client.errors import ExitCode, UserError
 from client.train.blobs import Download, DownloadFailed, Shelf, offer_of_file
 from client.train.capacity import Capacity, usable_memory_bytes
 from client.train.hub import Hub
+from client.train.news import News
 from client.train.opening import open_stage_request, stage_fits
 from protocol.effects import Explain
 from protocol.ids import PeerId
@@ -46,6 +47,7 @@ class Terms:
     """What every attempt needs and no attempt changes."""
 
     hub: Hub
+    news: News
     me: PeerId
     manifest: Manifest
     swarm: str

@@ -1,0 +1,76 @@
+"""What the node tells its user: typed events into the log, and the swarm's progress.
+
+Holds the event log, the newest progress and the pace. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from client.events import (
+    Event,
+    EventLog,
+    LogLine,
+    PeerChanged,
+    RecoveryEvent,
+    StageAssigned,
+    StepCommitted,
+)
+from client.train.pace import Pace
+from protocol.effects import Explain
+from protocol.ids import PeerId, short
+from protocol.membership.progress import Progress
+
+Fault = Literal["peer", "round", "worker", "stage", "network"]
+Phase = Literal["detected", "rematched", "transferred", "recovered"]
+
+
+class News:
+    """Turns what happens into events."""
+
+    def __init__(self, log: EventLog, on_event: Callable[[Event], None]) -> None:
+        self.log, self._on_event = log, on_event
+        self.progress: Progress | None = None
+        self.pace = Pace()
+
+    def publish(self, event: Event) -> None:
+        """Put an event into the log and show it."""
+        self.log.append(event, time.time())
+        self._on_event(event)
+
+    def explain(self, effect: Explain) -> None:
+        """Tell what a machine explains."""
+        self.publish(LogLine(words=effect.words, level=effect.level, about=effect.topic))
+
+    def progressed(self, progress: Progress, now: float) -> None:
+        """Learn how far the swarm is; older news is no news."""
+        if self.progress is not None and progress.step <= self.progress.step:
+            return
+        self.progress = progress
+        self.pace.note(now, progress.tokens)
+        step, loss = progress.step, progress.loss
+        words = f"step {step}: loss {loss:.4f}"
+        self.publish(StepCommitted(words=words, step=step, loss=loss, tokens=progress.tokens))
+
+    def peer(self, peer: PeerId, state: Literal["up", "down"], reason: str) -> None:
+        """A member came or went."""
+        words = f"{short(peer)} is {state}: {reason}"
+        level: Literal["info", "warning"] = "info" if state == "up" else "warning"
+        self.publish(PeerChanged(words=words, level=level, peer=peer, state=state))
+
+    def assigned(self, stage: int, state: Literal["held", "serving", "left"], words: str) -> None:
+        """Our place changed; for programs: the matching tells the user itself."""
+        self.publish(StageAssigned(words=words, level="debug", stage=stage, state=state))
+
+    def recovery(
+        self,
+        words: str,
+        fault: Fault,
+        phase: Phase,
+        step: int | None = None,
+        peer: PeerId | None = None,
+    ) -> None:
+        """A fault was seen, or made good."""
+        self.publish(RecoveryEvent(words=words, fault=fault, phase=phase, step=step, peer=peer))
