@@ -44,6 +44,17 @@ def test_equal_machines_spread_evenly(count: int, stages: int, weather: Weather)
         assert took_s < within_s + 30, f"seed {seed}"
 
 
+def test_nearly_equal_machines_on_unequal_stages_spread_evenly_too() -> None:
+    """Measured speeds scatter by five per cent, and stages are never cut exactly equal."""
+    for seed in range(20):
+        world = World(manifest([1.0e9, 0.9e9, 0.9e9, 1.15e9]), seed, CALM)
+        for number in range(8):
+            flops = EQUAL * world.random.uniform(0.95, 1.05)
+            world.join(member(seed * 100 + number, flops), at=world.random.uniform(0, 2))
+        settle(world, 8)
+        assert world.spread() == [2, 2, 2, 2], f"seed {seed}"
+
+
 def test_a_calm_swarm_is_placed_within_seconds() -> None:
     world = swarm(8, 4, 0, CALM)
     assert settle(world, 8) < 6

@@ -1,0 +1,184 @@
+"""The composition of one peer: stewardship, belief in postings, misuse, and its own API."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from matching_examples import NOW, WALL_S, manifest, member, peer
+
+from protocol.effects import Penalise, Publish
+from protocol.errors import LocalProtocolError
+from protocol.ids import PeerId, Stage
+from protocol.matching import bodies, stewards
+from protocol.matching.bodies import Mandate, Posting
+from protocol.matching.effects import Assign, Effect, GangStart
+from protocol.matching.machine import Matching
+from protocol.matching.volunteer import State
+
+BEACON = stewards.beacon_at(WALL_S)
+POSTING = Posting(0, Mandate(BEACON, 5), int(WALL_S * 1000), 1, 0, 0, 0, 0, 0, 1, 1, 1, 0, 1)
+
+
+def machine(count: int = 1, stages: int = 1) -> Matching:
+    matching = Matching(peer(0), manifest(stages), WALL_S - NOW)
+    matching.update_members([member(n) for n in range(count)], NOW)
+    return matching
+
+
+def run(matching: Matching, seconds: float) -> list[Effect]:
+    found: list[Effect] = []
+    now = NOW
+    while (now := max(now, matching.next_deadline(now))) < NOW + seconds:
+        found += matching.tick(now)
+    return found
+
+
+def candidates(count: int) -> list[PeerId]:
+    """Return the peers of a swarm of equals, the first steward of stage 0 first."""
+    peers = [peer(n) for n in range(count)]
+    return sorted(peers, key=lambda p: stewards.role_rank(BEACON, Stage(0), p))
+
+
+def test_one_peer_alone_trains_one_stage_alone() -> None:
+    matching = machine()
+    effects = run(matching, 5)
+    assert [e.stage for e in effects if isinstance(e, Assign)] == [0]
+    assert [e.replicas for e in effects if isinstance(e, GangStart)] == [(1,)]
+    assert matching.state is State.FETCHING
+    matching.serving(Stage(0), NOW + 5)
+    assert matching.state is State.SERVING
+
+
+def test_one_seat_holds_one_stage() -> None:
+    matching = machine(stages=2)
+    assert not any(isinstance(effect, Assign) for effect in run(matching, 30))
+    assert matching.tentative_stage is not None
+
+
+def test_only_the_assigned_stage_can_be_served_or_lost() -> None:
+    matching = machine()
+    with pytest.raises(LocalProtocolError):
+        matching.serving(Stage(0), NOW)
+    with pytest.raises(LocalProtocolError):
+        matching.lost(Stage(0), "never had it", NOW)
+
+
+def test_a_vacant_stage_is_taken_over_in_turn() -> None:
+    """The first candidate listens a second; the others give it time before they step in."""
+    order = candidates(4)
+    for turn, name in enumerate(order):
+        matching = Matching(name, manifest(1), WALL_S - NOW)
+        matching.update_members([member(n) for n in range(4)], NOW)
+        matching.tick(NOW)
+        matching.tick(NOW + 1.5 + 2 * turn - 1.0)
+        assert not matching.stewardships
+        matching.tick(NOW + 1.5 + 2 * turn)
+        assert bool(matching.stewardships) is (turn < stewards.STEWARDS)
+
+
+def test_a_posting_is_believed_only_from_a_live_candidate() -> None:
+    matching = machine(count=8)
+    order = candidates(8)
+    encoded = bodies.encode_body(POSTING)
+    matching.receive_record(order[-1], "posting", encoded, NOW)
+    matching.receive_record(peer(99), "posting", encoded, NOW)
+    assert matching.postings(NOW) == {}
+    matching.receive_record(order[1], "posting", encoded, NOW)
+    assert matching.postings(NOW)[Stage(0)].author == order[1]
+    assert matching.postings(NOW + 61) == {}
+
+
+def test_a_posting_from_before_its_author_was_known_counts_later() -> None:
+    matching = machine()
+    author = peer(3)
+    matching.receive_record(author, "posting", bodies.encode_body(POSTING), NOW)
+    assert matching.postings(NOW) == {}
+    matching.update_members([member(0), member(3)], NOW)
+    assert matching.postings(NOW)[Stage(0)].author == author
+
+
+def test_of_two_stewards_the_higher_term_and_then_the_lower_rank_counts() -> None:
+    matching = machine(count=3)
+    first, second, _ = candidates(3)
+    matching.receive_record(second, "posting", bodies.encode_body(POSTING), NOW)
+    matching.receive_record(first, "posting", bodies.encode_body(POSTING), NOW)
+    assert matching.postings(NOW)[Stage(0)].author == first
+    higher = msgspec.structs.replace(POSTING, mandate=Mandate(BEACON, 6))
+    matching.receive_record(second, "posting", bodies.encode_body(higher), NOW)
+    assert matching.postings(NOW)[Stage(0)].author == second
+
+
+def test_a_steward_gives_way_to_a_higher_term() -> None:
+    members = [member(n) for n in range(2)]
+    matching = machine()
+    run(matching, 3)
+    assert matching.stewardships
+    matching.update_members(members, NOW + 3)
+    matching.receive_record(peer(1), "posting", bodies.encode_body(POSTING), NOW + 3)
+    assert not matching.stewardships
+
+
+def test_a_successor_continues_with_the_next_term() -> None:
+    matching = machine(count=2)
+    matching.receive_record(peer(1), "posting", bodies.encode_body(POSTING), NOW)
+    matching.tick(NOW)
+    matching.update_members([member(0)], NOW + 1)
+    matching.tick(NOW + 1)
+    effects = matching.tick(NOW + 2.5)
+    [post] = [e for e in effects if isinstance(e, Publish)][:1]
+    posting = bodies.decode_body(post.kind, post.body)
+    assert posting.mandate == Mandate(BEACON, 6)
+
+
+def test_an_older_posting_of_the_same_author_changes_nothing() -> None:
+    matching = machine(count=2)
+    newer = msgspec.structs.replace(POSTING, epoch=9)
+    matching.receive_record(peer(1), "posting", bodies.encode_body(newer), NOW)
+    matching.receive_record(peer(1), "posting", bodies.encode_body(POSTING), NOW)
+    assert matching.postings(NOW)[Stage(0)].posting.epoch == 9
+
+
+HOSTILE = [
+    ("posting", b"", "matching-body-malformed"),
+    ("posting", b"\xc1" * 2000, "matching-body-too-long"),
+    ("gossip", b"", "matching-kind-unknown"),
+    (
+        "posting",
+        bodies.encode_body(msgspec.structs.replace(POSTING, stage=7)),
+        "matching-stage-unknown",
+    ),
+    (
+        "posting",
+        bodies.encode_body(msgspec.structs.replace(POSTING, issued_ms=1)),
+        "matching-stale",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "encoded", "reason"), HOSTILE)
+def test_hostile_input_is_penalised_counted_and_survived(
+    kind: str, encoded: bytes, reason: str
+) -> None:
+    matching = machine(count=2)
+    for receive in (matching.receive_record, matching.receive_signed):
+        [penalty] = [e for e in receive(peer(1), kind, encoded, NOW) if isinstance(e, Penalise)]
+        assert (penalty.peer, penalty.reason) == (peer(1), reason)
+    assert matching.counters[reason] == 2
+
+
+def test_a_record_is_no_message_and_a_message_no_record() -> None:
+    matching = machine(count=2)
+    withdraw = bodies.Withdraw(0, Mandate(BEACON, 1), int(WALL_S * 1000), peer(0), 1, "")
+    matching.receive_signed(peer(1), "posting", bodies.encode_body(POSTING), NOW)
+    matching.receive_record(peer(1), "withdraw", bodies.encode_body(withdraw), NOW)
+    assert matching.counters["matching-misuse"] == 2
+    assert matching.postings(NOW) == {}
+
+
+def test_a_crowd_of_liars_cannot_fill_the_board() -> None:
+    matching = machine(count=3)
+    first = candidates(3)[0]
+    matching.receive_record(first, "posting", bodies.encode_body(POSTING), NOW)
+    for number in range(100, 200):
+        matching.receive_record(peer(number), "posting", bodies.encode_body(POSTING), NOW)
+    assert matching.postings(NOW)[Stage(0)].author == first
