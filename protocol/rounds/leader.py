@@ -26,6 +26,7 @@ ROUND_TIMEOUT_S = 30.0
 """A plan that is not committed by then is made again: messages may have been lost with a link."""
 LAGGARD_S = 5.0
 """How long a complete step waits for a replica that is still applying the previous one."""
+RESEND_S = 1.0
 JOIN_TTL_S = 15.0
 MAX_REPORTS = 2 * limits.MAX_REPLICAS_IN_ROUND
 DONORS = 3
@@ -108,8 +109,12 @@ class RoundLeader:
         except RemoteProtocolError as error:
             return [Penalise(sender, error.reason, error.penalty)]
         self.reports[sender] = Report(message.seq, done, in_flight, message.promised)
-        if self._decided is None and self._plan is not None and not self._fits(sender):
-            self._plan = None
+        plan = self._plan
+        if self._decided is None and plan is not None:
+            if not self._fits(sender):
+                self._plan = None
+            elif message.promised < plan.attempt and now > self._planned_at + RESEND_S:
+                return [Send(sender, plan)]  # it was lost on its way, or refused too early
         return self._act(now)
 
     def _fits(self, peer: PeerId) -> bool:

@@ -1,11 +1,13 @@
 """When a replica tells the leader of the round its ledger.
 
 At once when nothing is in flight any more or the leader is new to us, otherwise at most once a
-second: the leader can only use a ledger that is complete, except when it has just taken over.
+second: the leader can only use a ledger that is complete, except when it has just taken over. An
+unchanged ledger is repeated now and then while the step stays open, in case the report was lost.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from protocol.ids import PeerId
@@ -14,6 +16,7 @@ from protocol.pipeline.pipeline import Place
 from protocol.wire.messages import LedgerReport
 
 REPORT_S = 1.0
+REPEAT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +34,8 @@ class LedgerReporter:
         self._place = place
         self._seq = 0
         self._last: _News | None = None
-        self.due: float | None = None
-        """When a held-back report goes out, in monotonic seconds."""
+        self.due = math.inf
+        """When the next report goes out if nothing else happens, in monotonic seconds."""
 
     def report(
         self,
@@ -45,9 +48,9 @@ class LedgerReporter:
     ) -> LedgerReport | None:
         """Return the report to send to ``leader`` now, or None."""
         news = _News(leader, step, frozenset(done), frozenset(in_flight))
-        if news == self._last or not self._is_due(news, now):
+        if not self._is_due(news, now):
             return None
-        self._last, self.due = news, None
+        self._last, self.due = news, now + REPEAT_S
         self._seq += 1
         per_step = self._place.per_step
         return LedgerReport(
@@ -63,8 +66,8 @@ class LedgerReporter:
         last = self._last
         if last is None or (last.leader, last.step) != (news.leader, news.step):
             return True
-        if not news.in_flight:
-            return True
-        if self.due is None:
-            self.due = now + REPORT_S
+        if news != last:
+            if not news.in_flight:
+                return True
+            self.due = min(self.due, now + REPORT_S)
         return now >= self.due

@@ -33,6 +33,7 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.pipeline import Pipeline, Place
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
+from protocol.seat.audience import answer, may_say, unheard
 from protocol.seat.effects import SeatEffect, Serving, Snapshot
 from protocol.seat.reporting import LedgerReporter
 from protocol.seat.work import WorkDesk
@@ -120,15 +121,10 @@ class Seat:
     def status(self, rate: float) -> SeatStatus:
         """Return what heartbeats say of this seat; ``rate`` in microbatches per second."""
         attempt, digest = self._made_by
-        return SeatStatus(
-            stage=self.place.stage,
-            version=self.step,
-            state="serving" if self.serving else "fetching",
-            attempt=attempt,
-            digest=digest,
-            queue=self.pipeline.queued,
-            rate=rate,
-        )
+        stage, queue = self.place.stage, self.pipeline.queued
+        if self.serving:
+            return SeatStatus(stage, self.step, "serving", attempt, digest, queue, rate)
+        return SeatStatus(stage, self.step, "fetching", attempt, digest, queue, rate)
 
     def current_leader(self) -> PeerId | None:
         """Return who leads our current step, as far as we can see."""
@@ -139,16 +135,15 @@ class Seat:
         behind = None if self._behind_since is None else self._behind_since + BEHIND_S
         desk = self.desk.next_deadline() if self.leader.leading and self._working() else None
         parts = (self.pipeline.next_deadline(), self.leader.next_deadline())
-        known = (d for d in (*parts, desk, self._reporter.due, behind) if d is not None)
-        return min(known, default=None)
+        report = None if self.finished else self._reporter.due
+        return min((d for d in (*parts, desk, behind, report) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
 
     def update_view(self, view: SwarmView, now: float) -> list[SeatEffect]:
         """Take a new view of the swarm's live replicas."""
-        lost = {r.peer for r in self._view.serving(self.place.stage)} - {
-            r.peer for r in view.serving(self.place.stage)
-        }
+        before, after = self._view.serving(self.place.stage), view.serving(self.place.stage)
+        lost = {r.peer for r in before} - {r.peer for r in after}
         self._view = view
         effects: list[SeatEffect] = list(self.pipeline.update_view(view, now))
         effects += self._follow_siblings(now)
@@ -169,6 +164,8 @@ class Seat:
         self, sender: PeerId, message: Message, now: float, digest: bytes = b""
     ) -> list[SeatEffect]:
         """Take a message; ``digest`` is the BLAKE2b-256 of its payload (Reduced only)."""
+        if not may_say(self._view, self.place.stage, sender, message):
+            return list(unheard(self.place.stage, sender, message))
         return self._settle(self._dispatch(sender, message, now, digest), now)
 
     def computed(self, task: Task, outcome: Outcome, now: float) -> list[SeatEffect]:
@@ -176,7 +173,7 @@ class Seat:
         return self._settle(self._outcome(task, outcome, now), now)
 
     def state_loaded(self, now: float) -> list[SeatEffect]:
-        """The downloaded state of our version is in the worker: catch up with the rounds since."""
+        """Our version's state is in the worker: catch up with the rounds since."""
         self.loaded = True
         return self._settle([*self.member.try_apply(), *self._try_serve()], now)
 
@@ -212,9 +209,7 @@ class Seat:
             case _ if self.serving:
                 return self._dispatch_serving(sender, message, now)
             case Forward():
-                step, microbatch, attempt = message.step, message.microbatch, message.attempt
-                stale = Receipt(self.place.stage, step, microbatch, attempt, "stale", 0)
-                return [Send(sender, stale)]
+                return [Send(sender, answer(self.place.stage, message, "stale"))]
             case _:
                 return []
 
@@ -400,6 +395,6 @@ class Seat:
         if missing := self._view.empty_stages():
             return f"waiting for a volunteer in stage {', '.join(map(str, missing))}"
         leads = self.current_leader()
-        done = len(self.pipeline.done())
-        words = f"stage {self.place.stage}, {done}/{self.place.per_step} counted here"
-        return f"{words}; {self.member.why()}; led by {short(leads or '?')}"
+        counted = f"{len(self.pipeline.done())}/{self.place.per_step} counted here"
+        led = f"led by {short(leads or '?')}"
+        return f"stage {self.place.stage}, {counted}; {self.member.why()}; {led}"

@@ -1,0 +1,200 @@
+"""A seat among hostile peers: any well-formed messages are survived, and exactness is kept.
+
+Frames and fields are tested where they are parsed; here every message is well-formed, its meaning
+is not: wrong steps, other stages' numbers, plans of impostors, bitmaps of foreign ids, replays.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from protocol_examples import any_message
+
+from protocol.effects import Penalise, Send
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.pipeline.effects import ApplyLocalTask, ApplyTask, Compute, Keep, Outcome, Task
+from protocol.pipeline.ledger import to_bitmap
+from protocol.pipeline.pipeline import Place
+from protocol.seat.seat import Seat
+from protocol.view import Replica, SwarmView
+from protocol.wire.messages import (
+    Backward,
+    Commit,
+    Forward,
+    Message,
+    Plan,
+    PlanMember,
+    Reduced,
+    Shard,
+)
+
+ME = peer_id_from_key(bytes(32))
+SIBLING = peer_id_from_key(b"\1" * 32)
+UPSTREAM = peer_id_from_key(b"\2" * 32)
+STRANGER = peer_id_from_key(b"\3" * 32)
+ROGUE = peer_id_from_key(b"\4" * 32)
+"""Holds a seat of our stage, and lies."""
+PER_STEP = 4
+SIZE = 512
+
+
+def seat(stage: int = 1, stages: int = 2) -> Seat:
+    made = Seat(
+        Place(ME, stage, stages, PER_STEP),
+        size=SIZE,
+        steps=100,
+        tokens_per_step=1,
+        step=3,
+        serving=True,
+    )
+    view = SwarmView.of(
+        [
+            [Replica(UPSTREAM, 3, True)],
+            [Replica(ME, 3, True), Replica(SIBLING, 3, True), Replica(ROGUE, 3, False)],
+        ]
+    )
+    made.update_view(view, 0.0)
+    made.allow_training(0.0)
+    return made
+
+
+class Worker:
+    """Answers every task at once and remembers them."""
+
+    def __init__(self, of: Seat) -> None:
+        self.seat, self.tasks = of, list[Task]()
+
+    def drain(self, effects: list[object], now: float) -> list[object]:
+        seen: list[object] = []
+        queue = list(effects)
+        while queue:
+            effect = queue.pop(0)
+            seen.append(effect)
+            if isinstance(effect, Compute):
+                self.tasks.append(effect.task)
+                outcome = Outcome(digests=(bytes(32),), loss_sum=1.0)
+                queue += self.seat.computed(effect.task, outcome, now)
+        return seen
+
+
+def plausible(message: Message, numbers: dict[str, int], peers: list[PeerId]) -> Message:
+    """The message with numbers that lie near what the seat expects: chance alone rarely does."""
+    changes: dict[str, object] = {
+        name: value for name, value in numbers.items() if hasattr(message, name)
+    }
+    if isinstance(message, Plan):
+        changes["members"] = [
+            PlanMember(peer, member.counted[:1], member.dropped[:1])
+            for peer, member in zip(peers, message.members, strict=False)
+        ] or [PlanMember(ME, b"", b"")]
+        changes["bounds"] = [0, 256, SIZE][: len(message.members) + 1]
+    return msgspec.structs.replace(message, **changes)
+
+
+near = st.builds(
+    plausible,
+    any_message(),
+    st.fixed_dictionaries(
+        {
+            "stage": st.integers(0, 1),
+            "step": st.integers(2, 5),
+            "version": st.integers(2, 5),
+            "microbatch": st.integers(8, 20),
+            "attempt": st.integers(0, 3),
+            "shard": st.integers(0, 2),
+            "promised": st.integers(0, 5),
+        }
+    ),
+    st.permutations([ME, SIBLING, STRANGER]),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    messages=st.lists(
+        st.tuples(
+            st.sampled_from([SIBLING, UPSTREAM, STRANGER, ROGUE]), st.one_of(any_message(), near)
+        ),
+        max_size=30,
+    ),
+    stage=st.sampled_from([0, 1]),
+)
+def test_no_message_raises_or_applies_a_step(
+    messages: list[tuple[PeerId, Message]], stage: int
+) -> None:
+    target = seat(stage)
+    worker = Worker(target)
+    for index, (sender, message) in enumerate(messages):
+        now = float(index)
+        worker.drain(list(target.receive(sender, message, now, bytes(32))), now)
+        worker.drain(list(target.tick(now)), now)
+        target.status(rate=0.0)
+        target.next_deadline()
+        target.why()
+    applied = [t for t in worker.tasks if isinstance(t, ApplyTask | ApplyLocalTask)]
+    assert not applied, "a step was applied although no round was ever closed"
+    assert target.step == 3
+
+
+def plan(attempt: int, *, members: list[PeerId], counted: dict[PeerId, list[int]]) -> Plan:
+    return Plan(
+        stage=1,
+        step=3,
+        attempt=attempt,
+        members=[
+            PlanMember(
+                peer,
+                to_bitmap(counted.get(peer, []), 3, PER_STEP),
+                to_bitmap([], 3, PER_STEP),
+            )
+            for peer in members
+        ],
+        bounds=[0, 256, SIZE] if len(members) == 2 else [0, SIZE],
+        observers=[],
+    )
+
+
+def test_a_plan_that_counts_what_we_do_not_hold_is_not_followed() -> None:
+    target = seat()
+    wrong = plan(1, members=[ME, SIBLING], counted={ME: [12, 13], SIBLING: [14, 15]})
+    effects = target.receive(SIBLING, wrong, 0.0)
+    assert not [e for e in effects if isinstance(e, Compute)]
+
+
+def test_a_plan_with_wrong_bounds_is_penalised() -> None:
+    target = seat()
+    bad = Plan(1, 3, 1, [PlanMember(ME, b"\0", b"\0")], [0, SIZE + 1], [])
+    effects = target.receive(ROGUE, bad, 0.0)
+    assert [e.reason for e in effects if isinstance(e, Penalise)] == ["plan-with-wrong-bounds"]
+
+
+def test_a_commit_without_a_round_applies_nothing() -> None:
+    target = seat()
+    effects = target.receive(SIBLING, Commit(1, 3, 9, bytes(32), 0.0), 0.0)
+    assert not [e for e in effects if isinstance(e, Compute)]
+    assert target.step == 3
+
+
+def test_a_reduced_shard_of_an_impostor_is_refused_once_the_plan_is_known() -> None:
+    target = seat()
+    worker = Worker(target)
+    worker.drain(list(target.receive(ROGUE, Reduced(1, 3, 1, 1, 0.5), 0.0, b"x" * 32)), 0.0)
+    good = plan(1, members=[ME, SIBLING], counted={})
+    seen = worker.drain(list(target.receive(SIBLING, good, 0.0)), 0.0)
+    assert ROGUE in {e.peer for e in seen if isinstance(e, Penalise)}
+    assert not [e for e in seen if isinstance(e, Send) and type(e.message).__name__ == "Ready"]
+
+
+def test_a_stranger_cannot_make_us_keep_tensors() -> None:
+    target = seat()
+    for message in (
+        Forward(1, 3, 12, 1, 8, False),
+        Shard(1, 3, 1, 0),
+        Reduced(1, 3, 1, 0, 0.5),
+        Backward(1, 3, 12, 1),
+    ):
+        effects = target.receive(STRANGER, message, 0.0, bytes(32))
+        assert not [e for e in effects if isinstance(e, Keep)]
+    from_upstream = target.receive(UPSTREAM, Forward(1, 3, 12, 1, 8, False), 0.0)
+    assert [e for e in from_upstream if isinstance(e, Keep)]
