@@ -27,7 +27,7 @@ from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
 
-HELD_OUT_BATCHES = 32
+HELD_OUT_BATCHES = 16
 HELD_OUT_SEQUENCES = 8
 _MOMENTS = ("first_moment/", "second_moment/")
 
