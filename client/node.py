@@ -283,8 +283,8 @@ class Node:
         self._capacity = await measured_capacity(worker, settings, self._folders.data)
         addresses = settings.announce or self._network.addresses
         seats = settings.seats or 1
-        joined = int(time.time())
-        self._engine.describe(advert(self._capacity, settings, tuple(addresses), seats, joined))
+        own = advert(self._capacity, settings, tuple(addresses), seats, int(time.time()))
+        self._engine.describe(own, has_text=await self._staging.has_text())
 
     async def _forward_stop(self, stop: trio.Event) -> None:
         await stop.wait()

@@ -86,7 +86,7 @@ class Engine:
         """Set (and replaced) whenever the view changes; for tasks that wait for peers."""
         self.internal_errors = 0
         self._wake = trio.Event()
-        self._view_dirty = False
+        self._view_dirty = self._lacks_text = False
         self._refused: dict[PeerId, str] = {}
 
     # --- the hub ---------------------------------------------------------------------------
@@ -133,9 +133,16 @@ class Engine:
 
     # --- running ---------------------------------------------------------------------------
 
-    def describe(self, advert: Advert) -> None:
-        """Enter the swarm with this advert; matching begins."""
+    def describe(self, advert: Advert, *, has_text: bool) -> None:
+        """Enter the swarm with this advert; matching begins.
+
+        Without the training text we cannot begin stage 0, only copy it from somebody who has.
+        """
         self.matching = Matching(self.signer.peer, self.manifest, self.wall() - self.now())
+        self._lacks_text = not has_text
+        if self._lacks_text:
+            why = "this machine does not have the swarm's training text (--data gives it)"
+            self.matched(self.matching.set_unable({Stage(0): why}, self.now()))
         self._members(self.membership.describe(advert, self.now(), self.wall()))
         self._view_changed()
 
@@ -305,8 +312,15 @@ class Engine:
         if self.staging is not None:
             stages = self.manifest.stage_count
             self.staging.update_view(swarm_view(roster, self.signer.peer, stages))
+            self._text_may_have_come()
         self.swarm_changed.set()
         self.swarm_changed = trio.Event()
+
+    def _text_may_have_come(self) -> None:
+        """Somebody serves stage 0 now: the text can be copied from there."""
+        if self._lacks_text and self.staging and self.matching and self.staging.view.serving(0):
+            self._lacks_text = False
+            self.matched(self.matching.set_unable({}, self.now()))
 
     def seats_changed(self) -> None:
         """Tell the neighbours what our seat is now."""

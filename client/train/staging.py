@@ -20,7 +20,7 @@ from client.train.hub import Hub
 from client.train.payloads import Payloads
 from client.train.saver import StateSaver
 from client.train.seat_driver import SeatDriver, SeatHooks
-from client.train.taking import Taking, Terms
+from client.train.taking import Taking, Terms, prepare_request
 from protocol.effects import Explain
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Committed, Fault, GradientAccepted, Rerouted
@@ -156,6 +156,16 @@ class Staging:
         while self.worker is None:
             await self._worker_started.wait()
         return self.worker
+
+    async def has_text(self) -> bool:
+        """Whether this machine has the swarm's training text, so that it can begin stage 0."""
+        worker, terms = await self.worker_ready(), self._terms
+        try:
+            await worker.call(prepare_request(terms))
+        except RequestFailed as failure:
+            self._owner.perform(Explain("transfer", str(failure), "warning"))
+            return False
+        return True
 
     async def _serve(self, worker: Worker) -> None:
         """Take whatever stage is assigned, until the worker dies or we cannot go on."""

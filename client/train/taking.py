@@ -58,6 +58,12 @@ class Terms:
     shelf: Shelf
 
 
+def prepare_request(terms: Terms) -> PrepareData:
+    """Return the request that checks and keeps this machine's own training text."""
+    digest, path = terms.manifest.data.digest, str(terms.folders.data)
+    return PrepareData(source=terms.data_source, digest=digest, path=path)
+
+
 class Taking:
     """One attempt to take ``stage`` with ``worker``; ``phase`` says in words how far it is."""
 
@@ -169,9 +175,8 @@ class Taking:
         self.phase = "preparing the training text"
         terms = self._terms
         data, path = terms.manifest.data, terms.folders.data
-        prepare = PrepareData(source=terms.data_source, digest=data.digest, path=str(path))
         try:
-            await self._worker.call(prepare)
+            await self._worker.call(prepare_request(terms))
         except RequestFailed as failure:
             if failure.kind != "data":
                 raise
