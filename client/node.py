@@ -214,27 +214,31 @@ class Node:
 
     async def run(self, stop: trio.Event) -> ExitCode:
         """Run until done or stopped."""
-        swarm = self._swarm
-        try:
-            path = socket_path(self._folders.runtime, swarm.swarm, self._signer.peer)
-            async with trio.open_nursery() as nursery:
-                self._wire(nursery)
-                async with serve_control(path, self):
-                    nursery.start_soon(self._forward_stop, stop)
-                    nursery.start_soon(self._engine.run, self._seen)
-                    nursery.start_soon(self._staging.run)
-                    nursery.start_soon(self._enter)
-                    await self._until_over()
-                    with trio.move_on_after(STOP_S):
-                        await self._leave()
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            self._wire(nursery)
+            try:
+                await self._serve(stop, nursery)
+            except SocketFolderError as error:
+                failure = UserError(str(error), "", ExitCode.TEMPORARY)
+            finally:
+                self._engine.shelf.close()
                 nursery.cancel_scope.cancel()
-        except SocketFolderError as error:
-            raise UserError(str(error), "", ExitCode.TEMPORARY) from error
-        finally:
-            self._engine.shelf.close()
-        if self._staging.failure is not None:
-            raise self._staging.failure
+        failure = failure or self._staging.failure
+        if failure is not None:
+            raise failure
         return ExitCode.OK
+
+    async def _serve(self, stop: trio.Event, nursery: trio.Nursery) -> None:
+        path = socket_path(self._folders.runtime, self._swarm.swarm, self._signer.peer)
+        async with serve_control(path, self):
+            nursery.start_soon(self._forward_stop, stop)
+            nursery.start_soon(self._engine.run, self._seen)
+            nursery.start_soon(self._staging.run)
+            nursery.start_soon(self._enter)
+            await self._until_over()
+            with trio.move_on_after(STOP_S):
+                await self._leave()
 
     def _wire(self, nursery: trio.Nursery) -> None:
         swarm, me = self._swarm, self._signer.peer
@@ -328,12 +332,12 @@ class Node:
             return  # a full disk must not stop training; the invite still works
 
     async def _leave(self) -> None:
-        """Hand off: say goodbye, save what we hold."""
+        """Save what we hold, then say goodbye: until then we still do our part."""
         self._stop_asked.set()
         driver, saver = self._staging.driver, self._staging.saver
+        if driver is not None and saver is not None and driver.seat.serving:
+            await saver.final(lambda: driver.seat.step)
         self._engine.leave()
-        if driver is not None and saver is not None and driver.seat.serving and driver.seat.step:
-            await saver.final(driver.seat.step)
         for peer in self._network.statistics().peers:
             await self._network.disconnect(peer, "leaving")
 

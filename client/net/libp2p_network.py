@@ -253,14 +253,20 @@ async def open_network(
     Raises:
         PortInUse, ListenError, AddressError: cannot listen there.
     """
+    failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         network = Libp2pNetwork(nursery, rng or random.Random())
-        async with open_host(seed, listen, network._serve, limits) as host:
-            network._host = host
-            try:
-                yield network
-            finally:
-                nursery.cancel_scope.cancel()
+        try:
+            async with open_host(seed, listen, network._serve, limits) as host:
+                network._host = host
+                try:
+                    yield network
+                finally:
+                    nursery.cancel_scope.cancel()
+        except Exception as error:
+            failure = error  # raised below, where no nursery wraps it into a group
+    if failure is not None:
+        raise failure
 
 
 def _event_size(event: NetEvent) -> int:

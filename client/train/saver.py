@@ -7,6 +7,7 @@ another is skipped (a newcomer asks again, the next checkpoint comes).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import trio
@@ -19,6 +20,8 @@ from client.train.blobs import Shelf
 from client.train.hub import Hub
 from protocol.effects import Explain
 from protocol.wire.messages import BlobOffer
+
+FINAL_TRIES = 10
 
 
 class StateSaver:
@@ -51,12 +54,20 @@ class StateSaver:
         """Write the current version durably and forget checkpoints beyond the retention."""
         self._save(version, self._checkpoints.path(self._stage, version), durable=True)
 
-    async def final(self, version: int) -> None:
-        """Write a last checkpoint and wait until it is on disk."""
-        await self.settled()
-        if self.saved_version != version:
-            self.checkpoint(version)
+    async def final(self, version: Callable[[], int]) -> None:
+        """Write a last checkpoint and wait until it is on disk.
+
+        Training goes on meanwhile: the worker may have moved on when it gets to the save, so the
+        version is asked for again each time.
+        """
+        for _ in range(FINAL_TRIES):
             await self.settled()
+            wanted = version()
+            if self.saved_version < wanted:
+                self.checkpoint(wanted)
+                await self.settled()
+            if self.saved_version >= wanted:
+                return
 
     async def settled(self) -> None:
         """Wait until nothing is being written."""
@@ -101,6 +112,9 @@ class StateSaver:
 
     def _explain_failure(self, version: int, failure: RequestFailed) -> None:
         words = f"could not save version {version}: {failure}; earlier checkpoints are intact"
+        if failure.kind == "stale":
+            self._hub.perform(Explain("transfer", f"version {version} is over already", "debug"))
+            return
         if failure.kind == "disk":
             words += "; free some disk space"
         self._hub.perform(Explain("transfer", words, "error"))
