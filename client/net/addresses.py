@@ -1,55 +1,51 @@
-"""Addresses of peers: strict parsing of the few multiaddr forms this client dials.
+"""Addresses as sockets want them: what to dial, where to listen, and where we can be reached.
 
-    /ip4/<a.b.c.d>/tcp/<port>/p2p/<peer id>      /dns4/<name>/tcp/<port>/p2p/<peer id>
-
-Adverts and invites carry addresses from strangers, hence a small parser that accepts two forms
-instead of a general one. IPv6 is refused until its listener is hardened.
+The grammar of multiaddrs is ``protocol.address``'s; IPv6 is refused until its listener is hardened.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import re
 from dataclasses import dataclass
 
 import psutil
 
 from client.net.errors import AddressError
 from protocol import limits
-from protocol.ids import PeerId, parse_peer_id
-
-_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?\Z")
+from protocol.address import Address, parse_peer_address
+from protocol.ids import PeerId
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class Destination:
     """Where a peer can be dialled, and who must answer there."""
 
     host: str
     port: int
     peer: PeerId
 
-    def __str__(self) -> str:
-        kind = "ip4" if _is_ip4(self.host) else "dns4"
-        return f"/{kind}/{self.host}/tcp/{self.port}/p2p/{self.peer}"
 
-
-def parse_address(text: str) -> Address:
-    """Parse a full multiaddr.
+def parse_address(text: str) -> Destination:
+    """Parse a full multiaddr, which names its peer.
 
     Raises:
         AddressError: any other form, a bad port, or a peer id that is not an Ed25519 one.
     """
-    parts = text.split("/") if len(text) <= limits.MAX_ADDRESS_CHARS else []
-    match parts:
-        case ["", "ip4", host, "tcp", port, "p2p", peer] if _is_ip4(host):
-            return Address(host, _parse_port(port, text), _parse_peer(peer, text))
-        case ["", "dns4", host, "tcp", port, "p2p", peer] if _NAME.match(host):
-            return Address(host, _parse_port(port, text), _parse_peer(peer, text))
-    raise AddressError(
-        f"cannot dial {text[: limits.MAX_ADDRESS_CHARS]!r}: "
-        "expected /ip4/<address>/tcp/<port>/p2p/<peer id>"
-    )
+    try:
+        address = parse_peer_address(text)
+        if address.peer is not None:
+            return Destination(address.host, address.port, address.peer)
+        raise ValueError("it names no peer")
+    except ValueError as error:
+        raise AddressError(
+            f"cannot dial {text[: limits.MAX_ADDRESS_CHARS]!r}: {error}; "
+            "expected /ip4/<address>/tcp/<port>/p2p/<peer id>"
+        ) from error
+
+
+def own_address(host: str, port: int, peer: PeerId) -> str:
+    """Return the multiaddr under which others can dial a socket of ours."""
+    return str(Address("ip4", host, port, peer))
 
 
 def parse_listen(where: str | tuple[str, int]) -> tuple[str, int]:
@@ -99,10 +95,3 @@ def _parse_port(text: str, whole: str, lowest: int = 1) -> int:
     if text.isascii() and text.isdigit() and len(text) <= 5 and lowest <= int(text) <= 65535:
         return int(text)
     raise AddressError(f"bad port in {whole!r}")
-
-
-def _parse_peer(text: str, whole: str) -> PeerId:
-    try:
-        return parse_peer_id(text)
-    except ValueError as error:
-        raise AddressError(f"bad peer id in {whole!r}: {error}") from error

@@ -18,7 +18,13 @@ from typing import Any
 
 import trio
 
-from client.net.addresses import Address, parse_address, parse_listen, reachable_hosts
+from client.net.addresses import (
+    Destination,
+    own_address,
+    parse_address,
+    parse_listen,
+    reachable_hosts,
+)
 from client.net.errors import ConnectionLost, DialError, HandshakeFailed, ListenError, PortInUse
 from client.net.handshake import Identity, handshake, make_identity
 from client.net.secure import SecureChannel
@@ -147,7 +153,7 @@ class Host:
         except trio.TooSlowError:
             raise DialError(f"{address}: no answer within {self._limits.dial_s:.0f} s") from None
 
-    async def _dial(self, target: Address, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+    async def _dial(self, target: Destination, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         try:
             stream = await trio.open_tcp_stream(target.host, target.port)
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver takes
@@ -269,7 +275,7 @@ async def _listen(ip: str, port: int) -> trio.SocketListener:
 
 def _addresses(listeners: Sequence[trio.SocketListener], peer: PeerId) -> list[str]:
     bound = [listener.socket.getsockname() for listener in listeners]
-    return [str(Address(host, port, peer)) for ip, port in bound for host in reachable_hosts(ip)]
+    return [own_address(host, port, peer) for ip, port in bound for host in reachable_hosts(ip)]
 
 
 def _cause(error: BaseException) -> str:
