@@ -1,0 +1,95 @@
+"""Swarms of real executors in the simulator, and the single-process oracle they have to equal."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor
+
+from client.compute.codec import decode, encode
+from client.compute.payload import CodecName
+from client.simulate.tensors import TensorSwarm
+from client.simulate.training import TrainingWorld
+from model_zoo.data import Corpus
+from model_zoo.optim import OptimizerConfig
+from model_zoo.reference import TrainingPlan, WireContext, train_reference
+from model_zoo.spec import ModelSpec
+
+SPECS = {
+    "gpt": ModelSpec("gpt", 4, 32, 2, 2, 64, context=16),
+    "llama": ModelSpec("llama", 4, 32, 2, 1, 48, context=16),
+}
+CUTS = {2: (2, 2), 4: (1, 1, 1, 1)}
+LIMIT_S = 3600.0
+"""Virtual seconds a run may take."""
+
+
+def plan_for(model: str, stages: int, steps: int) -> TrainingPlan:
+    """Four microbatches of two sequences per step; a learning rate at which losses really fall."""
+    optimizer = OptimizerConfig(1e-3, 1e-4, warmup_steps=5, decay_steps=steps)
+    return TrainingPlan(SPECS[model], CUTS[stages], optimizer, 7, steps, 4, 2)
+
+
+def write_text(path: Path) -> None:
+    """Words of a small made-up vocabulary: learnable, and the same on every machine."""
+    source = random.Random(0)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = ["".join(source.choices(letters, k=source.randint(2, 8))) for _ in range(60)]
+    path.write_text(" ".join(source.choices(words, k=3000)))
+
+
+def through_s8(x: Tensor, place: WireContext) -> Tensor:
+    """What the S8 wire makes of a boundary tensor."""
+    return decode(encode(x, "s8", direction=place.direction), x.shape)
+
+
+def largest_difference(losses: Sequence[float], expected: Sequence[float]) -> float:
+    """Largest relative difference over the steps."""
+    pairs = zip(losses, expected, strict=True)
+    return max(abs(loss - other) / abs(other) for loss, other in pairs)
+
+
+@dataclass
+class Lab:
+    """One training text, and the reference runs on it that were asked for so far."""
+
+    folder: Path
+    references: dict[tuple[TrainingPlan, CodecName], tuple[float, ...]] = field(
+        default_factory=dict
+    )
+
+    @property
+    def text(self) -> Path:
+        """The training text, a file of plain bytes."""
+        return self.folder / "text"
+
+    def reference(self, plan: TrainingPlan, boundary: CodecName = "fp32") -> tuple[float, ...]:
+        """Losses of the oracle, with the wire simulated if it is lossy."""
+        key = (plan, boundary)
+        if key not in self.references:
+            wire = through_s8 if boundary == "s8" else None
+            corpus = Corpus.from_bytes_file(self.text)
+            self.references[key] = train_reference(plan, corpus, wire=wire, threads=1).losses
+        return self.references[key]
+
+    def world(
+        self,
+        plan: TrainingPlan,
+        replicas: int,
+        *,
+        boundary: CodecName = "fp32",
+        averaging: CodecName = "fp32",
+        seed: int = 0,
+    ) -> TrainingWorld:
+        """A swarm with its clock running."""
+        swarm = TensorSwarm(plan, self.text, self.folder, boundary, averaging)
+        world = swarm.world(replicas, seed)
+        world.start_clock()
+        return world
+
+
+def train(world: TrainingWorld) -> list[float]:
+    """Run to the end; the loss of every step. I1, I2 and I5 are checked on the way."""
+    world.run(LIMIT_S)
+    return [world.losses[step] for step in range(world.config.steps)]
