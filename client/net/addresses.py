@@ -23,6 +23,11 @@ class Destination:
     host: str
     port: int
     peer: PeerId
+    text: str
+
+    def __str__(self) -> str:
+        """Return the multiaddr."""
+        return self.text
 
 
 def parse_address(text: str) -> Destination:
@@ -34,7 +39,7 @@ def parse_address(text: str) -> Destination:
     try:
         address = parse_peer_address(text)
         if address.peer is not None:
-            return Destination(address.host, address.port, address.peer)
+            return Destination(address.host, address.port, address.peer, str(address))
         raise ValueError("it names no peer")
     except ValueError as error:
         raise AddressError(

@@ -235,15 +235,67 @@ class TestRefusals:
     def test_stale_attempts(self, round_) -> None:
         (worker, *_), bounds, (sums, norms) = round_
         assert worker.fails(self.apply(bounds, norms, step=1), *sums).kind == "stale"
-        assert worker.fails(self.apply(bounds, norms, attempt=1), *sums).kind == "stale"
         request = Reduce(step=0, attempt=1, shard=0, members=3, own=0)
         assert worker.fails(request, *sums[1:]).kind == "stale"
+        moved = [0, bounds[1] + 1, *bounds[2:]]
+        assert worker.fails(self.apply(moved, norms), *sums).kind == "stale"
+        worker.call(self.apply(bounds, norms), *sums)
+
+
+class TestOnlyTheAppliedBytesCount:
+    """What a replica accumulated by itself never enters a version but through the sums."""
+
+    @pytest.fixture
+    def round_(self):
+        workers = replicas(3, "s8")
+        accumulate(workers, 0)
+        run_round(workers, 0)  # leaves residuals behind
+        accumulate(workers, 1)
+        bounds = bounds_of(workers[0], 3)
+        sums, norms = contribute_and_reduce(workers, 1, 0, bounds, [0, 1, 2])
+        request = Apply(step=1, attempt=0, bounds=bounds, squared_norms=norms, tokens=10)
+        return workers, request, sums
+
+    def residual(self, worker):
+        return worker.executor._opened.averager._residual
 
     def test_work_done_after_contributing(self, round_) -> None:
-        """It would be zeroed without having been in the sum."""
-        (worker, *_), bounds, (sums, norms) = round_
-        worker.call(ForwardBackward(step=0, microbatch=77, tokens=tokens_of(77)))
-        assert worker.fails(self.apply(bounds, norms), *sums).kind == "stale"
+        """Those microbatches are counted elsewhere, so the residual cannot be told from them."""
+        (calm, busy, _), request, sums = round_
+        for microbatch in (177, 178):
+            busy.call(ForwardBackward(step=1, microbatch=microbatch, tokens=tokens_of(microbatch)))
+        expected, _ = calm.call(request, *sums)
+        assert busy.call(request, *sums)[0].hash == expected.hash
+        assert self.residual(calm).any()
+        assert not self.residual(busy).any()
+        assert not busy.replica.gradient_sum.any()
+        assert not busy.replica.counted
+
+    def test_work_taken_out_after_contributing(self, round_) -> None:
+        (calm, busy, _), request, sums = round_
+        busy.call(Subtract(step=1, microbatch=110, tokens=tokens_of(110)))
+        expected, _ = calm.call(request, *sums)
+        assert busy.call(request, *sums)[0].hash == expected.hash
+        assert not self.residual(busy).any()
+
+    def test_an_attempt_one_took_no_part_in(self, round_) -> None:
+        """The residual of rounds before stays: it was not sent with this one."""
+        (calm, apart, _), request, sums = round_
+        apart.call(Contribute(step=1, attempt=7, bounds=request.bounds))
+        kept = self.residual(apart).clone()
+        assert kept.any()
+        expected, _ = calm.call(request, *sums)
+        assert apart.call(request, *sums)[0].hash == expected.hash
+        assert torch.equal(self.residual(apart), kept)
+
+    def test_other_bytes_make_another_version(self, round_) -> None:
+        (calm, deceived, _), request, sums = round_
+        expected, _ = calm.call(request, *sums)
+        moved, norms = contribute_and_reduce([deceived] * 3, 1, 3, request.bounds, [0, 1, 2])
+        lied = Apply(
+            step=1, attempt=0, bounds=request.bounds, squared_norms=norms, tokens=request.tokens
+        )
+        assert deceived.call(lied, *moved)[0].hash != expected.hash
 
 
 def test_shards_of_every_size_add_up() -> None:
