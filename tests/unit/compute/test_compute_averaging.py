@@ -291,11 +291,11 @@ class TestOnlyTheAppliedBytesCount:
     def test_other_bytes_make_another_version(self, round_) -> None:
         (calm, deceived, _), request, sums = round_
         expected, _ = calm.call(request, *sums)
-        moved, norms = contribute_and_reduce([deceived] * 3, 1, 3, request.bounds, [0, 1, 2])
+        others, norms = contribute_and_reduce([deceived] * 3, 1, 3, request.bounds, [0, 1, 2])
         lied = Apply(
             step=1, attempt=0, bounds=request.bounds, squared_norms=norms, tokens=request.tokens
         )
-        assert deceived.call(lied, *moved)[0].hash != expected.hash
+        assert deceived.call(lied, *others)[0].hash != expected.hash
 
 
 def test_shards_of_every_size_add_up() -> None:
