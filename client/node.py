@@ -28,10 +28,11 @@ from client.store.identity import IdentityLock, ensure_identity, load_identity
 from client.store.paths import Folders, find_folders, make_private
 from client.store.swarms import SwarmStore
 from client.train.bootstrap import dial_first, fetch_manifest
-from client.train.capacity import Capacity, advert, measured_capacity
+from client.train.capacity import Capacity, advert, measured_capacity, usable_memory_bytes
 from client.train.engine import Engine
 from client.train.handshake import PROTOCOL, Handshake
 from client.train.news import News
+from client.train.opening import check_fits
 from client.train.staging import Staging
 from client.train.status import take_snapshot
 from client.train.taking import Folders as StageFolders
@@ -285,6 +286,11 @@ class Node:
         settings = self._options.settings
         worker = await self._staging.worker_ready()
         self._capacity = await measured_capacity(worker, settings, self._folders.data)
+        try:
+            check_fits(self._swarm.manifest, usable_memory_bytes(self._capacity, settings))
+        except UserError as error:
+            self._staging.failure = error
+            return
         addresses = settings.announce or self._network.addresses
         seats = settings.seats or 1
         own = advert(self._capacity, settings, tuple(addresses), seats, int(time.time()))

@@ -34,6 +34,7 @@ from protocol.wire.messages import BlobOffer, BlobQuery, Hello, Message, NoBlob,
 CLIENT = f"volunteer/{__version__}"
 FIND_S = 20.0
 DOWNLOAD_S = 3600.0
+ATTEMPTS = 5
 Progress = Callable[[str], None]
 
 
@@ -116,11 +117,7 @@ async def gather(
             observer = Observer(swarm.manifest.stage_count)
             engine = _engine(network, Signer(seed), swarm, observer, nursery)
             nursery.start_soon(engine.run, seen)
-            version = await _agree(engine, observer, swarm)
-            paths = [
-                await _copy(engine, observer, stage, version, out_dir, say)
-                for stage in range(swarm.manifest.stage_count)
-            ]
+            paths = await _copy_newest(engine, observer, swarm, out_dir, say)
             nursery.cancel_scope.cancel()
     return swarm, paths
 
@@ -155,6 +152,25 @@ def _engine(
     )
     engine.staging = observer
     return engine
+
+
+async def _copy_newest(
+    engine: Engine, observer: Observer, swarm: SwarmFile, out_dir: Path, say: Progress
+) -> list[Path]:
+    """Copy the newest common version; a newer one when that is forgotten while we copy."""
+    for attempt in range(ATTEMPTS):
+        version = await _agree(engine, observer, swarm)
+        try:
+            return [
+                await _copy(engine, observer, stage, version, out_dir, say)
+                for stage in range(swarm.manifest.stage_count)
+            ]
+        except DownloadFailed as error:
+            say(f"version {version}: {error}")
+            observer.offers = {stage: {} for stage in observer.offers}
+            if attempt == ATTEMPTS - 1:
+                raise UserError(str(error), "try again", ExitCode.TEMPORARY) from error
+    raise UserError("no version could be copied", "try again", ExitCode.TEMPORARY)
 
 
 async def _agree(engine: Engine, observer: Observer, swarm: SwarmFile) -> int:
@@ -199,8 +215,6 @@ async def _copy(
     observer.download = Download(engine, BlobQuery("state", stage, version), donors, path)
     try:
         return await observer.download.run(DOWNLOAD_S)
-    except DownloadFailed as error:
-        raise UserError(f"stage {stage}: {error}", "try again", ExitCode.TEMPORARY) from error
     finally:
         observer.download = None
 

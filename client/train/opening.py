@@ -71,6 +71,22 @@ def stage_fits(manifest: Manifest, stage: int, available_bytes: int) -> int:
     return min(graphs, MOST_GRAPHS)
 
 
+def check_fits(manifest: Manifest, available_bytes: int) -> None:
+    """Check that this machine has memory for one stage at least.
+
+    Raises:
+        UserError: for none; says what the last one tried needs.
+    """
+    for stage in range(manifest.stage_count):
+        try:
+            stage_fits(manifest, stage, available_bytes)
+        except UserError:
+            if stage == manifest.stage_count - 1:
+                raise
+        else:
+            return
+
+
 def open_stage_request(
     manifest: Manifest, swarm: str, stage: int, settings: Settings, graphs: int, corpus: str
 ) -> OpenStage:

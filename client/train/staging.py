@@ -64,7 +64,7 @@ class Staging:
         self.saver: StateSaver | None = None
         self.failure: UserError | None = None
         """Why this volunteer cannot go on at all."""
-        self.rerouted = self.accepted = self.rounds = self.miscounted = 0
+        self.rerouted = self.replayed = self.rounds = self.restarted = self.miscounted = 0
         self._taking: Taking | None = None
         self._death: WorkerDied | None = None
         self._allowed = self._announced = False
@@ -265,6 +265,7 @@ class Staging:
 
     def _committed(self, committed: Committed) -> None:
         self.rounds += 1
+        self.restarted += max(0, committed.attempt - 1)
         self._owner.stage_closed(committed)
         manifest = self._terms.manifest
         due = committed.version % manifest.policy.checkpoint_every == 0
@@ -277,13 +278,13 @@ class Staging:
 
     def _rerouted(self, rerouted: Rerouted) -> None:
         self.rerouted += 1
+        self.replayed += rerouted.replayed
         if self._detected_at is None:
             self._detected_at = self._owner.now()
             words = f"{rerouted.cause}: its microbatches go to other replicas"
             self._terms.news.recovery(words, "peer", "detected", rerouted.step, rerouted.lost_peer)
 
     def _gradient_accepted(self, accepted: GradientAccepted) -> None:
-        self.accepted += 1
         if accepted.rerouted and self._detected_at is not None:
             taken_s = self._owner.now() - self._detected_at
             self._detected_at = None

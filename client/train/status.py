@@ -138,13 +138,13 @@ def _worker(staging: Staging) -> WorkerView:
 def _counters(engine: Engine, staging: Staging) -> Counters:
     driver = staging.driver
     return Counters(
-        lost_microbatches=0,
+        lost_microbatches=staging.replayed,
         doubled_microbatches=staging.miscounted + (driver.miscounted if driver else 0),
         rerouted_microbatches=staging.rerouted,
         refused_frames=sum(engine.penalties.values())
         + sum(engine.network.statistics().refused.values()),
         rounds_committed=staging.rounds,
-        rounds_restarted=0,
+        rounds_restarted=staging.restarted,
     )
 
 

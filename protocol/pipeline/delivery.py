@@ -256,7 +256,16 @@ class Deliveries:
         delivery.again = True
         effects = self._route(delivery, now)
         if lost is not None:
-            effects.append(Rerouted(delivery.step, delivery.microbatch, lost, delivery.peer, cause))
+            effects.append(
+                Rerouted(
+                    step=delivery.step,
+                    microbatch=delivery.microbatch,
+                    lost_peer=lost,
+                    to=delivery.peer,
+                    cause=cause,
+                    replayed=delivery.returned,
+                )
+            )
         return effects
 
     def _late(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:

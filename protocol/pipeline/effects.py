@@ -176,6 +176,8 @@ class Committed:
     grad_norm: float
     counted: int
     """Microbatches of ours in this step."""
+    attempt: int
+    """Attempt of the round that closed it; 1 where nothing went wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,8 @@ class Rerouted:
     lost_peer: PeerId
     to: PeerId | None
     cause: str
+    replayed: bool
+    """Its gradient had come back already; it is run again for the count alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,14 +25,14 @@ from protocol.pipeline.effects import (
     Keep,
     LossTask,
     Outcome,
-    PayloadKey,
     ReduceTask,
     SubtractTask,
     Task,
 )
 from protocol.pipeline.pipeline import Pipeline, Place
 from protocol.rounds.leader import RoundLeader
-from protocol.rounds.member import RoundMember
+from protocol.rounds.member import RoundMember, reduced_key
+from protocol.seat.ahead import MAX_STEPS_AHEAD, Ahead
 from protocol.seat.audience import answer, may_say, unheard
 from protocol.seat.effects import SeatEffect, Serving, Snapshot
 from protocol.seat.reporting import LedgerReporter
@@ -60,8 +60,6 @@ from protocol.wire.messages import (
 
 BEHIND_S = 6.0
 """A replica that cannot follow its siblings' newer version for so long fetches the state anew."""
-MAX_STEPS_AHEAD = 64
-"""Rounds an observer buffers while it downloads; beyond, it must start over."""
 
 
 class Seat:
@@ -105,7 +103,7 @@ class Seat:
         self.training_allowed = False
         """Nothing is leased before the swarm has started (every stage covered)."""
         self._view = SwarmView(((),) * place.stages)
-        self._ahead: dict[int, list[tuple[PeerId, Message, bytes]]] = {}
+        self._ahead = Ahead()
         self._reporter = LedgerReporter(place)
         self._made_by: tuple[int, bytes] = (0, b"")
         self._behind_since: float | None = None
@@ -245,12 +243,13 @@ class Seat:
     ) -> list[SeatEffect]:
         """Keep a later round's message for when we get there."""
         if message.step > self.step + MAX_STEPS_AHEAD:
+            if self.loaded:  # then our siblings' heartbeats say how far behind we are
+                return []
             return [Fault("behind", f"more than {MAX_STEPS_AHEAD} rounds behind")]
-        self._ahead.setdefault(message.step, []).append((sender, message, digest))
-        if isinstance(message, Reduced):
-            key = PayloadKey(message.step, "reduced", message.shard, message.attempt)
-            return [Keep((key,))]
-        return []
+        kept = self._ahead.keep(sender, message, digest)
+        return (
+            [Keep((reduced_key(sender, message),))] if kept and isinstance(message, Reduced) else []
+        )
 
     def _commit(self, sender: PeerId, message: Commit) -> list[SeatEffect]:
         if message.step != self.step:
@@ -295,6 +294,7 @@ class Seat:
             loss=None if loss is None else loss / self._tokens_per_step,
             grad_norm=outcome.grad_norm,
             counted=self.member.counted,
+            attempt=self.member.applied[0],
         )
         self._made_by = self.member.applied
         self.step += 1
@@ -305,7 +305,7 @@ class Seat:
         self.desk.start_step(self.step, fresh=self.current_leader() == self.place.me)
         effects += self._lead(now)
         effects += self.pipeline.start_step(self.step, now)
-        for sender, message, digest in self._ahead.pop(self.step, []):
+        for sender, message, digest in self._ahead.take(self.step):
             replayed = self._dispatch(sender, message, now, digest)
             effects += [e for e in replayed if not isinstance(e, Keep)]  # kept on arrival
         return [*effects, *self._try_serve()]
