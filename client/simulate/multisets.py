@@ -75,7 +75,7 @@ class MultisetWorker:
                 for i in range(len(bounds) - 1):
                     payloads[PayloadKey(step, "shard", i, attempt, self._place.me)] = whole
             case ReduceTask():
-                return _reduce(task, payloads)
+                return self._reduce(task, payloads)
             case ApplyTask(step, _, _, keys):
                 return self._apply(step, [payloads[key] for key in keys if key])
             case ApplyLocalTask(step):
@@ -102,6 +102,15 @@ class MultisetWorker:
         payloads[PayloadKey(task.step, "grad_out", m)] = _one(m)
         return Outcome(loss_sum=1.0)
 
+    def _reduce(self, task: ReduceTask, payloads: Payloads) -> Outcome:
+        total: Counter[int] = Counter()
+        for key in task.parts:
+            total.update(decode_ids(payloads[key]))
+        reduced = encode_ids(total)
+        key = PayloadKey(task.step, "reduced", task.shard, task.attempt, self._place.me)
+        payloads[key] = reduced
+        return Outcome(digests=(payload_digest(reduced),))
+
     def _apply(self, step: int, shards: Sequence[bytes]) -> Outcome:
         first = step * self._place.per_step
         exact = encode_ids(Counter(range(first, first + self._place.per_step)))
@@ -112,15 +121,6 @@ class MultisetWorker:
         self.parameters = hashlib.blake2b(chained, digest_size=16).hexdigest()
         self.accumulated = Counter()
         return Outcome(hash=self.parameters)
-
-
-def _reduce(task: ReduceTask, payloads: Payloads) -> Outcome:
-    total: Counter[int] = Counter()
-    for key in task.parts:
-        total.update(decode_ids(payloads[key]))
-    reduced = encode_ids(total)
-    payloads[PayloadKey(task.step, "reduced", task.shard, task.attempt)] = reduced
-    return Outcome(digests=(payload_digest(reduced),))
 
 
 def _one(microbatch: int) -> bytes:

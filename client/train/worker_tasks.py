@@ -121,7 +121,8 @@ def _round_call(
             own = next(i for i, key in enumerate(parts) if key.peer == place.me)
             reduce = Reduce(step=step, attempt=attempt, shard=shard, members=len(parts), own=own)
             others = tuple(key for key in parts if key.peer != place.me)
-            return Call(reduce, others, results=(PayloadKey(step, "reduced", shard, attempt),))
+            result = PayloadKey(step, "reduced", shard, attempt, place.me)
+            return Call(reduce, others, results=(result,))
         case ApplyTask(step, attempt, bounds, reduced, sq_norms):
             apply = Apply(
                 step=step,

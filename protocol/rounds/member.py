@@ -16,7 +16,7 @@ import enum
 import hashlib
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
@@ -40,9 +40,9 @@ from protocol.rounds.shards import check_bounds
 from protocol.wire.messages import Plan, Ready, Reduced, Shard
 
 RoundEffect = Effect | Compute | SendPayload | Keep | Fault
-MAX_EARLY = 64
-"""Shards kept that arrive before their plan: one per peer and shard of a 32-member round is 1,024
-at worst, but a plan overtakes a shard only by the width of one lane, so few are ever needed."""
+MAX_EARLY = 4
+"""Contributions (and broadcasts) kept of one sender at a time: it has one per attempt, and is ahead
+of the plan we follow by the width of a lane, so few are ever needed."""
 
 
 class Progress(enum.Enum):
@@ -57,13 +57,13 @@ class Progress(enum.Enum):
     APPLYING = "applying"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Broadcast:
-    """What has come of one attempt's reduced shards, by shard index."""
+    """A reduced shard as one sender announced it."""
 
-    sender: dict[int, PeerId] = field(default_factory=dict)
-    digest: dict[int, bytes] = field(default_factory=dict)
-    sq_norm: dict[int, float] = field(default_factory=dict)
+    shard: int
+    digest: bytes
+    sq_norm: float
 
 
 def plan_digest(leader: PeerId, plan: Plan, digests: list[bytes], sq_norms: list[float]) -> bytes:
@@ -115,7 +115,8 @@ class RoundMember:
         self._dropped: frozenset[int] = frozenset()
         self._parts: set[tuple[int, int, PeerId]] = set()
         self._reducing = False
-        self._broadcasts: dict[int, _Broadcast] = {}
+        self._broadcasts: dict[tuple[int, PeerId], _Broadcast] = {}
+        """By attempt and sender: whose word counts for a shard is known with the plan only."""
         self._digest = b""
         self._commit: tuple[int, bytes] | None = None
 
@@ -160,7 +161,7 @@ class RoundMember:
         self._counted, self._dropped = counted, dropped
         self._reducing, self._digest = False, b""
         self.progress = Progress.DRAINING
-        return self.advance()
+        return [*self._expose(), *self.advance()]
 
     def _observe(self, leader: PeerId, plan: Plan) -> list[RoundEffect]:
         if self._place.me not in plan.observers:
@@ -168,7 +169,20 @@ class RoundMember:
         self.promised, self._plan, self._leader = plan.attempt, plan, leader
         self._counted, self._digest = frozenset(), b""
         self.progress = Progress.OBSERVING
-        return self._try_ready()
+        return [*self._expose(), *self._try_ready()]
+
+    def _expose(self) -> list[RoundEffect]:
+        """The plan says who owns which shard: forget older attempts and what impostors sent."""
+        plan = self._require_plan()
+        self._parts = {part for part in self._parts if part[0] >= plan.attempt}
+        effects: list[RoundEffect] = []
+        for (attempt, sender), broadcast in list(self._broadcasts.items()):
+            impostor = attempt == plan.attempt and owner(plan, broadcast.shard) != sender
+            if attempt < plan.attempt or impostor:
+                del self._broadcasts[attempt, sender]
+            if impostor:
+                effects.append(_impostor(sender))
+        return effects
 
     def advance(self) -> list[RoundEffect]:
         """Go on if the accumulator now holds exactly what the plan counts for us."""
@@ -196,35 +210,28 @@ class RoundMember:
     def shard(self, sender: PeerId, message: Shard) -> list[RoundEffect]:
         """Take a member's contribution to the shard we own (it may overtake the plan)."""
         entry = (message.attempt, message.shard, sender)
-        if (
-            message.step != self.step
-            or message.attempt < self.promised
-            or entry in self._parts
-            or len(self._parts) >= MAX_EARLY
-        ):
+        if message.step != self.step or message.attempt < self.promised or entry in self._parts:
             return []
+        if sum(part[2] == sender for part in self._parts) >= MAX_EARLY:
+            return [Penalise(sender, "too-many-shards")]
         self._parts.add(entry)
         key = PayloadKey(message.step, "shard", message.shard, message.attempt, sender)
         return [Keep((key,)), *self._exchange()]
 
     def reduced(self, sender: PeerId, message: Reduced, digest: bytes) -> list[RoundEffect]:
-        """Take an owner's broadcast; the first one per shard and attempt stands."""
+        """Take an owner's broadcast; it has one per attempt, and the first one stands."""
+        entry = (message.attempt, sender)
         if message.step != self.step or message.attempt < self.promised:
             return []
-        if len(self._broadcasts) >= 8 and message.attempt not in self._broadcasts:
-            return [Penalise(sender, "too-many-attempts")]
-        broadcast = self._broadcasts.setdefault(message.attempt, _Broadcast())
-        if message.shard in broadcast.sender:
+        if entry in self._broadcasts:
             return []
-        self._note_reduced(sender, message, digest)
-        key = PayloadKey(message.step, "reduced", message.shard, message.attempt)
-        return [Keep((key,)), *self._exchange()]
-
-    def _note_reduced(self, sender: PeerId, message: Reduced, digest: bytes) -> None:
-        broadcast = self._broadcasts.setdefault(message.attempt, _Broadcast())
-        broadcast.sender[message.shard] = sender
-        broadcast.digest[message.shard] = digest
-        broadcast.sq_norm[message.shard] = message.sq_norm
+        plan = self._plan
+        if plan and plan.attempt == message.attempt and owner(plan, message.shard) != sender:
+            return [_impostor(sender)]
+        if sum(known == sender for _, known in self._broadcasts) >= MAX_EARLY:
+            return [Penalise(sender, "too-many-attempts")]
+        self._broadcasts[entry] = _Broadcast(message.shard, digest, message.sq_norm)
+        return [Keep((reduced_key(sender, message),)), *self._exchange()]
 
     def _exchange(self) -> list[RoundEffect]:
         """Reduce our shard once its parts are here; get ready once every shard is."""
@@ -250,28 +257,13 @@ class RoundMember:
 
     def _try_ready(self) -> list[RoundEffect]:
         plan = self._require_plan()
-        broadcast = self._broadcasts.get(plan.attempt)
-        if broadcast is None:
-            return []
-        wrong = self._drop_impostors(plan, broadcast)
         active = active_shards(plan)
-        if any(i not in broadcast.digest for i in active):
-            return wrong
-        digest = plan_digest(
-            self._leader,
-            plan,
-            [broadcast.digest[i] for i in active],
-            [broadcast.sq_norm[i] for i in active],
-        )
-        return [*wrong, *self._become_ready(digest)]
-
-    def _drop_impostors(self, plan: Plan, broadcast: _Broadcast) -> list[RoundEffect]:
-        effects: list[RoundEffect] = []
-        for i, sender in list(broadcast.sender.items()):
-            if i >= len(plan.members) or plan.members[i].peer != sender:
-                del broadcast.sender[i], broadcast.digest[i], broadcast.sq_norm[i]
-                effects.append(Penalise(sender, "reduced-shard-of-another", 30))
-        return effects
+        known = [self._broadcasts.get((plan.attempt, PeerId(plan.members[i].peer))) for i in active]
+        complete = [broadcast for broadcast in known if broadcast is not None]
+        if len(complete) < len(active):
+            return []
+        digests, norms = [b.digest for b in complete], [b.sq_norm for b in complete]
+        return self._become_ready(plan_digest(self._leader, plan, digests, norms))
 
     def _become_ready(self, digest: bytes) -> list[RoundEffect]:
         plan = self._require_plan()
@@ -310,19 +302,13 @@ class RoundMember:
         return [Compute(self._apply_task(plan))]
 
     def _apply_task(self, plan: Plan) -> ApplyTask:
-        active = set(active_shards(plan))
-        norms = self._broadcasts[plan.attempt].sq_norm
-        shards = range(len(plan.members))
-        return ApplyTask(
-            plan.step,
-            plan.attempt,
-            tuple(plan.bounds),
-            tuple(
-                PayloadKey(plan.step, "reduced", i, plan.attempt) if i in active else None
-                for i in shards
-            ),
-            tuple(norms.get(i, 0.0) if i in active else 0.0 for i in shards),
-        )
+        keys: list[PayloadKey | None] = [None] * len(plan.members)
+        norms = [0.0] * len(plan.members)
+        for i in active_shards(plan):
+            sender = PeerId(plan.members[i].peer)
+            keys[i] = PayloadKey(plan.step, "reduced", i, plan.attempt, sender)
+            norms[i] = self._broadcasts[plan.attempt, sender].sq_norm
+        return ApplyTask(plan.step, plan.attempt, tuple(plan.bounds), tuple(keys), tuple(norms))
 
     # --- the worker's outcomes -------------------------------------------------------------
 
@@ -354,9 +340,11 @@ class RoundMember:
             words = f"step {task.step}: a contribution to our shard is {outcome.error}"
             return [Explain("round", words, "error")]
         message = Reduced(plan.stage, plan.step, plan.attempt, task.shard, outcome.sq_norm)
-        self._note_reduced(self._place.me, message, outcome.digests[0])
-        key = PayloadKey(plan.step, "reduced", task.shard, plan.attempt)
-        others = [m.peer for m in plan.members if m.peer != self._place.me]
+        me = self._place.me
+        broadcast = _Broadcast(task.shard, outcome.digests[0], outcome.sq_norm)
+        self._broadcasts[plan.attempt, me] = broadcast
+        key = reduced_key(me, message)
+        others = [m.peer for m in plan.members if m.peer != me]
         effects: list[RoundEffect] = [
             SendPayload(PeerId(peer), message, (key,)) for peer in [*others, *plan.observers]
         ]
@@ -376,3 +364,17 @@ class RoundMember:
 def active_shards(plan: Plan) -> list[int]:
     """Return the indices of shards that have elements."""
     return [i for i in range(len(plan.members)) if plan.bounds[i + 1] > plan.bounds[i]]
+
+
+def owner(plan: Plan, shard: int) -> str | None:
+    """Return who reduces a shard, None if the plan has no such shard."""
+    return plan.members[shard].peer if shard < len(plan.members) else None
+
+
+def reduced_key(sender: PeerId, message: Reduced) -> PayloadKey:
+    """Return the key of a broadcast; with its sender, so that no other can replace its bytes."""
+    return PayloadKey(message.step, "reduced", message.shard, message.attempt, sender)
+
+
+def _impostor(sender: PeerId) -> Penalise:
+    return Penalise(sender, "reduced-shard-of-another", 30)

@@ -246,10 +246,9 @@ class Seat:
             if self.loaded:  # then our siblings' heartbeats say how far behind we are
                 return []
             return [Fault("behind", f"more than {MAX_STEPS_AHEAD} rounds behind")]
-        kept = self._ahead.keep(sender, message, digest)
-        return (
-            [Keep((reduced_key(sender, message),))] if kept and isinstance(message, Reduced) else []
-        )
+        if self._ahead.keep(sender, message, digest) and isinstance(message, Reduced):
+            return [Keep((reduced_key(sender, message),))]
+        return []
 
     def _commit(self, sender: PeerId, message: Commit) -> list[SeatEffect]:
         if message.step != self.step:

@@ -1,0 +1,40 @@
+"""Messages of rounds to come, kept by a seat that has not got there yet.
+
+A replica that closes a step late, or an observer that still downloads, hears of later rounds first.
+Everybody has one plan, one broadcast and one commit per attempt to say; more are not kept.
+"""
+
+from __future__ import annotations
+
+from protocol.ids import PeerId
+from protocol.wire.messages import Commit, Plan, Reduced
+
+RoundMessage = Plan | Reduced | Commit
+MAX_STEPS_AHEAD = 64
+"""Rounds an observer keeps while it downloads; beyond, it must start over."""
+MAX_PER_SENDER = 16
+"""Messages kept of one sender and round: those of five attempts."""
+
+
+class Ahead:
+    """Keeps messages by step, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, list[tuple[PeerId, RoundMessage, bytes]]] = {}
+
+    def keep(self, sender: PeerId, message: RoundMessage, digest: bytes) -> bool:
+        """Keep a message unless its sender has said that much already."""
+        kept = self._kept.setdefault(message.step, [])
+        own = [known for peer, known, _ in kept if peer == sender]
+        said = any(type(k) is type(message) and k.attempt == message.attempt for k in own)
+        if said or len(own) >= MAX_PER_SENDER:
+            return False
+        kept.append((sender, message, digest))
+        return True
+
+    def take(self, step: int) -> list[tuple[PeerId, RoundMessage, bytes]]:
+        """Return what was kept of a step, and forget it."""
+        return self._kept.pop(step, [])
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
