@@ -152,6 +152,8 @@ class Download:
             if not self._fetch.done:
                 have, total = self._fetch.progress
                 raise DownloadFailed(f"{have} of {total or '?'} chunks came; no donor is left")
+            if offer := self._fetch.offer:  # a longer blob may have been begun before this one
+                os.truncate(self._partial, offer.size_bytes)
             self._partial.replace(self._path)
         finally:
             self._partial.unlink(missing_ok=True)
@@ -164,7 +166,7 @@ class Download:
             case BlobOffer():
                 self._perform(self._fetch.offered(sender, message, now), b"")
             case NoBlob():
-                self._fetch.refused(sender)
+                self._perform(self._fetch.refused(sender, now), b"")
             case Chunk():
                 effects = self._fetch.chunk(sender, message, payload_digest(payload), now)
                 self._perform(effects, payload)

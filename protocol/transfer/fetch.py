@@ -3,7 +3,8 @@
 Donors whose offers agree in size and digests serve the same bytes, so chunks are striped over them,
 a few outstanding per donor: the faster one simply serves more. A chunk counts when its digest fits;
 a donor that sends another one is dropped. What is here stays here: when a donor goes, only its
-outstanding chunks are asked for again.
+outstanding chunks are asked for again. Donors that offer other bytes wait: when everybody who
+offered the chosen ones is gone, the fetch starts over with what most of the others offer.
 """
 
 from __future__ import annotations
@@ -82,24 +83,22 @@ class Fetch:
         return [Send(peer, self._query) for peer in waiting]
 
     def offered(self, sender: PeerId, offer: BlobOffer, now: float) -> list[FetchEffect]:
-        """Take a donor's offer; the first one fixes the blob, others must agree with it."""
+        """Take a donor's offer; the first one chooses the blob, as long as a donor of it lives."""
         donor = self._donors.get(sender)
         if donor is None or not self._fits(offer) or donor.offer is not None:
             return []
         if len(offer.digests) != -(-offer.size_bytes // limits.CHUNK_BYTES) or not offer.digests:
             del self._donors[sender]
             return [Penalise(sender, "offer-inconsistent", 20)]
-        if self._chosen is None:
-            self._chosen = offer
-            self._missing = list(range(len(offer.digests)))[::-1]
-        if (offer.version, offer.digests) != (self._chosen.version, self._chosen.digests):
-            return []
         donor.offer = offer
+        if self._chosen is None:
+            self._choose(offer)
         return self._ask(now)
 
-    def refused(self, sender: PeerId) -> None:
-        """The donor does not have it."""
+    def refused(self, sender: PeerId, now: float) -> list[FetchEffect]:
+        """The donor does not have it (any more)."""
         self._lose(sender)
+        return self._ask(now)
 
     def chunk(self, sender: PeerId, chunk: Chunk, digest: bytes, now: float) -> list[FetchEffect]:
         """Take a chunk; ``digest`` is the BLAKE2b-256 of its payload."""
@@ -140,7 +139,7 @@ class Fetch:
         if chosen is None:
             return []
         effects: list[FetchEffect] = []
-        ready = [(p, d) for p, d in self._donors.items() if d.offer is not None]
+        ready = [(p, d) for p, d in self._donors.items() if _same(d.offer, chosen)]
         while self._missing:
             free = [(len(d.outstanding), p, d) for p, d in ready if len(d.outstanding) < WINDOW]
             if not free:
@@ -154,8 +153,17 @@ class Fetch:
 
     def _lose(self, peer: PeerId) -> None:
         donor = self._donors.pop(peer, None)
-        if donor is not None:
-            self._missing = sorted({*self._missing, *donor.outstanding}, reverse=True)
+        if donor is None:
+            return
+        self._missing = sorted({*self._missing, *donor.outstanding}, reverse=True)
+        offers = [d.offer for d in self._donors.values() if d.offer is not None]
+        if not self.done and offers and not any(_same(offer, self._chosen) for offer in offers):
+            self._choose(max(offers, key=lambda o: sum(_same(o, other) for other in offers)))
+
+    def _choose(self, offer: BlobOffer) -> None:
+        """Start over with this blob: chunks of another one are worth nothing."""
+        self._chosen, self._have = offer, 0
+        self._missing = list(range(len(offer.digests)))[::-1]
 
     def _fits(self, offer: BlobOffer) -> bool:
         query = self._query
@@ -169,3 +177,14 @@ class Fetch:
             chosen.stage,
             chosen.version,
         )
+
+
+def _same(offer: BlobOffer | None, chosen: BlobOffer | None) -> bool:
+    """Whether two offers are of the same bytes."""
+    if offer is None or chosen is None:
+        return False
+    return (offer.version, offer.size_bytes, offer.digests) == (
+        chosen.version,
+        chosen.size_bytes,
+        chosen.digests,
+    )

@@ -1,0 +1,246 @@
+"""Fetching a blob: every chunk once, from whoever has it; liars cost time and nothing else."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.effects import Penalise, Send
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.limits import CHUNK_BYTES
+from protocol.transfer.fetch import CHUNK_TIMEOUT_S, QUERY_RETRY_S, WINDOW, Fetch, StoreChunk
+from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest
+
+A, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
+QUERY = BlobQuery("state", 1, 7)
+
+
+def digest(index: int, flavour: int = 0) -> bytes:
+    return bytes([flavour, index % 256]) * 16
+
+
+def offer(chunks: int, *, flavour: int = 0, **changes: object) -> BlobOffer:
+    fields: dict[str, object] = {
+        "kind": "state",
+        "stage": 1,
+        "version": 7,
+        "size_bytes": chunks * CHUNK_BYTES - 5,
+        "digests": [digest(i, flavour) for i in range(chunks)],
+    }
+    return BlobOffer(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def chunk(index: int, version: int = 7) -> Chunk:
+    return Chunk("state", 1, version, index)
+
+
+def asked(effects: list[object]) -> list[tuple[PeerId, int]]:
+    """Who is asked for which chunk."""
+    return [
+        (effect.peer, effect.message.index)
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, ChunkRequest)
+    ]
+
+
+def stored(effects: list[object]) -> list[int]:
+    return [effect.index for effect in effects if isinstance(effect, StoreChunk)]
+
+
+def blamed(effects: list[object]) -> list[PeerId]:
+    return [effect.peer for effect in effects if isinstance(effect, Penalise)]
+
+
+def begin(*donors: PeerId) -> Fetch:
+    fetch = Fetch(QUERY, list(donors))
+    assert [e.peer for e in fetch.start(0.0) if isinstance(e, Send)] == list(donors)
+    return fetch
+
+
+def serve_all(fetch: Fetch, requests: list[tuple[PeerId, int]], flavour: int = 0) -> list[int]:
+    """Answer requests and what follows from them; the chunks that were stored."""
+    result: list[int] = []
+    while requests:
+        donor, index = requests.pop(0)
+        effects = list(fetch.chunk(donor, chunk(index), digest(index, flavour), 1.0))
+        result += stored(effects)
+        requests += asked(effects)
+    return result
+
+
+def test_one_donor_serves_everything_within_its_window() -> None:
+    fetch = begin(A)
+    requests = asked(list(fetch.offered(A, offer(10), 0.0)))
+    assert requests == [(A, i) for i in range(WINDOW)]
+    assert sorted(serve_all(fetch, requests)) == list(range(10))
+    assert fetch.done
+    assert fetch.progress == (10, 10)
+
+
+def test_chunks_are_striped_over_agreeing_donors() -> None:
+    fetch = begin(A, B)
+    requests = asked([*fetch.offered(A, offer(20), 0.0), *fetch.offered(B, offer(20), 0.0)])
+    assert [peer for peer, _ in requests].count(B) == WINDOW
+    assert len({index for _, index in requests}) == 2 * WINDOW
+    assert sorted(serve_all(fetch, requests)) == list(range(20))
+
+
+@given(st.integers(0, 2**32), st.integers(1, 30), st.integers(1, 3))
+def test_every_chunk_is_stored_once_whatever_happens(seed: int, chunks: int, honest: int) -> None:
+    """Losses of donors, wrong bytes, repeats and strangers, in any order, as long as one of the
+    donors stays honest."""
+    source = random.Random(seed)
+    donors = [A, B, C][:honest]
+    fetch = begin(*donors)
+    requests: list[tuple[PeerId, int]] = []
+    for donor in donors:
+        requests += asked(list(fetch.offered(donor, offer(chunks), 0.0)))
+    result: list[int] = []
+    while requests:
+        donor, index = requests.pop(source.randrange(len(requests)))
+        event = source.choice(["serve", "serve", "serve", "lie", "leave", "repeat", "stranger"])
+        if donor == A and event in ("lie", "leave"):
+            event = "serve"
+        effects: list[object] = []
+        match event:
+            case "lie":
+                effects += fetch.chunk(donor, chunk(index), digest(index, 9), 1.0)
+            case "leave":
+                effects += fetch.lost(donor, 1.0)
+            case "stranger":
+                effects += fetch.chunk(STRANGER, chunk(index), digest(index), 1.0)
+                requests.append((donor, index))
+            case _:
+                effects += fetch.chunk(donor, chunk(index), digest(index), 1.0)
+                if event == "repeat":
+                    assert not stored(list(fetch.chunk(donor, chunk(index), digest(index), 1.0)))
+        result += stored(effects)
+        requests += asked(effects)
+        outstanding = fetch.served_by()
+        assert all(count <= WINDOW for count in outstanding.values())
+    assert sorted(result) == list(range(chunks)), f"seed {seed}"
+    assert fetch.done
+
+
+def test_a_wrong_digest_costs_the_donor_everything_it_was_asked_for() -> None:
+    fetch = begin(A, B)
+    requests = asked([*fetch.offered(A, offer(8), 0.0), *fetch.offered(B, offer(8), 0.0)])
+    of_a = {index for peer, index in requests if peer == A}
+    effects = list(fetch.chunk(A, chunk(min(of_a)), digest(0, 9), 1.0))
+    assert blamed(effects) == [A]
+    assert stored(effects) == []
+    rest = [(peer, index) for peer, index in requests if peer == B]
+    assert sorted(serve_all(fetch, rest + asked(effects))) == list(range(8))
+
+
+def test_offers_that_are_no_answer_are_ignored() -> None:
+    fetch = begin(A)
+    for wrong in (
+        offer(2, kind="data"),
+        offer(2, stage=2),
+        offer(2, version=8),
+    ):
+        assert fetch.offered(A, wrong, 0.0) == []
+    assert fetch.offered(STRANGER, offer(2), 0.0) == []
+    assert fetch.offer is None
+
+
+def test_an_inconsistent_offer_is_blamed() -> None:
+    for wrong in (
+        offer(2, size_bytes=5 * CHUNK_BYTES),
+        offer(2, size_bytes=0),
+        offer(2, digests=[]),
+        offer(2, size_bytes=0, digests=[]),
+    ):
+        fetch = begin(A)
+        assert blamed(list(fetch.offered(A, wrong, 0.0))) == [A]
+        assert fetch.hopeless
+
+
+def test_a_donor_that_disagrees_is_not_asked() -> None:
+    fetch = begin(A, B)
+    fetch.offered(A, offer(8), 0.0)
+    assert asked(list(fetch.offered(B, offer(8, flavour=1), 0.0))) == []
+    assert fetch.chunk(B, chunk(5), digest(5, 1), 1.0) == []
+
+
+def test_the_first_offer_may_be_a_lie() -> None:
+    """A liar that offers first and then serves nothing must not keep the others from serving."""
+    fetch = begin(A, B, C)
+    fetch.offered(A, offer(9, flavour=1), 0.0)
+    fetch.offered(B, offer(3), 0.0)
+    fetch.offered(C, offer(3), 0.0)
+    assert fetch.progress == (0, 9)
+    effects = list(fetch.tick(CHUNK_TIMEOUT_S))
+    assert fetch.progress == (0, 3)
+    assert {peer for peer, _ in asked(effects)} == {B, C}
+    assert sorted(serve_all(fetch, asked(effects))) == [0, 1, 2]
+    assert fetch.done
+
+
+def test_chunks_of_a_lie_do_not_count_for_the_truth() -> None:
+    fetch = begin(A, B)
+    requests = asked(list(fetch.offered(A, offer(6, flavour=1), 0.0)))
+    fetch.offered(B, offer(6), 0.0)
+    first = list(fetch.chunk(A, chunk(requests[0][1]), digest(requests[0][1], 1), 1.0))
+    assert stored(first) == [0]
+    effects = list(fetch.lost(A, 2.0))
+    assert fetch.progress == (0, 6)
+    assert sorted(serve_all(fetch, asked(effects))) == list(range(6))
+
+
+def test_the_most_offered_blob_is_tried_next() -> None:
+    fetch = begin(A, STRANGER, B, C)
+    fetch.offered(A, offer(2, flavour=1), 0.0)
+    fetch.offered(STRANGER, offer(2, flavour=2), 0.0)
+    fetch.offered(B, offer(2), 0.0)
+    fetch.offered(C, offer(2), 0.0)
+    effects = list(fetch.refused(A, 1.0))
+    assert {peer for peer, _ in asked(effects)} == {B, C}
+
+
+def test_a_donor_that_stalls_loses_its_chunks_to_the_others() -> None:
+    fetch = begin(A, B)
+    requests = asked([*fetch.offered(A, offer(12), 0.0), *fetch.offered(B, offer(12), 20.0)])
+    effects = list(fetch.tick(CHUNK_TIMEOUT_S))
+    assert A not in fetch.served_by()
+    of_b = [(peer, index) for peer, index in requests if peer == B] + asked(effects)
+    assert sorted(serve_all(fetch, of_b)) == list(range(12))
+
+
+def test_silent_donors_are_asked_again() -> None:
+    fetch = begin(A, B)
+    fetch.offered(A, offer(1), 0.0)
+    again = [e.peer for e in fetch.tick(QUERY_RETRY_S) if isinstance(e, Send)]
+    assert again == [B]
+
+
+def test_hopeless_when_every_donor_is_gone() -> None:
+    fetch = begin(A, B)
+    fetch.refused(A, 0.0)
+    assert not fetch.hopeless
+    fetch.lost(B, 0.0)
+    assert fetch.hopeless
+    assert not fetch.done
+
+
+def test_done_stays_done_when_donors_go() -> None:
+    fetch = begin(A, B)
+    requests = asked(list(fetch.offered(A, offer(2), 0.0)))
+    fetch.offered(B, offer(2, flavour=1), 0.0)
+    serve_all(fetch, requests)
+    fetch.lost(A, 2.0)
+    assert fetch.done
+    assert fetch.offer == offer(2)
+    assert fetch.tick(100.0) == []
+
+
+def test_any_version_will_do_without_one_in_the_query() -> None:
+    fetch = Fetch(BlobQuery("state", 1, None), [A])
+    fetch.start(0.0)
+    requests = asked(list(fetch.offered(A, offer(1, version=3), 0.0)))
+    assert requests == [(A, 0)]
+    assert fetch.chunk(A, chunk(0, version=4), digest(0), 1.0) == []
+    assert stored(list(fetch.chunk(A, chunk(0, version=3), digest(0), 1.0))) == [0]
