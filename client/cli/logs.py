@@ -21,10 +21,12 @@ def log_writer(
     """Return a function that writes events of the chosen level and above."""
     least = _ORDER[settings.log_level]
     spell = as_json if settings.log_format == "json" else as_text
+    # in a terminal the line of progress is drawn over
+    start = "\r\x1b[K" if sys.stderr.isatty() and settings.log_format == "text" else ""
 
     def write(event: Event) -> None:
         if _ORDER[event.level] >= least:
-            print(spell(event, time.time()), file=sys.stderr, flush=True)
+            print(start + spell(event, time.time()), file=sys.stderr, flush=True)
 
     return write
 

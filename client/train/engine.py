@@ -268,7 +268,8 @@ class Engine:
         for effect in effects:
             match effect:
                 case MemberUp(peer, reason):
-                    self.news.peer(peer, "up", reason)
+                    if peer != self.signer.peer:
+                        self.news.peer(peer, "up", reason)
                 case MemberDown(peer, reason):
                     self._member_down(peer, reason)
                 case SeatsChanged() | ViewChanged():
@@ -280,7 +281,8 @@ class Engine:
 
     def _member_down(self, peer: PeerId, reason: str) -> None:
         self._view_dirty = True
-        self.news.peer(peer, "down", reason)
+        if peer != self.signer.peer:
+            self.news.peer(peer, "down", reason)
         if self.staging is not None:
             self.staging.peer_lost(peer)
 
