@@ -1,0 +1,123 @@
+"""Shards: they cut the gradient, and no split makes the slowest uplink faster."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.rounds.shards import ALIGN, check_bounds, shard_bounds, shares
+
+UPLINKS = st.lists(st.floats(0.01, 1000.0), min_size=1, max_size=12)
+SIZES = st.integers(1, 10**7)
+
+
+def slowest(split: list[float] | tuple[float, ...], uplinks: list[float]) -> float:
+    """The cost that shares minimise: max_i (1 + (N - 2) w_i) / U_i."""
+    count = len(uplinks)
+    return max((1 + (count - 2) * w) / u for w, u in zip(split, uplinks, strict=True))
+
+
+def grid(count: int, steps: int) -> list[tuple[float, ...]]:
+    """Every split of 1 into ``count`` multiples of 1/steps."""
+    return [
+        tuple(p / steps for p in (*parts, steps - sum(parts)))
+        for parts in itertools.product(range(steps + 1), repeat=count - 1)
+        if sum(parts) <= steps
+    ]
+
+
+@given(UPLINKS)
+def test_shares_are_a_split(uplinks: list[float]) -> None:
+    split = shares(uplinks)
+    assert len(split) == len(uplinks)
+    assert all(w >= 0 for w in split)
+    assert sum(split) == pytest.approx(1.0)
+
+
+@given(st.lists(st.floats(0.05, 20.0), min_size=3, max_size=4))
+def test_no_split_on_a_grid_is_better(uplinks: list[float]) -> None:
+    best = min(slowest(split, uplinks) for split in grid(len(uplinks), 12))
+    assert slowest(shares(uplinks), uplinks) <= best * (1 + 1e-9)
+
+
+@given(st.lists(st.floats(0.05, 20.0), min_size=3, max_size=6))
+def test_no_small_shift_between_two_members_is_better(uplinks: list[float]) -> None:
+    """The problem is convex: a local minimum is the minimum."""
+    split = shares(uplinks)
+    cost = slowest(split, uplinks)
+    for giver, taker in itertools.permutations(range(len(uplinks)), 2):
+        amount = min(1e-3, split[giver])
+        shifted = list(split)
+        shifted[giver] -= amount
+        shifted[taker] += amount
+        assert slowest(shifted, uplinks) >= cost * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("uplinks", "expected"),
+    [
+        ([5.0], [1.0]),
+        ([1.0, 3.0], [0.25, 0.75]),
+        ([1.0, 1.0, 1.0], [1 / 3] * 3),
+        ([10.0, 10.0, 0.1], [0.5, 0.5, 0.0]),  # too slow to own anything
+        ([0.0, 1.0, 1.0], [0.0, 0.5, 0.5]),  # no measurement is no crash
+        # level (1 + 3) / 4 = 1: the slow ones have (1 - 1) / 1 to spare
+        ([1.0, 1.0, 2.0], [0.0, 0.0, 1.0]),
+        # level (2 + 4) / 10 = 0.6: (1.2 - 1) / 2 and (1.8 - 1) / 2
+        ([2.0, 2.0, 3.0, 3.0], [0.1, 0.1, 0.4, 0.4]),
+    ],
+)
+def test_shares_by_hand(uplinks: list[float], expected: list[float]) -> None:
+    assert shares(uplinks) == pytest.approx(expected, abs=1e-6)
+
+
+@given(SIZES, UPLINKS)
+def test_bounds_are_what_every_member_accepts(size: int, uplinks: list[float]) -> None:
+    bounds = shard_bounds(size, uplinks)
+    assert check_bounds(bounds, len(uplinks), size)
+
+
+@given(st.integers(10**5, 10**7), UPLINKS)
+def test_bounds_follow_the_shares(size: int, uplinks: list[float]) -> None:
+    bounds = shard_bounds(size, uplinks)
+    for (start, end), share in zip(itertools.pairwise(bounds), shares(uplinks), strict=True):
+        assert abs((end - start) - share * size) <= ALIGN
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        [],
+        [0],
+        [0, 512],
+        [0, 128, 256, 512],
+        [128, 256, 512],
+        [0, 256, 511],
+        [0, 256, 513],
+        [0, 640, 512],
+        [0, 100, 512],
+        [0, -128, 512],
+    ],
+)
+def test_wrong_bounds(bounds: list[int]) -> None:
+    assert not check_bounds(bounds, 2, 512)
+
+
+@pytest.mark.parametrize("bounds", [[0, 256, 512], [0, 0, 512], [0, 512, 512]])
+def test_right_bounds(bounds: list[int]) -> None:
+    assert check_bounds(bounds, 2, 512)
+
+
+def test_a_last_odd_shard_may_be_empty() -> None:
+    assert check_bounds([0, 500, 500], 2, 500)
+    assert not check_bounds([0, 499, 500], 2, 500)
+
+
+@given(st.lists(st.integers(-(2**48), 2**48), max_size=6), st.integers(1, 4), st.integers(1, 1000))
+def test_any_bounds_are_judged(bounds: list[int], members: int, size: int) -> None:
+    if check_bounds(bounds, members, size):
+        assert sorted(bounds) == bounds
+        assert (bounds[0], bounds[-1], len(bounds)) == (0, size, members + 1)
