@@ -10,6 +10,7 @@ single death can leave a version that only the dead have seen.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from protocol import limits
@@ -40,6 +41,7 @@ class Report:
     done: frozenset[int]
     in_flight: frozenset[int]
     promised: int
+    state: bytes
 
 
 class RoundLeader:
@@ -108,7 +110,7 @@ class RoundLeader:
             in_flight = from_bitmap(message.in_flight, self.step, self._place.per_step)
         except RemoteProtocolError as error:
             return [Penalise(sender, error.reason, error.penalty)]
-        self.reports[sender] = Report(message.seq, done, in_flight, message.promised)
+        self.reports[sender] = Report(message.seq, done, in_flight, message.promised, message.state)
         plan = self._plan
         if self._decided is None and plan is not None:
             if not self._fits(sender):
@@ -182,6 +184,7 @@ class RoundLeader:
             members=self._split(members),
             bounds=shard_bounds(self._size, [1.0] * len(members)),
             observers=[peer for peer in observers if peer not in members],
+            state=most_common([self.reports[peer].state for peer in members]),
         )
         self._planned_at, self._ready = now, {}
         return [Send(peer, self._plan) for peer in [*members, *map(PeerId, self._plan.observers)]]
@@ -289,3 +292,9 @@ class RoundLeader:
         if self._complete_since is not None:
             return self._complete_since + LAGGARD_S
         return None
+
+
+def most_common(states: list[bytes]) -> bytes:
+    """Return the state that most members are in; empty where none is known."""
+    known = Counter(state for state in states if state)
+    return max(known, key=lambda state: (known[state], state), default=b"")

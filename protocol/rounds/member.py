@@ -86,6 +86,7 @@ class RoundMember:
         drop: called with an id whose gradient is being subtracted; returns effects.
         loss_sum: summed token losses of the given ids (0 except at the last stage).
         loaded: whether the worker holds the state of the current version.
+        state: hash of that state, empty where not known.
     """
 
     def __init__(
@@ -99,10 +100,12 @@ class RoundMember:
         drop: Callable[[int], list[RoundEffect]],
         loss_sum: Callable[[frozenset[int]], float],
         loaded: Callable[[], bool],
+        state: Callable[[], bytes] = bytes,
     ) -> None:
         self._place, self._size = place, size
         self._ledger, self._accumulating = ledger, accumulating
         self._drop, self._loss_sum, self._loaded = drop, loss_sum, loaded
+        self._state = state
         self._reset(step)
 
     def _reset(self, step: int) -> None:
@@ -150,6 +153,9 @@ class RoundMember:
         mine = next((m for m in plan.members if m.peer == self._place.me), None)
         if not check_bounds(plan.bounds, len(plan.members), self._size):
             return [Penalise(sender, "plan-with-wrong-bounds", 20)]
+        if plan.state and self._state() not in (b"", plan.state):
+            words = f"our state of version {self.step} differs from our siblings'"
+            return [Fault("behind", words)]
         if mine is None:
             return self._observe(sender, plan)
         try:

@@ -44,6 +44,7 @@ class LedgerReporter:
         done: set[int],
         in_flight: set[int],
         promised: int,
+        state: bytes,
         now: float,
     ) -> LedgerReport | None:
         """Return the report to send to ``leader`` now, or None."""
@@ -60,6 +61,7 @@ class LedgerReporter:
             done=to_bitmap(done, step, per_step),
             in_flight=to_bitmap(in_flight, step, per_step),
             promised=promised,
+            state=state,
         )
 
     def _is_due(self, news: _News, now: float) -> bool:

@@ -11,6 +11,8 @@ touch tensors, clocks or sockets; ``now`` is monotonic seconds, effects say what
 
 from __future__ import annotations
 
+import hashlib
+
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, short
 from protocol.pipeline.effects import (
@@ -58,15 +60,13 @@ from protocol.wire.messages import (
     Shard,
 )
 
-BEHIND_S = 6.0
-"""A replica that cannot follow its siblings' newer version for so long fetches the state anew."""
+BEHIND_S = 6.0  # then a replica that cannot follow its siblings fetches the state anew
 
 
 class Seat:
     """See the module's docstring.
 
     Args:
-        place: stage, number of stages, microbatches per step, our peer id.
         size: elements of the stage's flat gradient.
         steps: steps of the whole run; nothing is leased from there on.
         tokens_per_step: tokens all microbatches of a step predict together.
@@ -98,6 +98,7 @@ class Seat:
             drop=lambda microbatch: list(self.pipeline.drop(microbatch)),
             loss_sum=self.pipeline.loss_sum,
             loaded=lambda: self.loaded,
+            state=lambda: self._state,
         )
         self.desk = WorkDesk(step, place)
         self.training_allowed = False
@@ -106,6 +107,7 @@ class Seat:
         self._ahead = Ahead()
         self._reporter = LedgerReporter(place)
         self._made_by: tuple[int, bytes] = (0, b"")
+        self._state = b""  # of our version, once we have made one: compared with siblings' (I2)
         self._behind_since: float | None = None
         self._commit_loss: float | None = None
 
@@ -125,7 +127,7 @@ class Seat:
         return SeatStatus(stage, self.step, "fetching", attempt, digest, queue, rate)
 
     def current_leader(self) -> PeerId | None:
-        """Return who leads our current step, as far as we can see."""
+        """Return who leads our step, as far as we can see."""
         return leader(self._view, self.place.stage, self.step)
 
     def next_deadline(self) -> float | None:
@@ -296,6 +298,7 @@ class Seat:
             attempt=self.member.applied[0],
         )
         self._made_by = self.member.applied
+        self._state = hashlib.blake2b(outcome.hash.encode(), digest_size=16).digest()
         self.step += 1
         self._commit_loss, self._behind_since = None, None
         self.member.start_step(self.step)
@@ -367,9 +370,8 @@ class Seat:
             effects += self._lease(now)
         if (to := self.current_leader()) is not None:
             done, in_flight = self.pipeline.done(), self.pipeline.in_flight()
-            report = self._reporter.report(
-                to, self.step, done, in_flight, self.member.promised, now
-            )
+            said = (self.step, done, in_flight, self.member.promised, self._state)
+            report = self._reporter.report(to, *said, now)
             effects += [Send(to, report)] if report else []
         return effects
 
@@ -393,7 +395,6 @@ class Seat:
             return f"stage {self.place.stage}: the run is complete"
         if missing := self._view.empty_stages():
             return f"waiting for a volunteer in stage {', '.join(map(str, missing))}"
-        leads = self.current_leader()
         counted = f"{len(self.pipeline.done())}/{self.place.per_step} counted here"
-        led = f"led by {short(leads or '?')}"
-        return f"stage {self.place.stage}, {counted}; {self.member.why()}; {led}"
+        led_by = short(self.current_leader() or "?")
+        return f"stage {self.place.stage}, {counted}; {self.member.why()}; led by {led_by}"

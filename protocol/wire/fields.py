@@ -18,6 +18,8 @@ Count = Annotated[int, Meta(ge=0, lt=2**48)]
 Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 NonNegative = Annotated[float, Meta(ge=0, le=1e30)]
 Hash32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
+StateHash = Annotated[bytes, Meta(max_length=32)]
+"""Stands for the parameters and optimizer state of a version; empty: not known."""
 Reason = Annotated[str, Meta(max_length=limits.MAX_REASON_CHARS)]
 Bitmap = Annotated[bytes, Meta(max_length=limits.MAX_MICROBATCHES_PER_STEP // 8)]
 """Bit i (little-endian within bytes) stands for microbatch t*M + i of the step."""

@@ -26,6 +26,7 @@ from protocol.wire.fields import (
     PeerText,
     Reason,
     StageIndex,
+    StateHash,
     StepIndex,
     SwarmText,
 )
@@ -198,6 +199,8 @@ class LedgerReport(Wire, frozen=True):
     in_flight: Bitmap
     promised: Attempt
     """Highest attempt of this round that the replica has answered."""
+    state: StateHash = b""
+    """Of the replica's current version: siblings' must be equal (I2)."""
 
 
 class PlanMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -221,6 +224,8 @@ class Plan(Wire, frozen=True):
     """Offsets into the flat gradient, len(members) + 1 of them, rising from 0."""
     observers: Annotated[list[PeerText], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
     """Joining peers: they get the broadcast, contribute nothing and are not waited for."""
+    state: StateHash = b""
+    """What most members say of their version; who differs must fetch the state anew."""
 
 
 class Shard(Wire, frozen=True):

@@ -13,15 +13,18 @@ from protocol_examples import any_message
 
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.pipeline.effects import ApplyLocalTask, ApplyTask, Compute, Keep, Outcome, Task
+from protocol.pipeline.effects import ApplyLocalTask, ApplyTask, Compute, Fault, Keep, Outcome, Task
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.pipeline import Place
+from protocol.rounds.leader import RoundLeader
+from protocol.rounds.member import RoundMember
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import (
     Backward,
     Commit,
     Forward,
+    LedgerReport,
     Message,
     Plan,
     PlanMember,
@@ -198,3 +201,37 @@ def test_a_stranger_cannot_make_us_keep_tensors() -> None:
         assert not [e for e in effects if isinstance(e, Keep)]
     from_upstream = target.receive(UPSTREAM, Forward(1, 3, 12, 1, 8, False), 0.0)
     assert [e for e in from_upstream if isinstance(e, Keep)]
+
+
+def test_a_replica_whose_state_differs_from_its_siblings_takes_its_stage_anew() -> None:
+    place = Place(ME, 1, 2, PER_STEP)
+    leader = RoundLeader(place, SIZE, 3)
+    view = SwarmView.of([[], [Replica(p, 3, True) for p in (ME, SIBLING, ROGUE)]])
+    leader.update_view(view, leading=True, now=0.0)
+    sent: list[object] = []
+    for peer, state, ids in ((ME, b"a", [12]), (SIBLING, b"a", [13, 14]), (ROGUE, b"b", [15])):
+        done = to_bitmap(ids, 3, PER_STEP)
+        report = LedgerReport(1, 3, 1, done, b"", promised=0, state=state)
+        sent += leader.report(peer, report, 0.0)
+    plans = {e.peer: e.message for e in sent if isinstance(e, Send)}
+    assert {p.state for p in plans.values() if isinstance(p, Plan)} == {b"a"}
+
+    def member(state: bytes) -> RoundMember:
+        return RoundMember(
+            place,
+            SIZE,
+            3,
+            ledger=lambda: {12},
+            accumulating=lambda: False,
+            drop=lambda _: [],
+            loss_sum=lambda _: 0.0,
+            loaded=lambda: True,
+            state=lambda: state,
+        )
+
+    plan_for_all = plans[ME]
+    assert isinstance(plan_for_all, Plan)
+    assert not [e for e in member(b"a").plan(ME, plan_for_all) if isinstance(e, Fault)]
+    (fault,) = member(b"b").plan(ME, plan_for_all)
+    assert isinstance(fault, Fault)
+    assert fault.kind == "behind"
