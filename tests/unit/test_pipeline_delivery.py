@@ -1,0 +1,305 @@
+"""Deliveries to the next stage: one holder per microbatch, found again whatever happens to it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.effects import Send
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.pipeline.delivery import (
+    ASK_S,
+    BUSY_RETRY_S,
+    GRADIENT_FLOOR_S,
+    OFFER_FLOOR_S,
+    Deliveries,
+)
+from protocol.pipeline.effects import Rerouted, SendPayload
+from protocol.wire.messages import Forward, Have, Receipt, Verdict
+
+A, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
+STEP, M = 3, 25
+STAGE = 1
+
+
+def receipt(verdict: Verdict, attempt: int, *, step: int = STEP, microbatch: int = M) -> Receipt:
+    return Receipt(STAGE, step, microbatch, attempt, verdict, 0)
+
+
+def deliveries(*live: PeerId) -> Deliveries:
+    made = Deliveries(STAGE, lambda m: 10)
+    made.update(set(live), 0, 0.0)
+    return made
+
+
+def offers(effects: list[object]) -> list[tuple[PeerId, int]]:
+    """Where the boundary is sent, and under which attempt."""
+    return [
+        (effect.peer, effect.message.attempt)
+        for effect in effects
+        if isinstance(effect, SendPayload) and isinstance(effect.message, Forward)
+    ]
+
+
+def questions(effects: list[object]) -> list[tuple[PeerId, int]]:
+    return [
+        (effect.peer, effect.message.attempt)
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, Have)
+    ]
+
+
+def reroutes(effects: list[object]) -> list[tuple[PeerId, PeerId | None]]:
+    return [(e.lost_peer, e.to) for e in effects if isinstance(e, Rerouted)]
+
+
+def offered(made: Deliveries, now: float = 0.0) -> tuple[PeerId, int]:
+    """Start a delivery; where it went."""
+    [offer] = offers(list(made.start(STEP, M, again=False, now=now)))
+    return offer
+
+
+def held(made: Deliveries, now: float = 0.0) -> PeerId:
+    peer, attempt = offered(made, now)
+    assert made.receipt(peer, receipt("accepted", attempt), now) == []
+    return peer
+
+
+def held_by(made: Deliveries) -> PeerId | None:
+    return made._open[M].peer
+
+
+class TestTheUsualWay:
+    def test_offered_held_returned(self) -> None:
+        made = deliveries(A)
+        peer, attempt = offered(made)
+        assert (peer, attempt) == (A, 1)
+        assert made.next_deadline() == OFFER_FLOOR_S
+        made.receipt(A, receipt("accepted", 1), 1.0)
+        assert made.next_deadline() == 1.0 + GRADIENT_FLOOR_S
+        assert made.gradient(A, STEP, M, 2.0)
+        assert made.next_deadline() is None
+        assert made.tick(1000.0) == []
+        assert not made.was_rerouted(M)
+
+    def test_the_message_names_what_follows_it(self) -> None:
+        made = deliveries(A)
+        [effect] = made.start(STEP, M, again=False, now=0.0)
+        assert isinstance(effect, SendPayload)
+        assert effect.message == Forward(STAGE, STEP, M, 1, 10, False)
+        assert [key.name for key in effect.keys] == ["tokens", "output"]
+
+    def test_started_twice_is_sent_once(self) -> None:
+        made = deliveries(A)
+        offered(made)
+        assert made.start(STEP, M, again=False, now=0.0) == []
+
+    def test_without_a_replica_it_waits_for_one(self) -> None:
+        made = deliveries()
+        assert made.start(STEP, M, again=False, now=0.0) == []
+        assert made.next_deadline() is None
+        assert offers(list(made.update({B}, 0, 5.0))) == [(B, 1)]
+
+    def test_work_is_spread(self) -> None:
+        made = deliveries(A, B)
+        to = {offers(list(made.start(STEP, m, again=False, now=0.0)))[0][0] for m in (24, 25)}
+        assert to == {A, B}
+
+    def test_a_gradient_may_overtake_its_receipt(self) -> None:
+        made = deliveries(A)
+        offered(made)
+        assert made.gradient(A, STEP, M, 0.5)
+        made.receipt(A, receipt("accepted", 1), 1.0)
+        assert made.next_deadline() is None
+
+
+class TestRefusals:
+    def test_busy_goes_elsewhere_at_once(self) -> None:
+        made = deliveries(A, B)
+        peer, attempt = offered(made)
+        [(other, again)] = offers(list(made.receipt(peer, receipt("busy", attempt), 1.0)))
+        assert {peer, other} == {A, B}
+        assert again == attempt + 1
+
+    def test_everybody_busy_pauses_longer_and_longer(self) -> None:
+        made = deliveries(A)
+        _, attempt = offered(made)
+        now, pauses = 0.0, []
+        for _ in range(4):
+            assert made.receipt(A, receipt("busy", attempt), now) == []
+            deadline = made.next_deadline()
+            assert deadline is not None
+            pauses.append(deadline - now)
+            now = deadline
+            [(_, attempt)] = offers(list(made.tick(now)))
+        assert pauses == pytest.approx([BUSY_RETRY_S * 2**n for n in range(4)])
+
+    def test_absent_asks_who_else_has_it(self) -> None:
+        made = deliveries(A, B)
+        effects = list(made.receipt(held(made), receipt("absent", 1), 1.0))
+        assert {peer for peer, _ in questions(effects)} == {A, B}
+
+
+class TestLosses:
+    @pytest.mark.parametrize("returned", [False, True])
+    def test_a_lost_holder_is_replaced_also_after_its_gradient(self, returned: bool) -> None:
+        """Its ledger died with it: the microbatch has to be counted again."""
+        made = deliveries(A, B)
+        lost = held(made)
+        if returned:
+            assert made.gradient(lost, STEP, M, 0.5)
+        other = B if lost == A else A
+        effects = list(made.update({other}, 0, 1.0))
+        assert questions(effects) == [(other, 2)]
+        assert reroutes(effects) == [(lost, None)]
+        answer = list(made.receipt(other, receipt("absent", 2), 1.1))
+        assert offers(answer) == [(other, 3)]
+        assert made.was_rerouted(M)
+        assert made.rerouted == 1
+
+    def test_whoever_knows_it_already_is_not_sent_it_again(self) -> None:
+        made = deliveries(A, B, C)
+        lost = held(made)
+        left = {A, B, C} - {lost}
+        made.update(left, 0, 1.0)
+        knows = min(left)
+        assert made.receipt(knows, receipt("known", 2), 1.1) == []
+        assert held_by(made) == knows
+        assert made.gradient(knows, STEP, M, 2.0)
+
+    def test_silence_to_a_question_means_nobody(self) -> None:
+        made = deliveries(A, B)
+        lost = held(made)
+        other = B if lost == A else A
+        made.update({other}, 0, 1.0)
+        assert made.tick(1.0 + ASK_S / 2) == []
+        assert offers(list(made.tick(1.0 + ASK_S))) == [(other, 3)]
+
+    def test_a_step_closed_there_is_asked_for_and_never_offered(self) -> None:
+        made = deliveries(A, B)
+        lost = held(made)
+        other = B if lost == A else A
+        effects = list(made.update({other}, STEP + 1, 1.0))
+        assert questions(effects) == [(other, 2)]
+        made.receipt(other, receipt("absent", 2), 1.1)
+        deadline = made.next_deadline()
+        assert deadline is not None
+        again = list(made.tick(deadline))
+        assert offers(again) == []
+        assert questions(again) == [(other, 3)]
+
+    def test_a_closed_step_whose_gradient_is_here_needs_nothing(self) -> None:
+        made = deliveries(A, B)
+        lost = held(made)
+        made.gradient(lost, STEP, M, 0.5)
+        effects = list(made.update({A, B} - {lost}, STEP + 1, 1.0))
+        assert not offers(effects)
+        assert not questions(effects)
+
+    def test_a_late_holder_is_passed_over(self) -> None:
+        made = deliveries(A, B)
+        late = held(made)
+        effects = list(made.tick(GRADIENT_FLOOR_S + 1))
+        assert {peer for peer, _ in questions(effects)} == {A, B}
+        assert reroutes(effects) == [(late, None)]
+
+    def test_the_late_one_may_come_through_after_all(self) -> None:
+        made = deliveries(A, B)
+        late = held(made)
+        made.tick(GRADIENT_FLOOR_S + 1)
+        assert made.gradient(late, STEP, M, GRADIENT_FLOOR_S + 2)
+        assert held_by(made) == late
+        assert made.next_deadline() is None
+
+    def test_a_corrupt_gradient_is_fetched_again(self) -> None:
+        made = deliveries(A)
+        held(made)
+        made.gradient(A, STEP, M, 0.5)
+        assert questions(list(made.redo(M, "corrupt", 1.0))) == [(A, 2)]
+        made.receipt(A, receipt("known", 2), 1.1)
+        assert made.next_deadline() is not None  # the gradient is awaited anew
+        assert made.redo(M + 1, "corrupt", 1.0) == []
+
+    def test_nothing_is_left_of_a_forgotten_step(self) -> None:
+        made = deliveries(A)
+        held(made)
+        made.forget(STEP)
+        assert made.next_deadline() is None
+        assert not made.gradient(A, STEP, M, 1.0)
+
+
+class TestHostileAnswers:
+    @pytest.mark.parametrize(
+        ("sender", "answer"),
+        [
+            (STRANGER, receipt("accepted", 1)),
+            (STRANGER, receipt("busy", 1)),
+            (STRANGER, receipt("absent", 1)),
+            (A, receipt("accepted", 0)),
+            (A, receipt("busy", 2)),
+            (A, receipt("accepted", 1, step=STEP + 1)),
+            (A, receipt("accepted", 1, microbatch=M + 1)),
+        ],
+    )
+    def test_receipts_that_answer_nothing(self, sender: PeerId, answer: Receipt) -> None:
+        made = deliveries(A)
+        offered(made)
+        assert made.receipt(sender, answer, 1.0) == []
+        assert made._open[M].state == "offered"
+        assert made.next_deadline() == OFFER_FLOOR_S
+
+    @pytest.mark.parametrize(
+        ("sender", "step", "microbatch"),
+        [(STRANGER, STEP, M), (B, STEP, M), (A, STEP + 1, M), (A, STEP, M + 1)],
+    )
+    def test_gradients_nobody_asked_for(self, sender: PeerId, step: int, microbatch: int) -> None:
+        made = deliveries(A)
+        held(made)
+        assert not made.gradient(sender, step, microbatch, 1.0)
+
+    def test_a_stranger_cannot_claim_to_know(self) -> None:
+        made = deliveries(A, B)
+        lost = held(made)
+        made.update({A, B} - {lost}, 0, 1.0)
+        for answer in (receipt("known", 2), receipt("known", 1)):
+            assert made.receipt(STRANGER, answer, 1.1) == []
+        assert held_by(made) is None
+
+    @given(st.integers(0, 2**32))
+    def test_somebody_alive_always_gets_it_in_the_end(self, seed: int) -> None:
+        """Any answers, losses and returns; then one honest replica, and the gradient comes."""
+        source = random.Random(seed)
+        made = deliveries(A, B, C)
+        now = 0.0
+        made.start(STEP, M, again=False, now=now)
+        for _ in range(40):
+            now += source.choice([0.01, 1.0, 25.0])
+            sender = source.choice([A, B, C, STRANGER])
+            match source.randrange(4):
+                case 0:
+                    live = set(source.sample([A, B, C], source.randint(0, 3)))
+                    made.update(live, 0, now)
+                case 1:
+                    made.tick(now)
+                case 2:
+                    made.gradient(sender, STEP, M, now)
+                case 3:
+                    verdict = source.choice(["accepted", "busy", "stale", "known", "absent"])
+                    made.receipt(sender, receipt(verdict, source.randint(0, 12)), now)
+        made.update(set(), 0, now)  # everybody is gone: whatever they held has to go again
+        pending = list(made.update({A}, 0, now))
+        for _ in range(10):
+            if sent := offers(pending):
+                made.receipt(A, receipt("accepted", sent[-1][1]), now)
+                break
+            for peer, attempt in questions(pending):
+                pending = list(made.receipt(peer, receipt("absent", attempt), now))
+            if not offers(pending):
+                now += ASK_S
+                pending = list(made.tick(now))
+        assert held_by(made) == A, f"seed {seed}"
+        assert made.gradient(A, STEP, M, now)
+        assert made.next_deadline() is None

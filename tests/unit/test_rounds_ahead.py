@@ -1,0 +1,83 @@
+"""What a seat keeps of later rounds: enough to follow them, bounded, and from each only its own."""
+
+from __future__ import annotations
+
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.pipeline.effects import Fault, Keep
+from protocol.pipeline.pipeline import Place
+from protocol.seat.ahead import MAX_PER_SENDER, MAX_STEPS_AHEAD, Ahead
+from protocol.seat.seat import Seat
+from protocol.view import Replica, SwarmView
+from protocol.wire.messages import Commit, Plan, PlanMember, Reduced
+
+ME, B, C = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
+STEP = 5
+
+
+def reduced(step: int, attempt: int = 1, shard: int = 0) -> Reduced:
+    return Reduced(0, step, attempt, shard, 1.0)
+
+
+def plan(step: int, attempt: int = 1) -> Plan:
+    return Plan(0, step, attempt, [PlanMember(B, b"", b"")], [0, 256], [ME])
+
+
+def commit(step: int, attempt: int = 1) -> Commit:
+    return Commit(0, step, attempt, bytes(32), 0.0)
+
+
+def seat(*, serving: bool) -> Seat:
+    made = Seat(Place(ME, 0, 1, 4), size=256, steps=999, tokens_per_step=1, step=1, serving=serving)
+    mine, others = Replica(ME, 1, serving), [Replica(peer, 1, True) for peer in (B, C)]
+    made.update_view(SwarmView.of([[mine, *others]]), 0.0)
+    return made
+
+
+def kept(made: Seat, sender: PeerId, message: Reduced) -> list[str]:
+    """Under whose name the payload is kept."""
+    effects = made.receive(sender, message, 1.0, bytes(32))
+    return [key.peer for e in effects if isinstance(e, Keep) for key in e.keys]
+
+
+def test_messages_come_back_in_order_and_once() -> None:
+    ahead = Ahead()
+    messages = [plan(STEP), reduced(STEP), commit(STEP)]
+    for message in messages:
+        assert ahead.keep(B, message, b"")
+    assert ahead.keep(C, commit(STEP + 1), b"")
+    assert [message for _, message, _ in ahead.take(STEP)] == messages
+    assert ahead.take(STEP) == []
+    assert ahead
+    ahead.take(STEP + 1)
+    assert not ahead
+
+
+def test_each_attempt_is_said_once() -> None:
+    ahead = Ahead()
+    assert ahead.keep(B, reduced(STEP, shard=0), b"first")
+    assert not ahead.keep(B, reduced(STEP, shard=1), b"second")
+    assert ahead.keep(B, reduced(STEP, attempt=2), b"third")
+    assert ahead.keep(C, reduced(STEP), b"another sender")
+    assert [digest for _, _, digest in ahead.take(STEP)] == [b"first", b"third", b"another sender"]
+
+
+def test_a_flood_is_bounded_and_drowns_nobody() -> None:
+    ahead = Ahead()
+    for attempt in range(1000):
+        assert ahead.keep(B, commit(STEP, attempt), b"") == (attempt < MAX_PER_SENDER)
+    assert ahead.keep(C, commit(STEP), b"")
+
+
+def test_a_sibling_cannot_replace_the_bytes_of_another() -> None:
+    made = seat(serving=True)
+    assert kept(made, B, reduced(2)) == [B]
+    assert kept(made, C, reduced(2)) == [C]
+    assert kept(made, B, reduced(2)) == []
+
+
+def test_one_message_from_far_ahead_does_not_evict_a_replica() -> None:
+    """Heartbeats say how far the others are; an observer has none to compare with yet."""
+    far = commit(2 + MAX_STEPS_AHEAD)
+    assert not [e for e in seat(serving=True).receive(B, far, 1.0) if isinstance(e, Fault)]
+    [fault] = [e for e in seat(serving=False).receive(B, far, 1.0) if isinstance(e, Fault)]
+    assert fault.kind == "behind"

@@ -1,0 +1,328 @@
+"""The leader: plans only what is complete, commits only what all agree on, decides once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.effects import Explain, Penalise, Send
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.pipeline.ledger import from_bitmap, to_bitmap
+from protocol.pipeline.pipeline import Place
+from protocol.rounds.leader import LAGGARD_S, MAX_REPORTS, RESEND_S, ROUND_TIMEOUT_S, RoundLeader
+from protocol.rounds.shards import check_bounds
+from protocol.view import Replica, SwarmView
+from protocol.wire.messages import Admit, Commit, CommitAck, LedgerReport, Plan, Ready
+
+ME, B, C, NEW = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(4))
+STEP, PER_STEP, SIZE, STAGE = 2, 8, 1024, 1
+IDS = frozenset(range(16, 24))
+DIGEST = b"\7" * 32
+
+
+def view(*peers: PeerId, version: int = STEP, **versions: int) -> SwarmView:
+    """Serving replicas of our stage; ``B=1`` gives B another version than the rest."""
+    names = {"ME": ME, "B": B, "C": C}
+    others = {names[name]: v for name, v in versions.items()}
+    ours = [Replica(peer, others.get(peer, version), True) for peer in peers]
+    return SwarmView.of([[], ours])
+
+
+def leader(*peers: PeerId) -> RoundLeader:
+    made = RoundLeader(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP)
+    made.update_view(view(*peers), True, 0.0)
+    return made
+
+
+def report(
+    done: object = (), *, seq: int = 1, step: int = STEP, promised: int = 0, in_flight: object = ()
+) -> LedgerReport:
+    bits = [to_bitmap(ids, step, PER_STEP) for ids in (done, in_flight)]  # type: ignore[arg-type]
+    return LedgerReport(STAGE, step, seq, bits[0], bits[1], promised)
+
+
+def plans(effects: list[object]) -> dict[PeerId, Plan]:
+    return {
+        effect.peer: effect.message
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, Plan)
+    }
+
+
+def commits(effects: list[object]) -> list[PeerId]:
+    return [e.peer for e in effects if isinstance(e, Send) and isinstance(e.message, Commit)]
+
+
+def planned(*shares: tuple[PeerId, object]) -> tuple[RoundLeader, Plan]:
+    """A leader whose plan is out."""
+    made = leader(*(peer for peer, _ in shares))
+    effects: list[object] = []
+    for peer, done in shares:
+        effects += made.report(peer, report(done), 0.0)
+    sent = plans(effects)
+    assert set(sent) == {peer for peer, _ in shares}
+    return made, sent[shares[0][0]]
+
+
+HALVES = ((ME, range(16, 20)), (B, range(20, 24)))
+
+
+def ready(attempt: int = 1, digest: bytes = DIGEST, loss: float = 1.5) -> Ready:
+    return Ready(STAGE, STEP, attempt, digest, loss)
+
+
+class TestPlanning:
+    def test_nothing_is_planned_before_the_step_is_complete(self) -> None:
+        made = leader(ME, B)
+        assert not plans(list(made.report(ME, report(range(16, 20)), 0.0)))
+        assert not plans(list(made.report(B, report(range(20, 23)), 0.0)))
+        sent = plans(list(made.report(B, report(range(20, 24), seq=2), 0.0)))
+        assert set(sent) == {ME, B}
+
+    def test_a_complete_union_without_every_report_is_not_enough(self) -> None:
+        """The silent one may hold doubles that it has to take out."""
+        made = leader(ME, B)
+        assert not plans(list(made.report(ME, report(IDS), 0.0)))
+        assert plans(list(made.report(B, report(), 0.0)))
+
+    def test_an_idle_replica_is_a_member_too(self) -> None:
+        _, plan = planned((ME, IDS), (B, ()))
+        assert [member.peer for member in plan.members] == [ME, B]
+
+    @given(st.lists(st.sets(st.sampled_from(sorted(IDS))), min_size=3, max_size=3))
+    def test_every_id_is_counted_once_and_every_double_dropped(
+        self, ledgers: list[set[int]]
+    ) -> None:
+        made = leader(ME, B, C)
+        effects: list[object] = []
+        for peer, done in zip((ME, B, C), ledgers, strict=True):
+            effects += made.report(peer, report(done), 0.0)
+        sent = plans(effects)
+        if set().union(*ledgers) != IDS:
+            assert not sent
+            return
+        plan = sent[ME]
+        assert check_bounds(plan.bounds, 3, SIZE)
+        counted: list[int] = []
+        for member in plan.members:
+            held = ledgers[[ME, B, C].index(PeerId(member.peer))]
+            mine = from_bitmap(member.counted, STEP, PER_STEP)
+            assert mine | from_bitmap(member.dropped, STEP, PER_STEP) == held
+            counted += mine
+        assert sorted(counted) == sorted(IDS)
+
+    def test_who_does_not_lead_plans_nothing(self) -> None:
+        made = leader(ME)
+        made.update_view(view(ME), False, 0.0)
+        assert made.report(ME, report(IDS), 0.0) == []
+        assert made.next_deadline() is None
+        assert plans(list(made.update_view(view(ME), True, 1.0)))
+
+    def test_a_laggard_is_waited_for_but_not_for_ever(self) -> None:
+        made = leader(ME, B)
+        made.update_view(view(ME, B, B=STEP - 1), True, 0.0)
+        assert not plans(list(made.report(ME, report(IDS), 0.0)))
+        assert made.next_deadline() == LAGGARD_S
+        assert set(plans(list(made.tick(LAGGARD_S)))) == {ME}
+
+    def test_reports_a_step_early_count_when_we_get_there(self) -> None:
+        made = leader(ME)
+        first = (STEP + 1) * PER_STEP
+        early = report(range(first, first + PER_STEP), step=STEP + 1)
+        assert made.report(ME, early, 0.0) == []
+        made.update_view(view(ME, version=STEP + 1), True, 1.0)
+        assert plans(list(made.start_step(STEP + 1, 1.0)))
+
+
+class TestVoidPlans:
+    def test_a_death_voids_the_plan(self) -> None:
+        made, plan = planned(*HALVES)
+        assert not plans(list(made.update_view(view(ME), True, 1.0)))  # B's ids are gone
+        again = plans(list(made.report(ME, report(IDS, seq=2), 2.0)))
+        assert again[ME].attempt > plan.attempt
+        assert [member.peer for member in again[ME].members] == [ME]
+
+    def test_a_ledger_that_no_longer_fits_voids_the_plan(self) -> None:
+        made, plan = planned(*HALVES)
+        effects = list(made.report(B, report({*range(20, 24), 16}, seq=2), 0.5))
+        again = plans(effects)[ME]
+        assert again.attempt == plan.attempt + 1
+        dropped = {m.peer: from_bitmap(m.dropped, STEP, PER_STEP) for m in again.members}
+        assert dropped == {ME: frozenset(), B: {16}}
+
+    def test_a_member_that_has_subtracted_its_doubles_still_fits(self) -> None:
+        made, _ = planned((ME, range(16, 20)), (B, range(19, 24)))
+        assert made.report(B, report(range(20, 24), seq=2, promised=1), 0.5) == []
+
+    def test_a_round_that_hangs_is_planned_anew(self) -> None:
+        made, plan = planned(*HALVES)
+        assert made.next_deadline() == ROUND_TIMEOUT_S
+        effects = list(made.tick(ROUND_TIMEOUT_S))
+        assert plans(effects)[ME].attempt == plan.attempt + 1
+        assert any(isinstance(effect, Explain) for effect in effects)
+
+    def test_attempts_rise_over_what_anybody_has_promised(self) -> None:
+        made = leader(ME, B)
+        made.report(ME, report(range(16, 20), promised=6), 0.0)
+        sent = plans(list(made.report(B, report(range(20, 24), promised=9), 0.0)))
+        assert sent[ME].attempt == 10
+
+    def test_a_member_that_missed_the_plan_gets_it_again(self) -> None:
+        made, plan = planned(*HALVES)
+        late = report(range(20, 24), seq=2, promised=0)
+        assert made.report(B, late, RESEND_S + 0.1) == [Send(B, plan)]
+
+    def test_different_gradients_are_never_committed(self) -> None:
+        made, plan = planned(*HALVES)
+        made.ready(ME, ready(), 1.0)
+        effects = list(made.ready(B, ready(digest=b"\1" * 32), 1.0))
+        assert not commits(effects)
+        assert plans(effects)[ME].attempt == plan.attempt + 1
+
+
+class TestCommit:
+    def test_others_first_and_itself_when_one_of_them_knows(self) -> None:
+        made, _ = planned(*HALVES)
+        assert made.ready(ME, ready(), 1.0) == []
+        effects = list(made.ready(B, ready(), 1.0))
+        assert commits(effects) == [B]
+        acknowledged = list(made.acknowledged(B, CommitAck(STAGE, STEP, 1)))
+        assert commits(acknowledged) == [ME]
+        [send] = acknowledged
+        assert isinstance(send, Send)
+        assert isinstance(send.message, Commit)
+        assert send.message.loss_sum == 3.0
+        assert made.acknowledged(B, CommitAck(STAGE, STEP, 1)) == []
+
+    def test_alone_it_commits_at_once(self) -> None:
+        made, _ = planned((ME, IDS))
+        assert commits(list(made.ready(ME, ready(), 1.0))) == [ME]
+
+    def test_it_applies_when_nobody_else_is_left(self) -> None:
+        made, _ = planned(*HALVES)
+        made.ready(ME, ready(), 1.0)
+        made.ready(B, ready(), 1.0)
+        assert commits(list(made.update_view(view(ME), True, 2.0))) == [ME]
+
+    def test_a_decision_is_final(self) -> None:
+        made, _ = planned(*HALVES)
+        made.ready(ME, ready(), 1.0)
+        made.ready(B, ready(), 1.0)
+        assert made.report(B, report(IDS, seq=5), 2.0) == []
+        assert made.tick(10 * ROUND_TIMEOUT_S) == []
+        assert made.ready(B, ready(digest=b"\1" * 32), 3.0) == []
+        assert made.next_deadline() is None
+
+    @pytest.mark.parametrize(
+        ("sender", "message"),
+        [
+            (C, ready()),
+            (B, ready(attempt=2)),
+            (B, ready(attempt=0)),
+            (B, Ready(STAGE, STEP + 1, 1, DIGEST, 0.0)),
+        ],
+    )
+    def test_readiness_that_does_not_count(self, sender: PeerId, message: Ready) -> None:
+        made, _ = planned(*HALVES)
+        made.ready(ME, ready(), 1.0)
+        assert made.ready(sender, message, 1.0) == []
+        assert commits(list(made.ready(B, ready(), 1.0))) == [B]
+
+    @pytest.mark.parametrize(
+        ("sender", "message"),
+        [
+            (C, CommitAck(STAGE, STEP, 1)),
+            (B, CommitAck(STAGE, STEP, 2)),
+            (B, CommitAck(STAGE, STEP + 1, 1)),
+        ],
+    )
+    def test_acknowledgements_that_do_not_count(self, sender: PeerId, message: CommitAck) -> None:
+        made, _ = planned(*HALVES)
+        assert made.acknowledged(B, CommitAck(STAGE, STEP, 1)) == []  # nothing is decided
+        made.ready(ME, ready(), 1.0)
+        made.ready(B, ready(), 1.0)
+        assert made.acknowledged(sender, message) == []
+
+    def test_the_same_member_twice_is_not_two(self) -> None:
+        made, _ = planned(*HALVES)
+        assert made.ready(ME, ready(), 1.0) == []
+        assert made.ready(ME, ready(), 1.0) == []
+
+
+class TestHostileReports:
+    def test_ids_beyond_the_step(self) -> None:
+        made = leader(ME)
+        for done, in_flight in ((b"\xff\x01", b""), (b"", b"\x00\x01")):
+            message = LedgerReport(STAGE, STEP, 1, done, in_flight, 0)
+            [effect] = made.report(C, message, 0.0)
+            assert isinstance(effect, Penalise)
+            assert (effect.peer, effect.reason) == (C, "ledger-out-of-range")
+            assert C not in made.reports
+
+    def test_old_reports_do_not_replace_new_ones(self) -> None:
+        made = leader(ME, B)
+        made.report(B, report({20, 21}, seq=5), 0.0)
+        for seq in (0, 4, 5):
+            made.report(B, report(IDS, seq=seq), 0.0)
+        assert made.reports[B].done == {20, 21}
+
+    @pytest.mark.parametrize("step", [0, STEP - 1, STEP + 2])
+    def test_reports_of_other_steps(self, step: int) -> None:
+        made = leader(ME)
+        assert made.report(ME, report(step=step), 0.0) == []
+        assert not made.reports
+
+    def test_strangers_reports_are_bounded_and_plan_nothing(self) -> None:
+        made = leader(ME)
+        for n in range(3 * MAX_REPORTS):
+            made.report(peer_id_from_key(n.to_bytes(32, "big")), report(IDS), 0.0)
+        assert len(made.reports) == MAX_REPORTS
+        assert not plans(list(made.tick(1.0)))
+
+    def test_a_replica_of_another_version_is_no_member(self) -> None:
+        made = leader(ME, B)
+        made.update_view(view(ME, B, B=STEP + 1), True, 0.0)
+        made.report(B, report(range(20, 24)), 0.0)
+        assert not plans(list(made.report(ME, report(range(16, 20)), 0.0)))
+
+
+class TestNewcomers:
+    def admits(self, effects: list[object]) -> list[tuple[PeerId, Admit]]:
+        return [
+            (effect.peer, effect.message)
+            for effect in effects
+            if isinstance(effect, Send) and isinstance(effect.message, Admit)
+        ]
+
+    def test_everybody_hears_of_an_admission(self) -> None:
+        made = leader(ME, B)
+        sent = self.admits(list(made.join(NEW, 0.0)))
+        assert {peer for peer, _ in sent} == {ME, B, NEW}
+        assert sent[0][1].version == STEP
+        assert set(sent[0][1].donors) == {ME, B}
+
+    def test_an_admitted_peer_observes_the_next_round(self) -> None:
+        made = leader(ME)
+        made.join(NEW, 0.0)
+        sent = plans(list(made.report(ME, report(IDS), 1.0)))
+        assert set(sent) == {ME, NEW}
+        assert sent[ME].observers == [NEW]
+
+    def test_nobody_is_admitted_while_a_plan_is_out(self) -> None:
+        made, _ = planned(*HALVES)
+        assert self.admits(list(made.join(NEW, 1.0))) == []
+        made.update_view(view(ME, B, version=STEP + 1), True, 2.0)
+        assert self.admits(list(made.start_step(STEP + 1, 2.0))) == []
+        assert self.admits(list(made.tick(2.5)))
+
+    def test_a_request_is_not_kept_for_ever(self) -> None:
+        made, _ = planned(*HALVES)
+        made.join(NEW, 0.0)
+        made.update_view(view(ME, B, version=STEP + 1), True, 100.0)
+        made.start_step(STEP + 1, 100.0)
+        assert self.admits(list(made.tick(100.0))) == []
+
+    def test_who_serves_already_is_not_admitted(self) -> None:
+        made = leader(ME, B)
+        assert self.admits(list(made.join(B, 0.0))) == []

@@ -1,0 +1,428 @@
+"""A member of a round: contributes exactly what the plan counts, applies what is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from protocol.effects import Penalise, Send
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.pipeline.effects import (
+    ApplyLocalTask,
+    ApplyTask,
+    Compute,
+    ContributeTask,
+    Fault,
+    Keep,
+    Outcome,
+    PayloadKey,
+    ReduceTask,
+    SendPayload,
+    SubtractTask,
+    Task,
+)
+from protocol.pipeline.ledger import to_bitmap
+from protocol.pipeline.pipeline import Place
+from protocol.rounds.member import MAX_EARLY, Progress, RoundMember, plan_digest
+from protocol.wire.messages import Plan, PlanMember, Ready, Reduced, Shard
+
+ME, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
+STEP, PER_STEP, SIZE, STAGE = 2, 4, 512, 1
+IDS = frozenset(range(8, 12))
+LEADER = B
+
+
+class Table:
+    """A member with the ledger and the worker's state that a test gives it."""
+
+    def __init__(self, *done: int, loaded: bool = True) -> None:
+        self.done = set(done)
+        self.busy = False
+        self.loaded = loaded
+        self.member = RoundMember(
+            Place(ME, STAGE, 2, PER_STEP),
+            SIZE,
+            STEP,
+            ledger=lambda: set(self.done),
+            accumulating=lambda: self.busy,
+            drop=self.drop,
+            loss_sum=lambda ids: float(sum(ids)),
+            loaded=lambda: self.loaded,
+        )
+
+    def drop(self, microbatch: int) -> list[object]:  # type: ignore[override]
+        self.done.discard(microbatch)
+        return []
+
+
+def bitmap(ids: object) -> bytes:
+    return to_bitmap(ids, STEP, PER_STEP)  # type: ignore[arg-type]
+
+
+def plan(
+    counted: dict[PeerId, set[int]],
+    *,
+    dropped: dict[PeerId, set[int]] | None = None,
+    attempt: int = 1,
+    bounds: list[int] | None = None,
+    observers: list[PeerId] | None = None,
+) -> Plan:
+    members = [
+        PlanMember(peer, bitmap(ids), bitmap((dropped or {}).get(peer, set())))
+        for peer, ids in counted.items()
+    ]
+    cuts = [SIZE * i // len(members) // 128 * 128 for i in range(len(members))]
+    return Plan(STAGE, STEP, attempt, members, bounds or [*cuts, SIZE], list[str](observers or []))
+
+
+def tasks(effects: list[object]) -> list[Task]:
+    return [effect.task for effect in effects if isinstance(effect, Compute)]
+
+
+def blamed(effects: list[object]) -> list[tuple[PeerId, str]]:
+    return [(e.peer, e.reason) for e in effects if isinstance(e, Penalise)]
+
+
+def kept(effects: list[object]) -> list[PayloadKey]:
+    return [key for effect in effects if isinstance(effect, Keep) for key in effect.keys]
+
+
+def sent(effects: list[object], kind: type) -> list[tuple[PeerId, object]]:
+    return [
+        (effect.peer, effect.message)
+        for effect in effects
+        if isinstance(effect, Send | SendPayload) and isinstance(effect.message, kind)
+    ]
+
+
+def digest(n: int) -> bytes:
+    return bytes([n]) * 32
+
+
+def exchanging(attempt: int = 1) -> tuple[Table, Plan]:
+    """Two members, ours the first shard; our contribution is encoded."""
+    table = Table(8, 9)
+    order = plan({ME: {8, 9}, B: {10, 11}}, attempt=attempt)
+    [task] = tasks(list(table.member.plan(LEADER, order)))
+    assert isinstance(task, ContributeTask)
+    effects = list(table.member.contributed(task, Outcome()))
+    assert [to for to, _ in sent(effects, Shard)] == [B]
+    return table, order
+
+
+def ready(attempt: int = 1) -> tuple[Table, Plan, bytes]:
+    """As ``exchanging``, with both shards reduced."""
+    table, order = exchanging(attempt)
+    [reduce] = tasks(list(table.member.shard(B, Shard(STAGE, STEP, attempt, 0))))
+    assert isinstance(reduce, ReduceTask)
+    table.member.was_reduced(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
+    effects = list(table.member.reduced(B, Reduced(STAGE, STEP, attempt, 1, 3.0), digest(2)))
+    [(to, message)] = sent(effects, Ready)
+    assert to == LEADER
+    assert isinstance(message, Ready)
+    assert message.loss_sum == 8 + 9
+    return table, order, message.digest
+
+
+class TestTheUsualRound:
+    def test_contribute_exchange_ready_apply(self) -> None:
+        table, order, agreed = ready()
+        assert agreed == plan_digest(LEADER, order, [digest(1), digest(2)], [2.0, 3.0])
+        [task] = tasks(list(table.member.committed(1, agreed)))
+        assert task == ApplyTask(
+            STEP,
+            1,
+            tuple(order.bounds),
+            (PayloadKey(STEP, "reduced", 0, 1, ME), PayloadKey(STEP, "reduced", 1, 1, B)),
+            (2.0, 3.0),
+        )
+
+    def test_parts_are_summed_in_the_members_order(self) -> None:
+        table = Table(8)
+        order = plan({B: {9}, C: {10, 11}, ME: {8}})
+        [task] = tasks(list(table.member.plan(LEADER, order)))
+        assert isinstance(task, ContributeTask)
+        table.member.contributed(task, Outcome())
+        table.member.shard(C, Shard(STAGE, STEP, 1, 2))
+        [reduce] = tasks(list(table.member.shard(B, Shard(STAGE, STEP, 1, 2))))
+        assert isinstance(reduce, ReduceTask)
+        assert [key.peer for key in reduce.parts] == [B, C, ME]
+        assert reduce.size == order.bounds[3] - order.bounds[2]
+
+    def test_alone_it_applies_its_own_sum(self) -> None:
+        table = Table(*IDS)
+        order = plan({ME: set(IDS)})
+        [(_, message)] = sent(list(table.member.plan(LEADER, order)), Ready)
+        assert isinstance(message, Ready)
+        assert tasks(list(table.member.committed(1, message.digest))) == [ApplyLocalTask(STEP)]
+
+    def test_alone_with_an_observer_it_broadcasts(self) -> None:
+        table = Table(*IDS)
+        [task] = tasks(list(table.member.plan(LEADER, plan({ME: set(IDS)}, observers=[C]))))
+        assert isinstance(task, ContributeTask)
+        [reduce] = tasks(list(table.member.contributed(task, Outcome())))
+        assert isinstance(reduce, ReduceTask)
+        effects = list(table.member.was_reduced(reduce, Outcome(digests=(digest(1),))))
+        assert [to for to, _ in sent(effects, Reduced)] == [C]
+
+    def test_messages_may_overtake_the_plan(self) -> None:
+        table = Table(8, 9)
+        assert kept(list(table.member.shard(B, Shard(STAGE, STEP, 1, 0))))
+        assert kept(list(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))))
+        [task] = tasks(list(table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}}))))
+        assert isinstance(task, ContributeTask)
+        [reduce] = tasks(list(table.member.contributed(task, Outcome())))
+        assert isinstance(reduce, ReduceTask)
+        effects = list(table.member.was_reduced(reduce, Outcome(digests=(digest(1),))))
+        assert sent(effects, Ready)
+
+    def test_a_shard_without_elements_is_nobodys_work(self) -> None:
+        table = Table(8, 9)
+        order = plan({ME: {8, 9}, B: {10, 11}}, bounds=[0, 0, SIZE])
+        [task] = tasks(list(table.member.plan(LEADER, order)))
+        assert isinstance(task, ContributeTask)
+        effects = list(table.member.contributed(task, Outcome()))
+        assert [m.shard for _, m in sent(effects, Shard)] == [1]  # type: ignore[attr-defined]
+        effects = list(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)))
+        [(_, message)] = sent(effects, Ready)
+        [apply] = tasks(list(table.member.committed(1, message.digest)))  # type: ignore[attr-defined]
+        assert isinstance(apply, ApplyTask)
+        assert apply.reduced == (None, PayloadKey(STEP, "reduced", 1, 1, B))
+        assert apply.sq_norms == (0.0, 3.0)
+
+
+class TestTheLedger:
+    """The accumulator holds exactly what the plan counts for us, or nothing is contributed."""
+
+    @pytest.mark.parametrize("counted", [{8, 9, 10}, {10}, {8}])
+    def test_a_plan_that_does_not_fit_waits(self, counted: set[int]) -> None:
+        table = Table(8, 9)
+        effects = list(table.member.plan(LEADER, plan({ME: counted, B: IDS - counted})))
+        assert tasks(effects) == []
+        assert table.member.progress is Progress.DRAINING
+
+    def test_it_waits_for_the_worker(self) -> None:
+        table = Table(8)
+        table.busy = True
+        assert table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}})) == []
+        table.busy = False
+        assert table.member.advance() == []
+        table.done.add(9)
+        [task] = tasks(list(table.member.advance()))
+        assert isinstance(task, ContributeTask)
+
+    def test_doubles_are_subtracted_first(self) -> None:
+        table = Table(8, 9, 10)
+        order = plan({ME: {8, 9}, B: {10, 11}}, dropped={ME: {10}})
+        doing = tasks(list(table.member.plan(LEADER, order)))
+        assert doing == [SubtractTask(STEP, 10), ContributeTask(STEP, 1, tuple(order.bounds))]
+        assert table.done == {8, 9}
+
+    def test_a_double_that_never_came_needs_no_subtraction(self) -> None:
+        table = Table(8, 9)
+        order = plan({ME: {8, 9}, B: {10, 11}}, dropped={ME: {10}})
+        [task] = tasks(list(table.member.plan(LEADER, order)))
+        assert isinstance(task, ContributeTask)
+
+
+class TestAttempts:
+    def test_a_higher_attempt_starts_over(self) -> None:
+        table, _, _ = ready()
+        [task] = tasks(list(table.member.plan(C, plan({ME: {8, 9}, B: {10, 11}}, attempt=2))))
+        assert task == ContributeTask(STEP, 2, (0, 256, SIZE))
+
+    @pytest.mark.parametrize("attempt", [0, 3, 4])
+    def test_no_attempt_is_followed_back(self, attempt: int) -> None:
+        table, _ = exchanging(attempt=4)
+        old = plan({ME: {8}, B: {9, 10, 11}}, attempt=attempt)
+        assert table.member.plan(C, old) == []
+        assert table.member.promised == 4
+
+    def test_the_commit_of_an_attempt_given_up_is_not_applied(self) -> None:
+        table, _, agreed = ready()
+        table.member.plan(C, plan({ME: {8, 9}, B: {10, 11}}, attempt=2))
+        assert table.member.committed(1, agreed) == []
+
+    def test_outcomes_of_an_attempt_given_up_are_void(self) -> None:
+        table, order = exchanging()
+        table.member.plan(C, plan({ME: {8, 9}, B: {10, 11}}, attempt=2))
+        old = ContributeTask(STEP, 1, tuple(order.bounds))
+        assert table.member.contributed(old, Outcome()) == []
+        assert table.member.was_reduced(ReduceTask(STEP, 1, 0, (), 256), Outcome()) == []
+
+    def test_contributions_to_an_old_attempt_are_dropped(self) -> None:
+        table, _ = exchanging(attempt=4)
+        assert table.member.shard(B, Shard(STAGE, STEP, 3, 0)) == []
+        assert table.member.reduced(B, Reduced(STAGE, STEP, 3, 1, 3.0), digest(2)) == []
+
+    def test_parts_of_other_attempts_are_not_mixed(self) -> None:
+        table, _ = exchanging(attempt=4)
+        assert tasks(list(table.member.shard(B, Shard(STAGE, STEP, 5, 0)))) == []
+
+    def test_nothing_is_followed_while_applying(self) -> None:
+        table, _, agreed = ready()
+        table.member.committed(1, agreed)
+        assert table.member.plan(C, plan({ME: {8, 9}, B: {10, 11}}, attempt=9)) == []
+        assert table.member.committed(1, agreed) == []
+
+
+class TestCommits:
+    def test_a_commit_may_come_before_the_last_shard(self) -> None:
+        """A sibling's heartbeat may be faster than our own link to an owner."""
+        _, _, agreed = ready()
+        late, _ = exchanging()
+        [reduce] = tasks(list(late.member.shard(B, Shard(STAGE, STEP, 1, 0))))
+        assert isinstance(reduce, ReduceTask)
+        late.member.was_reduced(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
+        assert late.member.committed(1, agreed) == []
+        effects = list(late.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)))
+        [task] = tasks(effects)
+        assert isinstance(task, ApplyTask)
+
+    @pytest.mark.parametrize("change", [lambda d: digest(7), lambda d: d[::-1]])
+    def test_a_commit_of_other_bytes_is_not_applied(self, change: Callable[[bytes], bytes]) -> None:
+        table, _, agreed = ready()
+        [effect] = table.member.committed(1, change(agreed))
+        assert isinstance(effect, Fault)
+        assert effect.kind == "behind"
+
+    def test_the_digest_covers_leader_plan_bytes_and_norms(self) -> None:
+        order = plan({ME: {8, 9}, B: {10, 11}})
+        base = plan_digest(LEADER, order, [digest(1), digest(2)], [2.0, 3.0])
+        others = {
+            plan_digest(C, order, [digest(1), digest(2)], [2.0, 3.0]),
+            plan_digest(LEADER, plan({ME: {8}, B: {9}}, attempt=2), [digest(1)] * 2, [2.0, 3.0]),
+            plan_digest(LEADER, order, [digest(2), digest(1)], [2.0, 3.0]),
+            plan_digest(LEADER, order, [digest(1), digest(2)], [3.0, 2.0]),
+        }
+        assert len(others | {base}) == 5
+
+
+class TestHostile:
+    @pytest.mark.parametrize(
+        "bounds",
+        [[0, SIZE], [0, 100, SIZE], [0, 256, SIZE + 1], [0, 256, 256, SIZE], [256, 256, SIZE]],
+    )
+    def test_wrong_bounds(self, bounds: list[int]) -> None:
+        table = Table(8, 9)
+        order = plan({ME: {8, 9}, B: {10, 11}}, bounds=bounds)
+        assert blamed(list(table.member.plan(C, order))) == [(C, "plan-with-wrong-bounds")]
+        assert table.member.promised == 0
+
+    @pytest.mark.parametrize("field", ["counted", "dropped"])
+    def test_ids_beyond_the_step(self, field: str) -> None:
+        bits = {"counted": bitmap({8}), "dropped": b"", field: b"\xff"}
+        mine = PlanMember(ME, **bits)
+        order = Plan(STAGE, STEP, 1, [mine], [0, SIZE], [])
+        table = Table(8)
+        assert blamed(list(table.member.plan(C, order))) == [(C, "ledger-out-of-range")]
+        assert table.member.promised == 0
+
+    def test_a_plan_without_us(self) -> None:
+        table = Table(8)
+        assert table.member.plan(C, plan({B: set(IDS)})) == []
+        assert table.member.promised == 0
+
+    @pytest.mark.parametrize(("sender", "shard"), [(STRANGER, 1), (B, 0), (C, 1), (B, 31)])
+    def test_a_reduced_shard_of_an_impostor(self, sender: PeerId, shard: int) -> None:
+        table, _ = exchanging()
+        effects = list(table.member.reduced(sender, Reduced(STAGE, STEP, 1, shard, 3.0), digest(9)))
+        assert blamed(effects) == [(sender, "reduced-shard-of-another")]
+        assert kept(effects) == []
+
+    def test_an_impostor_before_the_plan_replaces_nothing(self) -> None:
+        """Whose shard it is we cannot know yet: both are kept, each under its sender."""
+        table = Table(8, 9)
+        message = Reduced(STAGE, STEP, 1, 1, 3.0)
+        first = kept(list(table.member.reduced(C, message, digest(9))))
+        second = kept(list(table.member.reduced(B, message, digest(2))))
+        third = kept(list(table.member.reduced(STRANGER, message, digest(8))))
+        assert len({*first, *second, *third}) == 3
+        effects = list(table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}})))
+        expected = {(C, "reduced-shard-of-another"), (STRANGER, "reduced-shard-of-another")}
+        assert set(blamed(effects)) == expected
+        [task] = tasks(effects)
+        assert isinstance(task, ContributeTask)
+        table.member.contributed(task, Outcome())
+        [reduce] = tasks(list(table.member.shard(B, Shard(STAGE, STEP, 1, 0))))
+        assert isinstance(reduce, ReduceTask)
+        done = list(table.member.was_reduced(reduce, Outcome(sq_norm=2.0, digests=(digest(1),))))
+        [(_, message_ready)] = sent(done, Ready)
+        [apply] = tasks(list(table.member.committed(1, message_ready.digest)))  # type: ignore[attr-defined]
+        assert isinstance(apply, ApplyTask)
+        assert apply.reduced[1] == second[0]
+
+    def test_a_second_broadcast_of_the_owner_changes_nothing(self) -> None:
+        table, _, agreed = ready()
+        again = table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 4.0), digest(7))
+        assert again == []
+        [task] = tasks(list(table.member.committed(1, agreed)))
+        assert isinstance(task, ApplyTask)
+
+    def test_one_flood_does_not_drown_another_peer(self) -> None:
+        table = Table(8, 9)
+        for attempt in range(100):
+            shards = list(table.member.shard(C, Shard(STAGE, STEP, attempt, 0)))
+            sums = list(table.member.reduced(C, Reduced(STAGE, STEP, attempt, 0, 1.0), digest(1)))
+            assert bool(kept(shards)) == bool(kept(sums)) == (attempt < MAX_EARLY)
+            assert bool(blamed(shards)) == bool(blamed(sums)) == (attempt >= MAX_EARLY)
+        assert kept(list(table.member.shard(B, Shard(STAGE, STEP, 1, 0))))
+        assert kept(list(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 1.0), digest(1))))
+
+    def test_many_honest_attempts_are_no_flood(self) -> None:
+        table = Table(8, 9)
+        for attempt in range(1, 5 * MAX_EARLY):
+            order = plan({ME: {8, 9}, B: {10, 11}}, attempt=attempt)
+            table.member.plan(LEADER, order)
+            assert kept(list(table.member.shard(B, Shard(STAGE, STEP, attempt, 0))))
+            effects = table.member.reduced(B, Reduced(STAGE, STEP, attempt, 1, 1.0), digest(1))
+            assert kept(list(effects))
+
+    @pytest.mark.parametrize("step", [STEP - 1, STEP + 1])
+    def test_another_step(self, step: int) -> None:
+        table = Table(8, 9)
+        assert table.member.shard(B, Shard(STAGE, step, 1, 0)) == []
+        assert table.member.reduced(B, Reduced(STAGE, step, 1, 0, 1.0), digest(1)) == []
+
+
+class TestObservers:
+    def observer(self) -> tuple[Table, bytes]:
+        """Not loaded yet; plan and broadcasts are here."""
+        table = Table(loaded=False)
+        order = plan({B: {8, 9}, C: {10, 11}}, observers=[ME])
+        assert table.member.plan(LEADER, order) == []
+        table.member.reduced(B, Reduced(STAGE, STEP, 1, 0, 2.0), digest(1))
+        effects = list(table.member.reduced(C, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)))
+        assert not sent(effects, Ready)
+        return table, plan_digest(LEADER, order, [digest(1), digest(2)], [2.0, 3.0])
+
+    def test_it_applies_the_broadcasts_once_loaded(self) -> None:
+        table, agreed = self.observer()
+        assert table.member.committed(1, agreed) == []
+        table.loaded = True
+        [task] = tasks(list(table.member.try_apply()))
+        assert isinstance(task, ApplyTask)
+
+    def test_it_applies_nothing_uncommitted(self) -> None:
+        table, _ = self.observer()
+        table.loaded = True
+        assert table.member.try_apply() == []
+
+
+class TestFailures:
+    def test_a_poisoned_gradient_stops_the_seat(self) -> None:
+        table = Table(8, 9)
+        [task] = tasks(list(table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}}))))
+        assert isinstance(task, ContributeTask)
+        [fault] = table.member.contributed(task, Outcome(error="poisoned"))
+        assert isinstance(fault, Fault)
+        assert fault.kind == "poisoned"
+
+    def test_a_malformed_contribution_makes_nobody_ready(self) -> None:
+        table, _ = exchanging()
+        [reduce] = tasks(list(table.member.shard(B, Shard(STAGE, STEP, 1, 0))))
+        assert isinstance(reduce, ReduceTask)
+        effects = list(table.member.was_reduced(reduce, Outcome(error="codec")))
+        assert not sent(effects, Reduced)
+        assert not sent(effects, Ready)
