@@ -294,7 +294,12 @@ class Node:
         addresses = settings.announce or self._network.addresses
         seats = settings.seats or 1
         own = advert(self._capacity, settings, tuple(addresses), seats, int(time.time()))
-        self._engine.describe(own, has_text=await self._staging.has_text())
+        problem = await self._staging.text_problem()
+        if problem and self._options.data_path is not None:
+            next_step = "give --data the swarm's text, or leave it out to copy it from a member"
+            self._staging.failure = UserError(problem, next_step, ExitCode.CONFIG)
+            return
+        self._engine.describe(own, has_text=not problem)
 
     async def _forward_stop(self, stop: trio.Event) -> None:
         await stop.wait()

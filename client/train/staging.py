@@ -157,15 +157,18 @@ class Staging:
             await self._worker_started.wait()
         return self.worker
 
-    async def has_text(self) -> bool:
-        """Whether this machine has the swarm's training text, so that it can begin stage 0."""
+    async def text_problem(self) -> str:
+        """Say why this machine does not have the swarm's training text; empty if it has.
+
+        Who has it can begin stage 0, others can only copy it from somebody who has.
+        """
         worker, terms = await self.worker_ready(), self._terms
         try:
             await worker.call(prepare_request(terms))
         except RequestFailed as failure:
             self._owner.perform(Explain("transfer", str(failure), "warning"))
-            return False
-        return True
+            return str(failure)
+        return ""
 
     async def _serve(self, worker: Worker) -> None:
         """Take whatever stage is assigned, until the worker dies or we cannot go on."""
