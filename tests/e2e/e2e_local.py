@@ -58,7 +58,7 @@ def found(folder: Path, name: str, run: RunChoices, model: ModelChoices = TINY) 
 
 
 def wait_for(
-    look: Callable[[], Found | None], what: str, alive: Sequence[Any] = (), timeout_s: float = 90.0
+    look: Callable[[], Found | None], what: str, alive: Sequence[Any] = (), timeout_s: float = 300.0
 ) -> Found:
     """Poll until ``look`` returns something; fail at once when a process of ``alive`` ends."""
     deadline = time.monotonic() + timeout_s

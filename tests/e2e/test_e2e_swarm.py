@@ -134,7 +134,7 @@ def test_a_signal_stops_in_order(
     members = _start(processes, 2)
     worker = _when(members[0], members, "training", step=1).worker.pid
     members[0].process.send_signal(number)
-    assert members[0].process.wait(30) == ExitCode.OK
+    assert members[0].process.wait(120) == ExitCode.OK
     assert list((members[0].home / "data" / "checkpoints" / swarm.swarm).glob("*.safetensors"))
     assert worker is None or not psutil.pid_exists(worker)
 
@@ -142,7 +142,7 @@ def test_a_signal_stops_in_order(
 def test_done_ends_the_process_when_asked(folder: Path, processes: LocalSwarm) -> None:
     found(folder, "volunteer-1", _run(steps=2))
     members = _start(processes, 2, "--exit-when-done")
-    assert [member.process.wait(90) for member in members] == [0, 0]
+    assert [member.process.wait(300) for member in members] == [0, 0]
 
 
 def test_two_processes_cannot_share_an_identity(folder: Path, processes: LocalSwarm) -> None:
@@ -197,12 +197,12 @@ def test_a_text_that_is_not_the_swarms_is_refused(folder: Path, processes: Local
 
 
 def test_the_model_is_fetched_from_a_running_swarm(folder: Path, processes: LocalSwarm) -> None:
-    swarm = found(folder, "volunteer-1", _run(steps=5000, checkpoint_every=100))
+    swarm = found(folder, "volunteer-1", _run(steps=5000, checkpoint_every=40))
     members = _start(processes, 2)
-    _when(members[0], members, "training", step=101)
+    _when(members[0], members, "training", step=41)
     done = volunteer(folder / "guest", "sample", "--swarm", str(swarm.invite), "--json")
     answer = parsed(done)
-    assert answer["version"] >= 100
+    assert answer["version"] >= 40
     assert answer["swarm"] == swarm.swarm
     assert "downloading stage 1" in done.stderr
     assert all(member.alive for member in members)
