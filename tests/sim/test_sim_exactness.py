@@ -1,12 +1,14 @@
 """I3 and I4: a swarm's losses are those of one process, with and without deaths and newcomers.
 
 Real executors, real payloads, simulated time. fp32 leaves only the order of summation as a
-difference. With S8 on the boundaries that difference moves a number across a rounding step now and
-then, so two S8 runs drift apart like any two runs whose rounding differs: by up to 5e-4 in 200
-steps here, whether one of them is a swarm or both are the reference. A bound of 1e-5 over 20 steps
-still tells every lost, doubled or foreign microbatch.
+difference: below 1e-7 in 20 steps, 3e-7 in 200. With S8 on the boundaries a last bit moves a number
+across a rounding step now and then, so two S8 runs drift apart as any two whose rounding differs.
+Measured over 200 steps here, largest relative difference to the reference: swarms (four seeds)
+0.7e-4 to 17e-4 with GPT and 1.3e-4 to 5.6e-4 with Llama; the reference itself with one-ulp noise on
+its boundaries (six seeds) 4.5e-4 to 17e-4 and 0.7e-4 to 3.2e-4. So a swarm is as close as can be.
 """
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,7 +33,7 @@ def kill_one_per_stage(world: TrainingWorld, first_s: float, pause_s: float) -> 
     for stage in world.random.sample(range(world.config.stages), world.config.stages):
         victim = next(p for p in world.peers.values() if p.stage == stage)
         at = first_s + pause_s * stage + world.random.uniform(0.0, 1.0)
-        world.after(at, lambda v=victim: world.kill(v))
+        world.after(at, partial(world.kill, victim))
 
 
 @pytest.mark.parametrize("boundary", ["fp32", "s8"])
@@ -55,7 +57,7 @@ def test_the_tolerance_tells_a_wire_from_none(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "boundary"), [("llama", "fp32"), ("gpt", "s8")])
+@pytest.mark.parametrize(("model", "boundary"), [("gpt", "fp32"), ("llama", "s8")])
 def test_two_hundred_steps(lab: Lab, model: str, boundary: CodecName) -> None:
     plan = plan_for(model, 2, 200)
     losses = train(lab.world(plan, 2, boundary=boundary))
@@ -64,15 +66,14 @@ def test_two_hundred_steps(lab: Lab, model: str, boundary: CodecName) -> None:
 
 @pytest.mark.parametrize("model", ["gpt", "llama"])
 def test_averaging_in_s8_with_error_feedback_stays_close(lab: Lab, model: str) -> None:
-    """Measured 1.1e-4; the boundaries are S8 as well."""
+    """Measured 7.6e-5 (8e-3 in 200 steps); the boundaries are S8 as well."""
     plan = plan_for(model, 2, STEPS)
     losses = train(lab.world(plan, 3, boundary="s8", averaging="s8"))
     apart = largest_difference(losses, lab.reference(plan, "s8"))
     assert CLOSE < apart < 5e-4  # below: the codec was not in use
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("boundary", ["fp32", "s8"])
+@pytest.mark.parametrize(("boundary", "seed"), [("fp32", 0), ("fp32", 1), ("s8", 2)])
 def test_deaths_change_no_loss(lab: Lab, boundary: CodecName, seed: int) -> None:
     plan = plan_for("gpt", 2, STEPS)
     calm = train(lab.world(plan, 2, boundary=boundary, seed=seed))
@@ -83,7 +84,7 @@ def test_deaths_change_no_loss(lab: Lab, boundary: CodecName, seed: int) -> None
     assert largest_difference(losses, calm) < CLOSE, f"seed {seed}"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_newcomers_end_bit_identical(lab: Lab, seed: int) -> None:
     """Each stage gets a newcomer and then loses the replica that may have been its donor."""
     plan = plan_for("gpt", 2, STEPS)

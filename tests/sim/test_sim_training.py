@@ -24,7 +24,7 @@ def test_fault_free_run_commits_every_step(stages: int, replicas: int) -> None:
         }
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(75))
 def test_one_kill_per_stage_loses_nothing(seed: int) -> None:
     config = WorldConfig(stages=3, replicas=2, seed=seed, steps=16)
     world = TrainingWorld(config)
@@ -35,7 +35,7 @@ def test_one_kill_per_stage_loses_nothing(seed: int) -> None:
     run(world)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(50))
 def test_newcomers_catch_up_while_training_goes_on(seed: int) -> None:
     config = WorldConfig(stages=2, replicas=2, seed=seed, steps=14)
     world = TrainingWorld(config)
