@@ -10,7 +10,8 @@ import heapq
 import random
 from collections.abc import Callable, Hashable
 
-Action = Callable[[], None]
+Action = Callable[[], object]
+"""What happens; its result means nothing."""
 Range = tuple[float, float]
 """Bounds of a uniformly random duration in seconds."""
 

@@ -10,11 +10,11 @@ later, each in its own moment.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from client.simulate.agenda import Agenda, Range
+from client.simulate.agenda import Action, Agenda, Range
 from client.simulate.invariants import InvariantViolation, expect
 from client.simulate.multisets import MultisetWorker
 from client.simulate.peer import SimPeer
@@ -104,9 +104,9 @@ class TrainingWorld:
         self._note(peer, f"is killed in stage {peer.stage}")
         self._vanish(peer)
 
-    def after(self, delay_s: float, action: Callable[[], object]) -> None:
+    def after(self, delay_s: float, action: Action) -> None:
         """Schedule something (a kill, a join)."""
-        self.agenda.after(delay_s, lambda: (action(), None)[1])
+        self.agenda.after(delay_s, action)
 
     def start_clock(self) -> None:
         """Tick every seat's deadlines and send heartbeats from now on."""
@@ -270,10 +270,8 @@ class TrainingWorld:
                 self._commit(peer, effect)
             case Serving():
                 self._announce(peer)
-            case Snapshot(version):
-                expect(peer.worker is not None, "a seat without a worker")
-                if peer.worker is not None:
-                    peer.snapshots[version] = peer.worker.save(version)
+            case Snapshot(version) if peer.worker is not None:
+                peer.snapshots[version] = peer.worker.save(version)
             case Fault(kind, words):
                 expect(kind == "behind", words)
                 self._rejoin(peer, words)
@@ -309,7 +307,7 @@ class TrainingWorld:
             arrive = partial(self._arrive, peer.peer, other, message, parts)
             self._transmit(peer, other, lane(message), arrive)
 
-    def _transmit(self, src: SimPeer, dst: SimPeer, which: str, action: Callable[[], None]) -> None:
+    def _transmit(self, src: SimPeer, dst: SimPeer, which: str, action: Action) -> None:
         """Deliver in order per lane; nothing is delivered to or from the dead."""
 
         def deliver() -> None:
