@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from model_zoo.init import empty_embedding
 from model_zoo.spec import ModelSpec
 
 NORM_EPS = 1e-5
@@ -79,8 +80,8 @@ class Embedding(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.token = nn.Embedding(spec.vocab, spec.width)
-        self.position = nn.Embedding(spec.context, spec.width)
+        self.token = empty_embedding(spec.vocab, spec.width)
+        self.position = empty_embedding(spec.context, spec.width)
 
     def forward(self, tokens: Tensor) -> Tensor:
         positions = torch.arange(tokens.shape[1], device=tokens.device)  # (T,)

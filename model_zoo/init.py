@@ -15,7 +15,7 @@ from hashlib import blake2b
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from model_zoo.spec import ModelSpec
 
@@ -38,6 +38,15 @@ def initial_tensor(spec: ModelSpec, seed: int, name: str, shape: torch.Size) -> 
     if name.endswith(_RESIDUAL_OUTPUTS):
         deviation /= math.sqrt(2 * spec.layers)
     return torch.from_numpy(_bell(seed, name, shape.numel(), deviation)).view(shape)
+
+
+def empty_embedding(rows: int, width: int) -> nn.Embedding:
+    """An embedding (rows, width) whose weights are still to be loaded.
+
+    `nn.Embedding` by itself draws them; on the meta device that makes torch import its compiler,
+    which takes longer than opening the stage.
+    """
+    return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
 
 
 def _bell(seed: int, name: str, size: int, deviation: float) -> NDArray[np.float32]:

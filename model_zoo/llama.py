@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from model_zoo.init import empty_embedding
 from model_zoo.spec import ModelSpec
 
 NORM_EPS = 1e-5
@@ -97,7 +98,7 @@ class Embedding(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.token = nn.Embedding(spec.vocab, spec.width)
+        self.token = empty_embedding(spec.vocab, spec.width)
 
     def forward(self, tokens: Tensor) -> Tensor:
         hidden: Tensor = self.token(tokens)  # (B, T, C)

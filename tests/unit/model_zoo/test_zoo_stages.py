@@ -1,6 +1,8 @@
 """Every cut is the same model: same names, same initial bits, same loss, same gradients."""
 
 import hashlib
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
@@ -185,3 +187,16 @@ def test_predictions_do_not_see_the_future(spec: ModelSpec, tokens: Tensor) -> N
     before, after = model(tokens[:, :-1]), model(changed)
     torch.testing.assert_close(before[:, :10], after[:, :10])
     assert not torch.equal(before[:, 10:], after[:, 10:])
+
+
+def test_building_a_first_stage_does_not_import_the_compiler() -> None:
+    """It would take longer than all the rest of a worker's start."""
+    program = (
+        "import sys\n"
+        "from model_zoo.spec import ModelSpec\n"
+        "from model_zoo.whole import build_whole\n"
+        "for name in ('gpt', 'llama'):\n"
+        "    build_whole(ModelSpec(name, 2, 32, 2, 2, 64, context=16), 7)\n"
+        "sys.exit('torch._dynamo' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
