@@ -46,7 +46,7 @@ def empty_embedding(rows: int, width: int) -> nn.Embedding:
     `nn.Embedding` by itself draws them; on the meta device that makes torch import its compiler,
     which takes longer than opening the stage.
     """
-    return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
+    return nn.Embedding(rows, width, _weight=torch.empty(rows, width))
 
 
 def _bell(seed: int, name: str, size: int, deviation: float) -> NDArray[np.float32]:
