@@ -79,6 +79,8 @@ class Pipeline:
         self._oldest_kept = step
         self.closed = False
         """The round applies this step: a task given now would run at the next version."""
+        self.refused_from: int | None = None
+        """The seat is leaving: nothing new is taken of this step and later ones."""
 
     # --- queries ---------------------------------------------------------------------------
 
@@ -104,6 +106,17 @@ class Pipeline:
     def queued(self) -> int:
         """Forwards that wait for the worker."""
         return sum(hop.phase is Phase.QUEUED for hop in self._hops.values())
+
+    @property
+    def waiting(self) -> int:
+        """Microbatches of the current step that the worker could work on now."""
+        phases = (Phase.QUEUED, Phase.RETURNED)
+        return sum(hop.phase in phases for _, hop in self._current())
+
+    @property
+    def empty(self) -> bool:
+        """Whether no microbatch is kept, of any step."""
+        return not self._hops
 
     @property
     def rerouted(self) -> int:
@@ -142,6 +155,16 @@ class Pipeline:
         self._oldest_kept = max(self._oldest_kept, safe)
         return effects
 
+    def refuse_from(self, step: int) -> list[PipelineEffect]:
+        """Take nothing new of ``step`` and later ones; give back what has not been begun."""
+        self.refused_from = step
+        effects: list[PipelineEffect] = []
+        for microbatch, hop in list(self._hops.items()):
+            if hop.step >= step and hop.phase is Phase.QUEUED and hop.upstreams:
+                del self._hops[microbatch]
+                effects += self._tell_upstreams(hop, "busy")
+        return effects
+
     def lease(self, ids: list[int], *, again: bool, now: float) -> list[PipelineEffect]:
         """Stage 0: work on these microbatches of the current step."""
         for microbatch in ids:
@@ -168,7 +191,8 @@ class Pipeline:
             return [self._receipt(sender, message, "stale")]
         if not self._belongs(message.step, message.microbatch):
             return [Penalise(sender, "microbatch-of-another-step")]
-        if self.queued >= self._place.max_queue:
+        leaving = self.refused_from is not None and message.step >= self.refused_from
+        if leaving or self.queued >= self._place.max_queue:
             return [self._receipt(sender, message, "busy")]
         self._hops[message.microbatch] = Hop(
             message.step,

@@ -8,16 +8,56 @@ from __future__ import annotations
 
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
+from protocol.pipeline.pipeline import Place
 from protocol.view import SwarmView
 from protocol.wire.messages import (
+    Admit,
     Backward,
+    BlobOffer,
+    Chunk,
+    Commit,
+    CommitAck,
     Forward,
     Have,
     JoinStage,
+    Lease,
+    LeaseRequest,
+    LedgerReport,
     Message,
+    NoBlob,
+    Plan,
+    Ready,
     Receipt,
+    Reduced,
+    Shard,
     Verdict,
 )
+
+
+def addressed_stage(message: Message) -> int | None:
+    """Return the stage whose seat a message is for; None if it is for no seat.
+
+    A volunteer may hold several stages, and two of them talk to each other like strangers. A
+    receipt names the stage that answers, so it is for the stage before; leases are stage 0's.
+    """
+    match message:
+        case Receipt():
+            return message.stage - 1
+        case Lease() | LeaseRequest():
+            return 0
+        case Forward() | Backward() | Have():
+            return message.stage
+        case LedgerReport() | Plan() | Shard() | Reduced() | Ready() | Commit() | CommitAck():
+            return message.stage
+        case JoinStage() | Admit() | BlobOffer() | NoBlob() | Chunk():
+            return message.stage
+        case _:
+            return None
+
+
+def is_for(send: Send, place: Place) -> bool:
+    """Whether a message is for the seat that sends it; our seat in another stage is elsewhere."""
+    return send.peer == place.me and addressed_stage(send.message) == place.stage
 
 
 def may_say(view: SwarmView, stage: int, sender: PeerId, message: Message) -> bool:

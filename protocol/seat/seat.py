@@ -35,8 +35,10 @@ from protocol.pipeline.pipeline import Pipeline, Place
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember, reduced_key
 from protocol.seat.ahead import MAX_STEPS_AHEAD, Ahead
-from protocol.seat.audience import answer, may_say, unheard
+from protocol.seat.audience import answer, is_for, may_say, unheard
 from protocol.seat.effects import SeatEffect, Serving, Snapshot
+from protocol.seat.following import Following
+from protocol.seat.leaving import Departure
 from protocol.seat.reporting import LedgerReporter
 from protocol.seat.work import WorkDesk
 from protocol.view import SwarmView, leader
@@ -59,8 +61,6 @@ from protocol.wire.messages import (
     SeatStatus,
     Shard,
 )
-
-BEHIND_S = 6.0  # then a replica that cannot follow its siblings fetches the state anew
 
 
 class Seat:
@@ -100,6 +100,7 @@ class Seat:
             loaded=lambda: self.loaded,
             state=lambda: self._state,
         )
+        self.departure = Departure(self.pipeline, self.member)
         self.desk = WorkDesk(step, place)
         self.training_allowed = False
         """Nothing is leased before the swarm has started (every stage covered)."""
@@ -108,7 +109,7 @@ class Seat:
         self._reporter = LedgerReporter(place)
         self._made_by: tuple[int, bytes] = (0, b"")
         self._state = b""  # of our version, once we have made one: compared with siblings' (I2)
-        self._behind_since: float | None = None
+        self._following = Following()
         self._commit_loss: float | None = None
 
     # --- queries ---------------------------------------------------------------------------
@@ -132,11 +133,10 @@ class Seat:
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
-        behind = None if self._behind_since is None else self._behind_since + BEHIND_S
         desk = self.desk.next_deadline() if self.leader.leading and self._working() else None
-        parts = (self.pipeline.next_deadline(), self.leader.next_deadline())
+        parts = (part.next_deadline() for part in (self.pipeline, self.leader, self._following))
         report = None if self.finished else self._reporter.due
-        return min((d for d in (*parts, desk, behind, report) if d is not None), default=None)
+        return min((d for d in (*parts, desk, report) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
 
@@ -160,6 +160,11 @@ class Seat:
         self.training_allowed = True
         return self._settle([], now)
 
+    def leave(self, now: float) -> list[SeatEffect]:
+        """Take no new work and finish what is begun; ``departure`` says when that is done."""
+        siblings = {r.peer for r in self._view.serving(self.place.stage)} - {self.place.me}
+        return self._settle([*self.departure.begin(alone=not siblings)], now)
+
     def receive(
         self, sender: PeerId, message: Message, now: float, digest: bytes = b""
     ) -> list[SeatEffect]:
@@ -182,8 +187,7 @@ class Seat:
         effects: list[SeatEffect] = [*self.pipeline.tick(now), *self.leader.tick(now)]
         if self.leader.leading and self._working():
             self.desk.tick(self.leader.reports, now)
-        if self._behind_since is not None and now >= self._behind_since + BEHIND_S:
-            self._behind_since = None
+        if self._following.is_lost(now):
             words = f"siblings have moved on from version {self.step} without us"
             effects.append(Fault("behind", words))
         return self._settle(effects, now)
@@ -300,7 +304,8 @@ class Seat:
         self._made_by = self.member.applied
         self._state = hashlib.blake2b(outcome.hash.encode(), digest_size=16).digest()
         self.step += 1
-        self._commit_loss, self._behind_since = None, None
+        self._commit_loss = None
+        self._following.caught_up()
         self.member.start_step(self.step)
         effects: list[SeatEffect] = [committed]
         effects += self.leader.start_step(self.step, now)
@@ -323,22 +328,15 @@ class Seat:
     # --- following and leading -------------------------------------------------------------
 
     def _lead(self, now: float) -> list[Effect]:
-        behind = self._behind_since is not None
-        leading = self.current_leader() == self.place.me and self.serving and not behind
+        leading = self.current_leader() == self.place.me and self.serving
+        leading = leading and not self._following.behind
         return self.leader.update_view(self._view, leading, now)
 
     def _follow_siblings(self, now: float) -> list[SeatEffect]:
         """A sibling that has applied our step proves the commit, should its message be lost."""
-        newer = [r for r in self._view.serving(self.place.stage) if r.version > self.step]
-        if not newer or not self.loaded:
-            self._behind_since = None
-            return []
-        if self._behind_since is None:
-            self._behind_since = now
-        for replica in newer:
-            if replica.version == self.step + 1 and replica.digest:
-                return list(self.member.committed(replica.attempt, replica.digest))
-        return []
+        siblings = self._view.serving(self.place.stage) if self.loaded else ()
+        proof = self._following.compare(siblings, self.step, now)
+        return list(self.member.committed(proof.attempt, proof.digest)) if proof else []
 
     def _working(self) -> bool:
         """Whether microbatches of our step may be leased: the swarm has begun and is whole."""
@@ -354,7 +352,7 @@ class Seat:
             effect = pending.pop(0)
             if isinstance(effect, Compute) and isinstance(effect.task, ApplyTask | ApplyLocalTask):
                 self.pipeline.closed = True
-            if isinstance(effect, Send) and effect.peer == self.place.me:
+            if isinstance(effect, Send) and is_for(effect, self.place):
                 pending += self._dispatch(self.place.me, effect.message, now, b"")
             else:
                 outward.append(effect)
@@ -382,7 +380,8 @@ class Seat:
             at_step = {r.peer for r in self._view.serving(0) if r.version == self.step}
             effects += self.desk.grant(self.leader.reports, at_step, now)
         to = self.current_leader()
-        if to is not None and self.training_allowed and not self.finished:
+        more = self.training_allowed and self.departure.wants_work(self.step)
+        if to is not None and more and not self.finished:
             in_flight = len(self.pipeline.in_flight())
             effects += self.desk.ask(to, self._view, in_flight)
         return effects

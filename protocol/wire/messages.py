@@ -108,6 +108,8 @@ class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     queue: Annotated[int, Meta(ge=0, le=65535)]
     rate: NonNegative
     """Microbatches per second it measured of itself."""
+    seat: Annotated[int, Meta(ge=0, lt=limits.MAX_SEATS)] = 0
+    """0: its home; 1: its second stage (dual homing)."""
 
 
 class Heartbeat(Wire, frozen=True):

@@ -1,0 +1,47 @@
+"""Leaving a seat without losing what it has counted.
+
+A seat that is to go takes nothing new: it answers ``busy``, leases nothing, and gives back what it
+has not begun. What it has begun it finishes and brings into the round of the running step. It has
+left when nobody can ask it for anything any more: its own and both neighbour stages have closed
+every step it worked on. How long that may take is the driver's decision; whoever goes earlier costs
+its stage a replay, as if it had died.
+
+The only replica of a stage has nobody to give its work to: it still takes the running step whole.
+"""
+
+from __future__ import annotations
+
+from protocol.pipeline.pipeline import Pipeline, PipelineEffect
+from protocol.rounds.member import Progress, RoundMember
+
+
+class Departure:
+    """Whether a seat is leaving, and whether it has left."""
+
+    def __init__(self, pipeline: Pipeline, member: RoundMember) -> None:
+        self._pipeline, self._member = pipeline, member
+
+    @property
+    def begun(self) -> bool:
+        """Whether the seat is leaving."""
+        return self._pipeline.refused_from is not None
+
+    @property
+    def complete(self) -> bool:
+        """Whether nobody can ask for anything any more."""
+        waiting = self._member.progress is Progress.WAITING
+        return self.begun and waiting and self._pipeline.empty
+
+    def begin(self, *, alone: bool) -> list[PipelineEffect]:
+        """Take no more work; ``alone``: none of the steps after the running one."""
+        step = self._pipeline.step
+        return list(self._pipeline.refuse_from(step + 1 if alone else step))
+
+    def cancel(self) -> None:
+        """Stay after all."""
+        self._pipeline.refused_from = None
+
+    def wants_work(self, step: int) -> bool:
+        """Whether microbatches of a step may still be leased."""
+        refused_from = self._pipeline.refused_from
+        return refused_from is None or step < refused_from
