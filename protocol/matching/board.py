@@ -1,23 +1,28 @@
-"""The board: the newest believable posting of every stage, as one peer sees it.
+"""The board: the newest believable posting of every stage.
 
 Holds at most ``AUTHORS_PER_STAGE`` postings a stage. A posting is kept before it is believed,
-because the author may become known to the membership view only later. Decides nothing.
+because the author may become known to the membership view only later. Decides nothing. What
+follows from the postings is derived once per change, so peers that are simulated together and hear
+the same may share one board.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies, preferences, stewards
 from protocol.matching.bodies import Mandate, Posting
 from protocol.matching.population import Population
+from protocol.matching.sharing import StageLevel, effective_levels
 from protocol.matching.timing import POSTING_TTL_S
 
 AUTHORS_PER_STAGE = 8
-CANDIDATES_AGE_S = 5.0
-"""Candidates change with the age of peers and the beacon; deriving them costs O(n) a stage."""
+INFINITY = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,32 +56,42 @@ class Board:
     """Postings by stage. ``observe`` hands in the membership view that decides who is believed."""
 
     def __init__(self, stage_count: int) -> None:
-        self._notices: list[dict[PeerId, Notice]] = [{} for _ in range(stage_count)]
-        self._plausible: dict[tuple[Stage, int], frozenset[PeerId]] = {}
+        self._stages = [Stage(s) for s in range(stage_count)]
+        self._kept: list[dict[PeerId, Notice]] = [{} for _ in range(stage_count)]
         self._last_believed: dict[Stage, Notice] = {}
-        self._current: dict[Stage, Notice | None] = {}  # until something changes or expires
         self._population: Population | None = None
-        self._wall_s = 0.0
+        self._beacon = 0
+        self.revision = 0
+        """Rises whenever what counts may have changed; a posting merely repeated changes nothing."""
+        self._current: dict[Stage, Notice] = {}
+        self._stale: set[Stage] = set(self._stages)
+        self._expires_at = INFINITY
+        self._levels: tuple[int, tuple[int, ...]] = (-1, ())
 
     def observe(self, population: Population, wall_s: float) -> None:
-        """Take the current view; candidates are derived anew when it or the time changed."""
-        if population is self._population and abs(wall_s - self._wall_s) < CANDIDATES_AGE_S:
+        """Take the current view; who is believed is derived anew when it or the beacon changed."""
+        beacon = stewards.beacon_at(wall_s)
+        if population is self._population and beacon == self._beacon:
             return
-        self._population = population
-        self._wall_s = wall_s
-        self._plausible.clear()
-        self._current.clear()
+        self._population, self._beacon = population, beacon
+        self._stale.update(self._stages)
+        self.revision += 1
 
     def pin(self, author: PeerId, posting: Posting, now: float) -> bool:
         """Keep a posting; False if it is not newer than what the same author said before."""
-        notices = self._notices[posting.stage]
+        stage = bodies.stage_of(posting)
+        notices = self._kept[stage]
         known = notices.get(author)
         if known and _age_order(posting) <= _age_order(known.posting):
             return False
         notices[author] = Notice(author, posting, now)
-        self._current.pop(bodies.stage_of(posting), None)
         if len(notices) > AUTHORS_PER_STAGE:
             del notices[max(notices, key=lambda peer: self._worth_forgetting(notices[peer]))]
+        if known and _same_news(known.posting, posting) and self._current.get(stage) is known:
+            self._current[stage] = self._last_believed[stage] = notices[author]
+            return True
+        self._stale.add(stage)
+        self.revision += 1
         return True
 
     def current(self, stage: Stage, now: float) -> Notice | None:
@@ -84,64 +99,111 @@ class Board:
 
         Two peers with the same mandate (they did not know of each other): the lower rank counts.
         """
-        if stage in self._current:
-            known = self._current[stage]
-            if known is None or now - known.received_at < POSTING_TTL_S:
-                return known
-        believed = [n for n in self._notices[stage].values() if self._believed(n, now)]
-        best = min(believed, key=lambda n: _precedence(n.author, n.posting), default=None)
-        self._current[stage] = best
-        if best:
-            self._last_believed[stage] = best
-        return best
+        return self.notices(now).get(stage)
+
+    def notices(self, now: float) -> Mapping[Stage, Notice]:
+        """Return the posting of every stage that has one, in order."""
+        if now >= self._expires_at:
+            self._drop_expired(now)
+        if self._stale:
+            self._derive(now)
+        return self._current
 
     def knows(self, author: PeerId, stage: Stage, mandate: Mandate) -> bool:
         """Tell whether a mandate has been posted, believed or not."""
-        notice = self._notices[stage].get(author)
+        notice = self._kept[stage].get(author)
         return notice is not None and notice.posting.mandate == mandate
 
     def predecessor(self, stage: Stage) -> Notice | None:
         """Return the last posting of a stage that was believed: what a successor follows."""
         return self._last_believed.get(stage)
 
-    def notices(self, now: float) -> dict[Stage, Notice]:
-        """Return the posting of every stage that has one."""
-        found = ((Stage(s), self.current(Stage(s), now)) for s in range(len(self._notices)))
-        return {stage: notice for stage, notice in found if notice}
-
     def next_expiry(self, now: float) -> float:
-        """Return when the next believed posting loses its force."""
-        times = (notice.received_at + POSTING_TTL_S for notice in self.notices(now).values())
-        return min(times, default=float("inf"))
+        """Return when a believed posting may lose its force, at the earliest."""
+        self.notices(now)
+        return self._expires_at
+
+    def vacant(self, now: float) -> list[Stage]:
+        """Return the stages that nobody speaks for, or only by the right of an earlier beacon."""
+        notices = self.notices(now)
+        return [
+            stage
+            for stage in self._stages
+            if stage not in notices or notices[stage].posting.mandate.beacon < self._beacon
+        ]
 
     def uncovered(self, now: float) -> list[Stage]:
         """Return the stages that have no replica or nobody to speak for them."""
         notices = self.notices(now)
-        return [
-            Stage(s)
-            for s in range(len(self._notices))
-            if Stage(s) not in notices or not notices[Stage(s)].posting.replicas
-        ]
+        return [s for s in self._stages if s not in notices or not notices[s].posting.replicas]
+
+    def levels(self, now: float) -> tuple[int, ...]:
+        """Return every stage's level after dual homing; empty while a stage has no posting."""
+        notices = self.notices(now)
+        if self._levels[0] != self.revision:
+            whole = len(notices) == len(self._stages)
+            postings = [notices[s].posting for s in self._stages] if whole else []
+            self._levels = (self.revision, effective_levels(stage_levels(postings)))
+        return self._levels[1]
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _drop_expired(self, now: float) -> None:
+        for stage, notice in self._current.items():
+            if now >= notice.received_at + POSTING_TTL_S:
+                self._stale.add(stage)
+        self.revision += bool(self._stale)
+        self._note_expiry()
+
+    def _derive(self, now: float) -> None:
+        current = dict(self._current)  # a copy: somebody may be reading the old one
+        for stage in self._stale:
+            current.pop(stage, None)
+            believed = [n for n in self._kept[stage].values() if self._believed(n, now)]
+            if believed:
+                best = min(believed, key=lambda n: _precedence(n.author, n.posting))
+                current[stage] = self._last_believed[stage] = best
+        self._stale.clear()
+        self._current = dict(sorted(current.items()))
+        self._note_expiry()
+
+    def _note_expiry(self) -> None:
+        times = (notice.received_at + POSTING_TTL_S for notice in self._current.values())
+        self._expires_at = min(times, default=INFINITY)
 
     def _believed(self, notice: Notice, now: float) -> bool:
-        return now - notice.received_at < POSTING_TTL_S and notice.author in self._candidates(
-            bodies.stage_of(notice.posting), notice.posting.mandate.beacon
-        )
-
-    def _candidates(self, stage: Stage, beacon: int) -> frozenset[PeerId]:
-        if self._population is None or abs(beacon - stewards.beacon_at(self._wall_s)) > 1:
-            return frozenset()
-        key = (stage, beacon)
-        if key not in self._plausible:
-            self._plausible[key] = frozenset(
-                stewards.by_rank(self._population, stage, beacon)
-                + stewards.succession(self._population, stage, beacon, self._wall_s)
-            )
-        return self._plausible[key]
+        stage, beacon = bodies.stage_of(notice.posting), notice.posting.mandate.beacon
+        if self._population is None or abs(beacon - self._beacon) > 1:
+            return False
+        fresh = now < notice.received_at + POSTING_TTL_S
+        return fresh and notice.author in self._population.candidates(stage, beacon)
 
     def _worth_forgetting(self, notice: Notice) -> tuple[bool, tuple[int, int, bytes]]:
         stranger = self._population is None or notice.author not in self._population
         return (stranger, _precedence(notice.author, notice.posting))
+
+
+def stage_levels(postings: list[Posting]) -> list[StageLevel]:
+    """Return what serves every stage, given the postings of all of them in order.
+
+    A posting names the rates of its home members that also hold a neighbour; the pool of two
+    stages is what both say of it.
+    """
+    found = []
+    for stage, posting in enumerate(postings):
+        after = postings[stage + 1] if stage + 1 < len(postings) else None
+        found.append(
+            StageLevel(
+                alone=max(0, posting.level - posting.up_here - posting.down_here),
+                pool_here=posting.up_here + after.down_there if after else 0,
+                pool_next=posting.up_there + after.down_here if after else 0,
+            )
+        )
+    return found
+
+
+def _same_news(old: Posting, new: Posting) -> bool:
+    return msgspec.structs.replace(old, issued_ms=new.issued_ms) == new
 
 
 def _age_order(posting: Posting) -> tuple[Mandate, int, int]:

@@ -115,6 +115,13 @@ class Posting(Body, frozen=True):
     cutoff: Score
     vacancy: Level
     """Rate still missing to the quota."""
+    up_here: Level = 0
+    """Rate, at this stage, of its home members that also serve the next stage ..."""
+    up_there: Level = 0
+    """... and their rate at that next stage."""
+    down_here: Level = 0
+    """The same of those that also serve the stage before."""
+    down_there: Level = 0
 
 
 OPEN, QUIET, SETTLED, COMMITTED = range(4)

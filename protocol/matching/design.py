@@ -21,6 +21,8 @@ class Design:
     """A stage already held counts ten per cent more (phi)."""
     epochs: bool = True
     """Incumbents may be reassigned by full epochs and move by consent."""
+    dual_share_percent: int = 40
+    """How many of the volunteers, the faster ones, hold a second stage."""
 
 
 FULL = Design()

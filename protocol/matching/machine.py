@@ -16,6 +16,7 @@ from protocol.manifest import Manifest
 from protocol.matching import bodies, stewards
 from protocol.matching.board import Board, Notice, outranks
 from protocol.matching.bodies import QUIET, Mandate
+from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Effect, GangStart
 from protocol.matching.outlook import Outlook
 from protocol.matching.population import Member, Population
@@ -33,17 +34,29 @@ class Matching:
         me: our peer id.
         manifest: stage costs and redundancy.
         wall_offset_s: Unix time minus the monotonic clock.
+        design: what an ablation leaves out.
+        board: for a simulation whose peers all hear the same: one for all of them.
     """
 
-    def __init__(self, me: PeerId, manifest: Manifest, wall_offset_s: float) -> None:
+    def __init__(
+        self,
+        me: PeerId,
+        manifest: Manifest,
+        wall_offset_s: float,
+        *,
+        design: Design = FULL,
+        board: Board | None = None,
+    ) -> None:
         self._manifest = manifest
-        population = Population((), manifest.stages, manifest.policy.redundancy)
-        self._outlook = Outlook(me, population, Board(manifest.stage_count), wall_offset_s)
+        population = Population((), manifest.stages, manifest.policy.redundancy, design)
+        board = Board(manifest.stage_count) if board is None else board
+        self._outlook = Outlook(me, population, board, wall_offset_s)
         self._volunteer = Volunteer(self._outlook)
         self._stewards: dict[Stage, Steward] = {}
         self._vacant_since: dict[Stage, float] = {}
         self._started = False
         self._last_waiting = ""
+        self._reported_revision = -1
 
     # --- what the driver and the interface read ----------------------------------------------
 
@@ -85,16 +98,28 @@ class Matching:
 
     def update_members(self, members: Iterable[Member], now: float) -> list[Effect]:
         """Take the membership view: every live member, ourselves included."""
-        policy = self._manifest.policy
-        population = Population(members, self._manifest.stages, policy.redundancy)
-        if population.members == self._outlook.population.members:
+        known = self._outlook.population.members
+        present = {member.peer: member for member in members}
+        changes: dict[PeerId, Member | None] = {
+            peer: member for peer, member in present.items() if known.get(peer) != member
+        }
+        changes.update(dict.fromkeys(known.keys() - present.keys()))
+        if not changes:
             return []
+        return self.update_population(self._outlook.population.evolve(changes), now)
+
+    def update_population(self, population: Population, now: float) -> list[Effect]:
+        """Take the membership view as a population, evolved from the last one or shared."""
         self._outlook.population = population
         self._outlook.board.observe(population, self._outlook.wall_s(now))
         found: list[Effect] = []
         for steward in self._stewards.values():
             found += steward.update(now)
         return self._route(found + self._look(now), now)
+
+    def board_changed(self, now: float) -> list[Effect]:
+        """Look at a shared board that somebody else has pinned a posting to."""
+        return self._route(self._look(now), now)
 
     def receive_signed(self, sender: PeerId, kind: str, body: bytes, now: float) -> list[Effect]:
         """Take a signed message; ``sender`` is the signer, whose signature the driver checked."""
@@ -154,9 +179,9 @@ class Matching:
             return [body]
         if not isinstance(body, bodies.Posting):
             return self._misuse(author, kind)
-        if not self._outlook.board.pin(author, body, now):
-            return []
-        return self._look(now)
+        before = self._outlook.board.revision
+        self._outlook.board.pin(author, body, now)
+        return self._look(now) if self._outlook.board.revision != before else []
 
     def _parse(
         self, sender: PeerId, kind: str, encoded: bytes, now: float
@@ -223,17 +248,15 @@ class Matching:
 
     def _turns(self, now: float) -> dict[Stage, float]:
         """Return when we take each vacant stage over, if nobody does before."""
+        vacant = self._outlook.board.vacant(now)
+        if not vacant:
+            self._vacant_since.clear()
+            return {}
         beacon = stewards.beacon_at(self._outlook.wall_s(now))
+        self._vacant_since = {stage: self._vacant_since.get(stage, now) for stage in vacant}
         turns = {}
-        for stage in map(Stage, range(self._manifest.stage_count)):
-            notice = self._outlook.board.current(stage, now)
-            if notice and notice.posting.mandate.beacon >= beacon:
-                self._vacant_since.pop(stage, None)
-                continue
-            since = self._vacant_since.setdefault(stage, now)
-            order = stewards.succession(
-                self._outlook.population, stage, beacon, self._outlook.wall_s(now)
-            )
+        for stage, since in self._vacant_since.items():
+            order = self._outlook.population.succession(stage, beacon)
             if self._outlook.me in order:
                 wait = LISTEN_S + order.index(self._outlook.me) * SUCCESSION_STEP_S
                 turns[stage] = since + wait
@@ -267,6 +290,9 @@ class Matching:
 
     def _report(self, now: float) -> list[Effect]:
         """Say once when the pipeline can run, and what it waits for while it cannot."""
+        if self._outlook.board.revision == self._reported_revision:
+            return []
+        self._reported_revision = self._outlook.board.revision
         notices = self._outlook.board.notices(now)
         uncovered = self._outlook.board.uncovered(now)
         complete = len(notices) == self._manifest.stage_count

@@ -1,56 +1,78 @@
 """The members a peer sees, and what the matching reads from their claims.
 
-Immutable after construction except for caches. Equal views give equal numbers on every machine.
+Immutable after construction except for caches; ``evolve`` makes the next view from this one at the
+cost of what changed. Equal views give equal numbers on every machine, however they came about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from functools import cached_property
-from statistics import median_low
 
 from protocol.ids import PeerId, Stage
 from protocol.manifest import StageCost
-from protocol.matching import preferences
-from protocol.matching.timing import MAX_SESSION_S, MEASURED_S
+from protocol.matching import preferences, stewards
+from protocol.matching.columns import Column, coarse
+from protocol.matching.design import FULL, Design
+from protocol.matching.member import Member
+from protocol.matching.timing import MEASURED_S
 
+__all__ = ["Member", "Population"]
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A live member with its capacity claims (its advert, corrected by partners' measurements)."""
-
-    peer: PeerId
-    joined_at: float
-    """Unix seconds."""
-    flops: float
-    uplink_bytes_per_s: float
-    downlink_bytes_per_s: float
-    memory_bytes: float
-    held: frozenset[Stage] = frozenset()
-    """Stages it serves or fetches."""
-    measured_s: float = 0.0
-    """How long partners have measured it; claims are capped at 2 x median before 5 minutes."""
-    session_s: float = MAX_SESSION_S
-    """Expected rest of its session."""
-    ineligible: frozenset[Stage] = frozenset()
-    """Stages it says it cannot serve."""
+Claims = tuple[float, float, float]
 
 
 class Population:
     """A view of the swarm's live members under one manifest's stage costs."""
 
     def __init__(
-        self, members: Iterable[Member], costs: Sequence[StageCost], redundancy: int
+        self,
+        members: Iterable[Member],
+        costs: Sequence[StageCost],
+        redundancy: int,
+        design: Design = FULL,
     ) -> None:
-        self.members = {member.peer: member for member in members}
+        self.members: Mapping[PeerId, Member] = {member.peer: member for member in members}
         self.costs = tuple(costs)
+        self.design = design
         self._redundancy = redundancy
-        self._rates: dict[PeerId, tuple[int, ...]] = {}
-        self._values: dict[PeerId, tuple[int, ...]] = {}
+        self._kinds = tuple(dict.fromkeys(self.costs))
+        """Distinct costs: most stages of a model are alike."""
+        self._kind_of = tuple(self._kinds.index(cost) for cost in self.costs)
+        self._succession, self._by_rank = stewards.by_succession(), stewards.by_rank()
+        self._holders: dict[Stage, frozenset[PeerId]] = {}
+        for member in self.members.values():
+            self._index(None, member)
+        claims = [member.claim for member in self.members.values()]
+        self._claims = tuple(Column(claim[i] for claim in claims) for i in range(3))
+        self._count_rates()
+
+    def evolve(self, changes: Mapping[PeerId, Member | None]) -> Population:
+        """Return the view after members came, changed or (None) went."""
+        follower = copy(self)
+        for name in ("fair_level", "able", "redundancy", "_fast_from"):
+            follower.__dict__.pop(name, None)
+        members = dict(self.members)
+        follower.members, follower._holders = members, dict(self._holders)
+        before = {peer: members.pop(peer) for peer in changes if peer in members}
+        members.update({peer: member for peer, member in changes.items() if member})
+        for peer, member in changes.items():
+            follower._index(before.get(peer), member)
+        follower._succession = self._succession.after(changes, members)
+        follower._by_rank = self._by_rank.after(changes, members)
+        gone, come = list(before.values()), [member for member in changes.values() if member]
+        follower._claims = tuple(
+            column.replaced([m.claim[i] for m in gone], [m.claim[i] for m in come])
+            for i, column in enumerate(self._claims)
+        )
+        follower._recount(self, list(changes), gone, come)
+        return follower
 
     def __contains__(self, peer: PeerId) -> bool:
         return peer in self.members
+
+    # --- the swarm ------------------------------------------------------------------------------
 
     @property
     def stages(self) -> range:
@@ -60,17 +82,38 @@ class Population:
     @cached_property
     def fair_level(self) -> int:
         """Lambda: the level of every stage if each member gave its best rate, spread evenly."""
-        return sum(max(self.rates(peer)) for peer in self.members) // len(self.costs)
+        return self._total // len(self.costs)
 
     @cached_property
     def able(self) -> int:
         """Members that can serve some stage."""
-        return sum(any(self.rates(peer)) for peer in self.members)
+        return self._able
 
     @cached_property
     def redundancy(self) -> int:
         """r_eff = min(r, n / S rounded down), at least 1."""
-        return max(1, min(self._redundancy, self.able // len(self.costs)))
+        return max(1, min(self._redundancy, self._able // len(self.costs)))
+
+    def succession(self, stage: Stage, beacon: int) -> tuple[PeerId, ...]:
+        """Return up to three candidates in the order in which they take a vacant stage over."""
+        return self._succession.first(self.members, stage, beacon)
+
+    def candidates(self, stage: Stage, beacon: int) -> frozenset[PeerId]:
+        """Return whose postings for a stage may be believed: also those that aged or moved."""
+        return frozenset(
+            self.succession(stage, beacon) + self._by_rank.first(self.members, stage, beacon)
+        )
+
+    def holders(self, stage: Stage) -> frozenset[PeerId]:
+        """Return who serves or fetches a stage, with whatever seat."""
+        return self._holders.get(stage, frozenset())
+
+    def seconds(self, stage: Stage) -> list[Member]:
+        """Return who serves a stage besides its home."""
+        found = (self.members[peer] for peer in self.holders(stage))
+        return [member for member in found if member.second_stage == stage]
+
+    # --- one member -----------------------------------------------------------------------------
 
     def rate(self, peer: PeerId, stage: Stage) -> int:
         """Return c_vs of a member, 0 for a peer that is none."""
@@ -81,17 +124,15 @@ class Population:
         if peer not in self.members:
             return (0,) * len(self.costs)
         if peer not in self._rates:
-            self._rates[peer] = self._rates_of(self._believed(self.members[peer]))
+            self._rates[peer] = self._rates_of(self.members[peer])
         return self._rates[peer]
 
     def phi(self, peer: PeerId, stage: Stage) -> int:
         """Return the share of its session a member would spend serving, or the bonus of holding."""
         member = self.members[peer]
-        return preferences.phi(
-            held=stage in member.held,
-            download_s=self.download_s(peer, stage),
-            session_s=member.session_s,
-        )
+        if stage in member.held:
+            return preferences.HELD_PHI if self.design.hysteresis else preferences.MICRO
+        return self._phis_of(member)[self._kind_of[stage]]
 
     def download_s(self, peer: PeerId, stage: Stage) -> float:
         """Return the seconds a member needs to fetch a stage, 0 if it holds it."""
@@ -109,43 +150,107 @@ class Population:
         return preferences.score(
             peer,
             stage,
-            values=self._values[peer],
+            values=self._values[peer] if self.design.advantage else (),
             rate=self.rate(peer, stage),
             phi=self.phi(peer, stage),
             fair=fair,
         )
 
-    @cached_property
-    def _medians(self) -> tuple[float, float, float]:
-        members = self.members.values()
-        return (
-            median_low([member.flops for member in members]),
-            median_low([member.uplink_bytes_per_s for member in members]),
-            median_low([member.downlink_bytes_per_s for member in members]),
-        )
+    def is_fast(self, peer: PeerId) -> bool:
+        """Tell whether a member is among the faster ones, which hold a second stage."""
+        return peer in self.members and self._speed(peer) >= self._fast_from
 
-    def _believed(self, member: Member) -> Member:
+    def fits_both(self, peer: PeerId, home: Stage, second: Stage) -> bool:
+        """Tell whether a member has the seats and the memory for two stages."""
+        member = self.members[peer]
+        needed = self.costs[home].memory_bytes + self.costs[second].memory_bytes
+        return member.seats >= 2 and member.memory_bytes >= needed and self.rate(peer, second) > 0
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _count_rates(self) -> None:
+        """Count every member's rates anew: the medians that cap the claims moved."""
+        self._medians = _medians(self._claims)
+        self._rates: dict[PeerId, tuple[int, ...]] = {}
+        self._values: dict[PeerId, tuple[int, ...]] = {}
+        self._phis: dict[PeerId, tuple[int, ...]] = {}
+        speeds = [self._speed(peer) for peer in self.members]
+        self._speeds = Column(speeds)
+        self._total = sum(speed[0] for speed in speeds)
+        self._able = sum(speed[0] > 0 for speed in speeds)
+
+    def _recount(
+        self, before: Population, changed: list[PeerId], gone: list[Member], come: list[Member]
+    ) -> None:
+        """Count the rates of those that changed, or of all if the medians moved."""
+        if _medians(self._claims) != before._medians:
+            self._count_rates()
+            return
+        self._rates, self._values = dict(before._rates), dict(before._values)
+        self._phis = dict(before._phis)
+        old = [before._speed(member.peer) for member in gone]
+        for peer in changed:
+            self._rates.pop(peer, None)
+            self._values.pop(peer, None)
+            self._phis.pop(peer, None)
+        new = [self._speed(member.peer) for member in come]
+        self._speeds = before._speeds.replaced(old, new)
+        self._total = before._total + sum(s[0] for s in new) - sum(s[0] for s in old)
+        self._able = before._able + sum(s[0] > 0 for s in new) - sum(s[0] > 0 for s in old)
+
+    def _speed(self, peer: PeerId) -> tuple[int, int]:
+        """Return a member's best rate, and what decides between equals."""
+        return (max(self.rates(peer)), preferences.tie(peer, Stage(0)))
+
+    @cached_property
+    def _fast_from(self) -> tuple[int, int]:
+        count = -(-len(self.members) * self.design.dual_share_percent // 100)
+        return self._speeds.nth_largest(count) if count else (preferences.MAX_RATE + 1, 0)
+
+    def _index(self, before: Member | None, after: Member | None) -> None:
+        """Keep the holders of every stage."""
+        old = before.held if before else frozenset[Stage]()
+        new = after.held if after else frozenset[Stage]()
+        for stage in old - new:
+            self._holders[stage] = self.holders(stage) - {before.peer} if before else frozenset()
+        for stage in new - old:
+            self._holders[stage] = self.holders(stage) | {after.peer} if after else frozenset()
+
+    def _believed(self, member: Member) -> Claims:
         """Cap unmeasured claims at twice the median of the swarm."""
         if member.measured_s >= MEASURED_S:
-            return member
+            return member.claim
         flops, uplink, downlink = self._medians
-        return replace(
-            member,
-            flops=min(member.flops, 2 * flops),
-            uplink_bytes_per_s=min(member.uplink_bytes_per_s, 2 * uplink),
-            downlink_bytes_per_s=min(member.downlink_bytes_per_s, 2 * downlink),
-        )
+        own = member.claim
+        return (min(own[0], 2 * flops), min(own[1], 2 * uplink), min(own[2], 2 * downlink))
 
     def _rates_of(self, member: Member) -> tuple[int, ...]:
-        return tuple(
-            0
-            if stage in member.ineligible
-            else preferences.rate(
-                flops=member.flops,
-                uplink_bytes_per_s=member.uplink_bytes_per_s,
-                downlink_bytes_per_s=member.downlink_bytes_per_s,
+        flops, uplink, downlink = self._believed(member)
+        by_kind = [
+            preferences.rate(
+                flops=flops,
+                uplink_bytes_per_s=uplink,
+                downlink_bytes_per_s=downlink,
                 memory_bytes=member.memory_bytes,
                 cost=cost,
             )
-            for stage, cost in enumerate(self.costs)
-        )
+            for cost in self._kinds
+        ]
+        barred = member.ineligible
+        return tuple(0 if s in barred else by_kind[k] for s, k in enumerate(self._kind_of))
+
+    def _phis_of(self, member: Member) -> tuple[int, ...]:
+        """Return phi of every kind of stage that the member does not hold."""
+        if member.peer not in self._phis:
+            downloads = (
+                preferences.download_s(cost, member.downlink_bytes_per_s) for cost in self._kinds
+            )
+            self._phis[member.peer] = tuple(
+                preferences.phi(held=False, download_s=wait_s, session_s=member.session_s)
+                for wait_s in downloads
+            )
+        return self._phis[member.peer]
+
+
+def _medians(claims: tuple[Column[float], ...]) -> tuple[float, ...]:
+    return tuple(coarse(column.lower_median()) for column in claims)

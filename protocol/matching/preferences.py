@@ -120,11 +120,14 @@ def score(
     """Return pi_s(v) = 1000 round(log_1.1 rho) + 10 min(c_vs / lambda, 10) phi, tie included.
 
     Args:
-        values: c_vs phi of the volunteer for every stage (rate times parts per million).
+        values: c_vs phi of the volunteer for every stage (rate times parts per million); empty:
+            its opportunities elsewhere do not count.
         fair: lambda, the level every stage would have if the population were spread evenly.
     """
-    elsewhere = max((value for s, value in enumerate(values) if s != stage), default=0)
-    bucket = log_bucket(values[stage], elsewhere) + MAX_BUCKET
+    bucket = MAX_BUCKET
+    if values:
+        elsewhere = max((value for s, value in enumerate(values) if s != stage), default=0)
+        bucket += log_bucket(values[stage], elsewhere)
     size = min(rate * 10_000 // max(fair, 1), 100_000) * phi // MICRO
     return (bucket * MICRO + size) << TIE_BITS | tie(peer, stage)
 

@@ -60,7 +60,7 @@ class Prospects:
             phi=population.phi(me, stage),
             level=posting.locked_level,
             replicas=posting.locked_replicas,
-            r=posting.r,
+            r=posting.r if population.design.urgency else 0,
         )
 
     def obstacle(self, stage: Stage, posting: Posting, now: float) -> str | None:

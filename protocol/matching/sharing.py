@@ -43,7 +43,7 @@ def effective_levels(stages: Sequence[StageLevel]) -> tuple[int, ...]:
 
     Time that the lowest stages cannot use is shared half and half by its two stages.
     """
-    shares = _split(stages, lowest_level(stages)) or [MICRO] * len(stages)
+    shares = _split(stages, lowest_level(stages)) or []
     levels = [stage.alone for stage in stages]
     for s, (stage, (need, spare)) in enumerate(zip(stages, shares, strict=True)):
         here = need + spare // 2

@@ -83,5 +83,5 @@ def _wish(population: Population, peer: PeerId, stage: Stage) -> preferences.Wis
         phi=population.phi(peer, stage),
         level=0,
         replicas=0,
-        r=population.redundancy,
+        r=population.redundancy if population.design.urgency else 0,
     )
