@@ -62,7 +62,7 @@ class Board:
         self._population: Population | None = None
         self._beacon = 0
         self.revision = 0
-        """Rises whenever what counts may have changed; a posting merely repeated changes nothing."""
+        """Rises whenever what counts may have changed; a repeated posting changes nothing."""
         self._current: dict[Stage, Notice] = {}
         self._stale: set[Stage] = set(self._stages)
         self._expires_at = INFINITY
@@ -135,7 +135,7 @@ class Board:
     def uncovered(self, now: float) -> list[Stage]:
         """Return the stages that have no replica or nobody to speak for them."""
         notices = self.notices(now)
-        return [s for s in self._stages if s not in notices or not notices[s].posting.replicas]
+        return [s for s in self._stages if s not in notices or not notices[s].posting.copies]
 
     def levels(self, now: float) -> tuple[int, ...]:
         """Return every stage's level after dual homing; empty while a stage has no posting."""
@@ -226,6 +226,6 @@ def outranks(mine: tuple[PeerId, Mandate], other: Notice) -> bool:
 def describe(posting: Posting) -> str:
     """Say a posting in words."""
     return (
-        f"{posting.replicas} of {posting.r} replicas, {preferences.words(posting.level)} of "
+        f"{posting.copies} of {posting.r} replicas, {preferences.words(posting.level)} of "
         f"{preferences.words(posting.quota)}"
     )

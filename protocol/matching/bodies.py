@@ -122,6 +122,13 @@ class Posting(Body, frozen=True):
     down_here: Level = 0
     """The same of those that also serve the stage before."""
     down_there: Level = 0
+    seconds: Replicas = 0
+    """Replicas that have their home elsewhere."""
+
+    @property
+    def copies(self) -> int:
+        """Everybody who holds the stage, with whatever seat."""
+        return self.replicas + self.seconds
 
 
 OPEN, QUIET, SETTLED, COMMITTED = range(4)

@@ -77,6 +77,15 @@ class Matching:
         return bid.stage if bid and self.state is not State.PROPOSED else None
 
     @property
+    def stages(self) -> frozenset[Stage]:
+        """Every stage we fetch or serve, with whatever seat."""
+        return frozenset(self._volunteer.stages)
+
+    def seat_of(self, stage: Stage) -> int:
+        """Return the seat that holds a stage: 0 is home, 1 the second."""
+        return 0 if stage in self._volunteer.stages else 1
+
+    @property
     def counters(self) -> Mapping[str, int]:
         """What was refused, by reason."""
         return self._outlook.counters
@@ -296,11 +305,13 @@ class Matching:
         notices = self._outlook.board.notices(now)
         uncovered = self._outlook.board.uncovered(now)
         complete = len(notices) == self._manifest.stage_count
-        started = complete and all(n.posting.locked_replicas for n in notices.values())
+        started = complete and all(
+            n.posting.locked_replicas + n.posting.seconds for n in notices.values()
+        )
         if started and not self._started:
             self._started = True
             self._last_waiting = ""
-            replicas = tuple(notices[s].posting.locked_replicas for s in sorted(notices))
+            replicas = tuple(notice.posting.copies for notice in notices.values())
             return [GangStart(replicas), Explain("matching", f"every stage is covered: {replicas}")]
         known_empty = all(s in notices and notices[s].posting.phase >= QUIET for s in uncovered)
         if uncovered and complete and known_empty:

@@ -7,11 +7,13 @@ phases: ``steward.py`` speaks, this decides.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from protocol.ids import PeerId, Stage
 from protocol.matching.board import Standing
 from protocol.matching.choice import Proposer, prefix_cover
 from protocol.matching.population import Population
+from protocol.matching.timing import LEASE_S
 
 LOOSE_PERCENT = 105
 """Newcomers are first placed under q = 1.05; q = 1.0 follows only if a stage falls short."""
@@ -46,14 +48,37 @@ class Limits:
     """Highest score that was turned down."""
 
 
+class Shares(NamedTuple):
+    """Summed rates, here and there, of members that also serve the next or the previous stage."""
+
+    up_here: int
+    up_there: int
+    down_here: int
+    down_there: int
+
+
 class Pool:
     """Places of one stage."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.places: dict[PeerId, Place] = {}
-        self.limits = Limits(0, 1)
+        self.seconds = 0
+        """Replicas that have their home elsewhere; they need no place."""
+        self.revision = 0
+        """Rises whenever something of the pool changes."""
+        self._limits = Limits(0, 1)
         self._moved: set[PeerId] = set()
+
+    @property
+    def limits(self) -> Limits:
+        """What the stage keeps in this epoch."""
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self.revision += 1
+        self._limits = limits
 
     @property
     def level(self) -> int:
@@ -78,7 +103,24 @@ class Pool:
 
     def standing(self, r: int) -> Standing:
         """Return how well the stage is off."""
-        return Standing.of(len(self.places), self.level, r)
+        return Standing.of(self.replicas, self.level, r)
+
+    @property
+    def replicas(self) -> int:
+        """Everybody who holds the stage."""
+        return len(self.places) + self.seconds
+
+    def shares(self, population: Population) -> Shares:
+        """Return what our home members give or could give to the stages beside this one."""
+        up, down = Stage(self.stage + 1), Stage(self.stage - 1)
+        totals = {up: [0, 0], down: [0, 0]}
+        for place in self.places.values():
+            member = population.members.get(place.peer)
+            second = member.second_stage if member else None
+            if second in totals:
+                totals[second][0] += place.rate
+                totals[second][1] += population.rate(place.peer, second)
+        return Shares(*totals[up], *totals[down])
 
     def reopen(self, population: Population) -> None:
         """Begin an epoch: loose quota, no cutoff, scores at today's lambda."""
@@ -93,32 +135,40 @@ class Pool:
 
     def refresh(self, population: Population) -> None:
         """Recount rates after the view changed; incumbents that the view confirms are locked."""
+        self.seconds = len(population.seconds(self.stage))
         for place in list(self.places.values()):
             member = population.members.get(place.peer)
             confirmed = member is not None and self.stage in member.held
             rate = min(place.claimed_rate, population.rate(place.peer, self.stage))
-            self.places[place.peer] = replace(place, rate=rate, locked=place.locked or confirmed)
+            self._store(replace(place, rate=rate, locked=place.locked or confirmed))
 
     def put(self, place: Place) -> None:
         """Add or renew a place; a lock once given stays."""
         known = self.places.get(place.peer)
-        self.places[place.peer] = replace(
-            place, locked=place.locked or (known is not None and known.locked)
-        )
+        self._store(replace(place, locked=place.locked or (known is not None and known.locked)))
 
     def drop(self, peer: PeerId) -> Place | None:
         """Remove a place."""
+        self.revision += 1
         return self.places.pop(peer, None)
 
-    def lapsed(self, now: float) -> list[PeerId]:
-        """Return the holders whose lease has run out."""
-        return [peer for peer, place in self.places.items() if place.expires_at <= now]
+    def lapsed(self, now: float, population: Population) -> list[PeerId]:
+        """Return the holders whose lease has run out and whom the members' view does not confirm.
+
+        The advert of a live member is signed and says what it holds: it renews the lease.
+        """
+        late = [place for place in self.places.values() if place.expires_at <= now]
+        for place in late:
+            member = population.members.get(place.peer)
+            if place.locked and member is not None and self.stage in member.held:
+                self.put(replace(place, expires_at=now + LEASE_S))
+        return [place.peer for place in late if self.places[place.peer].expires_at <= now]
 
     def lock_all(self) -> list[Place]:
         """Make every place final; return those that were not."""
         fresh = [place for place in self.places.values() if not place.locked]
         for place in fresh:
-            self.places[place.peer] = replace(place, locked=True)
+            self._store(replace(place, locked=True))
         return [self.places[place.peer] for place in fresh]
 
     def choose(self) -> list[Place]:
@@ -126,6 +176,7 @@ class Pool:
         proposers = [place.proposer for place in self.places.values()]
         choice = prefix_cover(proposers, self.limits.quota, self.limits.floor)
         turned_down = [self.places.pop(proposer.peer) for proposer in choice.let_go]
+        self.revision += bool(turned_down)
         for place in turned_down:
             self.turn_down(place.score)
         return turned_down
@@ -147,7 +198,7 @@ class Pool:
         """
         r = population.redundancy
         ranked = sorted(self.places.values(), key=lambda place: place.proposer.order)
-        count, level = len(ranked), self.level
+        count, level = self.replicas, self.level
         given: list[PeerId] = []
         for place in reversed(ranked):
             gain = population.rate(place.peer, needy)
@@ -175,4 +226,9 @@ class Pool:
     def _recount(self, place: Place, population: Population) -> None:
         if place.peer in population:
             score = population.score(place.peer, self.stage, population.fair_level)
-            self.places[place.peer] = replace(place, score=score)
+            self._store(replace(place, score=score))
+
+    def _store(self, place: Place) -> None:
+        if self.places.get(place.peer) != place:
+            self.places[place.peer] = place
+            self.revision += 1

@@ -59,7 +59,7 @@ class Prospects:
             rate=population.rate(me, stage),
             phi=population.phi(me, stage),
             level=posting.locked_level,
-            replicas=posting.locked_replicas,
+            replicas=posting.locked_replicas + posting.seconds,
             r=posting.r if population.design.urgency else 0,
         )
 

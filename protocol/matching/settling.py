@@ -33,8 +33,8 @@ def all_reached(others: Others, phase: int, population: Population) -> bool:
 
 def all_covered(pool: Pool, others: Others, population: Population) -> bool:
     """Tell whether every stage has a replica."""
-    covered = all(notice.posting.replicas for notice in others.values())
-    return bool(pool.places) and covered and complete(others, population)
+    covered = all(notice.posting.copies for notice in others.values())
+    return bool(pool.replicas) and covered and complete(others, population)
 
 
 def somebody_waits(pool: Pool, others: Others, population: Population) -> bool:
@@ -106,4 +106,4 @@ def _share(wanted: int, mine: Rank, donors: list[Rank]) -> int:
 
 
 def _standing(notice: Notice, r: int) -> Standing:
-    return Standing.of(notice.posting.replicas, notice.posting.level, r)
+    return Standing.of(notice.posting.copies, notice.posting.level, r)

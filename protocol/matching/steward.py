@@ -12,6 +12,7 @@ the outlook; sends nothing by itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from protocol.effects import Effect, Explain, SendSigned
 from protocol.ids import PeerId, Stage, short
@@ -49,6 +50,8 @@ class Steward:
         self._basis = (0, 0)
         self._opened_at = self._quiet_at = 0.0
         self._act_at = INFINITY
+        self._posting_basis: object = None
+        self._posting: bodies.Posting
 
     # --- inputs ---------------------------------------------------------------------------
 
@@ -74,6 +77,11 @@ class Steward:
         if isinstance(body, bodies.Withdraw):
             return self._release(sender, now, body.reason)
         return [*self._consider(sender, body, now), *self._publish(now)]
+
+    def expect(self, places: Iterable[Place]) -> None:
+        """Make places of incumbents that move here by a decision of the whole swarm."""
+        for place in places:
+            self.pool.put(replace(place, locked=True))
 
     def update(self, now: float) -> list[Effect]:
         """Look at the changed population: members that left, claims that moved."""
@@ -105,7 +113,7 @@ class Steward:
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
         effects: list[Effect] = []
-        for peer in self.pool.lapsed(now):
+        for peer in self.pool.lapsed(now, self._outlook.population):
             effects += self._release(peer, now, "its lease lapsed")
         if self.phase == OPEN and now >= self._quiet_at:
             self._enter(QUIET, now)
@@ -274,7 +282,7 @@ class Steward:
     def _in_words(self) -> str:
         pool = self.pool
         return (
-            f"{len(pool.places)} of {self._outlook.population.redundancy} replicas, "
+            f"{pool.replicas} of {self._outlook.population.redundancy} replicas, "
             f"{words(pool.level)} of {words(pool.limits.quota)}"
         )
 
@@ -284,8 +292,15 @@ class Steward:
     @property
     def posting(self) -> bodies.Posting:
         """What the stage has to say now, not yet dated."""
+        basis = (self.pool.revision, self._outlook.population, self.mandate, self.epoch, self.phase)
+        if basis != self._posting_basis:
+            self._posting_basis, self._posting = basis, self._compose()
+        return self._posting
+
+    def _compose(self) -> bodies.Posting:
         pool, population = self.pool, self._outlook.population
         locked = pool.locked
+        shares = pool.shares(population)
         return bodies.Posting(
             stage=self.stage,
             mandate=self.mandate,
@@ -301,6 +316,11 @@ class Steward:
             r=population.redundancy,
             cutoff=pool.limits.cutoff,
             vacancy=max(0, pool.limits.quota - pool.level),
+            up_here=shares.up_here,
+            up_there=shares.up_there,
+            down_here=shares.down_here,
+            down_there=shares.down_there,
+            seconds=pool.seconds,
         )
 
 

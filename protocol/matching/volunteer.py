@@ -4,10 +4,11 @@
     PROPOSED  waits for HOLD or REJECT, sends again, passes a mute steward over
     HELD      has a tentative place; waits for the gang start or for being let go
     FETCHING  the place is final: state is fetched
-    SERVING   a replica; only ``lost`` and ``leave`` end it, never a steward
+    SERVING   a replica; only ``lost``, ``leave`` and its own moves end it, never a steward
     LEFT      the user went away
 
-Holds its state, its bid and its prospects; reads the outlook; decides nothing for others.
+A move is make before break: while it is FETCHING the stage it is ``leaving`` is served on. Holds
+its state, its bids and its prospects; reads the outlook; decides nothing for others.
 """
 
 from __future__ import annotations
@@ -65,6 +66,10 @@ class Volunteer:
     def __init__(self, outlook: Outlook) -> None:
         self.state = State.FREE
         self.bid: Bid | None = None
+        self.leaving: Bid | None = None
+        """The stage it serves until the one it moves to is served."""
+        self.moved_at = -INFINITY
+        """When it last began a move, monotonic seconds."""
         self._outlook = outlook
         self._prospects = Prospects(outlook)
         self._due_at = INFINITY
@@ -75,12 +80,40 @@ class Volunteer:
         """The stage it fetches or serves."""
         return self.bid.stage if self.bid and self.state in BOUND else None
 
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Every stage it fetches or serves with this seat: two during a move."""
+        held = () if self.stage is None else (self.stage,)
+        return (*held, self.leaving.stage) if self.leaving else held
+
     # --- inputs from this peer --------------------------------------------------------------
 
     def set_unable(self, unable: Mapping[Stage, str], now: float) -> list[Effect]:
         """Name the stages this machine cannot serve, each with its reason in words."""
         self._prospects.unable = dict(unable)
         return self.look(now)
+
+    def move_to(self, stage: Stage, reason: str, now: float, *, current: bool) -> list[Effect]:
+        """Leave the stage we serve for another one that expects us, make before break.
+
+        Args:
+            stage: where to.
+            reason: why, in words.
+            now: monotonic seconds.
+            current: we serve that stage already, with another seat: nothing has to be fetched.
+        """
+        notice = self._outlook.board.current(stage, now)
+        if self.state is not State.SERVING or self.bid is None or notice is None:
+            return []
+        if self.leaving or stage == self.bid.stage:
+            return []
+        self.leaving, self.moved_at = self.bid, now
+        self.bid = Bid.on(notice, self._outlook.number(now))
+        self.state = State.FETCHING
+        said = self._say(f"moving from stage {self.leaving.stage} to stage {stage}: {reason}")
+        if current:
+            return [*said, *self.serving(stage, now)]
+        return [Assign(stage, reason), *self._renew(self.bid, now), *said]
 
     def serving(self, stage: Stage, now: float) -> list[Effect]:
         """The training side has verified the stage's state and serves it.
@@ -90,27 +123,51 @@ class Volunteer:
         """
         bid = self._assigned(stage)
         self.state = State.SERVING
-        return [*self._renew(bid, now), *self._say(f"serving stage {stage}")]
+        return [
+            *self._renew(bid, now),
+            *self._say(f"serving stage {stage}"),
+            *self._drop_left_stage(now),
+        ]
 
     def lost(self, stage: Stage, reason: str, now: float) -> list[Effect]:
         """The training side cannot serve the stage any more: give the place up, look again.
 
+        A move that fails leaves us where we were.
+
         Raises:
             LocalProtocolError: the stage was not assigned.
         """
+        said = self._say(f"lost stage {stage}: {reason}")
+        if self.leaving and stage == self.leaving.stage:
+            gone = letters.withdrawal(self._outlook, self.leaving, reason, now)
+            self.leaving = None
+            return [gone, *said]
         gone = letters.withdrawal(self._outlook, self._assigned(stage), reason, now)
+        if self.leaving:
+            self.bid, self.leaving, self.state = self.leaving, None, State.SERVING
+            return [gone, *said, *self._renew(self.bid, now)]
         self._free()
-        return [gone, *self._say(f"lost stage {stage}: {reason}"), *self.look(now)]
+        return [gone, *said, *self.look(now)]
 
     def leave(self, now: float) -> list[Effect]:
         """The user leaves: withdraw and never propose again."""
-        bid, stage = self.bid, self.stage
-        effects: list[Effect] = [Unassign(stage, "leaving")] if stage is not None else []
-        if bid:
-            effects.append(letters.withdrawal(self._outlook, bid, "the volunteer leaves", now))
+        effects: list[Effect] = [Unassign(stage, "leaving") for stage in self.stages]
+        for bid in filter(None, (self.bid, self.leaving)):
+            reason = "the volunteer leaves"
+            effects.append(letters.withdrawal(self._outlook, bid, reason, now))
+        self.leaving = None
         self._free()
         self.state = State.LEFT
         return [*effects, *self._say("left the matching")]
+
+    def _drop_left_stage(self, now: float) -> list[Effect]:
+        """The new stage is served: stop serving the old one."""
+        if self.leaving is None:
+            return []
+        old, self.leaving = self.leaving, None
+        words = f"moved to stage {self.stage}"
+        gone = letters.withdrawal(self._outlook, old, words, now)
+        return [gone, Unassign(old.stage, words)]
 
     # --- inputs from outside ----------------------------------------------------------------
 
@@ -207,7 +264,7 @@ class Volunteer:
         bid = replace(bid, epoch=body.epoch, score=body.score, answered_ms=body.issued_ms)
         self.bid = bid = replace(bid, tries=0 if body.version == bid.version else bid.tries)
         if self.state in BOUND:
-            self._due_at = now + RENEW_S
+            self._due_at = INFINITY if self._is_advertised(bid.stage) else now + RENEW_S
             return []
         self.state = State.HELD
         self._due_at = now + TENTATIVE_RENEW_S
@@ -264,6 +321,11 @@ class Volunteer:
         return letters.proposal(self._outlook, bid, bodies.Renew, status, now)
 
     # --- state ------------------------------------------------------------------------------
+
+    def _is_advertised(self, stage: Stage) -> bool:
+        """Tell whether the members' view says that we hold the stage: that renews our lease."""
+        member = self._outlook.population.members.get(self._outlook.me)
+        return self.state is State.SERVING and member is not None and stage in member.held
 
     def _free(self) -> None:
         self.state = State.FREE

@@ -82,15 +82,17 @@ def test_a_rejected_version_stays_rejected_in_a_later_epoch() -> None:
     assert isinstance(answers(steward.receive(gone, anew, NOW))[0], Hold)
 
 
-def test_a_lease_lapses_unless_renewed() -> None:
-    steward, outlook = steward_of([member(0), member(1, held=[0]), member(2, held=[0])])
-    for number in (1, 2):
-        body = propose(ME, MANDATE, status="serving")
-        steward.receive(peer(number), body, NOW)
+def test_a_lease_is_renewed_by_a_message_or_by_the_view_and_lapses_otherwise() -> None:
+    members = [member(0), *(member(n, held=[0]) for n in (1, 2, 3))]
+    steward, outlook = steward_of(members)
+    for number in (1, 2, 3):
+        steward.receive(peer(number), propose(ME, MANDATE, status="serving"), NOW)
     renewal = bodies.Renew(0, MANDATE, 0, ME, 1, 2, 0, 1_000_000, 0, "serving")
     steward.receive(peer(1), renewal, NOW + LEASE_S - 1)
+    outlook.population = outlook.population.evolve({peer(1): member(1), peer(2): member(2)})
+    steward.update(NOW + LEASE_S)
     steward.tick(NOW + LEASE_S + 1)
-    assert set(steward.pool.places) == {peer(1)}
+    assert set(steward.pool.places) == {peer(1), peer(3)}
     assert not outlook.counters
 
 
