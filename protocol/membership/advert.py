@@ -17,10 +17,8 @@ from protocol.address import parse_address
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.membership.record import UnixSeconds
-from protocol.wire.fields import Count, NonNegative
-from protocol.wire.messages import (
-    SeatStatus,
-)
+from protocol.wire.fields import Count, NonNegative, StageIndex
+from protocol.wire.messages import SeatStatus
 
 ADVERT: Final = "advert"
 """Record kind; the key is the author's peer id."""
@@ -57,6 +55,8 @@ class Advert(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Seconds it expects to stay; 0: it cannot say."""
     leaving: bool = False
     """Its last advert: it is no member any more."""
+    unable: Annotated[tuple[StageIndex, ...], Meta(max_length=limits.MAX_STAGES)] = ()
+    """Stages it cannot serve, for want of memory or of the training text; rising."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -90,6 +90,9 @@ def parse_advert(body: bytes, key: str, signer: PeerId, stages: int) -> Advert:
     if key != signer:
         raise RemoteProtocolError("advert-forged", "speaks for another peer", penalty=50)
     check_seats(advert.serves, stages)
+    rising = sorted(set(advert.unable)) == list(advert.unable)
+    if not rising or (advert.unable and advert.unable[-1] >= stages):
+        raise RemoteProtocolError("bad-seats", "unable: unknown or repeated stage", penalty=20)
     _check_addresses(advert.addresses, signer)
     return advert
 

@@ -26,6 +26,12 @@ from protocol.ids import PeerId, SwarmId
 from protocol.membership.advert import ADVERT, Advert, check_seats, encode_advert, parse_advert
 from protocol.membership.detector import TICK_S, Detector
 from protocol.membership.gossip import Gossip
+from protocol.membership.measured import (
+    MEASURED,
+    MIN_GAP_MS,
+    Measurements,
+    encode_measurements,
+)
 from protocol.membership.progress import PROGRESS, Progress, parse_progress
 from protocol.membership.record import Record, seal
 from protocol.membership.records import Held, RecordStore, Slot
@@ -38,7 +44,7 @@ from protocol.membership.rules import (
     record_kinds,
     ttl_s,
 )
-from protocol.membership.view import MembershipEffect, RecordChanged
+from protocol.membership.view import MembershipEffect, RecordChanged, RecordGone
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import Heartbeat, RecordDigest, Records, SeatStatus
 
@@ -65,7 +71,13 @@ class Membership:
         self._stages = stages
         self.roster = Roster(own)
         self.detector = Detector()
-        kinds = record_kinds(stages, max_adverts, authorise, self._serves_last_stage)
+        kinds = record_kinds(
+            stages,
+            max_adverts,
+            authorise,
+            self._serves_last_stage,
+            lambda slot: self.records.seq(slot),
+        )
         self.records = RecordStore(swarm, own, kinds, self._is_linked)
         self.gossip = Gossip(own, self.records)
         self._linked: dict[PeerId, int] = {}  # newest heartbeat seq of the link
@@ -79,6 +91,16 @@ class Membership:
         """Set our capacity, limits and addresses; ``serves`` is taken from ``set_seats``."""
         self._advert = advert
         return self._readvertise(now, wall)
+
+    def amend(self, advert: Advert) -> None:
+        """Set what changes all the time (how long we stay, our bandwidth): told when the advert is
+        next renewed, for it is not worth a record of its own."""
+        self._advert = advert
+
+    def measured(self, measurements: Measurements, wall: float) -> list[MembershipEffect]:
+        """Say what we measured of those we work with; not more often than ``PUBLISH_GAP_S``."""
+        seq = max(self.records.seq((MEASURED, self._own)) + MIN_GAP_MS, int(wall * 1000))
+        return [Publish(MEASURED, self._own, seq, encode_measurements(measurements))]
 
     def set_seats(
         self, seats: Iterable[SeatStatus], now: float, wall: float
@@ -190,7 +212,7 @@ class Membership:
         return self.records.get(POSTING, str(stage))
 
     def _is_linked(self, slot: Slot) -> bool:
-        return slot[0] == ADVERT and slot[1] in self._linked
+        return slot[0] in (ADVERT, MEASURED) and slot[1] in self._linked
 
     def _serves_last_stage(self, peer: PeerId) -> bool:
         return any(r.peer == peer for r in self.roster.serving(self._stages - 1))
@@ -248,7 +270,7 @@ class Membership:
 
     def _forget(self, held: Held, reason: str) -> list[MembershipEffect]:
         if held.envelope.kind != ADVERT:
-            return []
+            return [RecordGone(*held.slot)]
         return list(self.roster.withdraw(held.signer, reason))
 
 

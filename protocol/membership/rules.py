@@ -9,9 +9,15 @@ from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.membership.advert import ADVERT, parse_advert
+from protocol.membership.measured import (
+    MAX_MEASURED_BYTES,
+    MEASURED,
+    MIN_GAP_MS,
+    parse_measurements,
+)
 from protocol.membership.progress import PROGRESS, parse_progress
 from protocol.membership.record import Record
-from protocol.membership.records import Kind
+from protocol.membership.records import Kind, Slot
 
 POSTING: Final = "posting"
 """Record kind of the stewards' postings; the key is the stage in decimal."""
@@ -26,6 +32,8 @@ MAX_PROGRESS_BYTES: Final = 64
 MIN_ADVERT_TTL_S: Final = 90
 POSTING_TTL_S: Final = 60
 PROGRESS_TTL_S: Final = 120
+MEASURED_TTL_S: Final = 600
+"""Measurements outlive their author for a while: they are about others."""
 
 
 def nobody_decides(_kind: str, _key: str, _signer: PeerId, _body: bytes) -> str | None:
@@ -38,6 +46,7 @@ def record_kinds(
     max_adverts: int,
     authorise: Authorise,
     serves_last_stage: Callable[[PeerId], bool],
+    newest_seq: Callable[[Slot], int] = lambda _slot: -1,
 ) -> dict[str, Kind]:
     """Return the rules of all kinds for a swarm of ``stages`` stages."""
 
@@ -54,11 +63,17 @@ def record_kinds(
         parse_progress(record)
         return None if serves_last_stage(signer) else "the signer does not serve the last stage"
 
+    def check_measured(signer: PeerId, record: Record) -> str | None:
+        parse_measurements(record.body, record.key, signer, stages)
+        before = newest_seq((MEASURED, record.key))
+        return "too soon after the one before" if 0 <= record.seq - before < MIN_GAP_MS else None
+
     stage_keys = frozenset(map(str, range(stages)))
     return {
         ADVERT: Kind(max_adverts, MAX_ADVERT_BYTES, check_advert),
         POSTING: Kind(stages, MAX_POSTING_BYTES, check_posting),
         PROGRESS: Kind(1, MAX_PROGRESS_BYTES, check_progress),
+        MEASURED: Kind(max_adverts, MAX_MEASURED_BYTES, check_measured),
     }
 
 
@@ -70,4 +85,4 @@ def ttl_s(kind: str, members: int) -> int:
     """
     if kind == ADVERT:
         return min(int(limits.MAX_ADVERT_TTL_S), max(MIN_ADVERT_TTL_S, 2 * members))
-    return PROGRESS_TTL_S if kind == PROGRESS else POSTING_TTL_S
+    return {PROGRESS: PROGRESS_TTL_S, MEASURED: MEASURED_TTL_S}.get(kind, POSTING_TTL_S)

@@ -75,5 +75,13 @@ class RecordChanged:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class RecordGone:
+    """A record other than an advert expired or was displaced."""
+
+    kind: str
+    key: str
+
+
 RosterEvent = MemberUp | MemberDown | SeatsChanged | ViewChanged
-MembershipEffect = Effect | RosterEvent | RecordChanged
+MembershipEffect = Effect | RosterEvent | RecordChanged | RecordGone

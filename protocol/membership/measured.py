@@ -1,0 +1,121 @@
+"""The measured record: what one volunteer has measured of those it works with.
+
+It is the body of the record ("measured", own peer id): one record per author and not one per pair,
+so that the periodic digests stay as long as the list of members. Integers only. What follows from
+many such records is the business of ``protocol.reputation``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.ids import PeerId, parse_peer_id
+from protocol.wire.fields import PeerText, StageIndex
+
+MEASURED: Final = "measured"
+"""Record kind; the key is the author's peer id."""
+
+MAX_PARTNERS: Final = 32
+MAX_RATES: Final = 4
+"""Stages at which one partner can be measured: three may be held at a time, and one just left."""
+
+MAX_MEASURED_BYTES: Final = 6 * 1024
+"""32 partners of at most 170 bytes."""
+
+PUBLISH_GAP_S: Final = 60
+"""Between two records of one author."""
+
+MIN_GAP_MS: Final = 20_000
+"""A record that follows the one before sooner than this is not taken (clocks and links vary)."""
+
+Seconds = Annotated[int, Meta(ge=0, le=3600)]
+BytesPerS = Annotated[int, Meta(ge=0, le=10**12)]
+MicroRate = Annotated[int, Meta(ge=0, le=10**12)]
+"""Millionths of a microbatch per second, as the matching counts."""
+
+
+class StageRate(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A partner's service in one stage, and the seconds in which it was seen backlogged."""
+
+    stage: StageIndex
+    rate: MicroRate
+    seconds: Seconds
+
+
+class LineRate(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One direction of a partner's line, and the seconds of transfers behind it."""
+
+    bytes_per_s: BytesPerS = 0
+    seconds: Seconds = 0
+
+
+class Partner(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What the author measured of one peer."""
+
+    peer: PeerText
+    rates: Annotated[tuple[StageRate, ...], Meta(max_length=MAX_RATES)] = ()
+    """By rising stage."""
+    uplink: LineRate = LineRate()
+    downlink: LineRate = LineRate()
+    rtt_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
+    """Round trip of a small message; 0: not known."""
+
+
+class Measurements(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The body: partners by rising peer id."""
+
+    partners: Annotated[tuple[Partner, ...], Meta(max_length=MAX_PARTNERS)] = ()
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Measurements)
+
+
+def encode_measurements(measurements: Measurements) -> bytes:
+    """Return the canonical encoding; raises ``LocalProtocolError`` for a field out of range."""
+    try:
+        return _encoder.encode(_decoder.decode(_encoder.encode(measurements)))
+    except msgspec.MsgspecError as error:
+        raise LocalProtocolError(f"our own measurements: {error}") from error
+
+
+def parse_measurements(body: bytes, key: str, signer: PeerId, stages: int) -> Measurements:
+    """Check measurements against their record's key, their signer and the number of stages.
+
+    Raises:
+        RemoteProtocolError: malformed, not canonical, in another's name, about the author itself,
+            about one peer twice, or about a stage that does not exist.
+    """
+    try:
+        measurements = _decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteProtocolError("measured-malformed", str(error), penalty=20) from error
+    if _encoder.encode(measurements) != body:
+        raise RemoteProtocolError("measured-malformed", "not canonical", penalty=20)
+    if key != signer:
+        raise RemoteProtocolError("measured-forged", "speaks for another peer", penalty=50)
+    problem = _absurdity(measurements, signer, stages)
+    if problem is not None:
+        raise RemoteProtocolError("measured-absurd", problem, penalty=20)
+    return measurements
+
+
+def _absurdity(measurements: Measurements, signer: PeerId, stages: int) -> str | None:
+    peers = [partner.peer for partner in measurements.partners]
+    if sorted(set(peers)) != peers:
+        return "partners repeat or are not in order"
+    if signer in peers:
+        return "speaks of its own author"
+    for partner in measurements.partners:
+        try:
+            parse_peer_id(partner.peer)
+        except ValueError as error:
+            return str(error)
+        held = [rate.stage for rate in partner.rates]
+        if sorted(set(held)) != held or (held and held[-1] >= stages):
+            return "stages repeat, are not in order or do not exist"
+    return None

@@ -1,0 +1,156 @@
+"""From partners' reports to what is believed of one peer's speed and line. Pure arithmetic.
+
+A claim stands while partners measure about as much. A claim far above what they measured is
+corrected after two minutes; a peer that does more than it says is believed more after five, when
+the matching stops capping what it hears (``measured_s``). Values move in steps of two digits and
+claims have a band around them, so that the noise of measuring moves nobody.
+
+A rate at a stage becomes floating point operations by the manifest's F_s. A peer that serves two
+stages splits its time between them: its speed is the sum. Where its line and not its processor
+explains the rate, the rate says nothing of the processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.ids import Stage
+from protocol.manifest import StageCost
+from protocol.membership.measured import LineRate, Partner
+from protocol.reputation.weighing import Sample, Verdict, two_digits, weigh
+
+MICRO: Final = 1_000_000
+CORRECT_AFTER_S: Final = 120
+"""A claim is lowered when partners have measured for so long ..."""
+TRUST_AFTER_S: Final = 300
+"""... and uncapped or raised after so long (MEASURED_S of the matching)."""
+LINE_AFTER_S: Final = 5
+"""Seconds of transfers that say something of a line: it is seen at work only now and then."""
+BAND: Final = 1.25
+"""A claim within this factor of the measurement stands."""
+LINE_BOUND: Final = 0.8
+"""A rate so near to what the line allows is the line's."""
+SECONDS_STEP: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a peer says of itself."""
+
+    flops: float
+    uplink_bytes_per_s: float
+    downlink_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """What is believed of a peer."""
+
+    flops: float
+    uplink_bytes_per_s: float
+    downlink_bytes_per_s: float
+    measured_s: float = 0.0
+    """Whole minutes that partners have measured its service, at most ``TRUST_AFTER_S``."""
+    overstated: float = 1.0
+    """Claimed over measured FLOP/s where the claim was lowered, else 1."""
+    words: str = "nobody has measured it yet"
+
+
+@dataclass(frozen=True, slots=True)
+class _Service:
+    """What the rates come to; ``line_bound``: its line explains them."""
+
+    flops: float
+    seconds: int
+    line_bound: bool
+    words: str
+
+
+def believe(
+    claim: Claim, serving: frozenset[Stage], reports: Sequence[Partner], costs: Sequence[StageCost]
+) -> Belief:
+    """Return what partners' reports make of a claim.
+
+    Args:
+        serving: stages that the peer serves now.
+        reports: at most one by each partner, all about this peer.
+    """
+    uplink, up_words = _line(claim.uplink_bytes_per_s, (r.uplink for r in reports), "uplink")
+    downlink, down_words = _line(
+        claim.downlink_bytes_per_s, (r.downlink for r in reports), "downlink"
+    )
+    service = _service(serving, reports, costs, uplink, downlink)
+    flops, words = _believed_flops(claim.flops, service)
+    return Belief(
+        flops=flops,
+        uplink_bytes_per_s=uplink,
+        downlink_bytes_per_s=downlink,
+        measured_s=float(min(service.seconds // SECONDS_STEP * SECONDS_STEP, TRUST_AFTER_S)),
+        overstated=max(1.0, claim.flops / flops) if flops > 0 else 1.0,
+        words="; ".join(part for part in (words, up_words, down_words) if part),
+    )
+
+
+def _believed_flops(claimed: float, service: _Service) -> tuple[float, str]:
+    measured = service.flops
+    if service.seconds < CORRECT_AFTER_S or measured <= 0:
+        return claimed, service.words
+    if service.line_bound and claimed > measured:
+        return claimed, f"{service.words}; its line sets its pace"
+    if claimed > BAND * measured:
+        return measured, f"{service.words}: it does 1/{claimed / measured:.1f} of what it claims"
+    if measured > BAND * claimed and service.seconds >= TRUST_AFTER_S:
+        return measured, f"{service.words}: it does more than it claims"
+    return claimed, f"{service.words}: as it claims"
+
+
+def _service(
+    serving: frozenset[Stage],
+    reports: Sequence[Partner],
+    costs: Sequence[StageCost],
+    uplink: float,
+    downlink: float,
+) -> _Service:
+    verdicts = _verdicts(reports)
+    known = {stage: v for stage, v in verdicts.items() if v.value is not None}
+    here = known.keys() & serving
+    if here and here != serving:
+        return _Service(0.0, 0, False, "measured in one of its stages only")
+    if not here and known:  # it has moved: what it did where it was, until it is measured anew
+        here = {max(known, key=lambda stage: (known[stage].seconds, -stage))}
+    if not here:
+        return _Service(0.0, 0, False, next((v.words for v in verdicts.values()), ""))
+    micro = {stage: known[stage].value or 0 for stage in here}
+    flops = sum(rate * costs[stage].flops for stage, rate in micro.items()) / MICRO
+    bound = all(
+        rate >= LINE_BOUND * MICRO * _line_rate(costs[stage], uplink, downlink)
+        for stage, rate in micro.items()
+    )
+    seconds = min(known[stage].seconds for stage in here)
+    return _Service(float(two_digits(int(flops))), seconds, bound, known[min(here)].words)
+
+
+def _verdicts(reports: Sequence[Partner]) -> Mapping[Stage, Verdict]:
+    samples: dict[Stage, list[Sample]] = {}
+    for report in reports:
+        for rate in report.rates:
+            samples.setdefault(Stage(rate.stage), []).append(Sample(rate.rate, rate.seconds))
+    return {stage: weigh(found) for stage, found in sorted(samples.items())}
+
+
+def _line_rate(cost: StageCost, uplink: float, downlink: float) -> float:
+    """Return the microbatches per second that the lines allow."""
+    pairs = ((uplink, cost.uplink_bytes), (downlink, cost.downlink_bytes))
+    return min((supply / demand for supply, demand in pairs if demand > 0), default=float("inf"))
+
+
+def _line(claimed: float, lines: Iterable[LineRate], name: str) -> tuple[float, str]:
+    verdict = weigh(Sample(line.bytes_per_s, line.seconds) for line in lines)
+    if verdict.value is None or verdict.seconds < LINE_AFTER_S or verdict.value <= 0:
+        return claimed, ""
+    if verdict.value <= BAND * claimed and claimed <= BAND * verdict.value:
+        return claimed, ""
+    value = two_digits(verdict.value)
+    return float(value), f"{name} {verdict.words} at {value / 1e6:.2g} MB/s"
