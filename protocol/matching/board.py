@@ -66,7 +66,9 @@ class Board:
         self._current: dict[Stage, Notice] = {}
         self._stale: set[Stage] = set(self._stages)
         self._expires_at = INFINITY
-        self._levels: tuple[int, tuple[int, ...]] = (-1, ())
+        self._levels_of = -1
+        self._levels: tuple[int, ...] = ()
+        self._stage_levels: list[StageLevel] = []
 
     def observe(self, population: Population, wall_s: float) -> None:
         """Take the current view; who is believed is derived anew when it or the beacon changed."""
@@ -140,11 +142,17 @@ class Board:
     def levels(self, now: float) -> tuple[int, ...]:
         """Return every stage's level after dual homing; empty while a stage has no posting."""
         notices = self.notices(now)
-        if self._levels[0] != self.revision:
+        if self._levels_of != self.revision:
             whole = len(notices) == len(self._stages)
             postings = [notices[s].posting for s in self._stages] if whole else []
-            self._levels = (self.revision, effective_levels(stage_levels(postings)))
-        return self._levels[1]
+            self._stage_levels = stage_levels(postings)
+            self._levels = effective_levels(self._stage_levels)
+            self._levels_of = self.revision
+        return self._levels
+
+    def shared_rate(self, stage: Stage, now: float) -> int:
+        """Return the rate of those that hold a stage and the next one; 0 while unknown."""
+        return self._stage_levels[stage].pool_here if self.levels(now) else 0
 
     # --- inside ---------------------------------------------------------------------------------
 

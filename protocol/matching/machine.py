@@ -20,6 +20,7 @@ from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Effect, GangStart
 from protocol.matching.outlook import Outlook
 from protocol.matching.population import Member, Population
+from protocol.matching.second import SecondSeat
 from protocol.matching.steward import Steward
 from protocol.matching.timing import BEACON_S, LISTEN_S, SUCCESSION_STEP_S
 from protocol.matching.volunteer import State, Volunteer
@@ -52,11 +53,13 @@ class Matching:
         board = Board(manifest.stage_count) if board is None else board
         self._outlook = Outlook(me, population, board, wall_offset_s)
         self._volunteer = Volunteer(self._outlook)
+        self._second = SecondSeat(self._outlook)
         self._stewards: dict[Stage, Steward] = {}
         self._vacant_since: dict[Stage, float] = {}
         self._started = False
         self._last_waiting = ""
         self._reported_revision = -1
+        self._last_home: Stage | None = None
 
     # --- what the driver and the interface read ----------------------------------------------
 
@@ -79,11 +82,22 @@ class Matching:
     @property
     def stages(self) -> frozenset[Stage]:
         """Every stage we fetch or serve, with whatever seat."""
-        return frozenset(self._volunteer.stages)
+        return frozenset(self._volunteer.stages + self._second.stages)
 
     def seat_of(self, stage: Stage) -> int:
         """Return the seat that holds a stage: 0 is home, 1 the second."""
-        return 0 if stage in self._volunteer.stages else 1
+        return int(self._second.owns(stage))
+
+    @property
+    def home(self) -> Stage | None:
+        """The stage that our first seat serves or fetches; during a move still the old one."""
+        leaving = self._volunteer.leaving
+        return leaving.stage if leaving else self._volunteer.stage
+
+    @property
+    def second(self) -> Stage | None:
+        """The stage that our second seat serves or fetches; during a change still the old one."""
+        return self._second.leaving if self._second.leaving is not None else self._second.stage
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -143,17 +157,22 @@ class Matching:
         return self._route(self._volunteer.set_unable(stages, now), now)
 
     def serving(self, stage: Stage, now: float) -> list[Effect]:
-        """The training side serves the assigned stage (LocalProtocolError: not assigned)."""
+        """The training side serves an assigned stage (LocalProtocolError: not assigned)."""
+        if self._second.owns(stage):
+            return self._route(self._second.serving(stage), now)
         return self._route(self._volunteer.serving(stage, now), now)
 
     def lost(self, stage: Stage, reason: str, now: float) -> list[Effect]:
-        """The training side lost the assigned stage (LocalProtocolError: not assigned)."""
+        """The training side lost an assigned stage (LocalProtocolError: not assigned)."""
+        if self._second.owns(stage):
+            self._second.lost(stage)
+            return self._route([Explain("matching", f"lost stage {stage}: {reason}")], now)
         return self._route(self._volunteer.lost(stage, reason, now), now)
 
     def leave(self, now: float) -> list[Effect]:
         """Withdraw from everything, for good."""
         self._stewards.clear()
-        return self._route(self._volunteer.leave(now), now)
+        return self._route(self._volunteer.leave(now) + self._second.leave(), now)
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
@@ -161,12 +180,16 @@ class Matching:
         found = self._watch_stewardships(now)
         for steward in list(self._stewards.values()):
             found += steward.tick(now)
-        return self._route(found + self._volunteer.tick(now), now)
+        found += self._volunteer.tick(now)
+        if self._outlook.population.design.dual_homing:
+            found += self._second.tick(self._served_home, now)
+        return self._route(found, now)
 
     def next_deadline(self, now: float) -> float:
         """Return when ``tick`` has something to do, monotonic seconds."""
         own = (steward.next_deadline() for steward in self._stewards.values())
-        return min(self._volunteer.next_deadline(), self._next_watch(now), *own)
+        seats = (self._volunteer.next_deadline(), self._second.next_deadline())
+        return min(*seats, self._next_watch(now), *own)
 
     # --- routing ------------------------------------------------------------------------------
 
@@ -224,7 +247,20 @@ class Matching:
             out.append(effect)
             if isinstance(effect, Publish):
                 queue.extend(self._read(self._outlook.me, effect.kind, effect.body, now))
-        return out + self._report(now)
+        return out + self._follow_home(now) + self._report(now)
+
+    def _follow_home(self, now: float) -> list[Effect]:
+        """Tell the second seat when the first one has another stage."""
+        home = self._served_home
+        if not self._outlook.population.design.dual_homing or home == self._last_home:
+            return []
+        self._last_home = home
+        return self._second.home_changed(home, now)
+
+    @property
+    def _served_home(self) -> Stage | None:
+        serves = self.state is State.SERVING or self._volunteer.leaving
+        return self.home if serves else None
 
     def _look(self, now: float) -> list[Effect]:
         """The outlook changed: step down where another counts more, let every part look."""

@@ -32,6 +32,8 @@ class Member:
     """Stages it is willing to hold; its memory decides too."""
     home: Stage | None = None
     """The stage of its first seat; who holds one stage only need not say."""
+    second: Stage | None = None
+    """The stage beside its home that its second seat holds."""
     fetching: frozenset[Stage] = frozenset()
     """Those of ``held`` that it does not serve yet."""
 
@@ -41,15 +43,6 @@ class Member:
         if self.home is not None or len(self.held) != 1:
             return self.home
         return next(iter(self.held))
-
-    @property
-    def second_stage(self) -> Stage | None:
-        """The stage beside its home that it serves too."""
-        home = self.home_stage
-        if home is None or len(self.held) < 2:
-            return None
-        beside = (Stage(home - 1), Stage(home + 1))
-        return next((s for s in beside if s in self.held and s not in self.fetching), None)
 
     @property
     def claim(self) -> tuple[float, float, float]:

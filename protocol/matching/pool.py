@@ -116,7 +116,7 @@ class Pool:
         totals = {up: [0, 0], down: [0, 0]}
         for place in self.places.values():
             member = population.members.get(place.peer)
-            second = member.second_stage if member else None
+            second = member.second if member else None
             if second in totals:
                 totals[second][0] += place.rate
                 totals[second][1] += population.rate(place.peer, second)

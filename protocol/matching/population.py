@@ -109,9 +109,9 @@ class Population:
         return self._holders.get(stage, frozenset())
 
     def seconds(self, stage: Stage) -> list[Member]:
-        """Return who serves a stage besides its home."""
+        """Return who holds a stage besides its home."""
         found = (self.members[peer] for peer in self.holders(stage))
-        return [member for member in found if member.second_stage == stage]
+        return [member for member in found if member.second == stage]
 
     # --- one member -----------------------------------------------------------------------------
 

@@ -54,6 +54,12 @@ SUCCESSION_STEP_S = 2.0
 ABSENCE_S = LISTEN_S + 2 * SUCCESSION_STEP_S
 """A volunteer waits this long for a stage's (next) steward before it proposes to other stages."""
 
+SECOND_LOOK_S = 15.0
+"""A second seat looks around this often ..."""
+
+SECOND_STAY_S = 300.0
+"""... and stays this long at least: a change costs the download of a stage."""
+
 BEACON_S = 600
 STEWARD_AGE_S = 600.0
 MEASURED_S = 300.0

@@ -113,7 +113,7 @@ class World:
         """Let a peer's training side lose its stage."""
         machine = self.machines[who]
         assert machine.stage is not None
-        self._change(replace(self.members[who], held=frozenset()))
+        self._holds(who, self.members[who].held - {machine.stage})
         self._perform(who, machine.lost(machine.stage, reason, self.now))
 
     def leave(self, who: PeerId) -> Sequence[object]:
@@ -224,7 +224,9 @@ class World:
                 case Assign():
                     self._hold(who, effect.stage)
                     self.after(0.3, lambda s=effect.stage: self._serve(who, s))
-                case Explain() | GangStart() | Unassign():
+                case Unassign():
+                    self._release(who, effect.stage)
+                case Explain() | GangStart():
                     pass
                 case Penalise():
                     self.sent["penalty"] += 1
@@ -260,7 +262,16 @@ class World:
             self._perform(to, effects)
 
     def _hold(self, who: PeerId, stage: Stage) -> None:
-        self._change(replace(self.members[who], held=frozenset({stage})))
+        self._holds(who, self.members[who].held | {stage})
+
+    def _release(self, who: PeerId, stage: Stage) -> None:
+        if who in self.members:
+            self._holds(who, self.members[who].held - {stage})
+
+    def _holds(self, who: PeerId, stages: frozenset[Stage]) -> None:
+        machine = self.machines[who]
+        seats = {"home": machine.home, "second": machine.second}
+        self._change(replace(self.members[who], held=stages, **seats))
 
     def _change(self, changed: Member) -> None:
         self.members[changed.peer] = changed
@@ -269,8 +280,9 @@ class World:
 
     def _serve(self, who: PeerId, stage: Stage) -> None:
         machine = self.machines.get(who)
-        if machine and machine.stage == stage:
+        if machine and stage in machine.stages:
             self._perform(who, machine.serving(stage, self.now))
+            self._holds(who, self.members[who].held)
 
     def _arm(self, who: PeerId) -> None:
         machine = self.machines.get(who)

@@ -1,0 +1,148 @@
+"""The second seat: the faster volunteers also hold a stage beside their home.
+
+It asks nobody: a second replica takes nothing from anyone, and every steward sees it in the view.
+It looks now and then, at a moment of its own so that neighbours do not all choose the same stage,
+and changes its mind only for a clear gain, make before break. Holds which stage it has and which
+one it leaves; reads the outlook.
+"""
+
+from __future__ import annotations
+
+from protocol.effects import Explain
+from protocol.ids import Stage
+from protocol.matching import preferences
+from protocol.matching.effects import Assign, Effect, Unassign
+from protocol.matching.outlook import Outlook
+from protocol.matching.timing import SECOND_LOOK_S, SECOND_STAY_S
+
+INFINITY = float("inf")
+LEVEL_STEPS = 20
+"""Levels that differ by less than a twentieth of the highest count as equal."""
+CLEARLY_PERCENT = 85
+"""Change sides only for a stage whose level is below this share of the present one's."""
+
+
+class SecondSeat:
+    """Machine of one second seat."""
+
+    def __init__(self, outlook: Outlook) -> None:
+        self.stage: Stage | None = None
+        self.leaving: Stage | None = None
+        """The stage it still serves until the new one is served."""
+        self.serves = False
+        self._outlook = outlook
+        self._look_at = INFINITY
+        self._chosen_at = -INFINITY
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Every stage held with this seat."""
+        return tuple(s for s in (self.stage, self.leaving) if s is not None)
+
+    def owns(self, stage: Stage) -> bool:
+        """Tell whether a stage is held with this seat."""
+        return stage in self.stages
+
+    # --- inputs -----------------------------------------------------------------------------
+
+    def home_changed(self, home: Stage | None, now: float) -> list[Effect]:
+        """Our first seat serves another stage, or none: keep only what lies beside it."""
+        if home is None:
+            self._look_at = INFINITY
+        elif self._look_at == INFINITY:
+            self._look_at = now + self._moment(SECOND_LOOK_S)
+        beside = (self.stage is not None) and home is not None and abs(self.stage - home) == 1
+        return [] if beside else self._drop("our home is elsewhere now")
+
+    def swap(self, stage: Stage, home: Stage) -> None:
+        """Our first seat takes over the stage we serve and leaves us its own."""
+        if self.stage == stage:
+            self.stage, self.serves = home, True
+
+    def tick(self, home: Stage | None, now: float) -> list[Effect]:
+        """Look whether a stage beside our home should be held."""
+        if now < self._look_at or home is None:
+            return []
+        self._look_at = now + SECOND_LOOK_S
+        return self._choose(home, now)
+
+    def serving(self, stage: Stage) -> list[Effect]:
+        """The training side serves the stage."""
+        if stage != self.stage:
+            return []
+        self.serves = True
+        if self.leaving is None:
+            return []
+        left, self.leaving = self.leaving, None
+        return [Unassign(left, f"our second stage is {stage} now")]
+
+    def lost(self, stage: Stage) -> None:
+        """The training side cannot serve the stage any more."""
+        if stage == self.leaving:
+            self.leaving = None
+        elif stage == self.stage:
+            self.stage, self.leaving, self.serves = self.leaving, None, self.leaving is not None
+
+    def leave(self) -> list[Effect]:
+        """Give everything up."""
+        self._look_at = INFINITY
+        return self._drop("leaving")
+
+    def next_deadline(self) -> float:
+        """Return when ``tick`` has something to do, monotonic seconds."""
+        return self._look_at
+
+    # --- choice -----------------------------------------------------------------------------
+
+    def _choose(self, home: Stage, now: float) -> list[Effect]:
+        population, me = self._outlook.population, self._outlook.me
+        levels = self._outlook.board.levels(now)
+        if not levels or me not in population or (self.stage is not None and not self.serves):
+            return []
+        hopes = [stage for stage in self._beside(home) if population.fits_both(me, home, stage)]
+        if not hopes:
+            return []
+        best = min(hopes, key=lambda stage: self._order(home, stage, levels, now))
+        if self.stage is None:
+            needed = population.is_fast(me) or self._is_thin(best, now)
+            return self._take(best, levels, now) if needed else []
+        return self._take(best, levels, now) if self._is_better(best, levels, now) else []
+
+    def _is_better(self, other: Stage, levels: tuple[int, ...], now: float) -> bool:
+        if other == self.stage or self.stage is None or now < self._chosen_at + SECOND_STAY_S:
+            return False
+        if self._is_thin(self.stage, now, without=1):
+            return False
+        lower = levels[other] * 100 < levels[self.stage] * CLEARLY_PERCENT
+        return lower or self._is_thin(other, now)
+
+    def _take(self, stage: Stage, levels: tuple[int, ...], now: float) -> list[Effect]:
+        self.leaving, self.stage, self.serves = self.stage, stage, False
+        self._chosen_at = now
+        level = preferences.words(levels[stage])
+        reason = f"second stage {stage}: it is the lower one beside our home ({level})"
+        return [Assign(stage, reason), Explain("matching", reason)]
+
+    def _drop(self, reason: str) -> list[Effect]:
+        held, self.stage, self.leaving, self.serves = self.stages, None, None, False
+        return [Unassign(stage, reason) for stage in held]
+
+    def _beside(self, home: Stage) -> list[Stage]:
+        return [s for s in map(Stage, self._outlook.population.stages) if abs(s - home) == 1]
+
+    def _order(
+        self, home: Stage, stage: Stage, levels: tuple[int, ...], now: float
+    ) -> tuple[bool, int, int, int]:
+        """Smaller is better: thin stages, low levels, edges that few share so far."""
+        bucket = levels[stage] * LEVEL_STEPS // max(*levels, 1)
+        shared = self._outlook.board.shared_rate(min(home, stage), now)
+        tie = preferences.tie(self._outlook.me, stage)
+        return (not self._is_thin(stage, now), bucket, shared, tie)
+
+    def _is_thin(self, stage: Stage, now: float, without: int = 0) -> bool:
+        notice = self._outlook.board.current(stage, now)
+        return notice is not None and notice.posting.copies - without < notice.posting.r
+
+    def _moment(self, within_s: float) -> float:
+        """Return a moment within an interval, different for every peer."""
+        return within_s * (preferences.tie(self._outlook.me, Stage(0)) % 1000) / 1000
