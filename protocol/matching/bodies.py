@@ -97,6 +97,32 @@ class Reject(Body, frozen=True):
     reason: Reason
 
 
+class Transfer(Body, frozen=True):
+    """A replica of ``home`` asks the steward of a lower stage whether it may move there."""
+
+    steward: PeerText
+    version: Version
+    home: StageIndex
+    download_ms: Millis
+
+
+class Release(Body, frozen=True):
+    """A replica asks the steward of its own stage for consent to move to stage ``to``."""
+
+    steward: PeerText
+    version: Version
+    to: StageIndex
+
+
+class Permit(Body, frozen=True):
+    """The answer to ``Transfer`` (there is room) and ``Release`` (consent), or no, with why."""
+
+    volunteer: PeerText
+    version: Version
+    granted: bool
+    reason: Reason
+
+
 class Posting(Body, frozen=True):
     """The public state of one stage: all that volunteers and other stewards need of it."""
 
@@ -135,8 +161,9 @@ OPEN, QUIET, SETTLED, COMMITTED = range(4)
 """Phases of a posting: arrivals, none for a while, nothing left to mend, places are final."""
 
 ToSteward = Propose | Renew | Withdraw
+ToDesk = Transfer | Release
 ToVolunteer = Hold | Reject
-Direct = ToSteward | ToVolunteer
+Direct = ToSteward | ToDesk | ToVolunteer | Permit
 
 POSTING_KIND = "posting"
 KINDS: dict[type[Body], str] = {
@@ -145,6 +172,9 @@ KINDS: dict[type[Body], str] = {
     Withdraw: "withdraw",
     Hold: "hold",
     Reject: "reject",
+    Transfer: "transfer",
+    Release: "release",
+    Permit: "permit",
     Posting: POSTING_KIND,
 }
 _encoder = msgspec.msgpack.Encoder()

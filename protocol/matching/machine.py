@@ -18,11 +18,12 @@ from protocol.matching.board import Board, Notice, outranks
 from protocol.matching.bodies import QUIET, Mandate
 from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Effect, GangStart
+from protocol.matching.mover import Mover
 from protocol.matching.outlook import Outlook
 from protocol.matching.population import Member, Population
 from protocol.matching.second import SecondSeat
 from protocol.matching.steward import Steward
-from protocol.matching.timing import BEACON_S, LISTEN_S, SUCCESSION_STEP_S
+from protocol.matching.timing import BEACON_S, LISTEN_S, MOVE_REST_S, SUCCESSION_STEP_S
 from protocol.matching.volunteer import State, Volunteer
 
 INFINITY = float("inf")
@@ -54,6 +55,7 @@ class Matching:
         self._outlook = Outlook(me, population, board, wall_offset_s)
         self._volunteer = Volunteer(self._outlook)
         self._second = SecondSeat(self._outlook)
+        self._mover = Mover(self._outlook)
         self._stewards: dict[Stage, Steward] = {}
         self._vacant_since: dict[Stage, float] = {}
         self._started = False
@@ -181,14 +183,22 @@ class Matching:
         for steward in list(self._stewards.values()):
             found += steward.tick(now)
         found += self._volunteer.tick(now)
-        if self._outlook.population.design.dual_homing:
+        design = self._outlook.population.design
+        if design.epochs:
+            rested_at = self._volunteer.moved_at + MOVE_REST_S
+            found += self._mover.tick(self._settled_home, rested_at, now)
+        if design.dual_homing:
             found += self._second.tick(self._served_home, now)
         return self._route(found, now)
 
     def next_deadline(self, now: float) -> float:
         """Return when ``tick`` has something to do, monotonic seconds."""
         own = (steward.next_deadline() for steward in self._stewards.values())
-        seats = (self._volunteer.next_deadline(), self._second.next_deadline())
+        seats = (
+            self._volunteer.next_deadline(),
+            self._second.next_deadline(),
+            self._mover.next_deadline(),
+        )
         return min(*seats, self._next_watch(now), *own)
 
     # --- routing ------------------------------------------------------------------------------
@@ -197,13 +207,25 @@ class Matching:
         body = self._parse(sender, kind, encoded, now)
         if isinstance(body, bodies.ToVolunteer):
             return self._volunteer.receive(sender, body, now)
-        if isinstance(body, bodies.ToSteward):
+        if isinstance(body, bodies.Permit):
+            return self._permitted(sender, body, now)
+        if isinstance(body, bodies.ToSteward | bodies.ToDesk):
             steward = self._stewards.get(bodies.stage_of(body))
-            if steward:
-                return list(steward.receive(sender, body, now))
-            self._outlook.counters["matching-not-steward"] += 1
-            return []
+            if steward is None:
+                self._outlook.counters["matching-not-steward"] += 1
+                return []
+            if isinstance(body, bodies.ToDesk):
+                return list(steward.desk.receive(sender, body, steward.mandate, now))
+            return list(steward.receive(sender, body, now))
         return [body] if isinstance(body, Penalise) else self._misuse(sender, kind)
+
+    def _permitted(self, sender: PeerId, body: bodies.Permit, now: float) -> list[Effect]:
+        """Both stages agree, or one says no."""
+        move, found = self._mover.receive(sender, body, now)
+        if move is None:
+            return found
+        reason = f"stage {move.to} has room, stage {move.home} consents"
+        return found + self._volunteer.move_to(move.to, reason, now, current=False)
 
     def _read(self, author: PeerId, kind: str, encoded: bytes, now: float) -> list[Effect]:
         body = self._parse(author, kind, encoded, now)
@@ -251,11 +273,18 @@ class Matching:
 
     def _follow_home(self, now: float) -> list[Effect]:
         """Tell the second seat when the first one has another stage."""
-        home = self._served_home
-        if not self._outlook.population.design.dual_homing or home == self._last_home:
+        home, design = self._served_home, self._outlook.population.design
+        if home == self._last_home:
             return []
         self._last_home = home
-        return self._second.home_changed(home, now)
+        if design.epochs:
+            self._mover.home_changed(home, now)
+        return self._second.home_changed(home, now) if design.dual_homing else []
+
+    @property
+    def _settled_home(self) -> Stage | None:
+        """Our home if we serve it and are not on our way to another one."""
+        return None if self._volunteer.leaving else self._served_home
 
     @property
     def _served_home(self) -> Stage | None:
@@ -268,6 +297,8 @@ class Matching:
             self._step_down_if_outranked(stage, now)
         for steward in self._stewards.values():
             steward.look(now)
+        self._second.look(self._served_home, now)
+        self._mover.look(now)
         return self._volunteer.look(now)
 
     # --- stewardship ----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from protocol.ids import Stage
 from protocol.matching import preferences
 from protocol.matching.effects import Assign, Effect, Unassign
 from protocol.matching.outlook import Outlook
-from protocol.matching.timing import SECOND_LOOK_S, SECOND_STAY_S
+from protocol.matching.timing import SECOND_HASTE_S, SECOND_LOOK_S, SECOND_STAY_S
 
 INFINITY = float("inf")
 LEVEL_STEPS = 20
@@ -58,6 +58,15 @@ class SecondSeat:
         """Our first seat takes over the stage we serve and leaves us its own."""
         if self.stage == stage:
             self.stage, self.serves = home, True
+
+    def look(self, home: Stage | None, now: float) -> None:
+        """Look at the changed board: a stage beside our home that lacks replicas is urgent."""
+        soon = now + self._moment(SECOND_HASTE_S)
+        if home is None or soon >= self._look_at:
+            return
+        beside = [stage for stage in self._beside(home) if stage != self.stage]
+        if any(self._is_thin(stage, now) for stage in beside):
+            self._look_at = soon
 
     def tick(self, home: Stage | None, now: float) -> list[Effect]:
         """Look whether a stage beside our home should be held."""

@@ -19,6 +19,7 @@ from protocol.ids import PeerId, Stage, short
 from protocol.matching import bodies, settling
 from protocol.matching.bodies import COMMITTED, OPEN, QUIET, SETTLED, Mandate
 from protocol.matching.bulletin import Bulletin
+from protocol.matching.desk import Desk
 from protocol.matching.outlook import Outlook
 from protocol.matching.pool import Place, Pool
 from protocol.matching.preferences import words
@@ -44,6 +45,7 @@ class Steward:
         self.epoch = epoch
         self.phase = OPEN
         self.pool = Pool(stage)
+        self.desk = Desk(outlook, stage)
         self._outlook = outlook
         self._bulletin = Bulletin(outlook)
         self._replies = Replies(outlook, stage)
@@ -183,7 +185,7 @@ class Steward:
             rate=min(body.rate, population.rate(sender, self.stage)),
             score=population.score(sender, self.stage, population.fair_level),
             expires_at=now + (LEASE_S if _claims_incumbency(body) else TENTATIVE_LEASE_S),
-            locked=_claims_incumbency(body) and self.stage in held,
+            locked=_claims_incumbency(body) and (self.stage in held or self.desk.permits(sender)),
         )
 
     def _release(self, peer: PeerId, now: float, why: str) -> list[Effect]:

@@ -54,11 +54,26 @@ SUCCESSION_STEP_S = 2.0
 ABSENCE_S = LISTEN_S + 2 * SUCCESSION_STEP_S
 """A volunteer waits this long for a stage's (next) steward before it proposes to other stages."""
 
-SECOND_LOOK_S = 15.0
-"""A second seat looks around this often ..."""
+SECOND_LOOK_S = 60.0
+"""A second seat looks around this often, or ..."""
+
+SECOND_HASTE_S = 2.0
+"""... within this time when a stage beside its home lacks replicas ..."""
 
 SECOND_STAY_S = 300.0
 """... and stays this long at least: a change costs the download of a stage."""
+
+MOVE_LOOK_S = 60.0
+"""A replica looks this often whether it would do more good elsewhere."""
+
+MOVE_HASTE_S = 3.0
+"""It looks within this time when a stage is empty."""
+
+MOVE_REST_S = 300.0
+"""Nobody moves twice within this time."""
+
+PERMIT_S = 10.0
+"""A permit keeps its place this long for the mover to set out."""
 
 BEACON_S = 600
 STEWARD_AGE_S = 600.0

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from protocol.effects import Explain, Penalise, Publish, SendSigned
 from protocol.ids import PeerId, Stage, peer_id_from_key
 from protocol.manifest import Data, Manifest, Model, Optimizer, Policy, StageCost
+from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
 from protocol.matching.population import Member
@@ -74,8 +75,11 @@ def member(number: int, flops: float = 1e9, **changes: object) -> Member:
 class World:
     """Peers, the queue of what is about to happen, and what has happened."""
 
-    def __init__(self, manifest: Manifest, seed: int, weather: Weather = CALM) -> None:
+    def __init__(
+        self, manifest: Manifest, seed: int, weather: Weather = CALM, design: Design = FULL
+    ) -> None:
         self.manifest = manifest
+        self.design = design
         self.weather = weather
         self.random = random.Random(seed)
         self.now = START_S
@@ -186,7 +190,9 @@ class World:
     def _join(self, who: Member) -> None:
         known = dict(self.members)
         self.members[who.peer] = who
-        self.machines[who.peer] = Matching(who.peer, self.manifest, WALL_S - START_S)
+        self.machines[who.peer] = Matching(
+            who.peer, self.manifest, WALL_S - START_S, design=self.design
+        )
         self.views[who.peer] = {who.peer: who}
         self._see(who.peer)
         for other in known.values():

@@ -1,0 +1,86 @@
+"""The desk of a steward for single moves: may this replica come, may that one go?
+
+A stage that consents counts the mover as gone, a stage that has room counts it as there, until the
+permit lapses or the move shows; so two moves that each pay do not together do harm. Both stewards
+judge by the same postings; neither can force the other. Holds the permits that are open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol import limits
+from protocol.effects import SendSigned
+from protocol.ids import PeerId, Stage
+from protocol.matching import bodies, gain
+from protocol.matching.board import stage_levels
+from protocol.matching.bodies import Mandate
+from protocol.matching.gain import Move
+from protocol.matching.outlook import Outlook
+from protocol.matching.timing import PERMIT_S
+
+
+@dataclass(frozen=True, slots=True)
+class _Permit:
+    version: int
+    until: float
+
+
+class Desk:
+    """Answers ``Transfer`` and ``Release`` for one stage."""
+
+    def __init__(self, outlook: Outlook, stage: Stage) -> None:
+        self._outlook, self._stage = outlook, stage
+        self._open: dict[PeerId, _Permit] = {}
+
+    def permits(self, peer: PeerId) -> bool:
+        """Tell whether a replica was told that it may come (or go)."""
+        return peer in self._open
+
+    def receive(
+        self, sender: PeerId, body: bodies.ToDesk, mandate: Mandate, now: float
+    ) -> list[SendSigned]:
+        """Answer a request; a repeated one gets the same answer."""
+        if body.steward != self._outlook.me or body.mandate != mandate:
+            self._outlook.counters["matching-other-mandate"] += 1
+            return []
+        self._open = {peer: p for peer, p in self._open.items() if p.until > now}
+        known = self._open.get(sender)
+        if known is not None and body.version < known.version:
+            self._outlook.counters["matching-replay"] += 1
+            return []
+        repeated = known is not None and body.version == known.version
+        why = None if repeated else self._objection(sender, body, now)
+        if why is None and not repeated:
+            self._open[sender] = _Permit(body.version, now + PERMIT_S)
+        return [self._answer(sender, body, mandate, why, now)]
+
+    def _objection(self, sender: PeerId, body: bodies.ToDesk, now: float) -> str | None:
+        others = self._open.keys() - {sender}
+        if others:
+            return "another replica is moving; one at a time"
+        leaving = isinstance(body, bodies.Release)
+        to = Stage(body.to) if isinstance(body, bodies.Release) else self._stage
+        home = self._stage if leaving else Stage(body.home)  # type: ignore[union-attr]
+        move = Move.of(sender, to, self._outlook.population)
+        if move is None or move.home != home or to >= len(self._outlook.population.costs):
+            return f"it is not at home in stage {home}"
+        levels = self._outlook.board.levels(now)
+        if not levels:
+            return "a stage has no steward at the moment"
+        postings = [notice.posting for notice in self._outlook.board.notices(now).values()]
+        return gain.objection(postings, stage_levels(postings), levels, move)
+
+    def _answer(
+        self, sender: PeerId, body: bodies.ToDesk, mandate: Mandate, why: str | None, now: float
+    ) -> SendSigned:
+        permit = bodies.Permit(
+            stage=self._stage,
+            mandate=mandate,
+            issued_ms=self._outlook.number(now),
+            volunteer=sender,
+            version=body.version,
+            granted=why is None,
+            reason=(why or "the lowest stage rises")[: limits.MAX_REASON_CHARS],
+        )
+        return SendSigned(sender, bodies.KINDS[bodies.Permit], bodies.encode_body(permit))

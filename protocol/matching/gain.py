@@ -1,0 +1,88 @@
+"""What a single move would change: the effective levels with one replica elsewhere.
+
+Pure functions of the postings. A move is worth it if the lower of the two stages it touches rises
+clearly, no lower stage appears, and the stage left keeps r replicas unless the other is emptier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from protocol.ids import PeerId, Stage
+from protocol.matching.bodies import Posting
+from protocol.matching.population import Population
+from protocol.matching.sharing import StageLevel, effective_levels
+
+CLEARLY_PERCENT = 105
+"""The lower stage must rise by a twentieth: a move costs the download of a stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One replica's way from its home to another stage; rates at both."""
+
+    home: Stage
+    to: Stage
+    rate_home: int
+    rate_there: int
+    second: Stage | None = None
+    rate_second: int = 0
+
+    @classmethod
+    def of(cls, peer: PeerId, to: Stage, population: Population) -> Move | None:
+        """Return the move of a member that has a home, None for another."""
+        member = population.members.get(peer)
+        home = member.home_stage if member else None
+        if member is None or home is None or home == to:
+            return None
+        second = member.second
+        return cls(
+            home,
+            to,
+            population.rate(peer, home),
+            population.rate(peer, to),
+            second,
+            0 if second is None else population.rate(peer, second),
+        )
+
+
+def after_move(stages: Sequence[StageLevel], move: Move) -> list[StageLevel]:
+    """Return what serves every stage once the replica has moved; its second seat is given up."""
+    changed = list(stages)
+    if move.second is None:
+        here = changed[move.home]
+        changed[move.home] = replace(here, alone=max(0, here.alone - move.rate_home))
+    else:
+        lower = min(move.home, move.second)
+        first, next_ = move.rate_home, move.rate_second
+        if lower == move.second:
+            first, next_ = next_, first
+        pool = changed[lower]
+        changed[lower] = replace(
+            pool,
+            pool_here=max(0, pool.pool_here - first),
+            pool_next=max(0, pool.pool_next - next_),
+        )
+    there = changed[move.to]
+    changed[move.to] = replace(there, alone=there.alone + move.rate_there)
+    return changed
+
+
+def objection(
+    postings: Sequence[Posting], stages: Sequence[StageLevel], levels: Sequence[int], move: Move
+) -> str | None:
+    """Say why a move does not pay, or None if it does."""
+    home, there = postings[move.home], postings[move.to]
+    if not move.rate_there:
+        return "this machine is too small for it"
+    if home.copies - 1 < home.r and there.copies + 1 > home.copies - 1:
+        return f"stage {move.home} has {home.copies} replicas and needs {home.r}"
+    if there.copies == 0 or (there.copies < there.r and home.copies > home.r):
+        return None  # coverage and redundancy come before throughput
+    changed = effective_levels(after_move(stages, move))
+    low = min(levels[move.home], levels[move.to])
+    new_low = min(changed[move.home], changed[move.to])
+    if new_low * 100 <= low * CLEARLY_PERCENT or min(changed) < min(levels):
+        return "the lower of the two stages would not rise"
+    return None

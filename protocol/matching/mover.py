@@ -1,0 +1,194 @@
+"""Single moves: a replica that would do more good in the lowest stage asks to go there.
+
+    IDLE       looks now and then whether a move would pay
+    ASKING     the steward of the lowest stage: is there room?
+    RELEASING  the steward of its own stage: may it go?
+
+Both must agree; the move itself is the volunteer's. Between full epochs this is how an uneven
+placement mends itself. Holds one conversation; decides nothing for others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from protocol.effects import Explain, SendSigned
+from protocol.ids import PeerId, Stage
+from protocol.matching import bodies, gain, preferences
+from protocol.matching.board import Notice, stage_levels
+from protocol.matching.effects import Effect
+from protocol.matching.gain import Move
+from protocol.matching.outlook import Outlook
+from protocol.matching.timing import MOVE_HASTE_S, MOVE_LOOK_S, RETRY_S
+
+INFINITY = float("inf")
+TRIES = 4
+
+
+class Step(Enum):
+    """Where a mover is."""
+
+    IDLE = "idle"
+    ASKING = "asking"
+    RELEASING = "releasing"
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What was asked of whom."""
+
+    step: Step
+    move: Move
+    steward: PeerId
+    version: int
+    tries: int = 1
+
+
+class Mover:
+    """Machine of one replica's single moves."""
+
+    def __init__(self, outlook: Outlook) -> None:
+        self._outlook = outlook
+        self._request: _Request | None = None
+        self._due_at = INFINITY
+        self._noted: Stage | None = None
+        """Where a move already seemed to pay when we looked last."""
+
+    @property
+    def step(self) -> Step:
+        """Where the conversation is."""
+        return self._request.step if self._request else Step.IDLE
+
+    def next_deadline(self) -> float:
+        """Return when ``tick`` has something to do, monotonic seconds."""
+        return self._due_at
+
+    def home_changed(self, home: Stage | None, now: float) -> None:
+        """Our first seat serves another stage, or none: begin anew."""
+        self._request = self._noted = None
+        self._due_at = INFINITY if home is None else now + self._moment(MOVE_LOOK_S)
+
+    def look(self, now: float) -> None:
+        """Look at the changed board: an empty stage is urgent."""
+        soon = now + self._moment(MOVE_HASTE_S)
+        waits = self._request is None and soon < self._due_at < INFINITY
+        if waits and any(not n.posting.copies for n in self._outlook.board.notices(now).values()):
+            self._due_at = soon
+
+    def tick(self, home: Stage | None, rested_at: float, now: float) -> list[Effect]:
+        """Look whether a move would pay, or ask again.
+
+        Args:
+            home: the stage our first seat serves; None: no move now.
+            rested_at: moment from which we may move again.
+            now: monotonic seconds.
+        """
+        if now < self._due_at:
+            return []
+        if home is None:
+            self.home_changed(None, now)
+            return []
+        if self._request is None:
+            self._due_at = max(now + MOVE_LOOK_S, rested_at)
+            return self._look(home, now) if now >= rested_at else []
+        return self._ask_again(self._request, now)
+
+    def receive(
+        self, sender: PeerId, body: bodies.Permit, now: float
+    ) -> tuple[Move | None, list[Effect]]:
+        """Take an answer; returns the move once both stages agree."""
+        request = self._request
+        ours = request is not None and (sender, body.version) == (request.steward, request.version)
+        if request is None or not ours or body.volunteer != self._outlook.me:
+            self._outlook.counters["matching-late-answer"] += 1
+            return None, []
+        stage, move = bodies.stage_of(body), request.move
+        if not body.granted:
+            words = f"staying at stage {move.home}: stage {stage} says: {body.reason}"
+            return None, self._give_up(words, now)
+        if request.step is Step.ASKING:
+            return None, self._send(Step.RELEASING, move, move.home, now)
+        self._request, self._due_at = None, now + MOVE_LOOK_S
+        return move, []
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _look(self, home: Stage, now: float) -> list[Effect]:
+        population, me = self._outlook.population, self._outlook.me
+        levels = self._outlook.board.levels(now)
+        if not levels or me not in population:
+            return []
+        postings = [notice.posting for notice in self._outlook.board.notices(now).values()]
+        to = min(
+            map(Stage, population.stages),
+            key=lambda s: (min(postings[s].copies, postings[s].r), levels[s], s),
+        )
+        move = Move.of(me, to, population)
+        if move is None or move.home != home or move.second == to:
+            return []
+        if gain.objection(postings, stage_levels(postings), levels, move) is not None:
+            self._noted = None
+            return []
+        if postings[to].copies and self._noted != to:
+            self._noted = to  # newcomers and second seats may mend it meanwhile
+            return []
+        return self._send(Step.ASKING, move, to, now)
+
+    def _send(self, step: Step, move: Move, stage: Stage, now: float) -> list[Effect]:
+        notice = self._outlook.board.current(stage, now)
+        if notice is None:
+            return self._give_up(f"stage {stage} has no steward", now)
+        self._request = _Request(step, move, notice.author, self._outlook.number(now))
+        self._due_at = now + RETRY_S
+        low = preferences.words(self._outlook.board.levels(now)[move.to])
+        words = (
+            f"asking stage {move.to} for room: it is the lowest ({low})"
+            if step is Step.ASKING
+            else f"asking stage {move.home} to let us go to stage {move.to}"
+        )
+        return [self._letter(self._request, notice, now), Explain("matching", words, "debug")]
+
+    def _ask_again(self, request: _Request, now: float) -> list[Effect]:
+        stage = request.move.to if request.step is Step.ASKING else request.move.home
+        notice = self._outlook.board.current(stage, now)
+        if request.tries >= TRIES or notice is None or notice.author != request.steward:
+            return self._give_up(f"staying: the steward of stage {stage} does not answer", now)
+        step, move, steward, version = request.step, request.move, request.steward, request.version
+        self._request = _Request(step, move, steward, version, request.tries + 1)
+        self._due_at = now + RETRY_S
+        return [self._letter(self._request, notice, now)]
+
+    def _give_up(self, words: str, now: float) -> list[Effect]:
+        self._request, self._due_at = None, now + MOVE_LOOK_S
+        return [Explain("matching", words)]
+
+    def _letter(self, request: _Request, notice: Notice, now: float) -> SendSigned:
+        posting, move = notice.posting, request.move
+        number = self._outlook.number(now)
+        body: bodies.ToDesk
+        if request.step is Step.ASKING:
+            wait_s = self._outlook.population.download_s(self._outlook.me, move.to)
+            body = bodies.Transfer(
+                stage=posting.stage,
+                mandate=posting.mandate,
+                issued_ms=number,
+                steward=request.steward,
+                version=request.version,
+                home=move.home,
+                download_ms=int(min(wait_s, 2.0**31) * 1000),
+            )
+        else:
+            body = bodies.Release(
+                stage=posting.stage,
+                mandate=posting.mandate,
+                issued_ms=number,
+                steward=request.steward,
+                version=request.version,
+                to=move.to,
+            )
+        return SendSigned(request.steward, bodies.KINDS[type(body)], bodies.encode_body(body))
+
+    def _moment(self, within_s: float) -> float:
+        """Return a moment within an interval, different for every peer."""
+        return within_s * (preferences.tie(self._outlook.me, Stage(1)) % 1000) / 1000
