@@ -319,8 +319,8 @@ class Node:
 
     async def _complete(self) -> bool:
         """Whether our part is done and every stage has closed its last step."""
-        driver, steps = self._staging.driver, self._swarm.manifest.steps
-        if driver is None or not driver.seat.finished:
+        drivers, steps = self._staging.drivers(), self._swarm.manifest.steps
+        if not drivers or not all(driver.seat.finished for driver in drivers):
             return False
         with trio.move_on_after(LINGER_S):
             while not self._stop_asked.is_set():
@@ -345,9 +345,9 @@ class Node:
     async def _leave(self) -> None:
         """Save what we hold, then say goodbye: until then we still do our part."""
         self._stop_asked.set()
-        driver, saver = self._staging.driver, self._staging.saver
-        if driver is not None and saver is not None and driver.seat.serving:
-            await saver.final(lambda: driver.seat.step)
+        async with trio.open_nursery() as nursery:
+            for tenancy in self._staging.tenancies.values():
+                nursery.start_soon(tenancy.save)
         self._engine.leave()
         for peer in self._network.statistics().peers:
             await self._network.disconnect(peer, "leaving")

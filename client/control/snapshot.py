@@ -46,6 +46,8 @@ class SeatView(Struct, frozen=True, kw_only=True):
     stage: int
     version: int
     state: str
+    seat: int = 0
+    """0: its home; 1: its second stage."""
 
 
 class PeerView(Struct, frozen=True, kw_only=True):
@@ -66,12 +68,14 @@ class NetworkView(Struct, frozen=True, kw_only=True):
 
 
 class WorkerView(Struct, frozen=True, kw_only=True):
-    """The compute worker process."""
+    """A compute worker process."""
 
     state: WorkerState = "absent"
     pid: int | None = None
     restarts: int = 0
     rss_bytes: int = 0
+    stage: int | None = None
+    """The stage it computes; None: it stands by for the next one."""
 
 
 class Counters(Struct, frozen=True, kw_only=True):
@@ -140,10 +144,13 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     peers: list[PeerView]
     network: NetworkView
     worker: WorkerView
+    """The first of ``workers``."""
     counters: Counters
     rss_bytes: int
     uptime_s: float
     addresses: list[str] = field(default_factory=list)
     """Multiaddresses others can reach this node at, peer id included."""
     events: list[EventView] = field(default_factory=list)
+    workers: list[WorkerView] = field(default_factory=list)
+    """One per held stage, and one that stands by."""
     schema_version: int = SCHEMA_VERSION

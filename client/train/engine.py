@@ -1,6 +1,6 @@
 """The engine of a node: network events in, machines asked, their effects performed.
 
-Owns membership, matching and the seat, and is the only place where they meet. Everything here runs
+Owns membership and matching and is the only place where they and the seats meet. Everything runs
 in one thread without waiting: what takes time (opening a stage, downloads, saving) is a task of
 ``Staging``. It decides nothing; it carries.
 """
@@ -8,9 +8,9 @@ in one thread without waiting: what takes time (opening a stage, downloads, savi
 from __future__ import annotations
 
 import time
-import traceback
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 
 import trio
 
@@ -19,6 +19,7 @@ from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
 from client.train.blobs import Shelf
 from client.train.handshake import Handshake
 from client.train.hub import Tenant
+from client.train.loopback import Loopback
 from client.train.news import News
 from client.train.views import matching_members, swarm_view
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendSigned
@@ -85,9 +86,11 @@ class Engine:
         self.swarm_changed = trio.Event()
         """Set (and replaced) whenever the view changes; for tasks that wait for peers."""
         self.internal_errors = 0
+        self._loopback = Loopback(self._deliver)
         self._wake = trio.Event()
         self._view_dirty = self._lacks_text = False
-        self._refused: dict[PeerId, str] = {}
+        self._seat_numbers: dict[int, int] = {}
+        """By stage, as last told."""
 
     # --- the hub ---------------------------------------------------------------------------
 
@@ -101,6 +104,9 @@ class Engine:
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         """Queue a message; without a link it is dropped, for membership will say who is gone."""
+        if peer == self.signer.peer:
+            self._loopback.put(message, payload)
+            return
         try:
             self.network.send_nowait(peer, message, payload)
         except PeerUnreachable:
@@ -150,6 +156,7 @@ class Engine:
         """Carry network events and deadlines until cancelled; first those ``seen`` already."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._clock)
+            nursery.start_soon(self._loopback.run)
             for event in seen:
                 self._network_event(event)
             async for event in self.network.events:
@@ -193,19 +200,21 @@ class Engine:
             case PeerDown(peer, reason):
                 self._peer_down(peer, reason)
             case Inbound(peer, message, payload):
-                try:
-                    self._message(peer, message, payload)
-                except RemoteProtocolError as error:
-                    self.perform(Penalise(peer, error.reason, error.penalty))
-                except Exception as error:  # a bug of ours must not let a peer stop the node
-                    self._survive(peer, message, error)
+                self._inbound(peer, message, payload)
 
-    def _survive(self, peer: PeerId, message: Message, error: Exception) -> None:
-        self.internal_errors += 1
-        where = "".join(traceback.format_exception(error)[-3:])
-        words = f"internal error on {type(message).__name__} of {short(peer)}: {error!r}"
-        self.perform(Explain("swarm", words, "error"))
-        self.perform(Explain("swarm", where, "debug"))
+    def _inbound(self, peer: PeerId, message: Message, payload: bytes) -> None:
+        try:
+            self._message(peer, message, payload)
+        except RemoteProtocolError as error:
+            self.perform(Penalise(peer, error.reason, error.penalty))
+        except Exception as error:  # a bug of ours must not let a peer stop the node
+            self.internal_errors += 1
+            self.news.survived(f"{type(message).__name__} of {short(peer)}", error)
+
+    def _deliver(self, message: Message, payload: bytes) -> None:
+        """Take a message from another seat of ours."""
+        self._inbound(self.signer.peer, message, payload)
+        self._refresh()
 
     def _peer_down(self, peer: PeerId, reason: str) -> None:
         was_admitted = peer in self.handshake.admitted
@@ -221,11 +230,12 @@ class Engine:
                 if self.handshake.receive(peer, message):
                     self._members(self.membership.link_up(peer, self.now()))
             case Goodbye(reason):
-                self._refused[peer] = reason
                 self.perform(Explain("membership", f"{short(peer)} says goodbye: {reason}"))
-            case BlobQuery() | ChunkRequest() if peer in self.handshake.admitted:
-                self._serve(peer, message)
-            case _ if peer not in self.handshake.admitted:
+            case BlobQuery() if peer in self.handshake.admitted:
+                self.shelf.query(peer, message)
+            case ChunkRequest() if peer in self.handshake.admitted:
+                self.shelf.request(peer, message)
+            case _ if peer != self.signer.peer and peer not in self.handshake.admitted:
                 return  # before its Hello, or after it was refused
             case Records() | RecordDigest() | Heartbeat():
                 now, wall = self.now(), self.wall()
@@ -237,12 +247,6 @@ class Engine:
             case _:
                 return
 
-    def _serve(self, peer: PeerId, message: BlobQuery | ChunkRequest) -> None:
-        if isinstance(message, BlobQuery):
-            self.shelf.query(peer, message)
-        else:
-            self.shelf.request(peer, message)
-
     def _signed(self, peer: PeerId, message: Signed) -> None:
         envelope = message.envelope
         verify(envelope, self.swarm)
@@ -253,10 +257,6 @@ class Engine:
             self.matched(
                 self.matching.receive_signed(author, envelope.kind, envelope.body, self.now())
             )
-
-    def refusal(self, peer: PeerId) -> str | None:
-        """Return why a peer said goodbye, if it did."""
-        return self._refused.get(peer)
 
     # --- membership ------------------------------------------------------------------------
 
@@ -325,8 +325,9 @@ class Engine:
             self.matched(self.matching.set_unable({}, self.now()))
 
     def seats_changed(self) -> None:
-        """Tell the neighbours what our seat is now."""
+        """Tell the neighbours what our seats are now."""
         seats = self.staging.seats() if self.staging else []
+        self._seat_numbers = {seat.stage: seat.seat for seat in seats}
         self._members(self.membership.set_seats(seats, self.now(), self.wall()))
         self._view_dirty = True
         self._wake.set()
@@ -344,11 +345,13 @@ class Engine:
                 case Unassign(stage, reason):
                     self.news.assigned(stage, "left", reason)
                     if self.staging is not None:
-                        self.staging.unassign(reason)
+                        self.staging.unassign(stage, reason)
                 case GangStart():
                     self._start()
                 case _:
                     self.perform(effect)
+        if any(self.seat_of(stage) != seat for stage, seat in self._seat_numbers.items()):
+            self.seats_changed()  # the second stage has become our home
 
     def _start(self) -> None:
         if not self.started:
@@ -357,14 +360,23 @@ class Engine:
                 self.staging.allow_training()
 
     def serving(self, stage: int) -> None:
-        """The seat serves: tell the matching."""
+        """A seat serves: tell the matching."""
         self.news.assigned(stage, "serving", f"serving stage {stage}")
         self._start()
         if self.matching is not None:
-            try:
+            with suppress(LocalProtocolError):  # unassigned in the meantime
                 self.matched(self.matching.serving(Stage(stage), self.now()))
-            except LocalProtocolError:
-                return  # unassigned in the meantime
+
+    def lost(self, stage: int, reason: str) -> None:
+        """A stage cannot be held: tell the matching."""
+        self.news.assigned(stage, "left", reason)
+        if self.matching is not None:
+            with suppress(LocalProtocolError):
+                self.matched(self.matching.lost(Stage(stage), reason, self.now()))
+
+    def seat_of(self, stage: int) -> int:
+        """Return 0 for our home, 1 for our second stage."""
+        return 0 if self.matching is None else self.matching.seat_of(Stage(stage))
 
     def stage_closed(self, committed: Committed) -> None:
         """Our stage has committed a step; the last stage's leader tells the swarm the loss."""

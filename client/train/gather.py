@@ -71,7 +71,7 @@ class Observer:
     def assign(self, stage: int) -> None:
         """Never happens: an observer does not take part in the matching."""
 
-    def unassign(self, reason: str) -> None:
+    def unassign(self, stage: int, reason: str) -> None:
         """Never happens."""
 
     def allow_training(self) -> None:

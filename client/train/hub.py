@@ -24,7 +24,7 @@ class Hub(Protocol):
 
 
 class Tenant(Protocol):
-    """What sits on the engine: a volunteer's stage (``Staging``) or a mere observer."""
+    """What sits on the engine: a volunteer's stages (``Staging``) or a mere observer."""
 
     view: SwarmView
 
@@ -38,10 +38,10 @@ class Tenant(Protocol):
         """Take a new view of the swarm."""
 
     def assign(self, stage: int) -> None:
-        """The matching gives us a stage."""
+        """The matching gives us a stage, besides those we hold."""
 
-    def unassign(self, reason: str) -> None:
-        """The matching takes it away."""
+    def unassign(self, stage: int, reason: str) -> None:
+        """The matching takes a stage away."""
 
     def allow_training(self) -> None:
         """The swarm has started."""

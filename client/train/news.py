@@ -6,6 +6,7 @@ Holds the event log, the newest progress and the pace. Decides nothing.
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from typing import Literal
 
@@ -43,6 +44,12 @@ class News:
     def explain(self, effect: Explain) -> None:
         """Tell what a machine explains."""
         self.publish(LogLine(words=effect.words, level=effect.level, about=effect.topic))
+
+    def survived(self, what: str, error: Exception) -> None:
+        """An unexpected error of ours did not stop the node."""
+        where = "".join(traceback.format_exception(error)[-3:])
+        self.explain(Explain("swarm", f"internal error on {what}: {error!r}", "error"))
+        self.explain(Explain("swarm", where, "debug"))
 
     def progressed(self, progress: Progress, now: float) -> None:
         """Learn how far the swarm is; older news is no news."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from client.compute.memory import graphs_that_fit, required_bytes
+from dataclasses import dataclass
+
+from client.compute.memory import MemoryNeed, graphs_that_fit, required_bytes
 from client.compute.requests import ModelFields, OpenStage, OptimizerFields
 from client.config import Settings
 from client.errors import ExitCode, UserError
@@ -45,21 +47,51 @@ def optimizer_fields(manifest: Manifest) -> OptimizerFields:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a stage fits."""
+
+    graphs: int
+    """Forward graphs that can be kept."""
+    size_bytes: int
+    """Memory it takes at most, with them."""
+
+
+def stage_need(manifest: Manifest, stage: int, graphs: int = 1) -> MemoryNeed:
+    """Return the memory a replica of a stage needs when it keeps so many forward graphs."""
+    return required_bytes(
+        model_fields(manifest),
+        layers_per_stage=manifest.layers_per_stage,
+        stage=stage,
+        sequences=manifest.sequences_per_microbatch,
+        tokens=manifest.model.context,
+        graphs_kept=graphs,
+        averaging_codec=manifest.averaging_codec,
+    )
+
+
+def fit_stage(manifest: Manifest, stage: int, available_bytes: int, spare_bytes: int = 0) -> Fit:
+    """Return how a stage fits into ``available_bytes``.
+
+    ``spare_bytes`` of them are left to another stage if one graph can be kept without them.
+
+    Raises:
+        UserError: it does not fit at all.
+    """
+    graphs = stage_fits(manifest, stage, available_bytes)
+    frugal = graphs_that_fit(stage_need(manifest, stage), available_bytes - spare_bytes)
+    if 1 <= frugal < graphs:
+        graphs = frugal
+    return Fit(graphs, stage_need(manifest, stage, graphs).total_bytes)
+
+
 def stage_fits(manifest: Manifest, stage: int, available_bytes: int) -> int:
     """Return how many forward graphs can be kept.
 
     Raises:
         UserError: the stage does not fit in memory at all; says how much is needed.
     """
-    need = required_bytes(
-        model_fields(manifest),
-        layers_per_stage=manifest.layers_per_stage,
-        stage=stage,
-        sequences=manifest.sequences_per_microbatch,
-        tokens=manifest.model.context,
-        graphs_kept=1,
-        averaging_codec=manifest.averaging_codec,
-    )
+    need = stage_need(manifest, stage)
     graphs = graphs_that_fit(need, available_bytes)
     if graphs < 0:
         raise UserError(

@@ -1,14 +1,15 @@
 """Drives one seat: messages and worker outcomes in, effects out. Decides nothing by itself.
 
 Holds the seat machine, the payload bytes it names, and the tasks on their way to the worker. Tasks
-are submitted in the order in which the machine gives them: the worker runs them first in, first
-out, and the machines rely on that.
+pass the seat's gate in the order in which the machine gives them, and the worker runs them first
+in, first out: the machines rely on that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from client.compute.requests import Request
 from client.store.boundaries import StoreFull
 from client.train.hub import Hub
 from client.train.payloads import PayloadGone, Payloads
+from client.train.turnstile import Turnstile
 from client.train.worker_tasks import Call, Place, payload_digest, to_call, to_outcome
 from protocol.effects import Penalise
 from protocol.ids import PeerId
@@ -62,6 +64,8 @@ class SeatHooks:
     snapshot: Callable[[Snapshot], None]
     fault: Callable[[Fault], None]
     worker_died: Callable[[WorkerDied], None]
+    left: Callable[[], None]
+    """The seat was to leave, and nobody needs it any more."""
 
 
 class SeatDriver:
@@ -76,8 +80,10 @@ class SeatDriver:
         hub: Hub,
         hooks: SeatHooks,
         nursery: trio.Nursery,
+        turnstile: Turnstile,
     ) -> None:
         self.seat = seat
+        self._gate = turnstile.open(seat.place.stage, self.rate, lambda: seat.pipeline.waiting)
         self._worker, self._payloads, self._hub = worker, payloads, hub
         self._hooks, self._nursery = hooks, nursery
         self._place = Place(
@@ -133,9 +139,14 @@ class SeatDriver:
         """Let the seat act on its deadlines."""
         self._perform(self.seat.tick(self._hub.now()))
 
+    def leave(self) -> None:
+        """Take no more work; ``left`` is called when what was begun is done."""
+        self._perform(self.seat.leave(self._hub.now()))
+
     def close(self) -> None:
         """Forget the seat; outcomes still on their way are ignored."""
         self._closed = True
+        self._gate.close()
         self._payloads.close()
 
     def _plausible(self, message: Forward, payload: bytes) -> bool:
@@ -153,6 +164,8 @@ class SeatDriver:
         if (self.seat.step, self.seat.serving) != self._told and not self._closed:
             self._told = (self.seat.step, self.seat.serving)
             self._hooks.changed()
+        if self.seat.departure.complete and not self._closed:
+            self._hooks.left()
 
     def _perform_one(self, effect: SeatEffect, parts: tuple[bytes, ...]) -> None:
         match effect:
@@ -167,7 +180,8 @@ class SeatDriver:
             case DropStep(step):
                 self._payloads.drop_step(step)
             case Compute(task):
-                self._submit(task)
+                in_round = not isinstance(task, ForwardTask | LossTask | BackwardTask)
+                self._gate.enter(partial(self._start, task), in_round=in_round)
             case Committed():
                 self._hooks.committed(effect)
             case Rerouted():
@@ -192,7 +206,8 @@ class SeatDriver:
 
     # --- the worker ------------------------------------------------------------------------
 
-    def _submit(self, task: Task) -> None:
+    def _start(self, task: Task) -> bool:
+        """Give a task to the worker; False if that was not possible."""
         try:
             call = to_call(task, self._place)
             submitted = self._worker.submit(self._request(call), self._sources(call))
@@ -202,6 +217,8 @@ class SeatDriver:
             self._hooks.worker_died(death)
         else:
             self._nursery.start_soon(self._finish, task, call, submitted)
+            return True
+        return False
 
     def _request(self, call: Call) -> Request[Any]:
         if call.tokens is None:
@@ -212,6 +229,13 @@ class SeatDriver:
         return [b"" if key is None else self._payloads.get(key) for key in call.sources]
 
     async def _finish(self, task: Task, call: Call, submitted: Submitted[Any]) -> None:
+        """Wait for a task's end, tell the seat, and let the next one in."""
+        try:
+            await self._take_outcome(task, call, submitted)
+        finally:
+            self._gate.ended()
+
+    async def _take_outcome(self, task: Task, call: Call, submitted: Submitted[Any]) -> None:
         """Wait for a task's reply, store what it yielded and tell the seat."""
         try:
             reply, payloads = await submitted.wait()

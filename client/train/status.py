@@ -8,6 +8,7 @@ import time
 import psutil
 
 from client import __version__
+from client.compute.process import Worker
 from client.control.snapshot import (
     Counters,
     EventView,
@@ -35,6 +36,7 @@ def take_snapshot(engine: Engine, staging: Staging, started: float, stopping: bo
     progress, pace = engine.news.progress, engine.news.pace.per_s()
     per_step = manifest.tokens_per_microbatch * manifest.microbatches_per_step
     own_share = _own_share(engine, staging)
+    workers = _workers(staging)
     return Snapshot(
         version=__version__,
         pid=os.getpid(),
@@ -49,7 +51,7 @@ def take_snapshot(engine: Engine, staging: Staging, started: float, stopping: bo
         tokens_per_s=pace,
         own_tokens_per_s=pace * own_share,
         seats=[
-            SeatView(stage=seat.stage, version=seat.version, state=seat.state)
+            SeatView(stage=seat.stage, version=seat.version, state=seat.state, seat=seat.seat)
             for seat in staging.seats()
         ],
         stages=_stages(engine),
@@ -59,7 +61,8 @@ def take_snapshot(engine: Engine, staging: Staging, started: float, stopping: bo
             received_bytes=network.bytes_in,
             links=len(network.peers),
         ),
-        worker=_worker(staging),
+        worker=workers[0],
+        workers=workers,
         counters=_counters(engine, staging),
         rss_bytes=psutil.Process().memory_info().rss,
         uptime_s=time.monotonic() - started,
@@ -73,20 +76,18 @@ def _recent(engine: Engine) -> list[Entry]:
 
 
 def _state(engine: Engine, staging: Staging, stopping: bool) -> tuple[NodeState, str]:
-    driver = staging.driver
     if stopping:
         return "stopping", "handing off and saving"
-    if driver is None:
-        state: NodeState = "matching" if staging.stage is None else "fetching"
+    seats = [driver.seat for driver in staging.drivers()]
+    serving = [seat for seat in seats if seat.serving]
+    if not serving:
+        state: NodeState = "fetching" if staging.tenancies else "matching"
         return state, staging.phase
-    seat = driver.seat
-    if seat.finished:
+    if all(seat.finished for seat in serving):
         return "done", "the run is complete; serving its last version"
-    if not seat.serving:
-        return "fetching", staging.phase
     if not engine.started or staging.view.empty_stages():
-        return "waiting", seat.why()
-    return "training", seat.why()
+        return "waiting", staging.phase
+    return "training", staging.phase
 
 
 def _stages(engine: Engine) -> list[StageView]:
@@ -121,38 +122,54 @@ def _peers(engine: Engine) -> list[PeerView]:
     return views
 
 
-def _worker(staging: Staging) -> WorkerView:
-    worker = staging.worker
+def _workers(staging: Staging) -> list[WorkerView]:
+    """Every worker, those of held stages first; one that starts if there is none."""
+    views = [
+        _worker(tenancy.worker, tenancy.stage, tenancy.worker_restarts)
+        for tenancy in staging.tenancies.values()
+    ]
+    if (idle := staging.workers.idle) is not None or not views:
+        views.append(_worker(idle, None, 0))
+    return views
+
+
+def _worker(worker: Worker | None, stage: int | None, restarts: int) -> WorkerView:
     if worker is None:
-        state: WorkerState = "restarting" if staging.worker_restarts else "starting"
-        return WorkerView(state=state, restarts=staging.worker_restarts)
+        state: WorkerState = "restarting" if restarts else "starting"
+        return WorkerView(state=state, restarts=restarts, stage=stage)
     try:
         rss = psutil.Process(worker.pid).memory_info().rss
     except psutil.Error:
         rss = 0
     return WorkerView(
-        state="running", pid=worker.pid, restarts=staging.worker_restarts, rss_bytes=rss
+        state="running", pid=worker.pid, restarts=restarts, rss_bytes=rss, stage=stage
     )
 
 
 def _counters(engine: Engine, staging: Staging) -> Counters:
-    driver = staging.driver
+    tally = staging.tally
+    open_seats = sum(driver.miscounted for driver in staging.drivers())
     return Counters(
-        lost_microbatches=staging.replayed,
-        doubled_microbatches=staging.miscounted + (driver.miscounted if driver else 0),
-        rerouted_microbatches=staging.rerouted,
+        lost_microbatches=tally.replayed,
+        doubled_microbatches=tally.miscounted + open_seats,
+        rerouted_microbatches=tally.rerouted,
         refused_frames=sum(engine.penalties.values())
         + sum(engine.network.statistics().refused.values()),
-        rounds_committed=staging.rounds,
-        rounds_restarted=staging.restarted,
+        rounds_committed=tally.rounds,
+        rounds_restarted=tally.restarted,
     )
 
 
 def _own_share(engine: Engine, staging: Staging) -> float:
-    """Our share of the stage's work, by replica count until rates are known."""
-    if staging.stage is None:
+    """Our share of the work of each stage we hold, added up."""
+    return sum(_share_of(engine, stage) for stage in staging.tenancies)
+
+
+def _share_of(engine: Engine, stage: int) -> float:
+    """Our share of a stage's work, by replica count until rates are known."""
+    serving = engine.membership.roster.serving(stage)
+    if all(replica.peer != engine.signer.peer for replica in serving):
         return 0.0
-    serving = engine.membership.roster.serving(staging.stage)
     rates = {r.peer: r.seat.rate for r in serving}
     total = sum(rates.values())
     if total <= 0:

@@ -17,10 +17,10 @@ from client.compute.requests import Load, PrepareData
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.train.blobs import Download, DownloadFailed, Shelf, offer_of_file
-from client.train.capacity import Capacity, usable_memory_bytes
+from client.train.capacity import Capacity
 from client.train.hub import Hub
 from client.train.news import News
-from client.train.opening import open_stage_request, stage_fits
+from client.train.opening import open_stage_request
 from protocol.effects import Explain
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
@@ -102,15 +102,16 @@ class Taking:
 
     # --- the steps ---------------------------------------------------------------------------
 
-    async def open(self) -> int:
-        """Open the stage in the worker; return the elements of its gradient.
+    async def open(self, graphs: int) -> int:
+        """Open the stage in the worker, which may keep so many forward graphs.
+
+        Returns:
+            The elements of the stage's gradient.
 
         Raises:
-            UserError: it does not fit in memory, or its training text cannot be had.
+            UserError: its training text cannot be had.
         """
         terms, corpus = self._terms, ""
-        available = usable_memory_bytes(terms.capacity(), terms.settings)
-        graphs = stage_fits(terms.manifest, self.stage, available)
         if self.stage == 0:
             corpus = await self._prepare_data()
         self.phase = f"opening stage {self.stage}"

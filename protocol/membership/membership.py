@@ -279,4 +279,4 @@ def _versions(seats: tuple[SeatStatus, ...]) -> object:
 
 
 def _places(seats: tuple[SeatStatus, ...]) -> object:
-    return tuple((seat.stage, seat.state) for seat in seats)
+    return tuple((seat.stage, seat.state, seat.seat) for seat in seats)

@@ -1,0 +1,45 @@
+"""What happened to the microbatches of all our seats, counted since the node started."""
+
+from __future__ import annotations
+
+from client.train.hub import Hub
+from client.train.news import News
+from protocol.pipeline.effects import Committed, GradientAccepted, Rerouted
+
+
+class Tally:
+    """Counters for the status, and the news of recoveries."""
+
+    def __init__(self, hub: Hub, news: News) -> None:
+        self._hub, self._news = hub, news
+        self._detected_at: float | None = None
+        self.rerouted = 0
+        self.replayed = 0
+        self.rounds = 0
+        self.restarted = 0
+        """Attempts at rounds that did not close them."""
+        self.miscounted = 0
+        """Of seats that are closed; open ones count for themselves."""
+        self.worker_restarts = 0
+
+    def note_committed(self, committed: Committed) -> None:
+        """A seat has closed a step."""
+        self.rounds += 1
+        self.restarted += max(0, committed.attempt - 1)
+
+    def note_rerouted(self, rerouted: Rerouted) -> None:
+        """A microbatch goes to another replica, because one was lost or was late."""
+        self.rerouted += 1
+        self.replayed += rerouted.replayed
+        if self._detected_at is None:
+            self._detected_at = self._hub.now()
+            words = f"{rerouted.cause}: its microbatches go to other replicas"
+            self._news.recovery(words, "peer", "detected", rerouted.step, rerouted.lost_peer)
+
+    def note_accepted(self, accepted: GradientAccepted) -> None:
+        """A gradient came; the first of a re-routed microbatch ends the recovery."""
+        if accepted.rerouted and self._detected_at is not None:
+            taken_s = self._hub.now() - self._detected_at
+            self._detected_at = None
+            words = f"first gradient of a re-routed microbatch {taken_s:.2f} s after detection"
+            self._news.recovery(words, "peer", "recovered", accepted.step)

@@ -1,0 +1,362 @@
+"""One held stage: from the assignment to a serving seat, again whenever it is lost, until given up.
+
+Holds a worker process, the attempt to take the stage and the seat's driver. A worker that dies is
+replaced; a seat that cannot follow its siblings is taken anew. How a stage is taken is ``taking``'s
+business, what a seat does its driver's. It knows nothing of other stages held here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from client.compute.process import RequestFailed, Worker, WorkerDied
+from client.errors import UserError
+from client.store.boundaries import BoundaryStore
+from client.store.checkpoints import CheckpointFolder
+from client.train.blobs import DownloadFailed
+from client.train.hub import Hub
+from client.train.opening import Fit
+from client.train.payloads import Payloads
+from client.train.room import Room
+from client.train.saver import StateSaver
+from client.train.seat_driver import SeatDriver, SeatHooks
+from client.train.taking import Taking, Terms
+from client.train.tally import Tally
+from client.train.turnstile import Turnstile
+from client.train.workers import WorkerPool
+from protocol.effects import Explain
+from protocol.ids import PeerId
+from protocol.pipeline.effects import Committed, Fault
+from protocol.pipeline.pipeline import Place
+from protocol.seat.effects import Snapshot
+from protocol.seat.seat import Seat
+from protocol.view import SwarmView
+from protocol.wire.messages import Message, SeatStatus
+
+RETRY_S = 2.0
+MAX_WORKER_RESTARTS = 5
+"""Within one tenancy; a worker that dies more often has a reason that a restart does not mend."""
+HAND_OVER_S = 60.0
+"""How long a seat that leaves may take to bring what it has counted into its step's round."""
+
+
+class Owner(Hub, Protocol):
+    """What a tenancy needs of the engine beyond a hub."""
+
+    def seats_changed(self) -> None:
+        """One of our seats changed: tell the neighbours."""
+
+    def serving(self, stage: int) -> None:
+        """Our seat in a stage serves."""
+
+    def lost(self, stage: int, reason: str) -> None:
+        """A stage cannot be held."""
+
+    def stage_closed(self, committed: Committed) -> None:
+        """A stage of ours has committed a step."""
+
+    def seat_of(self, stage: int) -> int:
+        """Return 0 for our home, 1 for our second stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """What the stages of one volunteer share."""
+
+    owner: Owner
+    terms: Terms
+    workers: WorkerPool
+    turnstile: Turnstile
+    room: Room
+    tally: Tally
+
+
+class Tenancy:
+    """See the module's docstring; ``run`` is its life."""
+
+    def __init__(self, house: House, stage: int, view: SwarmView, *, allowed: bool) -> None:
+        self._house, self.stage, self._view = house, stage, view
+        self._allowed = allowed
+        self.worker: Worker | None = None
+        self.worker_restarts = 0
+        self.driver: SeatDriver | None = None
+        self.saver: StateSaver | None = None
+        self._fit: Fit | None = None
+        self._taking: Taking | None = None
+        self._leave_by: float | None = None
+        self._announced = False
+        self._failure: UserError | WorkerDied | None = None
+        self._retake = trio.Event()
+        self._life = trio.CancelScope()
+
+    @property
+    def phase(self) -> str:
+        """Say in words what is being done."""
+        if self.driver is not None and self.driver.seat.loaded:
+            return self.driver.seat.why()
+        return self._taking.phase if self._taking else f"making room for stage {self.stage}"
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it is to be given up."""
+        return self._leave_by is not None
+
+    # --- what staging tells us ---------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Give the stage up: at once if nothing is lost by it, else when the step is closed."""
+        now = self._house.owner.now()
+        self._leave_by = self._leave_by or now + HAND_OVER_S
+        self._house.room.set_leaving(self.stage, True)
+        if self.driver is None or not self.driver.seat.serving:
+            self._life.cancel()
+        else:
+            self.driver.leave()
+
+    def stay(self) -> bool:
+        """The stage is assigned to us again; False: it is given up already."""
+        if self._life.cancel_called:
+            return False
+        if self._leave_by is None:
+            return True
+        self._leave_by = None
+        self._house.room.set_leaving(self.stage, False)
+        if self.driver is not None:
+            self.driver.seat.departure.cancel()
+            self._announced = False
+            self._seat_changed()
+        return True
+
+    def allow_training(self) -> None:
+        """The swarm has started."""
+        self._allowed = True
+        if self.driver is not None:
+            self.driver.allow_training()
+
+    def update_view(self, view: SwarmView) -> None:
+        """Take a new view of the swarm."""
+        self._view = view
+        if self.driver is not None:
+            self.driver.update_view(view)
+        if self._taking is not None:
+            self._taking.view_changed()
+
+    def peer_lost(self, peer: PeerId) -> None:
+        """A peer is gone."""
+        if self._taking is not None:
+            self._taking.peer_lost(peer)
+
+    def receive(self, peer: PeerId, message: Message, payload: bytes) -> None:
+        """Take a message to this stage's seat or to the attempt to get it."""
+        if self._taking is not None and self._taking.receive(peer, message, payload):
+            return
+        if self.driver is not None:
+            self.driver.receive(peer, message, payload)
+
+    def tick(self, now: float) -> None:
+        """Let the seat act on its deadlines; end a departure that takes too long."""
+        if self._leave_by is not None and self._leave_by <= now:
+            self._life.cancel()
+        deadline = self.driver.seat.next_deadline() if self.driver else None
+        if self.driver is not None and deadline is not None and deadline <= now:
+            self.driver.tick()
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` has something to do."""
+        seat = self.driver.seat.next_deadline() if self.driver else None
+        return min((d for d in (seat, self._leave_by) if d is not None), default=None)
+
+    def status(self) -> SeatStatus | None:
+        """Return what heartbeats say of our seat."""
+        return self.driver.seat.status(self.driver.rate()) if self.driver else None
+
+    async def save(self) -> None:
+        """Write a last checkpoint of a serving seat and wait until it is on disk."""
+        driver, saver = self.driver, self.saver
+        if driver is not None and saver is not None and driver.seat.serving:
+            await saver.final(lambda: driver.seat.step)
+
+    # --- running -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Hold the stage until it is given up.
+
+        Raises:
+            UserError: it cannot be held at all.
+        """
+        house = self._house
+        try:
+            with self._life:
+                self._fit = await house.room.take(self.stage)
+                while True:
+                    await self._hold()
+        finally:
+            house.room.release(self.stage)
+
+    async def _hold(self) -> None:
+        """Hold the stage with one worker until the worker dies."""
+        try:
+            async with self._house.workers.lend() as worker:
+                self.worker = worker
+                while True:
+                    await self._serve(worker)
+        except WorkerDied as death:
+            self._worker_died(death)
+        except OSError as error:
+            raise UserError(f"no compute worker can be started: {error}") from error
+        finally:
+            self.worker = None
+
+    async def _serve(self, worker: Worker) -> None:
+        """Take the stage and serve it until it has to be taken anew."""
+        self._retake, self._failure = trio.Event(), None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._take, worker, nursery)
+                await self._retake.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._taking = None
+            self._close_seat()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _take(self, worker: Worker, nursery: trio.Nursery) -> None:
+        """One attempt to serve the stage; ends when the seat stands, whose tasks go on."""
+        taking = self._taking = Taking(self._house.terms, self.stage, worker, lambda: self._view)
+        try:
+            size = await taking.open(self._fit.graphs if self._fit else 0)
+            if await taking.must_join():
+                admit = await taking.admission()
+                self._sit(worker, size, admit.version, nursery, serving=False)
+                await taking.load(admit)
+                if self.driver is not None:
+                    self.driver.state_loaded()
+            else:
+                self._sit(worker, size, 0, nursery, serving=True)
+        except (DownloadFailed, RequestFailed) as error:
+            words = f"stage {self.stage}: {error}; trying again"
+            self._house.owner.perform(Explain("transfer", words, "warning"))
+            await trio.sleep(RETRY_S)
+            self._retake.set()
+        except (WorkerDied, UserError) as error:
+            self._fail(error)
+
+    # --- the seat ----------------------------------------------------------------------------
+
+    def _sit(
+        self, worker: Worker, size: int, version: int, nursery: trio.Nursery, *, serving: bool
+    ) -> None:
+        """Open the seat: from now on messages and the view reach it."""
+        house, terms, settings = self._house, self._house.terms, self._house.terms.settings
+        seat = new_seat(terms, self.stage, size, version, serving=serving)
+        self.saver = StateSaver(
+            worker,
+            self.stage,
+            CheckpointFolder(terms.folders.checkpoints, settings.checkpoint_keep),
+            terms.folders.snapshots,
+            terms.shelf,
+            house.owner,
+            nursery,
+        )
+        store = BoundaryStore(settings.boundary_memory_bytes, settings.boundary_disk_bytes)
+        self.driver = SeatDriver(
+            seat,
+            terms.manifest,
+            worker,
+            Payloads(store),
+            house.owner,
+            self._hooks(),
+            nursery,
+            house.turnstile,
+        )
+        self._announced = False
+        self._seat_changed()
+        if self._allowed:
+            self.driver.allow_training()
+        self.driver.update_view(self._view)
+
+    def _hooks(self) -> SeatHooks:
+        return SeatHooks(
+            changed=self._seat_changed,
+            committed=self._committed,
+            rerouted=self._house.tally.note_rerouted,
+            accepted=self._house.tally.note_accepted,
+            snapshot=self._snapshot,
+            fault=self._fault,
+            worker_died=self._fail,
+            left=self._life.cancel,
+        )
+
+    def _close_seat(self) -> None:
+        if self.driver is None:
+            return
+        self._house.tally.miscounted += self.driver.miscounted
+        self.driver.close()
+        self.driver = self.saver = None
+        if self.leaving:
+            self._life.cancel()
+        self._house.owner.seats_changed()
+
+    # --- what the seat tells us --------------------------------------------------------------
+
+    def _seat_changed(self) -> None:
+        if self.driver is None:
+            return
+        self._house.owner.seats_changed()
+        if self.driver.seat.serving and not self._announced:
+            self._announced = True
+            self._house.owner.serving(self.stage)
+            if self._house.room.has_room():
+                self._house.workers.warm()  # the next assignment does not wait for a process
+
+    def _committed(self, committed: Committed) -> None:
+        self._house.tally.note_committed(committed)
+        self._house.owner.stage_closed(committed)
+        manifest = self._house.terms.manifest
+        due = committed.version % manifest.policy.checkpoint_every == 0
+        if self.saver is not None and (due or committed.version >= manifest.steps):
+            self.saver.checkpoint(committed.version)
+
+    def _snapshot(self, snapshot: Snapshot) -> None:
+        if self.saver is not None:
+            self.saver.snapshot(snapshot.version)
+
+    def _fault(self, fault: Fault) -> None:
+        if fault.kind == "poisoned":
+            words = f"training diverged: {fault.words}"
+            self._fail(UserError(words, "found a swarm with a lower learning rate"))
+            return
+        words = f"{fault.words}; taking the stage anew"
+        self._house.owner.perform(Explain("round", words, "warning"))
+        self._retake.set()
+
+    def _fail(self, failure: UserError | WorkerDied) -> None:
+        """Unwind to ``run`` or beyond."""
+        self._failure = self._failure or failure
+        self._retake.set()
+
+    def _worker_died(self, death: WorkerDied) -> None:
+        self.worker_restarts += 1
+        self._house.tally.worker_restarts += 1
+        if self.worker_restarts > MAX_WORKER_RESTARTS:
+            words = f"the compute worker died {self.worker_restarts} times"
+            raise UserError(words, "see the log; fewer --threads may help")
+        words = f"{death}; starting it again"
+        self._house.terms.news.recovery(words, "worker", "detected")
+
+
+def new_seat(terms: Terms, stage: int, size: int, version: int, *, serving: bool) -> Seat:
+    """Return a seat of the swarm's manifest."""
+    manifest = terms.manifest
+    return Seat(
+        Place(terms.me, stage, manifest.stage_count, manifest.microbatches_per_step),
+        size=size,
+        steps=manifest.steps,
+        tokens_per_step=manifest.tokens_per_microbatch * manifest.microbatches_per_step,
+        step=version,
+        serving=serving,
+    )

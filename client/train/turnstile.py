@@ -1,0 +1,122 @@
+"""The way of tasks to the workers when this machine holds several stages: one stage at a time.
+
+Every seat has a gate, in which its tasks wait in order. While only one gate is open it is passed
+without waiting; otherwise ``Turns`` says whose task goes next. Holds the waiting tasks; what a task
+does is its seat's business.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from protocol.seat.sharing import Claim, Turns
+
+Start = Callable[[], bool]
+"""Gives a task to the worker; False if there was nothing to give after all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    start: Start
+    in_round: bool
+
+
+class Turnstile:
+    """One per machine; opens gates and turns."""
+
+    def __init__(self) -> None:
+        self._gates: dict[int, Gate] = {}
+        self._turns = Turns()
+        self._turning = False
+
+    def open(self, stage: int, rate: Callable[[], float], ready: Callable[[], int]) -> Gate:
+        """Return the gate of a stage.
+
+        Args:
+            rate: microbatches per second of computing, 0 before the first.
+            ready: microbatches that could become tasks now.
+        """
+        gate = self._gates[stage] = Gate(self, stage, rate, ready)
+        return gate
+
+    def turn(self) -> None:
+        """Let in whoever's turn it is, as long as it is somebody's."""
+        if self._turning:
+            return  # a task that starts may bring others: the loop below sees them
+        self._turning = True
+        try:
+            while (gate := self._next()) is not None:
+                if not gate.start_one():
+                    self._turns.ended(gate.stage)
+        finally:
+            self._turning = False
+
+    def ended(self, stage: int) -> None:
+        """A task is over."""
+        self._turns.ended(stage)
+        self.turn()
+
+    def close(self, gate: Gate) -> None:
+        """A seat is closed; the others go on without it."""
+        if self._gates.get(gate.stage) is gate:
+            del self._gates[gate.stage]
+            self._turns.forget(gate.stage)
+            self.turn()
+
+    def _next(self) -> Gate | None:
+        waiting = [gate for gate in self._gates.values() if gate.waiting]
+        if not waiting:
+            return None
+        if len(self._gates) == 1:
+            self._turns.started(waiting[0].stage)
+            return waiting[0]
+        stage = self._turns.next([gate.claim() for gate in waiting])
+        return None if stage is None else self._gates[stage]
+
+
+class Gate:
+    """Where the tasks of one seat wait, first in, first out."""
+
+    def __init__(
+        self,
+        turnstile: Turnstile,
+        stage: int,
+        rate: Callable[[], float],
+        ready: Callable[[], int],
+    ) -> None:
+        self.stage = stage
+        self._turnstile, self._rate, self._ready = turnstile, rate, ready
+        self._queue: deque[_Waiting] = deque()
+        self._closed = False
+
+    @property
+    def waiting(self) -> int:
+        """Tasks that have not been started."""
+        return len(self._queue)
+
+    def claim(self) -> Claim:
+        """Say what this stage has to do."""
+        in_round = any(waiting.in_round for waiting in self._queue)
+        return Claim(self.stage, self._rate(), len(self._queue) + self._ready(), in_round)
+
+    def enter(self, start: Start, *, in_round: bool) -> None:
+        """Have a task started when it is this stage's turn, after those that came before."""
+        self._queue.append(_Waiting(start, in_round))
+        self._turnstile.turn()
+
+    def start_one(self) -> bool:
+        """Start the first waiting task; False if it came to nothing."""
+        return self._queue.popleft().start()
+
+    def ended(self) -> None:
+        """A started task is over."""
+        if not self._closed:
+            self._turnstile.ended(self.stage)
+
+    def close(self) -> None:
+        """Forget what waits."""
+        self._closed = True
+        self._queue.clear()
+        self._turnstile.close(self)
