@@ -28,11 +28,18 @@ from client.store.identity import IdentityLock, ensure_identity, load_identity
 from client.store.paths import Folders, find_folders, make_private
 from client.store.swarms import SwarmStore
 from client.train.bootstrap import dial_first, fetch_manifest
-from client.train.capacity import Capacity, advert, measured_capacity, usable_memory_bytes
+from client.train.capacity import (
+    Capacity,
+    advert,
+    kept_line,
+    measured_capacity,
+    usable_memory_bytes,
+)
 from client.train.engine import Engine
 from client.train.handshake import PROTOCOL, Handshake
 from client.train.news import News
 from client.train.opening import check_fits
+from client.train.presence import Presence
 from client.train.staging import Staging
 from client.train.status import take_snapshot
 from client.train.taking import Folders as StageFolders
@@ -293,13 +300,15 @@ class Node:
             return
         addresses = settings.announce or self._network.addresses
         seats = settings.seats or 1
-        own = advert(self._capacity, settings, tuple(addresses), seats, int(time.time()))
+        line, now = kept_line(self._folders.data), int(time.time())
+        own = advert(self._capacity, settings, tuple(addresses), seats, now, line)
         problem = await self._staging.text_problem()
         if problem and self._options.data_path is not None:
             next_step = "give --data the swarm's text, or leave it out to copy it from a member"
             self._staging.failure = UserError(problem, next_step, ExitCode.CONFIG)
             return
         self._engine.describe(own, has_text=not problem)
+        await Presence(self._engine, settings, self._folders.data).run()
 
     async def _forward_stop(self, stop: trio.Event) -> None:
         await stop.wait()

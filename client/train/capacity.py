@@ -1,7 +1,7 @@
 """What this volunteer can do, as its advert says it: measured once, kept beside its identity.
 
-Computing speed and memory are measured by the worker at the first start. Bandwidth is the owner's
-limit, or a cautious household line until partners have measured better.
+Computing speed and memory are measured by the worker at the first start. Bandwidth is what the line
+has reached in transfers so far (kept too), before that a household's; the owner's limit caps it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from protocol.membership.advert import Advert, Flops
 PROBE_SIZES = [384, 768]
 HOUSEHOLD_BYTES_PER_S = 12.5e6
 """100 Mb/s: the median line of MATCHING.md's world."""
+SLOW_AFTER_S = 30.0
+"""A line counts as slower than a household's after so many seconds of transfers: what it reached
+before may have been the other side's limit."""
 FILE_NAME = "capacity.json"
+LINE_FILE_NAME = "bandwidth.json"
 MEMORY_SHARE = 0.85
 
 
@@ -33,6 +37,46 @@ class Capacity(Struct, frozen=True):
     bf16_flops: float
     memory_total_bytes: int
     copy_bytes_per_s: float
+
+
+class Line(Struct, frozen=True):
+    """The most our line has reached each way, and the seconds of transfers behind it."""
+
+    upload_bytes_per_s: float = 0.0
+    upload_s: float = 0.0
+    download_bytes_per_s: float = 0.0
+    download_s: float = 0.0
+
+
+def kept_line(folder: Path) -> Line:
+    """Return what earlier sessions measured."""
+    try:
+        return msgspec.json.decode((folder / LINE_FILE_NAME).read_bytes(), type=Line)
+    except (OSError, msgspec.MsgspecError):
+        return Line()
+
+
+def save_line(folder: Path, line: Line) -> None:
+    """Keep a measured line beside the identity; raises ``OSError``."""
+    if line != Line():
+        write_atomic(folder / LINE_FILE_NAME, msgspec.json.encode(line))
+
+
+def line_rates(line: Line, settings: Settings) -> tuple[float, float]:
+    """Return (upload, download) in bytes/s as we advertise them."""
+    upload = _line_rate(line.upload_bytes_per_s, line.upload_s)
+    download = _line_rate(line.download_bytes_per_s, line.download_s)
+    return (
+        min(upload, settings.upload_limit_bytes_per_s or upload),
+        min(download, settings.download_limit_bytes_per_s or download),
+    )
+
+
+def _line_rate(reached: float, seconds: float) -> float:
+    slower = reached < HOUSEHOLD_BYTES_PER_S
+    if not 0 < reached < 1e15 or (slower and seconds < SLOW_AFTER_S):
+        return HOUSEHOLD_BYTES_PER_S
+    return float(f"{reached:.1e}")
 
 
 async def measured_capacity(worker: Worker, settings: Settings, folder: Path) -> Capacity:
@@ -71,15 +115,21 @@ def usable_memory_bytes(capacity: Capacity, settings: Settings) -> int:
 
 
 def advert(
-    capacity: Capacity, settings: Settings, addresses: tuple[str, ...], seats: int, joined: int
+    capacity: Capacity,
+    settings: Settings,
+    addresses: tuple[str, ...],
+    seats: int,
+    joined: int,
+    line: Line = Line(),  # noqa: B008  (frozen)
 ) -> Advert:
     """Return our advert; which stages we serve is added by membership."""
+    upload, download = line_rates(line, settings)
     return Advert(
         addresses=addresses[:8],
         flops=Flops(fp32=capacity.fp32_flops, bf16=capacity.bf16_flops),
         memory_bytes=usable_memory_bytes(capacity, settings),
-        upload_bytes_per_s=settings.upload_limit_bytes_per_s or HOUSEHOLD_BYTES_PER_S,
-        download_bytes_per_s=settings.download_limit_bytes_per_s or HOUSEHOLD_BYTES_PER_S,
+        upload_bytes_per_s=upload,
+        download_bytes_per_s=download,
         seats=seats,
         joined=joined,
         upload_limit_bytes_per_s=settings.upload_limit_bytes_per_s,

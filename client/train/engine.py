@@ -20,7 +20,9 @@ from client.train.blobs import Shelf
 from client.train.handshake import Handshake
 from client.train.hub import Tenant
 from client.train.loopback import Loopback
+from client.train.measuring import Measuring
 from client.train.news import News
+from client.train.portrait import Portrait
 from client.train.views import matching_members, swarm_view
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendSigned
 from protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -36,6 +38,7 @@ from protocol.membership.view import (
     MembershipEffect,
     MemberUp,
     RecordChanged,
+    RecordGone,
     SeatsChanged,
     ViewChanged,
 )
@@ -55,6 +58,7 @@ from protocol.wire.messages import (
     Signed,
 )
 
+NO_TEXT = "this machine does not have the swarm's training text (--data gives it)"
 TICK_MIN_S = 0.01
 TICK_MAX_S = 0.5
 
@@ -76,6 +80,8 @@ class Engine:
         self.membership = Membership(
             signer.peer, swarm, manifest.stage_count, authorise=self._authorise
         )
+        self.measuring = Measuring(signer.peer, manifest, self.membership)
+        self.portrait = Portrait(self.membership, self, self._members)
         self.matching: Matching | None = None
         self.shelf = Shelf(self)
         self.handshake: Handshake
@@ -109,6 +115,7 @@ class Engine:
             return
         try:
             self.network.send_nowait(peer, message, payload)
+            self.measuring.sent(peer, message, len(payload), self.now())
         except PeerUnreachable:
             return
         except LinkFull:
@@ -133,6 +140,7 @@ class Engine:
             case Penalise(peer, reason, points):
                 self.penalties[reason] += 1
                 if peer != self.signer.peer:
+                    self.measuring.reputation.broke(peer, reason, points, self.now())
                     self.network.penalise(peer, points, reason)
             case Explain():
                 self.news.explain(effect)
@@ -146,10 +154,9 @@ class Engine:
         """
         self.matching = Matching(self.signer.peer, self.manifest, self.wall() - self.now())
         self._lacks_text = not has_text
-        if self._lacks_text:
-            why = "this machine does not have the swarm's training text (--data gives it)"
-            self.matched(self.matching.set_unable({Stage(0): why}, self.now()))
-        self._members(self.membership.describe(advert, self.now(), self.wall()))
+        unable = {} if has_text else {Stage(0): NO_TEXT}
+        self.matched(self.matching.set_unable(unable, self.now()))
+        self.portrait.enter(advert, unable)
         self._view_changed()
 
     async def run(self, seen: Sequence[NetEvent] = ()) -> None:
@@ -189,6 +196,8 @@ class Engine:
             self.matched(self.matching.tick(now))
         if self.staging is not None:
             self.staging.tick(now)
+            seats, network = self.staging.seats(), self.network
+            self._members(self.measuring.tick(seats, network.statistics, now, self.wall()))
         self._refresh()
 
     # --- the network -----------------------------------------------------------------------
@@ -219,12 +228,15 @@ class Engine:
     def _peer_down(self, peer: PeerId, reason: str) -> None:
         was_admitted = peer in self.handshake.admitted
         self.handshake.gone(peer)
+        self.measuring.gone(peer)
         if was_admitted:
             self._members(self.membership.link_down(peer, reason))
             if self.staging is not None:
                 self.staging.peer_lost(peer)
 
     def _message(self, peer: PeerId, message: Message, payload: bytes) -> None:
+        if peer in self.handshake.admitted:
+            self.measuring.received(peer, message, len(payload), self.now())
         match message:
             case Hello() | ManifestRequest():
                 if self.handshake.receive(peer, message):
@@ -274,6 +286,8 @@ class Engine:
                     self._member_down(peer, reason)
                 case SeatsChanged() | ViewChanged():
                     self._view_dirty = True
+                case RecordChanged(kind="measured") | RecordGone():
+                    self.measuring.record(effect)
                 case RecordChanged():
                     self._record(effect)
                 case _:
@@ -287,7 +301,7 @@ class Engine:
             self.staging.peer_lost(peer)
 
     def _record(self, record: RecordChanged) -> None:
-        if record.kind == "progress":
+        if record.kind == PROGRESS:
             self._progressed()
         elif self.matching is not None and record.signer != self.signer.peer:
             self.matched(
@@ -310,7 +324,8 @@ class Engine:
         roster = self.membership.roster
         self.network.want({peer: roster.addresses(peer) for peer in roster.neighbours()})
         if self.matching is not None:
-            self.matched(self.matching.update_members(matching_members(roster), self.now()))
+            members = matching_members(roster, self.measuring, self.wall())
+            self.matched(self.matching.update_members(members, self.now()))
         if self.staging is not None:
             stages = self.manifest.stage_count
             self.staging.update_view(swarm_view(roster, self.signer.peer, stages))
@@ -323,6 +338,7 @@ class Engine:
         if self._lacks_text and self.staging and self.matching and self.staging.view.serving(0):
             self._lacks_text = False
             self.matched(self.matching.set_unable({}, self.now()))
+            self.portrait.set_unable({})
 
     def seats_changed(self) -> None:
         """Tell the neighbours what our seats are now."""

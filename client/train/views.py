@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from client.train.measuring import Measuring
 from protocol.ids import PeerId, Stage
 from protocol.matching.population import Member
 from protocol.membership.roster import Roster
+from protocol.membership.view import Member as LiveMember
 from protocol.view import Replica, SwarmView
 
 DEFAULT_SESSION_S = 1800.0
@@ -31,19 +33,35 @@ def swarm_view(roster: Roster, own: PeerId, stages: int) -> SwarmView:
     )
 
 
-def matching_members(roster: Roster) -> list[Member]:
-    """Return the live members that offer seats, with what they claim."""
-    return [
-        Member(
-            peer=member.peer,
-            joined_at=float(member.advert.joined),
-            flops=max(member.advert.flops.fp32, member.advert.flops.bf16),
-            uplink_bytes_per_s=member.advert.upload_bytes_per_s,
-            downlink_bytes_per_s=member.advert.download_bytes_per_s,
-            memory_bytes=float(member.advert.memory_bytes),
-            held=frozenset(Stage(seat.stage) for seat in member.seats),
-            session_s=member.advert.session_s or DEFAULT_SESSION_S,
-        )
-        for member in roster.members()
-        if member.advert.seats > 0
-    ]
+def matching_members(roster: Roster, measuring: Measuring, wall: float) -> list[Member]:
+    """Return the live members that offer seats: their claims as partners' measurements leave them,
+    and their time of joining as our memory leaves it (``wall``: Unix seconds)."""
+    measuring.tenure.saw(roster.live(), wall)
+    return [_member(member, measuring) for member in roster.members() if member.advert.seats > 0]
+
+
+def _member(member: LiveMember, measuring: Measuring) -> Member:
+    advert, belief = member.advert, measuring.believed(member)
+    return Member(
+        peer=member.peer,
+        joined_at=measuring.tenure.joined_at(member.peer, float(advert.joined)),
+        flops=belief.flops,
+        uplink_bytes_per_s=belief.uplink_bytes_per_s,
+        downlink_bytes_per_s=belief.downlink_bytes_per_s,
+        memory_bytes=float(advert.memory_bytes),
+        held=frozenset(Stage(seat.stage) for seat in member.seats),
+        measured_s=belief.measured_s,
+        session_s=advert.session_s or DEFAULT_SESSION_S,
+        ineligible=frozenset(map(Stage, advert.unable)),
+        seats=advert.seats,
+        home=_stage_of_seat(member, 0),
+        second=_stage_of_seat(member, 1),
+        fetching=frozenset(Stage(s.stage) for s in member.seats if s.state == "fetching"),
+    )
+
+
+def _stage_of_seat(member: LiveMember, number: int) -> Stage | None:
+    """Return the stage of a seat; during a move, when there are two, the one that serves."""
+    found = [seat for seat in member.seats if seat.seat == number]
+    found.sort(key=lambda seat: seat.state != "serving")
+    return Stage(found[0].stage) if found else None

@@ -92,6 +92,11 @@ class Membership:
         self._advert = advert
         return self._readvertise(now, wall)
 
+    @property
+    def described(self) -> bool:
+        """Whether we have entered the swarm (and not left it)."""
+        return self._advert is not None and not self._advert.leaving
+
     def amend(self, advert: Advert) -> None:
         """Set what changes all the time (how long we stay, our bandwidth): told when the advert is
         next renewed, for it is not worth a record of its own."""

@@ -30,15 +30,18 @@ MAX_REMEMBERED: Final = 16_384
 
 
 class Tenure:
-    """First sights of members; ``own_joined`` is when we entered."""
+    """First sights of members; we entered when we first saw anybody."""
 
-    def __init__(self, own: PeerId, own_joined: float) -> None:
-        self._own, self._own_joined = own, own_joined
+    def __init__(self, own: PeerId) -> None:
+        self._own = own
+        self._began: float | None = None
         self._first: dict[PeerId, float] = {}
         self._last: dict[PeerId, float] = {}
 
     def saw(self, live: Collection[PeerId], wall: float) -> None:
         """Note who is live now."""
+        if self._began is None and live:
+            self._began = wall
         for peer in live:
             self._first.setdefault(peer, wall)
             self._last[peer] = wall
@@ -48,8 +51,10 @@ class Tenure:
     def joined_at(self, peer: PeerId, claimed: float) -> float:
         """Return since when a peer is to be taken as a member."""
         first = self._first.get(peer)
-        if peer == self._own or first is None or first < self._own_joined + TOLERANCE_S:
+        if peer == self._own or first is None or self._began is None:
             return claimed
+        if first < self._began + TOLERANCE_S:
+            return claimed  # it may have been here before us
         return max(claimed, first - TOLERANCE_S)
 
     def _forget(self, live: Collection[PeerId], wall: float) -> None:

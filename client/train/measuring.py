@@ -1,0 +1,262 @@
+"""What this node measures of its partners and makes of their measurements: glue without decisions.
+
+Sees every message that comes and goes, hands the telling ones to the meters of
+``protocol.reputation``, publishes what they hold, and keeps what is believed of everybody for the
+matching. State: the meters, the beliefs, first sights, reputations, and when what is due.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from client.net.network import NetworkStatistics
+from protocol.effects import Explain
+from protocol.ids import PeerId, Stage, short
+from protocol.manifest import Manifest
+from protocol.membership.measured import (
+    MAX_PARTNERS,
+    MAX_RATES,
+    MEASURED,
+    PUBLISH_GAP_S,
+    LineRate,
+    Measurements,
+    Partner,
+    StageRate,
+    parse_measurements,
+)
+from protocol.membership.membership import Membership
+from protocol.membership.tenure import Tenure
+from protocol.membership.view import (
+    Member,
+    MembershipEffect,
+    RecordChanged,
+    RecordGone,
+    ViewChanged,
+)
+from protocol.reputation.account import Account
+from protocol.reputation.belief import Belief, Claim
+from protocol.reputation.beliefs import Beliefs, Subject
+from protocol.reputation.lines import MIN_PAYLOAD_BYTES, LineMeter
+from protocol.reputation.service import ServiceMeter
+from protocol.reputation.standing import Reputation
+from protocol.transfer.fetch import WINDOW
+from protocol.wire.messages import (
+    Backward,
+    Chunk,
+    ChunkRequest,
+    Forward,
+    Heartbeat,
+    Message,
+    Plan,
+    Receipt,
+    SeatStatus,
+)
+
+SAMPLE_S: Final = 1.0
+"""Our own seats are looked at as often as others' heartbeats come."""
+REVISE_S: Final = 5.0
+"""Beliefs are computed anew at most so often: the matching looks at everything when one changes."""
+REFRESH_S: Final = 200.0
+"""A record is repeated after a third of its life."""
+MIN_SERVICE_S: Final = 10
+MIN_LINE_S: Final = 1
+FAR: Final = 2.0
+"""A claim so many times too high costs reputation."""
+MAX_PENDING: Final = 1024
+MICRO: Final = 1_000_000
+
+PendingKey = tuple[PeerId, int, int]
+
+
+class Measuring:
+    """See the module's docstring. ``now`` is monotonic, ``wall`` Unix seconds."""
+
+    def __init__(self, own: PeerId, manifest: Manifest, membership: Membership) -> None:
+        self._own, self._membership, self._stages = own, membership, manifest.stage_count
+        self.service = ServiceMeter(own, manifest.microbatches_per_step)
+        self.incoming, self.outgoing = LineMeter(), LineMeter()
+        self.reputation = Reputation()
+        self.tenure = Tenure(own)
+        self._beliefs = Beliefs(manifest.stages)
+        self._pending: OrderedDict[PendingKey, int] = OrderedDict()
+        """Large payloads on their way: (peer, microbatch, attempt) -> bytes."""
+        self._sampled = self._revised = self._published = float("-inf")
+        self._said = Measurements()
+
+    # --- what comes and goes -------------------------------------------------------------------
+
+    def sent(self, peer: PeerId, message: Message, size_bytes: int, now: float) -> None:
+        """Note a message that was queued for a peer."""
+        match message:
+            case Plan():
+                self.service.planned(self._own, message)
+            case ChunkRequest():
+                self.incoming.begin(peer, now)
+            case Forward() if size_bytes >= MIN_PAYLOAD_BYTES:
+                self._pending[peer, message.microbatch, message.attempt] = size_bytes
+                self.outgoing.begin(peer, now)
+                while len(self._pending) > MAX_PENDING:
+                    self._pending.popitem(last=False)
+            case Chunk():
+                # the window's oldest chunk has come when the next one is asked for
+                if self.outgoing.outstanding(peer) >= WINDOW:
+                    self.outgoing.arrived(peer, size_bytes, now)
+                self.outgoing.begin(peer, now)
+
+    def received(self, peer: PeerId, message: Message, size_bytes: int, now: float) -> None:
+        """Note a message of an admitted peer, before anything else looks at it."""
+        match message:
+            case Heartbeat(_, seats):
+                self.service.heard(peer, [s for s in seats if s.stage < self._stages], now)
+            case Plan():
+                self.service.planned(peer, message)
+            case Backward(stage, step, microbatch):
+                self.service.brought(peer, stage + 1, step, microbatch)
+            case Forward(stage, step, microbatch):
+                self.service.brought(peer, stage - 1, step, microbatch)
+            case Receipt():
+                sent_bytes = self._pending.pop((peer, message.microbatch, message.attempt), 0)
+                if sent_bytes:
+                    self.outgoing.arrived(peer, sent_bytes, now)
+            case Chunk():
+                self.incoming.arrived(peer, size_bytes, now)
+
+    def gone(self, peer: PeerId) -> None:
+        """The link to a peer is gone."""
+        self.service.gone(peer)
+        self.incoming.gone(peer)
+        self.outgoing.gone(peer)
+
+    def record(self, record: RecordChanged | RecordGone) -> None:
+        """Take somebody's measurements (or our own: all count alike), or that they expired."""
+        if record.kind != MEASURED:
+            return
+        if isinstance(record, RecordGone):
+            self._beliefs.forget(PeerId(record.key))
+            return
+        found = parse_measurements(record.body, record.key, record.signer, self._stages)
+        self._beliefs.report(record.signer, found)
+
+    # --- what follows --------------------------------------------------------------------------
+
+    def believed(self, member: Member) -> Belief:
+        """Return what is believed of a member's capacity."""
+        return self._beliefs.of(subject_of(member))
+
+    def tick(
+        self,
+        seats: list[SeatStatus],
+        network: Callable[[], NetworkStatistics],
+        now: float,
+        wall: float,
+    ) -> list[MembershipEffect]:
+        """Look at our own seats, publish what we measured, believe what others did: what is due.
+
+        ``ViewChanged`` says that somebody is believed something new.
+        """
+        if now - self._sampled >= SAMPLE_S:
+            self._sampled = now
+            self.service.heard(self._own, seats, now)
+        effects: list[MembershipEffect] = []
+        if now - self._published >= PUBLISH_GAP_S and self._membership.described:
+            effects += self._publish(network().rtt_s, now, wall)
+        if now - self._revised >= REVISE_S:
+            self._revised = now
+            effects += self._revise(now)
+        return effects
+
+    def _publish(
+        self, rtt_s: Mapping[PeerId, float], now: float, wall: float
+    ) -> list[MembershipEffect]:
+        """Publish news; at most once a minute, the rest now and then."""
+        found = self._measurements(rtt_s, now)
+        stale = now - self._published >= REFRESH_S
+        if not found.partners or not (stale or differ(self._said, found)):
+            return []
+        self._said, self._published = found, now
+        return self._membership.measured(found, wall)
+
+    def _revise(self, now: float) -> list[MembershipEffect]:
+        roster = self._membership.roster
+        effects: list[MembershipEffect] = []
+        for change in self._beliefs.revise(map(subject_of, roster.members())):
+            peer, belief = change.peer, change.belief
+            far = belief.overstated >= FAR
+            if far:
+                self.reputation.overstated(peer, belief.overstated, now)
+            elif belief.measured_s > 0:
+                self.reputation.kept(peer, now)
+            words = f"{short(peer)}: {belief.words}"
+            effects.append(Explain("membership", words, "info" if far else "debug"))
+        if effects:
+            effects.append(ViewChanged(roster.revision, "partners measured"))
+        return effects
+
+    def _measurements(self, rtt_s: Mapping[PeerId, float], now: float) -> Measurements:
+        rates: dict[PeerId, list[StageRate]] = {}
+        for (peer, stage), account in sorted(self.service.accounts(now).items()):
+            if account.measured_s >= MIN_SERVICE_S:
+                rate = StageRate(stage, round(account.rate * MICRO), int(account.measured_s))
+                rates.setdefault(peer, []).append(rate)
+        lines = (self.incoming.accounts, self.outgoing.accounts)
+        peers = rates.keys() | lines[0].keys() | lines[1].keys()
+        partners = [
+            Partner(
+                peer,
+                tuple(rates.get(peer, ())[-MAX_RATES:]),
+                _line(lines[0].get(peer)),
+                _line(lines[1].get(peer)),
+                min(60_000, round(1000 * rtt_s.get(peer, 0.0))),
+            )
+            for peer in peers - {self._own}
+        ]
+        partners.sort(key=_seconds, reverse=True)
+        return Measurements(tuple(sorted(partners[:MAX_PARTNERS], key=lambda p: p.peer)))
+
+
+def subject_of(member: Member) -> Subject:
+    """Return a member's claims and the stages it serves."""
+    advert = member.advert
+    claim = Claim(
+        max(advert.flops.fp32, advert.flops.bf16),
+        advert.upload_bytes_per_s,
+        advert.download_bytes_per_s,
+    )
+    serving = frozenset(Stage(s.stage) for s in member.seats if s.state == "serving")
+    return Subject(member.peer, claim, serving)
+
+
+def _line(account: Account | None) -> LineRate:
+    if account is None or account.measured_s < MIN_LINE_S:
+        return LineRate()
+    return LineRate(round(account.rate), int(account.measured_s))
+
+
+def _seconds(partner: Partner) -> tuple[int, str]:
+    lines = partner.uplink.seconds + partner.downlink.seconds
+    return sum(rate.seconds for rate in partner.rates) + lines, partner.peer
+
+
+def differ(said: Measurements, found: Measurements) -> bool:
+    """Whether it is worth a record: a value off by a tenth, or a minute more behind it."""
+    before, after = _figures(said), _figures(found)
+    if before.keys() != after.keys():
+        return True
+    return any(_differs(before[key], figure) for key, figure in after.items())
+
+
+def _figures(found: Measurements) -> dict[tuple[str, int], tuple[int, int]]:
+    figures = {}
+    for partner in found.partners:
+        for rate in partner.rates:
+            figures[partner.peer, rate.stage] = (rate.rate, rate.seconds)
+        for key, line in ((-1, partner.uplink), (-2, partner.downlink)):
+            figures[partner.peer, key] = (line.bytes_per_s, line.seconds)
+    return figures
+
+
+def _differs(before: tuple[int, int], after: tuple[int, int]) -> bool:
+    (old, old_s), (new, new_s) = before, after
+    return 10 * abs(new - old) > old or min(old_s, 300) // 60 != min(new_s, 300) // 60

@@ -1,0 +1,71 @@
+"""What we say of ourselves to the swarm: the one holder of our own advert.
+
+Changes that others plan by (what we cannot serve) are told at once, changes of degree (how long we
+may stay, what our line has proved) with the advert's next renewal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import msgspec
+
+from protocol.ids import Stage
+from protocol.membership.advert import Advert
+from protocol.membership.membership import Membership
+from protocol.membership.view import MembershipEffect
+
+
+class Clock(Protocol):
+    """The two times that membership wants."""
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+
+    def wall(self) -> float:
+        """Unix seconds."""
+
+
+class Portrait:
+    """See the module's docstring; says nothing before ``enter``."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        clock: Clock,
+        perform: Callable[[list[MembershipEffect]], None],
+    ) -> None:
+        self._membership, self._clock, self._perform = membership, clock, perform
+        self._advert: Advert | None = None
+
+    @property
+    def entered(self) -> bool:
+        """Whether we are a member."""
+        return self._advert is not None
+
+    def enter(self, advert: Advert, unable: Mapping[Stage, str]) -> None:
+        """Enter the swarm."""
+        self._advert = advert
+        self.set_unable(unable)
+
+    def set_unable(self, unable: Mapping[Stage, str]) -> None:
+        """Say which stages we cannot serve."""
+        if self._advert is not None:
+            self._tell(msgspec.structs.replace(self._advert, unable=tuple(sorted(unable))))
+
+    def amend(self, *, session_s: float, upload: float, download: float) -> None:
+        """Change the seconds we expect to stay and our line's bytes/s."""
+        if self._advert is not None:
+            self._advert = msgspec.structs.replace(
+                self._advert,
+                session_s=session_s,
+                upload_bytes_per_s=upload,
+                download_bytes_per_s=download,
+            )
+            self._membership.amend(self._advert)
+
+    def _tell(self, advert: Advert) -> None:
+        self._advert = advert
+        now, wall = self._clock.now(), self._clock.wall()
+        self._perform(self._membership.describe(advert, now, wall))

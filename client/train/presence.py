@@ -1,0 +1,78 @@
+"""Keeps up what this volunteer says of itself: how long it may stay, what its line has proved.
+
+Once a minute it writes the session's length and the measured line beside the identity and amends
+the advert; membership tells the swarm when it renews the advert anyway.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from client.config import Settings
+from client.store.sessions import SessionHistory
+from client.train.capacity import Line, kept_line, line_rates, save_line
+from client.train.measuring import Measuring
+from client.train.portrait import Portrait
+
+BEAT_S = 60.0
+
+
+class Amended(Protocol):
+    """What presence needs of the engine."""
+
+    measuring: Measuring
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+
+    @property
+    def portrait(self) -> Portrait:
+        """What we say of ourselves."""
+
+
+class Presence:
+    """Runs beside the node from the moment it enters the swarm."""
+
+    def __init__(self, engine: Amended, settings: Settings, folder: Path) -> None:
+        self._engine, self._settings, self._folder = engine, settings, folder
+        self._history = SessionHistory(folder)
+        self._line = kept_line(folder)
+        self._began = engine.now()
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        while True:
+            self.beat()
+            await trio.sleep(BEAT_S)
+
+    def beat(self) -> None:
+        """Write down how it is and tell it."""
+        length_s = self._engine.now() - self._began
+        self._line = _newer(self._line, self._engine.measuring)
+        try:
+            self._history.beat(length_s)
+            save_line(self._folder, self._line)
+        except OSError:
+            pass  # a full disk must not stop training; the next start knows less of us
+        upload, download = line_rates(self._line, self._settings)
+        rest_s = _two_digits(self._history.expected_rest_s(length_s))
+        self._engine.portrait.amend(session_s=rest_s, upload=upload, download=download)
+
+
+def _newer(line: Line, measuring: Measuring) -> Line:
+    """Return what is known of the line; what this session has measured replaces what was kept."""
+    up, down = measuring.outgoing, measuring.incoming
+    return Line(
+        up.own_bytes_per_s or line.upload_bytes_per_s,
+        up.own_s if up.own_bytes_per_s else line.upload_s,
+        down.own_bytes_per_s or line.download_bytes_per_s,
+        down.own_s if down.own_bytes_per_s else line.download_s,
+    )
+
+
+def _two_digits(seconds: float) -> float:
+    """Round so that equal stays look equal: the matching reckons anew whenever a claim changes."""
+    return float(f"{seconds:.1e}")
