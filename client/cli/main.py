@@ -40,6 +40,7 @@ COMMANDS = {
     "demo": "Train with four volunteers on this machine, kill one, show that nothing is lost.",
     "sample": "Write text with the model a swarm has trained so far.",
     "export": "Save the model in the layout that Hugging Face transformers loads.",
+    "simulate": "Simulate the matching of many volunteers and compare policies.",
     "bench": "Measure this machine: compute, memory, codec, loopback. Prints JSON.",
     "doctor": "Check that this machine can take part, and say what to mend.",
     "config": "Show, locate or check the configuration.",

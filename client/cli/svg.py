@@ -1,4 +1,4 @@
-"""A line chart as SVG text: axes, round tick marks, one curve, labelled events.
+"""A line chart as SVG text: axes, round tick marks, named curves, labelled events.
 
 Pure: numbers in, text out. Enough for a loss plot, without a plotting library.
 """
@@ -10,15 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, HEIGHT = 860, 460
+WIDTH, HEIGHT, LEGEND = 860, 460, 180
 LEFT, RIGHT, TOP, BOTTOM = 76, 28, 62, 62
-INK, MUTED, GRID, CURVE, EVENT = "#1f2933", "#616e7c", "#e4e7eb", "#2563eb", "#dc2626"
-
-_HEAD = (
-    f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-    f'height="{HEIGHT}" font-family="system-ui, sans-serif" font-size="13">\n'
-    f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>'
-)
+INK, MUTED, GRID, EVENT = "#1f2933", "#616e7c", "#e4e7eb", "#dc2626"
+CURVES = ("#2563eb", "#d97706", "#059669", "#7c3aed", "#db2777", "#0891b2", "#65a30d", "#475569")
+DASHES = ("", "7 4", "2 3")
+"""Colours are used again with the next dash."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +24,24 @@ class Event:
 
     x: float
     label: str
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line through points (x, y); its name stands in the legend, if it has one."""
+
+    points: Sequence[tuple[float, float]]
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What is written around a chart."""
+
+    title: str
+    subtitle: str
+    x: str
+    y: str
 
 
 @dataclass(frozen=True)
@@ -53,21 +68,34 @@ def line_chart(
     events: Sequence[Event] = (),
 ) -> str:
     """Return the SVG of one curve; points that are not finite are left out."""
-    finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
-    x_ticks = ticks([x for x, _ in finite] + [event.x for event in events])
-    y_ticks = ticks([y for _, y in finite])
+    labels = Labels(title, subtitle, x_label, y_label)
+    return curves_chart([Curve(points)], labels, events=events)
+
+
+def curves_chart(curves: Sequence[Curve], labels: Labels, *, events: Sequence[Event] = ()) -> str:
+    """Return the SVG of some curves; points that are not finite are left out."""
+    lines = [_finite(curve.points) for curve in curves]
+    x_ticks = ticks([x for line in lines for x, _ in line] + [event.x for event in events])
+    y_ticks = ticks([y for line in lines for _, y in line])
     x_axis = Axis(x_ticks[0], x_ticks[-1], LEFT, WIDTH - RIGHT)
     y_axis = Axis(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
+    named = [(index, curve.name) for index, curve in enumerate(curves) if curve.name]
     body = [
-        _text(LEFT, 28, title, size=17, weight=600),
-        _text(LEFT, 47, subtitle, size=12, fill=MUTED),
+        _head(WIDTH + (LEGEND if named else 0)),
+        _text(LEFT, 28, labels.title, size=17, weight=600),
+        _text(LEFT, 47, labels.subtitle, size=12, fill=MUTED),
         *_grid(x_axis, x_ticks, y_axis, y_ticks),
-        _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 16, x_label, anchor="middle"),
-        _turned(20, (TOP + HEIGHT - BOTTOM) / 2, y_label),
+        _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 16, labels.x, anchor="middle"),
+        _turned(20, (TOP + HEIGHT - BOTTOM) / 2, labels.y),
         *(part for event in events for part in _event(event, x_axis)),
-        _curve([(x_axis(x), y_axis(y)) for x, y in finite]),
+        *(_curve([(x_axis(x), y_axis(y)) for x, y in line], i) for i, line in enumerate(lines)),
+        *(part for index, name in named for part in _legend(name, index)),
     ]
-    return "\n".join((_HEAD, *body, "</svg>", ""))
+    return "\n".join((*body, "</svg>", ""))
+
+
+def _finite(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
 
 
 def ticks(values: Sequence[float], wanted: int = 6) -> list[float]:
@@ -107,18 +135,46 @@ def _event(event: Event, x_axis: Axis) -> list[str]:
     ]
 
 
-def _curve(pixels: list[tuple[float, float]]) -> str:
+def _curve(pixels: list[tuple[float, float]], index: int) -> str:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in pixels)
+    colour, dash = _look(index)
+    dashed = f' stroke-dasharray="{dash}"' if dash else ""
     return (
-        f'<polyline points="{path}" fill="none" stroke="{CURVE}" stroke-width="2" '
-        'stroke-linejoin="round"/>'
+        f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" '
+        f'stroke-linejoin="round"{dashed}/>'
     )
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, stroke: str, dash: str = "") -> str:
+def _look(index: int) -> tuple[str, str]:
+    """Return colour and dash of the index-th curve."""
+    return CURVES[index % len(CURVES)], DASHES[index // len(CURVES) % len(DASHES)]
+
+
+def _legend(name: str, index: int) -> list[str]:
+    """Return a line of the legend, right of the plot."""
+    x, y = WIDTH - RIGHT + 18, TOP + 10 + 18 * index
+    colour, dash = _look(index)
+    return [
+        _line(x, y, x + 24, y, colour, dash=dash, thick=2),
+        _text(x + 31, y + 4, name, size=12),
+    ]
+
+
+def _head(width: float) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" width="{width}" '
+        f'height="{HEIGHT}" font-family="system-ui, sans-serif" font-size="13">\n'
+        f'<rect width="{width}" height="{HEIGHT}" fill="#ffffff"/>'
+    )
+
+
+def _line(
+    x1: float, y1: float, x2: float, y2: float, stroke: str, *, dash: str = "", thick: int = 1
+) -> str:
     dashed = f' stroke-dasharray="{dash}"' if dash else ""
     return (
-        f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{stroke}"{dashed}/>'
+        f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{stroke}" '
+        f'stroke-width="{thick}"{dashed}/>'
     )
 
 

@@ -1,0 +1,42 @@
+"""Every policy by name. Nothing else knows them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from client.simulate.agenda import Agenda
+from client.simulate.market.fleet import Fleet
+from client.simulate.market.nature import Nature
+from client.simulate.market.policies.annealing import Annealing
+from client.simulate.market.policies.dual import DualByValue, DualPetals
+from client.simulate.market.policies.joining import ByValue, Joining, Random
+from client.simulate.market.policies.moving import Petals, Swarm
+from client.simulate.market.policies.policy import Market, Policy
+from client.simulate.market.policies.stable import StaticStable
+from client.simulate.market.run import Seat
+
+BASELINES: dict[str, Callable[[Market], Policy]] = {
+    "random": Random,
+    "greedy-join": Joining,
+    "swarm-300": lambda market: Swarm(market, 300.0, careful=False),
+    "swarm-60": lambda market: Swarm(market, 60.0, careful=True),
+    "swarm-30": lambda market: Swarm(market, 30.0, careful=True),
+    "petals-0.75": lambda market: Petals(market, 0.75),
+    "petals-0.95": lambda market: Petals(market, 0.95),
+    "gale-shapley-static": StaticStable,
+    "value-join": ByValue,
+    "value-join-dual": DualByValue,
+    "petals-dual": lambda market: DualPetals(market, 0.95),
+    "annealing": Annealing,
+}
+POLICIES = tuple(BASELINES)
+
+
+def seat(name: str) -> Seat:
+    """Return what makes the policy of a name (KeyError: none has it)."""
+    baseline = BASELINES[name]
+
+    def make(nature: Nature, agenda: Agenda, fleet: Fleet) -> Policy:
+        return baseline(Market(nature, agenda, fleet))
+
+    return make

@@ -1,0 +1,79 @@
+"""The oracle is a bound: nothing that volunteers could do exceeds it, and it is not far above."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from client.simulate.market.bounds import Prices, oracle, single_bound
+from client.simulate.market.nature import Floats, draw
+from client.simulate.market.search import anneal, free, greedy
+from client.simulate.market.setting import Setting
+
+ONE_OF_EACH = np.array([1, 1, 1])
+
+
+def _machines(seed: int, count: int) -> Floats:
+    """Rates at three stages that differ in kind (n, 3)."""
+    random = np.random.default_rng(seed)
+    return np.minimum(
+        np.exp(0.8 * random.standard_normal((count, 1))) / np.array([1.0, 1.0, 1.25]),
+        np.exp(0.8 * random.standard_normal((count, 1))) / np.array([0.25, 0.5, 0.25]),
+    )
+
+
+def _best_single(rates: Floats) -> float:
+    """Try every assignment of one stage to each."""
+    count, stages = rates.shape
+    rows = np.arange(count)
+    return max(
+        np.bincount(choice, weights=rates[rows, list(choice)], minlength=stages).min()
+        for choice in itertools.product(range(stages), repeat=count)
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_assignment_exceeds_the_single_bound(seed: int) -> None:
+    rates = _machines(seed, 7)
+    lp = Prices(ONE_OF_EACH).bound(rates)
+    single = single_bound(rates, lp, Prices(ONE_OF_EACH))
+    assert _best_single(rates) <= single * (1 + 1e-9)
+    assert single <= lp
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_prices_are_as_good_as_those_of_a_fine_grid(seed: int) -> None:
+    rates = _machines(seed, 30)
+    shares = [(a, b, 1 - a - b) for a in np.arange(0, 1, 0.02) for b in np.arange(0, 1 - a, 0.02)]
+    grid = min((rates * np.array(prices)).max(axis=1).sum() for prices in shares)
+    assert Prices(ONE_OF_EACH).bound(rates) <= grid * 1.01
+
+
+def test_equal_volunteers_reach_the_bound() -> None:
+    rates = np.ones((12, 3))
+    assert Prices(ONE_OF_EACH).bound(rates) == pytest.approx(4)
+
+
+def test_too_few_volunteers_cannot_cover_every_stage() -> None:
+    rates = np.ones((2, 3))
+    assert single_bound(rates, Prices(ONE_OF_EACH).bound(rates), Prices(ONE_OF_EACH)) <= 0.01
+
+
+def test_a_planner_comes_close_to_the_bound_of_a_large_swarm() -> None:
+    nature = draw(Setting(500, 8, seed=1))
+    bounds = oracle(nature)
+    rates = nature.rates.astype(float)
+    plan = anneal(free(rates), greedy(rates), 200, np.random.default_rng(0))
+    assert 0.95 * bounds.single[-1] <= plan.levels.min() <= bounds.single[-1]
+
+
+def test_the_oracle_follows_the_population() -> None:
+    nature = draw(Setting(40, 4, churn=1.0, seed=2))
+    bounds = oracle(nature)
+    times = np.array([0.0, 30.0, 61.0])
+    lp, single = bounds.at(times)
+    assert lp[0] == 0
+    assert lp[1] < lp[2]
+    assert (single <= lp).all()

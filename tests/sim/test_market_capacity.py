@@ -1,0 +1,119 @@
+"""Throughput of what is served: exact for one stage each, optimal for those that hold two."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from client.simulate.market.capacity import TOLERANCE, Capacity
+from client.simulate.market.nature import Nature, draw
+from client.simulate.market.setting import Setting
+
+
+def _swarm(stages: int, seed: int = 0) -> Nature:
+    return draw(Setting(12, stages, seed=seed))
+
+
+def test_the_lowest_level_counts() -> None:
+    nature = _swarm(2)
+    capacity = Capacity(nature)
+    for volunteer in range(3):
+        capacity.serve(volunteer, (0,))
+    capacity.serve(3, (1,))
+    assert capacity.throughput() == min(nature.rates[:3, 0].sum(), nature.rates[3, 1])
+    assert capacity.replicas == [3, 1]
+
+
+def test_nobody_is_left_over_after_everybody_has_gone() -> None:
+    capacity = Capacity(_swarm(3))
+    for volunteer in range(9):
+        capacity.serve(volunteer, (volunteer % 3, (volunteer % 3 + 1) % 3))
+    assert capacity.throughput() > 0
+    for volunteer in range(9):
+        capacity.serve(volunteer, ())
+    assert capacity.replicas == [0, 0, 0]
+    assert capacity.throughput() == 0
+
+
+def test_one_volunteer_alone_splits_its_time() -> None:
+    nature = draw(Setting(12, 2, charged=False))
+    capacity = Capacity(nature)
+    capacity.serve(0, (0, 1))
+    here, there = nature.dual_rates[0, :2].tolist()
+    assert capacity.throughput() == pytest.approx(here * there / (here + there), rel=2 * TOLERANCE)
+
+
+def test_averaging_a_second_stage_takes_of_the_link_only() -> None:
+    nature = _swarm(8)
+    assert (nature.dual_rates <= nature.rates).all()
+    assert (nature.dual_rates < nature.rates).any()
+    assert (nature.dual_rates == nature.rates).any()
+
+
+def test_an_empty_stage_stops_everything() -> None:
+    capacity = Capacity(_swarm(3))
+    capacity.serve(0, (0, 1))
+    capacity.serve(1, (0, 1))
+    assert capacity.throughput() == 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_split_is_the_best_there_is(seed: int) -> None:
+    """Between the best of random splits and the bound by the best of many prices."""
+    nature = _swarm(3, seed)
+    random = np.random.default_rng(seed)
+    capacity, held = Capacity(nature), []
+    for volunteer in range(9):
+        stages = ((0,), (1,), (2,), (0, 1), (1, 2))[
+            random.integers(5) if volunteer > 3 else 4 - volunteer
+        ]
+        held.append(stages)
+        capacity.serve(volunteer, stages)
+    found = capacity.throughput()
+    assert found >= max(_split(nature, held, random) for _ in range(300)) * (1 - TOLERANCE)
+    assert found <= _price_bound(nature, held) * (1 + TOLERANCE)
+    assert found >= _price_bound(nature, held) * 0.98
+
+
+def _rate(nature: Nature, volunteer: int, stages: tuple[int, ...], stage: int) -> int:
+    rates = nature.dual_rates if len(stages) == 2 else nature.rates
+    return int(rates[volunteer, stage])
+
+
+def _split(nature: Nature, held: list[tuple[int, ...]], random: np.random.Generator) -> float:
+    levels = np.zeros(3)
+    for volunteer, stages in enumerate(held):
+        shares = (1.0,) if len(stages) == 1 else (x := random.random(), 1 - x)
+        for stage, share in zip(stages, shares, strict=True):
+            levels[stage] += share * _rate(nature, volunteer, stages, stage)
+    return float(levels.min())
+
+
+def _price_bound(nature: Nature, held: list[tuple[int, ...]]) -> float:
+    grid = np.arange(0, 1.0001, 0.01)
+    return min(
+        sum(
+            max(prices[s] * _rate(nature, v, stages, s) for s in stages)
+            for v, stages in enumerate(held)
+        )
+        for a, b in itertools.product(grid, grid)
+        if a + b <= 1
+        for prices in [(a, b, 1 - a - b)]
+    )
+
+
+def test_the_bracket_of_the_last_result_does_not_change_the_next() -> None:
+    nature = _swarm(4, 3)
+    kept = Capacity(nature)
+    random = np.random.default_rng(0)
+    held: dict[int, tuple[int, ...]] = {}
+    for _ in range(60):
+        volunteer, left = int(random.integers(12)), int(random.integers(3))
+        held[volunteer] = (left, left + 1) if random.random() < 0.7 else (left,)
+        kept.serve(volunteer, held[volunteer])
+        fresh = Capacity(nature)
+        for other, stages in held.items():
+            fresh.serve(other, stages)
+        assert kept.throughput() == pytest.approx(fresh.throughput(), rel=3 * TOLERANCE, abs=1)
