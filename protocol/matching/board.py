@@ -66,6 +66,8 @@ class Board:
         self._current: dict[Stage, Notice] = {}
         self._stale: set[Stage] = set(self._stages)
         self._expires_at = INFINITY
+        self._authors_of = -1
+        self._authors: frozenset[PeerId] = frozenset()
         self._levels_of = -1
         self._levels: tuple[int, ...] = ()
         self._stage_levels: list[StageLevel] = []
@@ -110,6 +112,16 @@ class Board:
         if self._stale:
             self._derive(now)
         return self._current
+
+    def spoken_for_by(self, author: PeerId, now: float) -> list[Stage]:
+        """Return the stages whose posting that counts is by one author."""
+        notices = self.notices(now)
+        if self._authors_of != self.revision:
+            self._authors = frozenset(notice.author for notice in notices.values())
+            self._authors_of = self.revision
+        if author not in self._authors:
+            return []
+        return [stage for stage, notice in notices.items() if notice.author == author]
 
     def knows(self, author: PeerId, stage: Stage, mandate: Mandate) -> bool:
         """Tell whether a mandate has been posted, believed or not."""

@@ -34,7 +34,7 @@ def role_rank(beacon: int, stage: Stage, peer: PeerId) -> bytes:
 
 def _succession_order(member: Member, stage: Stage, beacon: int) -> Order:
     young = beacon * BEACON_S - member.joined_at < STEWARD_AGE_S
-    return (young, stage in member.held, role_rank(beacon, stage, member.peer))
+    return (young, stage == member.home_stage, role_rank(beacon, stage, member.peer))
 
 
 def _rank_order(member: Member, stage: Stage, beacon: int) -> Order:
@@ -82,7 +82,7 @@ def by_succession() -> Shortlist:
     """Return lists in the order in which candidates take a vacant stage over.
 
     Peers that were old enough when the beacon began come before younger ones (that clause relaxes
-    itself while the swarm is young), peers that do not serve the stage before those that do.
+    itself while the swarm is young), peers that are not at home in the stage before those that are.
     """
     return Shortlist(_succession_order)
 

@@ -1,0 +1,57 @@
+"""The gang start: nothing is fetched before every stage is covered, and everybody is told when.
+
+Reads the board; remembers what it has said.
+"""
+
+from __future__ import annotations
+
+from protocol.effects import Explain
+from protocol.ids import Stage
+from protocol.matching.bodies import QUIET
+from protocol.matching.effects import Effect, GangStart
+from protocol.matching.outlook import Outlook
+
+
+class Gang:
+    """Says once when the pipeline can run, and what it waits for while it cannot."""
+
+    def __init__(self, outlook: Outlook) -> None:
+        self._outlook = outlook
+        self._started = False
+        self._last_words = ""
+        self._revision = -1
+
+    def report(self, now: float) -> list[Effect]:
+        """Look at the board if it changed since the last time."""
+        board = self._outlook.board
+        notices = board.notices(now)
+        if board.revision == self._revision:
+            return []
+        self._revision = board.revision
+        if len(notices) < len(self._outlook.population.costs):
+            return []
+        postings = [notice.posting for notice in notices.values()]
+        if all(posting.locked_replicas + posting.seconds for posting in postings):
+            return self._start(tuple(posting.copies for posting in postings))
+        uncovered = board.uncovered(now)
+        if uncovered and all(notices[stage].posting.phase >= QUIET for stage in uncovered):
+            self._started = False
+            return self._wait_for(uncovered)
+        return []
+
+    def _start(self, replicas: tuple[int, ...]) -> list[Effect]:
+        if self._started:
+            return []
+        self._started, self._last_words = True, ""
+        return [GangStart(replicas), Explain("matching", f"every stage is covered: {replicas}")]
+
+    def _wait_for(self, uncovered: list[Stage]) -> list[Effect]:
+        count = len(uncovered)
+        names = ", ".join(str(stage) for stage in uncovered)
+        noun, stages = ("volunteer", "stage") if count == 1 else ("volunteers", "stages")
+        verb = "has" if count == 1 else "have"
+        words = f"waiting for {count} more {noun}: {stages} {names} {verb} none"
+        if words == self._last_words:
+            return []
+        self._last_words = words
+        return [Explain("matching", words, "warning")]

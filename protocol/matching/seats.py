@@ -1,0 +1,131 @@
+"""The seats of one volunteer: its home, the second stage beside it, and moves between homes.
+
+Composes ``Volunteer`` (finds and keeps a home), ``SecondSeat`` (dual homing) and ``Mover`` (asks
+whether to go elsewhere), and keeps them in step when the home changes. Decides nothing itself.
+"""
+
+from __future__ import annotations
+
+from protocol.effects import Explain
+from protocol.ids import PeerId, Stage
+from protocol.matching import bodies
+from protocol.matching.effects import Effect
+from protocol.matching.mover import Mover
+from protocol.matching.outlook import Outlook
+from protocol.matching.second import SecondSeat
+from protocol.matching.timing import MOVE_REST_S
+from protocol.matching.volunteer import State, Volunteer
+
+
+class Seats:
+    """Machine of all seats of one peer."""
+
+    def __init__(self, outlook: Outlook) -> None:
+        self.volunteer = Volunteer(outlook)
+        self._outlook = outlook
+        self._second = SecondSeat(outlook)
+        self._mover = Mover(outlook)
+        self._last_home: Stage | None = None
+
+    # --- what is held -----------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """Where the first seat is."""
+        return self.volunteer.state
+
+    @property
+    def home(self) -> Stage | None:
+        """The stage that the first seat serves or fetches; during a move still the old one."""
+        leaving = self.volunteer.leaving
+        return leaving.stage if leaving else self.volunteer.stage
+
+    @property
+    def second(self) -> Stage | None:
+        """The stage that the second seat serves or fetches; during a change still the old one."""
+        return self._second.stage if self._second.leaving is None else self._second.leaving
+
+    @property
+    def stages(self) -> frozenset[Stage]:
+        """Every stage fetched or served, with whatever seat."""
+        return frozenset(self.volunteer.stages + self._second.stages)
+
+    def seat_of(self, stage: Stage) -> int:
+        """Return the seat that holds a stage: 0 is home, 1 the second."""
+        return int(self._second.owns(stage))
+
+    @property
+    def settled_home(self) -> Stage | None:
+        """The home, if it is served and we are not on our way to another one."""
+        return None if self.volunteer.leaving else self._served_home
+
+    @property
+    def _served_home(self) -> Stage | None:
+        serves = self.state is State.SERVING or self.volunteer.leaving
+        return self.home if serves else None
+
+    # --- inputs -----------------------------------------------------------------------------
+
+    def move(self, to: Stage, reason: str, now: float) -> list[Effect]:
+        """Go to another home; if the second seat serves it already, the two seats swap."""
+        swaps = self._second.stage == to and self._second.serves and not self._second.leaving
+        home = self.home
+        if swaps and home is not None:
+            self._second.swap(to, home)
+        return self.volunteer.move_to(to, reason, now, current=swaps)
+
+    def permitted(self, sender: PeerId, body: bodies.Permit, now: float) -> list[Effect]:
+        """Take the answer of a steward to a single move: go if both stages agree."""
+        move, found = self._mover.receive(sender, body, now)
+        if move is None:
+            return found
+        reason = f"stage {move.to} has room, stage {move.home} consents"
+        return found + self.move(move.to, reason, now)
+
+    def serving(self, stage: Stage, now: float) -> list[Effect]:
+        """The training side serves an assigned stage (LocalProtocolError: not assigned)."""
+        if self._second.owns(stage):
+            return self._second.serving(stage)
+        return self.volunteer.serving(stage, now)
+
+    def lost(self, stage: Stage, reason: str, now: float) -> list[Effect]:
+        """The training side lost an assigned stage (LocalProtocolError: not assigned)."""
+        if not self._second.owns(stage):
+            return self.volunteer.lost(stage, reason, now)
+        self._second.lost(stage)
+        return [Explain("matching", f"lost stage {stage}: {reason}")]
+
+    def leave(self, now: float) -> list[Effect]:
+        """Give everything up, for good."""
+        return self.volunteer.leave(now) + self._second.leave()
+
+    def look(self, now: float) -> list[Effect]:
+        """Look at the changed outlook."""
+        self._second.look(self._served_home, now)
+        self._mover.look(now)
+        return self.volunteer.look(now)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Do what is due."""
+        found, design = self.volunteer.tick(now), self._outlook.population.design
+        if design.epochs:
+            rested_at = self.volunteer.moved_at + MOVE_REST_S
+            found += self._mover.tick(self.settled_home, rested_at, now)
+        if design.dual_homing:
+            found += self._second.tick(self._served_home, now)
+        return found
+
+    def next_deadline(self) -> float:
+        """Return when ``tick`` has something to do, monotonic seconds."""
+        parts = (self.volunteer, self._second, self._mover)
+        return min(part.next_deadline() for part in parts)
+
+    def follow_home(self, now: float) -> list[Effect]:
+        """Tell the other seat when the first one has another stage."""
+        home, design = self._served_home, self._outlook.population.design
+        if home == self._last_home:
+            return []
+        self._last_home = home
+        if design.epochs:
+            self._mover.home_changed(home, now)
+        return self._second.home_changed(home, now) if design.dual_homing else []

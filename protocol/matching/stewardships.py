@@ -1,0 +1,127 @@
+"""The stewardships of one peer: which stages it decides for now, and since which mandate.
+
+Takes vacant stages over when its turn comes, steps down where somebody else counts more, and takes
+up again what everybody still believes it speaks for. Holds the stewards; decides no match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from protocol.effects import Explain
+from protocol.ids import Stage, short
+from protocol.matching import bodies, stewards
+from protocol.matching.board import outranks
+from protocol.matching.bodies import Mandate
+from protocol.matching.effects import Effect
+from protocol.matching.outlook import Outlook
+from protocol.matching.steward import Steward
+from protocol.matching.timing import BEACON_S, LISTEN_S, SUCCESSION_STEP_S
+
+INFINITY = float("inf")
+
+
+class Stewardships:
+    """Machine of one peer's offices."""
+
+    def __init__(self, outlook: Outlook) -> None:
+        self.held: dict[Stage, Steward] = {}
+        self._outlook = outlook
+        self._vacant_since: dict[Stage, float] = {}
+        self._closed = False
+
+    def __iter__(self) -> Iterator[Steward]:
+        return iter(list(self.held.values()))
+
+    def get(self, stage: Stage) -> Steward | None:
+        """Return our steward of a stage, if we are it."""
+        return self.held.get(stage)
+
+    def close(self) -> None:
+        """Give every office up, for good."""
+        self.held.clear()
+        self._closed = True
+
+    def update(self, now: float) -> list[Effect]:
+        """Look at the changed population."""
+        return [effect for steward in self for effect in steward.update(now)]
+
+    def look(self, now: float) -> list[Effect]:
+        """Look at the changed board: step down, resume, let every steward look."""
+        for stage in list(self.held):
+            self._step_down_if_outranked(stage, now)
+        resumed = self._resume(now)
+        for steward in self:
+            steward.look(now)
+        return resumed
+
+    def tick(self, now: float) -> list[Effect]:
+        """Take over what has been vacant for as long as our turn takes; do what is due."""
+        found: list[Effect] = []
+        if self._may_serve:
+            for stage, turn_at in self._turns(now).items():
+                if now >= turn_at:
+                    found += self._take_over(stage, now)
+        return found + [effect for steward in self for effect in steward.tick(now)]
+
+    def next_deadline(self, now: float) -> float:
+        """Return when ``tick`` has something to do, monotonic seconds."""
+        own = min((steward.next_deadline() for steward in self), default=INFINITY)
+        if not self._may_serve:
+            return own
+        next_beacon = now + BEACON_S - self._outlook.wall_s(now) % BEACON_S
+        turns = min(self._turns(now).values(), default=INFINITY)
+        return min(own, turns, next_beacon, self._outlook.board.next_expiry(now))
+
+    # --- inside -----------------------------------------------------------------------------
+
+    @property
+    def _may_serve(self) -> bool:
+        return not self._closed and self._outlook.me in self._outlook.population
+
+    def _step_down_if_outranked(self, stage: Stage, now: float) -> None:
+        board, me = self._outlook.board, self._outlook.me
+        mandate = self.held[stage].mandate
+        notice = board.current(stage, now)
+        if notice is None or notice.author == me:
+            return
+        if board.knows(me, stage, mandate) or not outranks((me, mandate), notice):
+            del self.held[stage]
+
+    def _resume(self, now: float) -> list[Effect]:
+        """Everybody listens to our posting although we stepped down: take the stage up again."""
+        if not self._may_serve:
+            return []
+        mine = self._outlook.board.spoken_for_by(self._outlook.me, now)
+        lacking = [stage for stage in mine if stage not in self.held]
+        return [effect for stage in lacking for effect in self._take_over(stage, now)]
+
+    def _turns(self, now: float) -> dict[Stage, float]:
+        """Return when we take each vacant stage over, if nobody does before."""
+        vacant = self._outlook.board.vacant(now)
+        if not vacant:
+            self._vacant_since.clear()
+            return {}
+        beacon = stewards.beacon_at(self._outlook.wall_s(now))
+        self._vacant_since = {stage: self._vacant_since.get(stage, now) for stage in vacant}
+        turns = {}
+        for stage, since in self._vacant_since.items():
+            order = self._outlook.population.succession(stage, beacon)
+            if self._outlook.me in order:
+                wait = LISTEN_S + order.index(self._outlook.me) * SUCCESSION_STEP_S
+                turns[stage] = since + wait
+        return turns
+
+    def _take_over(self, stage: Stage, now: float) -> list[Effect]:
+        notice = self._outlook.board.predecessor(stage)
+        beacon = stewards.beacon_at(self._outlook.wall_s(now))
+        term = min(notice.posting.mandate.term + 1, bodies.MAX_TERM) if notice else 1
+        mandate = Mandate(beacon, term)
+        self._vacant_since.pop(stage, None)
+        if stage in self.held:
+            return list(self.held[stage].continue_as(mandate, now))
+        epoch = notice.posting.epoch if notice else 0
+        steward = self.held[stage] = Steward(self._outlook, stage, mandate, epoch)
+        words = f"{short(self._outlook.me)} is now steward of stage {stage}, term {term}"
+        said = Explain("matching", words, "debug")
+        return [said, *steward.start(now, successor=notice is not None)]
