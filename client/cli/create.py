@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from msgspec import Struct
@@ -16,6 +16,7 @@ from msgspec import Struct
 from client.cli.home import find_home, founder_addresses
 from client.cli.options import RUN, ModelChoices, OptimizerChoices, RunChoices
 from client.cli.output import print_json, say
+from client.cli.price_table import StagePrice, table
 from client.errors import ExitCode, UserError
 from client.store.atomic import write_atomic
 from protocol.address import Address
@@ -23,6 +24,9 @@ from protocol.admission import SECRET_BYTES
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
 from protocol.wire.envelope import Signer
+
+if TYPE_CHECKING:
+    from client.cli.founding import Founding  # which imports torch
 
 
 class Created(Struct, frozen=True):
@@ -33,6 +37,7 @@ class Created(Struct, frozen=True):
     invite: str
     file: str
     layers_per_stage: list[int]
+    stages: list[StagePrice]
     parameters: int
     warnings: list[str]
     schema_version: int = 1
@@ -77,7 +82,7 @@ def create(
     write_swarm_file(path, swarm)
     for warning in founding.warnings:
         say(f"note: {warning}")
-    _report(swarm, path, founding.warnings, json)
+    _report(swarm, path, founding, json)
 
 
 def sign(manifest: Manifest, signer: Signer, addresses: tuple[Address, ...]) -> SwarmFile:
@@ -99,7 +104,7 @@ def write_swarm_file(path: Path, swarm: SwarmFile) -> None:
         raise UserError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
 
 
-def _report(swarm: SwarmFile, path: Path, warnings: tuple[str, ...], as_json: bool) -> None:
+def _report(swarm: SwarmFile, path: Path, founding: Founding, as_json: bool) -> None:
     manifest = swarm.manifest
     invite = str(swarm.invite)
     if as_json:
@@ -109,12 +114,14 @@ def _report(swarm: SwarmFile, path: Path, warnings: tuple[str, ...], as_json: bo
             invite=invite,
             file=str(path),
             layers_per_stage=list(manifest.layers_per_stage),
+            stages=list(founding.prices),
             parameters=parameter_count(manifest),
-            warnings=list(warnings),
+            warnings=list(founding.warnings),
         )
         print_json(created)
         return
     say(describe(manifest))
+    say(table(founding.prices))
     say(f"wrote {path}; be the first: volunteer join --swarm {path}")
     print(invite)
 

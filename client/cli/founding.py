@@ -15,10 +15,12 @@ import msgspec
 
 from client.cli.options import ModelChoices, OptimizerChoices, RunChoices, short_name
 from client.cli.presets import PRESETS, Preset
+from client.cli.price_table import StagePrice
+from client.cli.pricing import Prices, price
 from client.compute.memory import required_bytes
 from client.compute.requests import ModelFields
 from client.errors import ExitCode, UserError
-from model_zoo.cutting import cut, flops_per_token, measure_costs
+from model_zoo.cutting import cut
 from model_zoo.data import BUILT_IN, Corpus, DataError
 from model_zoo.spec import ModelSpec
 from model_zoo.stages import StageSlice, slices, stage_parameter_count
@@ -46,6 +48,8 @@ class Founding:
 
     manifest: Manifest
     warnings: tuple[str, ...]
+    prices: tuple[StagePrice, ...]
+    """Of the stages, in pipeline order."""
 
 
 def found_swarm(
@@ -65,6 +69,7 @@ def found_swarm(
     spec = spec_of(shape)
     corpus = open_corpus(run.data, shape.context)
     sequences = run.sequences or preset.sequences_per_microbatch
+    costs, prices = price_stages(spec, run, sequences)
     manifest = Manifest(
         protocol=1,
         name=run.swarm_name,
@@ -72,7 +77,7 @@ def found_swarm(
         created=int(time.time()),
         seed=run.seed,
         model=shape,
-        stages=price_stages(spec, run, sequences),
+        stages=costs,
         sequences_per_microbatch=sequences,
         microbatches_per_step=run.microbatches or preset.microbatches_per_step,
         steps=run.steps or preset.steps,
@@ -82,7 +87,7 @@ def found_swarm(
         averaging_codec=run.averaging_codec,
         policy=Policy(run.redundancy, run.checkpoint_every, run.private),
     )
-    return Founding(checked(manifest), tuple(_warnings(manifest)))
+    return Founding(checked(manifest), tuple(_warnings(manifest)), prices)
 
 
 def checked(manifest: Manifest) -> Manifest:
@@ -192,17 +197,27 @@ def _kind(source: str) -> Literal["stdlib", "text", "jsonl"]:
     return "jsonl" if source.endswith(".jsonl") else "text"
 
 
-def price_stages(spec: ModelSpec, run: RunChoices, sequences: int) -> tuple[StageCost, ...]:
+def price_stages(
+    spec: ModelSpec, run: RunChoices, sequences: int
+) -> tuple[tuple[StageCost, ...], tuple[StagePrice, ...]]:
     """Cut the model so that its dearest stage is as cheap as can be, and price every stage."""
     if run.stages > spec.layers:
         raise usage(f"{spec.layers} layers cannot make {run.stages} stages; take at most that many")
-    costs = measure_costs(spec, sequences, repeats=3) if run.measure else None
-    layers = cut(spec, costs, run.stages)
-    return tuple(_price(spec, layers, part, run, sequences) for part in slices(layers))
+    prices = Prices(spec, sequences) if run.measure else None
+    layers = cut(spec, prices.parts if prices else None, run.stages)
+    priced = price(spec, slices(layers), sequences, prices)
+    pairs = zip(slices(layers), priced, strict=True)
+    costs = tuple(_cost(spec, layers, part, each, run, sequences) for part, each in pairs)
+    return costs, priced
 
 
-def _price(
-    spec: ModelSpec, layers: tuple[int, ...], part: StageSlice, run: RunChoices, sequences: int
+def _cost(
+    spec: ModelSpec,
+    layers: tuple[int, ...],
+    part: StageSlice,
+    priced: StagePrice,
+    run: RunChoices,
+    sequences: int,
 ) -> StageCost:
     tokens = sequences * spec.context
     first, last = part.index == 0, part.index == part.count - 1
@@ -219,7 +234,7 @@ def _price(
     )
     return StageCost(
         layers=layers[part.index],
-        flops=float(flops_per_token(spec, part) * tokens),
+        flops=priced.flops,
         parameters=stage_parameter_count(spec, part),
         uplink_bytes=(not last) * forward + (not first) * boundary,
         downlink_bytes=(not first) * forward + (not last) * boundary,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+import msgspec
 import pytest
 from cli_process import Within
 from hypothesis import given
@@ -137,3 +138,39 @@ def test_the_founder_listens_where_the_file_promises() -> None:
     assert promised_port(Settings(), SIGNER.peer, invite.peers).listen_port == 4001
     assert promised_port(Settings(), other, invite.peers).listen_port == 0
     assert promised_port(chosen, SIGNER.peer, invite.peers).listen_port == 5
+
+
+def test_measured_costs_are_seconds_at_the_founders_own_speed() -> None:
+    founding = found_swarm(
+        SIGNER.peer, RunChoices(stages=3), ModelChoices(layers=3, width=32), OptimizerChoices()
+    )
+    speeds = [price.flops / price.seconds for price in founding.prices if price.seconds]
+    assert len(speeds) == 3
+    assert max(speeds) == pytest.approx(min(speeds)), "one speed for all stages"
+    assert [cost.flops for cost in founding.manifest.stages] == [p.flops for p in founding.prices]
+
+
+def test_stages_of_one_kind_are_measured_once_and_cost_the_same() -> None:
+    founding = found_swarm(
+        SIGNER.peer, RunChoices(stages=4), ModelChoices(layers=4, width=32), OptimizerChoices()
+    )
+    assert founding.prices[1].seconds == founding.prices[2].seconds
+    assert founding.prices[0].seconds != founding.prices[1].seconds
+
+
+def test_without_measuring_costs_are_reckoned() -> None:
+    founding = found_swarm(
+        SIGNER.peer, RunChoices(stages=2, measure=False), ModelChoices(), OptimizerChoices()
+    )
+    for price in founding.prices:
+        assert price.seconds is None
+        assert price.flops == price.reckoned_flops > 0
+
+
+def test_the_table_of_prices_is_in_text_and_json(within: Within, tmp_path: Path) -> None:
+    text = within("create", "--no-measure", "--out", str(tmp_path / "a.swarm"))
+    assert "stage  layers  GFLOP/microbatch" in text.stderr
+    done = within("create", "--no-measure", "--json", "--out", str(tmp_path / "b.swarm"))
+    stages = msgspec.json.decode(done.stdout)["stages"]
+    assert [stage["stage"] for stage in stages] == [0, 1]
+    assert all(stage["seconds"] is None and stage["flops"] > 0 for stage in stages)

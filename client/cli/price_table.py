@@ -1,0 +1,30 @@
+"""Prices of stages as values and as text; imports no torch. How they come about: ``pricing``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+
+class StagePrice(Struct, frozen=True):
+    """One stage's cost for one microbatch, forward and backward."""
+
+    stage: int
+    layers: int
+    flops: float
+    """What the manifest says: measured seconds at the founder's speed, else as reckoned."""
+    reckoned_flops: float
+    """Multiplications and additions, counted."""
+    seconds: float | None
+    """Measured on one thread of the founder's machine; None: reckoned only."""
+
+
+def table(prices: Sequence[StagePrice]) -> str:
+    """Return the prices as text, one line per stage."""
+    lines = ["stage  layers  GFLOP/microbatch  reckoned  measured"]
+    for each in prices:
+        seconds = "-" if each.seconds is None else f"{1000 * each.seconds:.1f} ms"
+        figures = f"{each.flops / 1e9:>16.3f}  {each.reckoned_flops / 1e9:>8.3f}"
+        lines.append(f"{each.stage:>5}  {each.layers:>6}  {figures}  {seconds:>8}")
+    return "\n".join(lines)
