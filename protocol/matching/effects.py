@@ -31,4 +31,12 @@ class GangStart:
     replicas: tuple[int, ...]
 
 
-Effect = effects.Effect | Assign | Unassign | GangStart
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """A steward's HOLD made a place final: it and our message ``version`` are the match record."""
+
+    stage: Stage
+    version: int
+
+
+Effect = effects.Effect | Assign | Unassign | GangStart | Agreed

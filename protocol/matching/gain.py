@@ -69,6 +69,14 @@ def after_move(stages: Sequence[StageLevel], move: Move) -> list[StageLevel]:
     return changed
 
 
+def neediest(postings: Sequence[Posting], levels: Sequence[int]) -> Stage:
+    """Return the stage that lacks replicas most, then the one with the lowest level."""
+    return min(
+        map(Stage, range(len(postings))),
+        key=lambda s: (min(postings[s].copies, postings[s].r), levels[s], s),
+    )
+
+
 def objection(
     postings: Sequence[Posting], stages: Sequence[StageLevel], levels: Sequence[int], move: Move
 ) -> str | None:

@@ -17,8 +17,10 @@ from protocol.matching import bodies
 from protocol.matching.board import Board, Notice
 from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Effect
+from protocol.matching.gain import Move
 from protocol.matching.gang import Gang
 from protocol.matching.outlook import Outlook
+from protocol.matching.overview import StageOverview, blocking_moves, stage_overviews
 from protocol.matching.population import Member, Population
 from protocol.matching.seats import Seats
 from protocol.matching.steward import Steward
@@ -104,6 +106,14 @@ class Matching:
     def postings(self, now: float) -> Mapping[Stage, Notice]:
         """Return the posting that counts for every stage that has one."""
         return self._outlook.board.notices(now)
+
+    def overview(self, now: float) -> list[StageOverview]:
+        """Return every stage with the numbers behind our wish for it, the most wanted first."""
+        return stage_overviews(self._outlook, self._seats.volunteer.prospects, now)
+
+    def blocking_moves(self, now: float) -> list[Move]:
+        """Return the single moves that would pay now; none at rest."""
+        return blocking_moves(self._outlook, now)
 
     # --- inputs -------------------------------------------------------------------------------
 

@@ -120,10 +120,7 @@ class Mover:
         if not levels or me not in population:
             return []
         postings = [notice.posting for notice in self._outlook.board.notices(now).values()]
-        to = min(
-            map(Stage, population.stages),
-            key=lambda s: (min(postings[s].copies, postings[s].r), levels[s], s),
-        )
+        to = gain.neediest(postings, levels)
         move = Move.of(me, to, population)
         if move is None or move.home != home or move.second == to:
             return []

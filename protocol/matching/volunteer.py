@@ -25,7 +25,7 @@ from protocol.matching import bodies
 from protocol.matching.bid import Bid
 from protocol.matching.board import Notice, describe
 from protocol.matching.bodies import COMMITTED
-from protocol.matching.effects import Assign, Effect, Unassign
+from protocol.matching.effects import Agreed, Assign, Effect, Unassign
 from protocol.matching.outlook import Outlook
 from protocol.matching.preferences import words
 from protocol.matching.prospects import Prospects
@@ -71,7 +71,7 @@ class Volunteer:
         self.moved_at = -INFINITY
         """When it last began a move, monotonic seconds."""
         self._outlook = outlook
-        self._prospects = Prospects(outlook)
+        self.prospects = Prospects(outlook)
         self._due_at = INFINITY
         self._last_words = ""
 
@@ -90,7 +90,7 @@ class Volunteer:
 
     def set_unable(self, unable: Mapping[Stage, str], now: float) -> list[Effect]:
         """Name the stages this machine cannot serve, each with its reason in words."""
-        self._prospects.unable = dict(unable)
+        self.prospects.unable = dict(unable)
         return self.look(now)
 
     def move_to(self, stage: Stage, reason: str, now: float, *, current: bool) -> list[Effect]:
@@ -230,14 +230,14 @@ class Volunteer:
         notices = self._outlook.board.notices(now)
         if self._outlook.me not in self._outlook.population or not notices:
             return []
-        absence_end = self._prospects.wait_until(notices, now)
+        absence_end = self.prospects.wait_until(notices, now)
         if absence_end is not None:
             self._due_at = absence_end
             return []
-        best = self._prospects.best(notices, now)
+        best = self.prospects.best(notices, now)
         if best is None:
-            self._due_at = self._prospects.retry_at(now)
-            return self._say(self._prospects.in_words(notices, now))
+            self._due_at = self.prospects.retry_at(now)
+            return self._say(self.prospects.in_words(notices, now))
         return self._propose(notices[best], now)
 
     def _propose(self, notice: Notice, now: float) -> list[Effect]:
@@ -250,7 +250,7 @@ class Volunteer:
         return [letter, *self._say(f"proposing to stage {bid.stage}: {has}")]
 
     def _pass_over(self, bid: Bid, now: float) -> list[Effect]:
-        self._prospects.mute(bid.stage, now)
+        self.prospects.mute(bid.stage, now)
         self._free()
         return [
             letters.withdrawal(self._outlook, bid, "no answer", now),
@@ -265,14 +265,15 @@ class Volunteer:
         self.bid = bid = replace(bid, tries=0 if body.version == bid.version else bid.tries)
         if self.state in BOUND:
             self._due_at = INFINITY if self._is_advertised(bid.stage) else now + RENEW_S
-            return []
+            return [Agreed(bid.stage, body.version)] if body.locked else []
         self.state = State.HELD
         self._due_at = now + TENTATIVE_RENEW_S
         if not body.locked:
             return self._say(f"held by stage {bid.stage} until all stages are covered")
         self.state = State.FETCHING
         reason = f"stage {bid.stage} keeps us and every stage is covered"
-        return [Assign(bid.stage, reason), *self._renew(bid, now), *self._say(reason)]
+        agreed = Agreed(bid.stage, body.version)
+        return [agreed, Assign(bid.stage, reason), *self._renew(bid, now), *self._say(reason)]
 
     def _rejected(self, bid: Bid, body: bodies.Reject, now: float) -> list[Effect]:
         if self.state in BOUND:  # a steward's ignorance does not stop a replica
@@ -291,7 +292,7 @@ class Volunteer:
         return []
 
     def _turned_down(self, bid: Bid, epoch: int, why: str, now: float) -> list[Effect]:
-        self._prospects.refuse(bid.stage, bid.mandate, epoch)
+        self.prospects.refuse(bid.stage, bid.mandate, epoch)
         self._free()
         return [*self._say(f"stage {bid.stage} keeps others: it has {why}"), *self._seek(now)]
 

@@ -1,0 +1,107 @@
+"""The overview: every stage as one volunteer sees it, with the numbers behind its choice.
+
+Pure functions of an outlook, for interfaces: what the preference list is made of, and which moves
+two stages would agree to although nobody makes them (at rest there are none).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from protocol.ids import PeerId, Stage
+from protocol.matching import gain
+from protocol.matching.board import Notice, stage_levels
+from protocol.matching.gain import Move
+from protocol.matching.outlook import Outlook
+from protocol.matching.preferences import Wish
+from protocol.matching.prospects import Prospects
+
+PHASES = ("open", "quiet", "settled", "committed")
+
+
+@dataclass(frozen=True, slots=True)
+class StageOverview:
+    """One stage. Rates and levels in micro-microbatches per second, phi in parts per million."""
+
+    stage: Stage
+    steward: PeerId
+    term: int
+    epoch: int
+    phase: str
+    level: int
+    shared_level: int
+    """After dual homing."""
+    copies: int
+    r: int
+    quota: int
+    cutoff: int
+    our_rate: int
+    our_phi: int
+    our_score: int
+    our_wish: Wish
+    obstacle: str
+    """Why proposing there is useless now, in words; empty: it is not."""
+
+
+def stage_overviews(outlook: Outlook, prospects: Prospects, now: float) -> list[StageOverview]:
+    """Return every stage that has a posting, the one we want most first."""
+    levels = outlook.board.levels(now)
+    found = [
+        _overview(outlook, prospects, stage, notice, levels[stage] if levels else 0, now)
+        for stage, notice in outlook.board.notices(now).items()
+    ]
+    return sorted(found, key=lambda seen: (seen.our_wish, -seen.stage), reverse=True)
+
+
+def _overview(
+    outlook: Outlook,
+    prospects: Prospects,
+    stage: Stage,
+    notice: Notice,
+    shared_level: int,
+    now: float,
+) -> StageOverview:
+    posting, population, me = notice.posting, outlook.population, outlook.me
+    known = me in population
+    return StageOverview(
+        stage=stage,
+        steward=notice.author,
+        term=posting.mandate.term,
+        epoch=posting.epoch,
+        phase=PHASES[posting.phase],
+        level=posting.level,
+        shared_level=shared_level,
+        copies=posting.copies,
+        r=posting.r,
+        quota=posting.quota,
+        cutoff=posting.cutoff,
+        our_rate=population.rate(me, stage),
+        our_phi=population.phi(me, stage) if known else 0,
+        our_score=population.score(me, stage, posting.fair) if known else 0,
+        our_wish=prospects.wish(stage, posting) if known else Wish(False, 0, 0),
+        obstacle=prospects.obstacle(stage, posting, now) or "" if known else "not a member yet",
+    )
+
+
+def blocking_moves(outlook: Outlook, now: float) -> list[Move]:
+    """Return the moves to the lowest stage that would pay and that both stages would agree to."""
+    notices: Mapping[Stage, Notice] = outlook.board.notices(now)
+    levels = outlook.board.levels(now)
+    if not levels:
+        return []
+    postings = [notice.posting for notice in notices.values()]
+    stages = stage_levels(postings)
+    lowest = min(
+        range(len(levels)), key=lambda s: (min(postings[s].copies, postings[s].r), levels[s])
+    )
+    moves = (
+        Move.of(peer, Stage(lowest), outlook.population) for peer in outlook.population.members
+    )
+    return [
+        move
+        for move in moves
+        if move is not None
+        and move.second != lowest
+        and gain.objection(postings, stages, levels, move) is None
+    ]
