@@ -1,1 +1,1 @@
-"""Full epochs: serving volunteers are matched anew, all or nothing, if a plan is worth its moves."""
+"""Full epochs: serving volunteers are matched anew, all or nothing, if a plan is worth it."""

@@ -1,0 +1,304 @@
+"""The ballot box of one stage in one attempt of an epoch.
+
+    OPEN     calls its electors, keeps the prefix cover of who votes for it, hears where its own
+             electors have their places
+    FROZEN   says what the vote comes to; changes nothing any more
+
+Holds the view and the places of the moment it opened. Touches neither the stage's pool nor
+anybody's seat: an attempt that comes to nothing leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import msgspec
+
+from protocol.effects import Effect, Explain, Publish, SendSigned
+from protocol.ids import PeerId, Stage, short
+from protocol.matching.bodies import Mandate
+from protocol.matching.choice import Proposer, prefix_cover
+from protocol.matching.exchange import bodies, load, tally, wishes
+from protocol.matching.exchange.bodies import BALLOT_KIND, SUM_BITS, Ballot, Round
+from protocol.matching.exchange.load import Basis
+from protocol.matching.exchange.pledges import Pledges
+from protocol.matching.exchange.projection import Projection, project
+from protocol.matching.exchange.timing import BALLOT_GAP_S
+from protocol.matching.exchange.wishes import Terms
+from protocol.matching.outlook import Outlook
+from protocol.matching.pool import Place
+from protocol.matching.population import Population
+from protocol.matching.preferences import words
+from protocol.matching.timing import RETRY_S
+
+INFINITY = float("inf")
+
+
+def may_vote(population: Population, peer: PeerId, home: Stage) -> bool:
+    """Tell whether a member serves its home and fetches nothing."""
+    member = population.members.get(peer)
+    return member is not None and member.home_stage == home and not member.fetching
+
+
+class Box:
+    """Machine of one stage's vote."""
+
+    def __init__(
+        self,
+        outlook: Outlook,
+        stage: Stage,
+        mandate: Mandate,
+        round_: Round,
+        terms: Terms,
+        places: Mapping[PeerId, Place],
+        pledges: Pledges,
+        excused: frozenset[PeerId] = frozenset(),
+    ) -> None:
+        self.stage = stage
+        self.round = round_
+        self.excused = excused
+        """Electors that did not speak in time: they stay at home."""
+        self._outlook = outlook
+        self._pledges = pledges
+        self._view = view = outlook.population
+        self._mandate = mandate
+        self._terms = terms
+        at_home = [p for p, place in places.items() if place.locked and p in view]
+        self.electors = {p for p in at_home if may_vote(view, p, stage)} - excused
+        staff = load.total(load.of_member(view, peer, stage) for peer in at_home)
+        self._basis = Basis(staff, len(at_home) + len(view.seconds(stage)))
+        self._kept = {p: self._offer(p, locked=True) for p in at_home if p not in self.electors}
+        self._locked = frozenset(self._kept)
+        self._refused: set[PeerId] = set()
+        self._heard: set[PeerId] = set()
+        self._elsewhere: dict[PeerId, Stage | None] = {}
+        self._steps: dict[PeerId, int] = {}
+        self._cutoff = self._changes = 0
+        self._is_late = False
+        self._projection: Projection | None = None
+        self._call_at = 0.0
+        self._posted: Ballot | None = None
+        self._posted_at = -INFINITY
+
+    # --- what the exchange reads ------------------------------------------------------------
+
+    @property
+    def arriving(self) -> frozenset[PeerId]:
+        """Voters of other stages that have a place here."""
+        return frozenset(self._kept) - self._locked - self.electors
+
+    @property
+    def leaving(self) -> dict[PeerId, Stage]:
+        """Own electors that have a place at another stage, and where."""
+        return {
+            peer: to
+            for peer, to in self._elsewhere.items()
+            if to is not None and to != self.stage and peer not in self._kept
+        }
+
+    @property
+    def is_frozen(self) -> bool:
+        """True once the plan has been published."""
+        return self._projection is not None
+
+    @property
+    def ballot(self) -> Ballot:
+        """What the box has to say now, not yet dated."""
+        voters = [peer for peer in self._kept if peer not in self._locked]
+        own = (tally.mark(p, self.stage) for p in voters if p in self.electors)
+        gone = (tally.mark(peer, to) for peer, to in self.leaving.items())
+        return Ballot(
+            stage=self.stage,
+            mandate=self._mandate,
+            issued_ms=0,
+            round=self.round,
+            basis=self._basis,
+            electorate=len(self.electors),
+            held=len(voters),
+            staying=sum(self._stays(peer) for peer in self.electors),
+            held_sum=sum(tally.mark(p, self.stage) for p in voters) % 2**SUM_BITS,
+            known_sum=(sum(own) + sum(gone)) % 2**SUM_BITS,
+            changes=self._changes,
+            cutoff=self._cutoff,
+            quota=self._terms.limits.quota,
+            projection=self._projection,
+        )
+
+    # --- inputs -----------------------------------------------------------------------------
+
+    def receive(self, sender: PeerId, body: bodies.ToBox, now: float) -> list[Effect]:
+        """Take a voter's letter; what is not for this box or attempt is counted."""
+        if body.steward != self._outlook.me or body.round != self.round:
+            return self._count("matching-other-round")
+        if self.is_frozen:
+            return self._count("matching-vote-after-freeze")
+        if isinstance(body, bodies.Intent):
+            return self._note(sender, body, now)
+        return self._consider(sender, body, now)
+
+    def update(self, now: float) -> list[Effect]:
+        """Strike electors and voters that left the swarm."""
+        present = self._outlook.population
+        gone = {p for p in self.electors | self._kept.keys() if p not in present} - self._locked
+        if self.is_frozen or not gone:
+            return []
+        self.electors -= gone
+        for peer in gone:
+            self._kept.pop(peer, None)
+            self._elsewhere.pop(peer, None)
+        self._changes += 1
+        return self._publish(now)
+
+    def excuse_missing(self, now: float) -> list[Effect]:
+        """Time is up, once: electors whose place is not known stay at home."""
+        missing = frozenset(p for p in self.electors if not self._is_settled(p))
+        if self.is_frozen or self._is_late or not missing:
+            self._is_late = True
+            return []
+        self._is_late = True
+        self.excused |= missing
+        self._elsewhere.update(dict.fromkeys(missing))
+        self._changes += 1
+        names = ", ".join(sorted(short(peer) for peer in missing))
+        said = f"stage {self.stage} goes on without {names}: no word from them"
+        return [Explain("matching", said), *self._publish(now)]
+
+    def freeze(self, now: float) -> list[Effect]:
+        """Take no more votes; say what the stage would have of the plan."""
+        if self.is_frozen:
+            return []
+        self._projection = project(self._view, self.stage, self._basis, self.leaving, self.arriving)
+        digest = tally.plan_of(self.ballot)
+        if not self._pledges.sign(self.round, self.stage, digest, decision=False):
+            return self._count("matching-plan-not-signed-twice")
+        return self._publish(now, at_once=True)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Call who has not spoken, publish what has changed."""
+        calls: list[Effect] = []
+        if now >= self._call_at and not self.is_frozen:
+            missing = sorted(self.electors - self._heard)
+            self._call_at = now + RETRY_S if missing else INFINITY
+            calls = [self._send(bodies.Call, peer, now) for peer in missing]
+        return [*calls, *self._publish(now)]
+
+    def next_deadline(self) -> float:
+        """Return when ``tick`` has something to do, monotonic seconds."""
+        call_at = INFINITY if self.is_frozen else self._call_at
+        return min(call_at, self._publish_at())
+
+    # --- votes ------------------------------------------------------------------------------
+
+    def _consider(self, sender: PeerId, vote: bodies.Vote, now: float) -> list[Effect]:
+        if sender in self._kept and sender not in self._locked:
+            return [self._keep(sender, now)]
+        if not self._is_voter(sender, Stage(vote.home)):
+            return self._count("matching-not-elector")
+        self._hear(sender)
+        self._steps[sender] = max(self._steps.get(sender, -1), vote.step)
+        offer = self._offer(sender)
+        if sender in self._refused or offer.score <= self._cutoff or not offer.rate:
+            return [self._drop(sender, now)]
+        return self._add(offer, now)
+
+    def _is_voter(self, sender: PeerId, home: Stage) -> bool:
+        if sender not in self._outlook.population or sender in self._locked:
+            return False
+        if home == self.stage:
+            return sender in self.electors
+        return sender in self._view and may_vote(self._view, sender, home)
+
+    def _add(self, offer: Proposer, now: float) -> list[Effect]:
+        limits = self._terms.limits
+        proposers = [*self._kept.values(), offer]
+        choice = prefix_cover(proposers, limits.quota, limits.floor)
+        self._kept = {proposer.peer: proposer for proposer in choice.kept}
+        self._changes += 1
+        effects: list[Effect] = []
+        for proposer in choice.let_go:
+            self._cutoff = max(self._cutoff, proposer.score)
+            self._refused.add(proposer.peer)
+            effects += [self._drop(proposer.peer, now), self._say("drops", proposer)]
+        if offer.peer in self._kept:
+            self._elsewhere.pop(offer.peer, None)
+            effects += [self._keep(offer.peer, now), self._say("keeps", offer)]
+        return [*effects, *self._publish(now)]
+
+    def _note(self, sender: PeerId, body: bodies.Intent, now: float) -> list[Effect]:
+        """Hear where an own elector has its place."""
+        if sender not in self.electors or sender in self.excused:
+            return self._count("matching-not-elector")
+        self._hear(sender)
+        to = None if body.to is None else Stage(body.to)
+        if body.step > self._steps.get(sender, -1):
+            self._steps[sender] = body.step
+            self._elsewhere[sender] = to
+            self._changes += 1
+        noted = self._send(bodies.Noted, sender, now, step=body.step)
+        return [noted, *self._publish(now)]
+
+    def _hear(self, peer: PeerId) -> None:
+        if peer in self.electors:
+            self._heard.add(peer)
+
+    def _is_settled(self, peer: PeerId) -> bool:
+        return peer in self._kept or peer in self._elsewhere
+
+    def _stays(self, peer: PeerId) -> bool:
+        nowhere = self._elsewhere.get(peer, self.stage) is None
+        return nowhere and peer not in self._kept
+
+    def _offer(self, peer: PeerId, *, locked: bool = False) -> Proposer:
+        found = wishes.offer(self._view, peer, self.stage, self._terms.fair)
+        return replace(found, locked=locked)
+
+    # --- outputs ----------------------------------------------------------------------------
+
+    def _keep(self, peer: PeerId, now: float) -> Effect:
+        return self._send(bodies.Keep, peer, now, score=self._kept[peer].score)
+
+    def _drop(self, peer: PeerId, now: float) -> Effect:
+        return self._send(bodies.Drop, peer, now, cutoff=self._cutoff)
+
+    def _send(
+        self, kind: type[bodies.ToVoter], peer: PeerId, now: float, **fields: int
+    ) -> SendSigned:
+        body = kind(
+            stage=self.stage,
+            mandate=self._mandate,
+            issued_ms=self._outlook.number(now),
+            volunteer=peer,
+            round=self.round,
+            **fields,
+        )
+        return SendSigned(peer, bodies.KINDS[kind], bodies.encode(body))
+
+    def _say(self, verb: str, proposer: Proposer) -> Explain:
+        level = sum(kept.rate for kept in self._kept.values())
+        limits = self._terms.limits
+        return Explain(
+            "matching",
+            f"stage {self.stage} {verb} {short(proposer.peer)} ({words(proposer.rate)}) in the "
+            f"vote: {len(self._kept)} of {limits.floor} replicas, {words(level)} of "
+            f"{words(limits.quota)}",
+            "debug",
+        )
+
+    def _count(self, reason: str) -> list[Effect]:
+        self._outlook.counters[reason] += 1
+        return []
+
+    def _publish_at(self) -> float:
+        posted = self._posted
+        if posted and (posted.changes, posted.projection) == (self._changes, self._projection):
+            return INFINITY
+        return self._posted_at + BALLOT_GAP_S
+
+    def _publish(self, now: float, *, at_once: bool = False) -> list[Effect]:
+        if not at_once and now < self._publish_at():
+            return []
+        number = self._outlook.number(now)
+        self._posted, self._posted_at = self.ballot, now
+        dated = msgspec.structs.replace(self._posted, issued_ms=number)
+        return [Publish(BALLOT_KIND, str(self.stage), number, bodies.encode(dated))]

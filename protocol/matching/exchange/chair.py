@@ -1,0 +1,264 @@
+"""The chair of full epochs, run by the steward of stage 0: calls, counts, decides.
+
+    IDLE      watches the postings
+    COLLECT   boxes are open, votes come in; LATE: who is missing stays at home
+    FREEZE    all has come to rest; the boxes say what it comes to
+    COMMIT    the plan is worth it and attested; the decision waits for its own attestation
+
+A plan that is not worth it leads to the next lower quota, after the last one to ABORT. A box that
+fell silent or was replaced leads to another attempt at the same quota. Holds the phase and when the
+last epoch ended; everything else is read from the records, so a successor can go on from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from protocol import limits
+from protocol.effects import Effect, Explain, Publish
+from protocol.matching.bodies import Mandate
+from protocol.matching.exchange import bodies, tally, trigger
+from protocol.matching.exchange.bodies import (
+    ABORT,
+    COLLECT,
+    COMMIT,
+    EPOCH_KIND,
+    FREEZE,
+    LATE,
+    MAX_ATTEMPTS,
+    MAX_NUMBER,
+    NO_DIGEST,
+    RUNNING,
+    Epoch,
+    EpochId,
+    Round,
+)
+from protocol.matching.exchange.pledges import Pledges
+from protocol.matching.exchange.registry import CHAIR_STAGE, Registry
+from protocol.matching.exchange.tally import Ballots
+from protocol.matching.exchange.timing import (
+    COLLECT_S,
+    DECIDED_S,
+    EMERGENCY_GAP_S,
+    FREEZE_S,
+    LATE_S,
+)
+from protocol.matching.exchange.trigger import Condition, Last
+from protocol.matching.exchange.verdict import Verdict
+from protocol.matching.exchange.wishes import LADDER_PERCENT
+from protocol.matching.outlook import Outlook
+
+INFINITY = float("inf")
+PATIENCE_S = {COLLECT: COLLECT_S, LATE: LATE_S, FREEZE: FREEZE_S, COMMIT: DECIDED_S}
+IDLE = ABORT
+"""The last word of an epoch that came to nothing is also where a chair begins."""
+
+
+class Chair:
+    """Machine of one chair, under one mandate of the steward of stage 0."""
+
+    def __init__(
+        self,
+        outlook: Outlook,
+        registry: Registry,
+        pledges: Pledges,
+        mandate: Mandate,
+        has_majority: Callable[[], bool],
+    ) -> None:
+        self.mandate = mandate
+        self.phase = IDLE
+        self._outlook = outlook
+        self._has_majority = has_majority
+        self._registry = registry
+        self._pledges = pledges
+        self._round = Round(EpochId(*mandate, 1), 1)
+        self._number = 0
+        self._quota_percent = LADDER_PERCENT[0]
+        self._fair, self._r = 0, 1
+        self._digest_of_freeze = NO_DIGEST
+        self._deadline = INFINITY
+        self._since: float | None = None
+        self._last: Last | None = None
+        self._due_at = INFINITY
+
+    # --- inputs -----------------------------------------------------------------------------
+
+    def look(self, now: float) -> list[Effect]:
+        """Look at postings and records."""
+        if self.phase in RUNNING:
+            return self._advance(now)
+        if self.phase == COMMIT:
+            return self._await_attestation(now)
+        return self._consider(now)
+
+    def next_deadline(self) -> float:
+        """Return when ``look`` has something to do although nothing changed, monotonic seconds."""
+        return self._due_at if self.phase == IDLE else self._deadline
+
+    # --- calling ----------------------------------------------------------------------------
+
+    def _consider(self, now: float) -> list[Effect]:
+        """Call an epoch if one is due, or go on with one that another chair left."""
+        self._due_at = INFINITY
+        condition = self._condition(now)
+        if condition is None or not self._outlook.population.design.epochs:
+            return []
+        left = self._registry.unfinished(now)
+        if left and left.round.epoch[:2] != self.mandate:
+            return self._call(now, left.quota_percent, "another chair left it unfinished")
+        grievance = trigger.grievance(condition, self._outlook.population.redundancy)
+        if grievance is None:
+            self._since = None
+            return []
+        if self._since is None:
+            self._since = now
+        self._due_at = trigger.due_at(condition, grievance, self._since, self._last)
+        if now < self._due_at or self._number == MAX_NUMBER:
+            return []
+        return self._call(now, LADDER_PERCENT[0], grievance.words)
+
+    def _condition(self, now: float) -> Condition | None:
+        """Return how the stages stand, or None while one is silent or nobody serves."""
+        notices = self._outlook.board.notices(now)
+        levels = self._outlook.board.levels(now)
+        if not levels or not any(notice.posting.locked_replicas for notice in notices.values()):
+            return None
+        return Condition(levels, tuple(notice.posting.copies for notice in notices.values()))
+
+    def _call(self, now: float, quota_percent: int, why: str) -> list[Effect]:
+        if not self._has_majority():
+            self._due_at = now + EMERGENCY_GAP_S
+            return []
+        notices = self._outlook.board.notices(now)
+        self._number += 1
+        self._round = Round(EpochId(*self.mandate, self._number), 1)
+        self._quota_percent, self._since = quota_percent, None
+        levels = [notice.posting.locked_level for notice in notices.values()]
+        self._fair = sum(levels) // len(levels)
+        self._r = self._outlook.population.redundancy
+        said = Explain("matching", f"calling a full epoch: {why}")
+        return [said, *self._enter(COLLECT, now, why)]
+
+    # --- counting ---------------------------------------------------------------------------
+
+    def _advance(self, now: float) -> list[Effect]:
+        decision = self._registry.decision(now)
+        if decision and decision.epoch.round < self._round:
+            return self._end(now, "an earlier epoch was decided after all")
+        deserted = self._registry.deserted(self._round, now)
+        if deserted is not None:
+            return self._restart(now, f"stage {deserted} has another steward")
+        ballots = self._registry.ballots(self._round, now)
+        whole = self._registry.is_whole(ballots)
+        if self.phase == FREEZE and whole:
+            return self._weigh(ballots, now)
+        if self.phase != FREEZE and whole and tally.is_quiet(ballots):
+            return self._enter(FREEZE, now, "all have voted", tally.fingerprint(ballots))
+        return self._overdue(now) if now >= self._deadline else []
+
+    def _overdue(self, now: float) -> list[Effect]:
+        if self.phase == COLLECT:
+            return self._enter(LATE, now, "not everybody has voted in time")
+        return self._restart(now, "the vote did not come to rest in time")
+
+    def _restart(self, now: float, why: str) -> list[Effect]:
+        """Vote again at the same quota."""
+        if self._round.attempt == MAX_ATTEMPTS:
+            return self._end(now, why)
+        self._round = self._round._replace(attempt=self._round.attempt + 1)
+        return [
+            Explain("matching", f"voting again: {why}", "debug"),
+            *self._enter(COLLECT, now, why),
+        ]
+
+    # --- deciding ---------------------------------------------------------------------------
+
+    def _weigh(self, ballots: Ballots, now: float) -> list[Effect]:
+        """All ballots are in: if they are frozen, apply the commit rule."""
+        plans = tally.stage_plans(ballots)
+        if plans is None:
+            return self._overdue(now) if now >= self._deadline else []
+        if not tally.is_quiet(ballots) or tally.fingerprint(ballots) != self._digest_of_freeze:
+            return self._restart(now, "somebody left while the votes were counted")
+        verdict = self._registry.verdict(self._epoch(now, FREEZE, ""), ballots)
+        if verdict is None or not verdict.adopted:
+            return self._next_quota(verdict, now)
+        if not self._all_attested(ballots):
+            return self._overdue(now) if now >= self._deadline else []
+        return self._commit(ballots, verdict, now)
+
+    def _all_attested(self, ballots: Ballots) -> bool:
+        return all(
+            self._registry.is_attested(self._round, stage, author, tally.plan_of(ballot))
+            for stage, (author, ballot) in ballots.items()
+        )
+
+    def _commit(self, ballots: Ballots, verdict: Verdict, now: float) -> list[Effect]:
+        if not self._has_majority():
+            return self._end(now, "we see no majority of the swarm")
+        digest = tally.whole_plan(self._round, ballots)
+        if not self._pledges.sign(self._round, CHAIR_STAGE, digest, decision=True):
+            return self._end(now, "we have signed another decision")
+        said = Explain("matching", f"{self._at_quota} {verdict.words}: adopted")
+        return [said, *self._enter(COMMIT, now, verdict.words, digest)]
+
+    def _next_quota(self, verdict: Verdict | None, now: float) -> list[Effect]:
+        why = verdict.words if verdict else "nothing to judge"
+        said = Explain("matching", f"{self._at_quota} {why}: not worth it")
+        lower = [percent for percent in LADDER_PERCENT if percent < self._quota_percent]
+        if not lower or self._round.attempt == MAX_ATTEMPTS:
+            return [said, *self._end(now, why)]
+        self._quota_percent = lower[0]
+        self._round = self._round._replace(attempt=self._round.attempt + 1)
+        return [said, *self._enter(COLLECT, now, f"at the higher quota {why}")]
+
+    def _await_attestation(self, now: float) -> list[Effect]:
+        decision = self._registry.decision(now)
+        if decision and decision.epoch.round >= self._round:
+            self._rest(now, aborted=False)
+            return []
+        if now < self._deadline:
+            return []
+        self._rest(now, aborted=True)
+        return [Explain("matching", "nobody attested our decision: it is void", "warning")]
+
+    def _end(self, now: float, why: str) -> list[Effect]:
+        """Nothing changes for anybody."""
+        found = self._enter(ABORT, now, why)
+        self._rest(now, aborted=True)
+        return [Explain("matching", f"the full epoch changes nothing: {why}"), *found]
+
+    def _rest(self, now: float, *, aborted: bool) -> None:
+        condition = self._condition(now)
+        self.phase, self._since = IDLE, None
+        self._due_at = INFINITY
+        if condition:
+            self._last = Last(now, condition, aborted)
+
+    # --- outputs ----------------------------------------------------------------------------
+
+    @property
+    def _at_quota(self) -> str:
+        return f"full epoch at {self._quota_percent} % of the mean:"
+
+    def _enter(self, phase: int, now: float, why: str, digest: bytes = NO_DIGEST) -> list[Effect]:
+        self.phase = phase
+        self._digest_of_freeze = digest
+        self._deadline = now + PATIENCE_S.get(phase, INFINITY)
+        body = self._epoch(now, phase, why, digest)
+        number = body.issued_ms
+        return [Publish(EPOCH_KIND, bodies.key_of(body), number, bodies.encode(body))]
+
+    def _epoch(self, now: float, phase: int, why: str, digest: bytes = NO_DIGEST) -> Epoch:
+        return Epoch(
+            stage=CHAIR_STAGE,
+            mandate=self.mandate,
+            issued_ms=self._outlook.number(now),
+            round=self._round,
+            phase=phase,
+            quota_percent=self._quota_percent,
+            fair=self._fair,
+            r=self._r,
+            digest=digest,
+            reason=why[: limits.MAX_REASON_CHARS],
+        )

@@ -1,0 +1,274 @@
+"""Full epochs as one peer takes part in them: voter, boxes, witness and chair in one place.
+
+Routes records and letters to the parts and carries an attested decision out: our volunteer moves,
+the stages we are steward of expect those that come. Reads the volunteer's seat and the stewards'
+pools; while an epoch runs, and when it comes to nothing, it changes neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from protocol.effects import Explain
+from protocol.ids import PeerId, Stage
+from protocol.matching import stewards as succession
+from protocol.matching.bodies import QUIET, Mandate, stage_of
+from protocol.matching.effects import Effect
+from protocol.matching.exchange import bodies
+from protocol.matching.exchange.bodies import COLLECT, COMMIT, FREEZE, LATE, Epoch, Round
+from protocol.matching.exchange.box import Box
+from protocol.matching.exchange.chair import Chair
+from protocol.matching.exchange.pledges import Pledges
+from protocol.matching.exchange.registry import CHAIR_STAGE, Call, Decision, Registry
+from protocol.matching.exchange.roll import Roll
+from protocol.matching.exchange.timing import RECORD_S
+from protocol.matching.exchange.voter import Voter
+from protocol.matching.exchange.wishes import Terms
+from protocol.matching.exchange.witness import Witness
+from protocol.matching.outlook import Outlook
+from protocol.matching.pool import Place, Pool
+from protocol.matching.timing import LEASE_S
+
+INFINITY = float("inf")
+
+
+class Seat(Protocol):
+    """Our volunteer."""
+
+    @property
+    def settled_home(self) -> Stage | None:
+        """The stage it serves with its first seat, if it is not on its way to another one."""
+
+    def move_home(self, stage: Stage, reason: str, now: float) -> list[Effect]:
+        """Leave the home for another stage, make before break."""
+
+
+class Office(Protocol):
+    """A stage that we are steward of."""
+
+    mandate: Mandate
+    phase: int
+    pool: Pool
+
+    def expect(self, places: list[Place]) -> None:
+        """Make places of members that move here."""
+
+
+class Exchange:
+    """The composition. ``offices`` is read at every input; it may change in between."""
+
+    def __init__(self, outlook: Outlook, seat: Seat, offices: Mapping[Stage, Office]) -> None:
+        self.roll = Roll()
+        self.registry = Registry(outlook)
+        self._outlook = outlook
+        self._seat = seat
+        self._offices = offices
+        self._pledges = Pledges()
+        self._voter = Voter(outlook, self.registry)
+        self._witness = Witness(
+            outlook, self.registry, self._pledges, self._has_majority
+        )
+        self._boxes: dict[Stage, Box] = {}
+        self._chair: Chair | None = None
+        self._done: Round | None = None
+        """The last decision that we carried out."""
+
+    # --- what the interface and tests read --------------------------------------------------
+
+    @property
+    def chair(self) -> Chair | None:
+        """Our chair, while we are steward of stage 0."""
+        return self._chair
+
+    @property
+    def boxes(self) -> Mapping[Stage, Box]:
+        """The boxes of the stages that we are steward of, while an epoch runs."""
+        return self._boxes
+
+    @property
+    def place(self) -> Stage | None:
+        """The stage that keeps us in the running vote."""
+        return self._voter.place
+
+    @property
+    def last_decided(self) -> Round | None:
+        """The last attempt whose decision was carried out here."""
+        return self._done
+
+    # --- inputs -----------------------------------------------------------------------------
+
+    def receive(self, sender: PeerId, body: bodies.Letter, now: float) -> list[Effect]:
+        """Take a signed letter."""
+        if sender not in self._outlook.population:
+            return self._count("matching-unknown-member")
+        if isinstance(body, bodies.ToBox):
+            box = self._boxes.get(stage_of(body))
+            return list(box.receive(sender, body, now)) if box else self._count("matching-no-box")
+        if body.volunteer != self._outlook.me:
+            return self._count("matching-not-for-us")
+        if isinstance(body, bodies.Call):
+            home = self._seat.settled_home
+            return list(self._voter.called(sender, body, home, now))
+        return list(self._voter.receive(sender, body, now))
+
+    def read(self, author: PeerId, body: bodies.Spread, now: float) -> list[Effect]:
+        """Take a signed record."""
+        if not self.registry.pin(author, body, now):
+            return []
+        return self.look(now)
+
+    def update(self, now: float) -> list[Effect]:
+        """Look at the changed population."""
+        self._observe_roll(now)
+        found: list[Effect] = []
+        for box in self._boxes.values():
+            found += box.update(now)
+        return found
+
+    def look(self, now: float) -> list[Effect]:
+        """Look at changed postings, records, members and stewardships."""
+        found = self._look_as_chair(now)
+        if self.registry.is_idle(now):
+            self._boxes.clear()
+            self._voter.reset()
+            return found
+        call = self.registry.call(now)
+        found += self._tend_boxes(call, now)
+        found += self._voter.look(now)
+        if call:
+            found += self._witness.look(call, now)
+        return found + self._carry_out(now)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Do what is due."""
+        self._observe_roll(now)
+        found = self.look(now)
+        for box in self._boxes.values():
+            found += box.tick(now)
+        return found + self._voter.tick(now)
+
+    def next_deadline(self, now: float) -> float:
+        """Return when ``tick`` has something to do, monotonic seconds."""
+        times = [box.next_deadline() for box in self._boxes.values()]
+        times.append(self._voter.next_deadline())
+        if self._chair:
+            times.append(self._chair.next_deadline())
+        call = self.registry.call(now) if self._boxes else None
+        if call:
+            times.append(call.received_at + RECORD_S)
+        return min(times)
+
+    def farewell(self, peer: PeerId) -> None:
+        """A member announced that it leaves: its absence is no sign of a partition."""
+        self.roll.excuse(peer)
+
+    # --- chair ------------------------------------------------------------------------------
+
+    def _look_as_chair(self, now: float) -> list[Effect]:
+        office = self._offices.get(CHAIR_STAGE)
+        if office is None:
+            self._chair = None
+            return []
+        if self._chair is None or self._chair.mandate != office.mandate:
+            self._chair = Chair(
+                self._outlook, self.registry, self._pledges, office.mandate, self._has_majority
+            )
+        return list(self._chair.look(now))
+
+    # --- boxes ------------------------------------------------------------------------------
+
+    def _tend_boxes(self, call: Call | None, now: float) -> list[Effect]:
+        """Open, close and freeze our boxes as the chair's last word wants it."""
+        epoch = call.epoch if call else None
+        for stage in [s for s in self._boxes if s not in self._offices]:
+            del self._boxes[stage]
+        if epoch is None or epoch.phase not in (COLLECT, LATE, FREEZE, COMMIT):
+            self._boxes.clear()
+            return []
+        found: list[Effect] = []
+        for stage, office in self._offices.items():
+            found += self._tend_box(stage, office, epoch, now)
+        return found
+
+    def _tend_box(self, stage: Stage, office: Office, epoch: Epoch, now: float) -> list[Effect]:
+        box = self._boxes.get(stage)
+        if box is None or box.round != epoch.round:
+            return self._open_box(stage, office, epoch, now)
+        if epoch.phase == LATE:
+            return list(box.excuse_missing(now))
+        return list(box.freeze(now)) if epoch.phase == FREEZE else []
+
+    def _open_box(self, stage: Stage, office: Office, epoch: Epoch, now: float) -> list[Effect]:
+        """Open a box unless its stage is just changing hands or placing newcomers."""
+        old = self._boxes.pop(stage, None)
+        if epoch.phase not in (COLLECT, LATE) or office.phase < QUIET:
+            return []
+        same = old is not None and old.round.epoch == epoch.round.epoch
+        box = Box(
+            self._outlook,
+            stage,
+            office.mandate,
+            epoch.round,
+            Terms(epoch.quota_percent, epoch.fair, epoch.r),
+            office.pool.places,
+            self._pledges,
+            old.excused if old and same else frozenset(),
+        )
+        self._boxes[stage] = box
+        return list(box.tick(now))
+
+    # --- decisions --------------------------------------------------------------------------
+
+    def _carry_out(self, now: float) -> list[Effect]:
+        """Do what an attested decision asks of our volunteer and of our stages, once."""
+        decision = self.registry.decision(now, after=self._done)
+        if decision is None:
+            return []
+        self._done = decision.epoch.round
+        for stage, box in self._boxes.items():
+            if box.round == self._done and stage in self._offices:
+                self._offices[stage].expect(_expected(self._outlook, box, now))
+        return self._move(decision, now)
+
+    def _move(self, decision: Decision, now: float) -> list[Effect]:
+        """Move to the place that the decided vote gave us, if it is another one than our home."""
+        voter, epoch = self._voter, decision.epoch
+        to = voter.place if voter.round == epoch.round else None
+        home = self._seat.settled_home
+        voter.reset()
+        if home is None:
+            return []
+        if to is None or to == home:
+            return [Explain("matching", f"staying at stage {home}: {epoch.reason}")]
+        return self._seat.move_home(to, epoch.reason, now)
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _observe_roll(self, now: float) -> None:
+        beacon = succession.beacon_at(self._outlook.wall_s(now))
+        self.roll.observe(self._outlook.population.members.keys(), beacon)
+
+    def _has_majority(self) -> bool:
+        return self.roll.has_majority(self._outlook.population.members.keys())
+
+    def _count(self, reason: str) -> list[Effect]:
+        self._outlook.counters[reason] += 1
+        return []
+
+
+def _expected(outlook: Outlook, box: Box, now: float) -> list[Place]:
+    """Return the places of those that move to a stage."""
+    view = outlook.population
+    return [
+        Place(
+            peer=peer,
+            claimed_rate=view.rate(peer, box.stage),
+            rate=view.rate(peer, box.stage),
+            score=view.score(peer, box.stage, view.fair_level),
+            expires_at=now + LEASE_S,
+            locked=True,
+        )
+        for peer in sorted(box.arriving)
+        if peer in view
+    ]

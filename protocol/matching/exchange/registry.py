@@ -1,0 +1,255 @@
+"""The registry: the records of full epochs as one peer has them, and whom it believes.
+
+Holds for every stage the newest ballot and attestations of a few authors. A record is kept before
+its author is believed, because the view may come to know the author later. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from protocol.ids import PeerId, Stage
+from protocol.matching.bodies import stage_of
+from protocol.matching.exchange import tally
+from protocol.matching.exchange.bodies import (
+    COMMIT,
+    RUNNING,
+    Attest,
+    Ballot,
+    Epoch,
+    EpochId,
+    Round,
+    Spread,
+)
+from protocol.matching.exchange.tally import Ballots
+from protocol.matching.exchange.timing import RECORD_S
+from protocol.matching.exchange.verdict import Verdict, judge
+from protocol.matching.outlook import Outlook
+from protocol.matching.population import Population
+
+AUTHORS = 8
+"""Authors kept of one kind of record of one stage; three of them may be believed."""
+CHAIR_STAGE = Stage(0)
+
+
+class Shelf(NamedTuple):
+    """Where records of one kind about one stage are kept."""
+
+    kind: type[Spread]
+    stage: Stage
+    decision: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A record and when (monotonic seconds) it came."""
+
+    author: PeerId
+    body: Spread
+    received_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What the present chair says."""
+
+    chair: PeerId
+    epoch: Epoch
+    received_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A COMMIT with the ballots it rests on, attested as a whole and one by one."""
+
+    chair: PeerId
+    epoch: Epoch
+    ballots: Ballots
+
+
+class Registry:
+    """Records by kind, stage and author."""
+
+    def __init__(self, outlook: Outlook) -> None:
+        self._outlook = outlook
+        self._shelves: dict[Shelf, dict[PeerId, Kept]] = {}
+        self._views: dict[EpochId, Population] = {}
+        """The view when an epoch was first heard of: who may attest does not change under it."""
+        self._quiet_from = 0.0
+
+    def pin(self, author: PeerId, body: Spread, now: float) -> bool:
+        """Keep a record; False if it is not newer than what the same author said before."""
+        decision = isinstance(body, Attest) and body.decision
+        shelf = self._shelves.setdefault(Shelf(type(body), stage_of(body), decision), {})
+        known = shelf.get(author)
+        if known and body.issued_ms <= known.body.issued_ms:
+            return False
+        shelf[author] = Kept(author, body, now)
+        if len(shelf) > AUTHORS:
+            del shelf[min(shelf, key=lambda peer: self._worth(shelf[peer]))]
+        self._remember_view(body.round.epoch)
+        self._quiet_from = max(self._quiet_from, now + RECORD_S)
+        return True
+
+    def is_idle(self, now: float) -> bool:
+        """Tell whether no record counts any more."""
+        return now >= self._quiet_from
+
+    def candidates(self, stage: Stage, epoch: EpochId) -> frozenset[PeerId]:
+        """Return who may speak for a stage in an epoch."""
+        current = self._outlook.population
+        start = self._views.get(epoch, current)
+        return start.candidates(stage, epoch.beacon) | current.candidates(stage, epoch.beacon)
+
+    def witnesses(self, stage: Stage, epoch: EpochId) -> tuple[PeerId, ...]:
+        """Return the three candidates of whom two have to agree."""
+        start = self._views.get(epoch, self._outlook.population)
+        return start.succession(stage, epoch.beacon)
+
+    # --- the chair --------------------------------------------------------------------------
+
+    def call(self, now: float) -> Call | None:
+        """Return the newest word of the present chair, under its present mandate."""
+        notice = self._outlook.board.current(CHAIR_STAGE, now)
+        if notice is None:
+            return None
+        for kept, body in self._epochs(now):
+            if kept.author == notice.author and body.round.epoch[:2] == notice.posting.mandate:
+                return Call(kept.author, body, kept.received_at)
+        return None
+
+    def unfinished(self, now: float) -> Epoch | None:
+        """Return the newest epoch of whatever chair that is neither aborted nor decided."""
+        found = [body for _, body in self._epochs(now)]
+        newest = max(found, key=lambda body: body.round, default=None)
+        if newest is None or newest.phase not in (*RUNNING, COMMIT):
+            return None
+        decision = self.decision(now)
+        decided = decision is not None and decision.epoch.round >= newest.round
+        return None if decided else newest
+
+    def last_heard_at(self, now: float) -> float:
+        """Return when the newest word of any chair came; minus infinity if there is none."""
+        return max((kept.received_at for kept, _ in self._epochs(now)), default=float("-inf"))
+
+    # --- the boxes --------------------------------------------------------------------------
+
+    def ballots(self, round_: Round, now: float) -> Ballots:
+        """Return the ballots of an attempt by the stages' present stewards."""
+        notices = self._outlook.board.notices(now)
+        found = {}
+        for stage, notice in notices.items():
+            kept = self._shelf(Ballot, stage).get(notice.author)
+            if kept and isinstance(kept.body, Ballot) and kept.body.round == round_:
+                found[stage] = (kept.author, kept.body)
+        return found
+
+    def ballot(self, round_: Round, stage: Stage, now: float) -> Ballot | None:
+        """Return the ballot of one stage by its present steward."""
+        notice = self._outlook.board.current(stage, now)
+        kept = self._shelf(Ballot, stage).get(notice.author) if notice else None
+        if kept and isinstance(kept.body, Ballot) and kept.body.round == round_:
+            return kept.body
+        return None
+
+    def is_whole(self, ballots: Ballots) -> bool:
+        """Tell whether every stage has a ballot."""
+        return len(ballots) == len(self._outlook.population.costs)
+
+    def deserted(self, round_: Round, now: float) -> Stage | None:
+        """Return a stage whose ballot is of a steward that another one has replaced."""
+        for stage, notice in self._outlook.board.notices(now).items():
+            shelf = self._shelf(Ballot, stage)
+            authors = [p for p, kept in shelf.items() if kept.body.round == round_]
+            if authors and notice.author not in authors:
+                return stage
+        return None
+
+    # --- certificates -----------------------------------------------------------------------
+
+    def is_attested(
+        self, round_: Round, stage: Stage, author: PeerId, digest: bytes, *, decision: bool = False
+    ) -> bool:
+        """Tell whether another candidate has signed the same; alone, one signature is enough."""
+        candidates = self.candidates(stage, round_.epoch)
+        if not candidates - {author}:
+            return True
+        return any(
+            isinstance(kept.body, Attest)
+            and (kept.body.round, kept.body.digest) == (round_, digest)
+            and kept.author in candidates - {author}
+            for kept in self._shelf(Attest, stage, decision=decision).values()
+        )
+
+    def plan(self, round_: Round) -> Ballots:
+        """Return the frozen ballots of an attempt that are attested, whoever is steward now."""
+        found: dict[Stage, tuple[PeerId, Ballot]] = {}
+        for stage in map(Stage, self._outlook.population.stages):
+            for author, kept in sorted(self._shelf(Ballot, stage).items()):
+                body = kept.body
+                if isinstance(body, Ballot) and body.round == round_ and body.projection:
+                    believed = author in self.candidates(stage, round_.epoch)
+                    digest = tally.plan_of(body)
+                    if believed and self.is_attested(round_, stage, author, digest):
+                        found[stage] = (author, body)
+        return found
+
+    def verdict(self, epoch: Epoch, ballots: Ballots) -> Verdict | None:
+        """Return what the commit rule says of a whole plan; None if it is not whole."""
+        plans = tally.stage_plans(ballots) if self.is_whole(ballots) else None
+        return judge(plans, epoch.r, self._outlook.population.design) if plans else None
+
+    def decision(self, now: float, after: Round | None = None) -> Decision | None:
+        """Return the newest decision that is attested; one against the commit rule is counted.
+
+        Args:
+            now: monotonic seconds.
+            after: only later ones.
+        """
+        commits = [
+            (kept.author, body)
+            for kept, body in self._epochs(now)
+            if body.phase == COMMIT and (after is None or body.round > after)
+        ]
+        for chair, epoch in sorted(commits, key=lambda pair: pair[1].round, reverse=True):
+            round_ = epoch.round
+            if not self.is_attested(round_, CHAIR_STAGE, chair, epoch.digest, decision=True):
+                continue
+            ballots = self.plan(round_)
+            verdict = self.verdict(epoch, ballots)
+            if verdict is None or tally.whole_plan(round_, ballots) != epoch.digest:
+                continue
+            if verdict.adopted:
+                return Decision(chair, epoch, ballots)
+            self._outlook.counters["matching-decision-against-ballots"] += 1
+        return None
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _shelf(
+        self, kind: type[Spread], stage: Stage, *, decision: bool = False
+    ) -> dict[PeerId, Kept]:
+        return self._shelves.get(Shelf(kind, stage, decision), {})
+
+    def _epochs(self, now: float) -> Iterator[tuple[Kept, Epoch]]:
+        for kept in self._shelf(Epoch, CHAIR_STAGE).values():
+            body = kept.body
+            fresh = now < kept.received_at + RECORD_S
+            if isinstance(body, Epoch) and fresh and self._may_chair(kept.author, body):
+                yield kept, body
+
+    def _may_chair(self, author: PeerId, epoch: Epoch) -> bool:
+        return author in self.candidates(CHAIR_STAGE, epoch.round.epoch)
+
+    def _remember_view(self, epoch: EpochId) -> None:
+        if epoch in self._views:
+            return
+        self._views[epoch] = self._outlook.population
+        if len(self._views) > AUTHORS:
+            del self._views[min(self._views)]
+
+    def _worth(self, kept: Kept) -> tuple[bool, int]:
+        known = kept.author in self.candidates(stage_of(kept.body), kept.body.round.epoch)
+        return (known, kept.body.issued_ms)

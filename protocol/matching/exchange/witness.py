@@ -1,0 +1,153 @@
+"""The witness: what the other candidates of a stage do in a full epoch.
+
+They recompute what the box or the chair has published from the same records and their own view, and
+sign its digest: two of three. Holds which attempts it has seen begin; one that had begun before is
+not attested, because we may have signed something else and forgotten it in a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from protocol.effects import Effect, Explain, Publish
+from protocol.ids import PeerId, Stage
+from protocol.matching.exchange import bodies, load, tally
+from protocol.matching.exchange.bodies import (
+    ATTEST_KIND,
+    COLLECT,
+    COMMIT,
+    FREEZE,
+    Attest,
+    Ballot,
+    Epoch,
+    Round,
+)
+from protocol.matching.exchange.pledges import Pledges
+from protocol.matching.exchange.registry import CHAIR_STAGE, Call, Registry
+from protocol.matching.exchange.timing import ATTEST_S
+from protocol.matching.exchange.wishes import Terms
+from protocol.matching.outlook import Outlook
+
+TOLERANCE_PERCENT = 10
+"""Views differ a little: counts and rates may be off by this much (and by one volunteer)."""
+
+
+class Witness:
+    """Attestations of one peer."""
+
+    def __init__(
+        self,
+        outlook: Outlook,
+        registry: Registry,
+        pledges: Pledges,
+        has_majority: Callable[[], bool],
+    ) -> None:
+        self._outlook = outlook
+        self._has_majority = has_majority
+        self._registry = registry
+        self._pledges = pledges
+        self._seen: Round | None = None
+        self._begun: Round | None = None
+
+    def look(self, call: Call, now: float) -> list[Effect]:
+        """Look at the records of an epoch."""
+        epoch, round_ = call.epoch, call.epoch.round
+        if epoch.phase == COLLECT or (self._seen is not None and self._seen < round_):
+            self._begun = round_
+        self._seen = max(self._seen or round_, round_)
+        if self._begun != round_ or epoch.phase not in (FREEZE, COMMIT):
+            return []
+        found = self._attest_ballots(epoch, now) if epoch.phase == FREEZE else []
+        if epoch.phase == COMMIT and now < call.received_at + ATTEST_S:
+            found = self._attest_decision(call, now)
+        return found
+
+    # --- frozen ballots ---------------------------------------------------------------------
+
+    def _attest_ballots(self, epoch: Epoch, now: float) -> list[Effect]:
+        """Sign the frozen ballots of a plan that will be adopted, where we are a candidate."""
+        ballots = self._registry.ballots(epoch.round, now)
+        if not tally.is_quiet(ballots) or tally.fingerprint(ballots) != epoch.digest:
+            return []
+        verdict = self._registry.verdict(epoch, ballots)
+        if verdict is None or not verdict.adopted:
+            return []
+        found: list[Effect] = []
+        for stage, (author, ballot) in sorted(ballots.items()):
+            if self._is_witness(stage, author, epoch, decision=False):
+                why = self._implausible(ballot, epoch)
+                if why:
+                    found += self._refuse(stage, why)
+                else:
+                    digest = tally.plan_of(ballot)
+                    found += self._sign(epoch, stage, digest, decision=False, now=now)
+        return found
+
+    def _implausible(self, ballot: Ballot, epoch: Epoch) -> str | None:
+        """Say what of a ballot does not fit what we know, or None."""
+        terms = Terms(epoch.quota_percent, epoch.fair, epoch.r)
+        if ballot.quota != terms.limits.quota:
+            return "another quota than the chair's"
+        if ballot.electorate > ballot.basis.replicas:
+            return "more electors than replicas"
+        view, stage = self._outlook.population, Stage(ballot.stage)
+        homes = [peer for peer in view.holders(stage) if view.members[peer].home_stage == stage]
+        known = load.total(load.of_member(view, peer, stage) for peer in homes).level
+        replicas = len(homes) + len(view.seconds(stage))
+        if _differ(ballot.basis.replicas, replicas, 1):
+            return f"{ballot.basis.replicas} replicas, we know of {replicas}"
+        best = max((view.rate(peer, stage) for peer in homes), default=0)
+        if _differ(ballot.basis.load.level, known, best):
+            return "a level that its members do not have"
+        return None
+
+    # --- decisions --------------------------------------------------------------------------
+
+    def _attest_decision(self, call: Call, now: float) -> list[Effect]:
+        """Sign the chair's decision if the attested ballots demand it."""
+        epoch, chair = call.epoch, call.chair
+        if not self._is_witness(CHAIR_STAGE, chair, epoch, decision=True):
+            return []
+        ballots = self._registry.plan(epoch.round)
+        verdict = self._registry.verdict(epoch, ballots)
+        if verdict is None:
+            return []
+        if not verdict.adopted or tally.whole_plan(epoch.round, ballots) != epoch.digest:
+            return self._refuse(CHAIR_STAGE, "the ballots do not say so")
+        return self._sign(epoch, CHAIR_STAGE, epoch.digest, decision=True, now=now)
+
+    # --- signing ----------------------------------------------------------------------------
+
+    def _is_witness(self, stage: Stage, author: PeerId, epoch: Epoch, *, decision: bool) -> bool:
+        """Tell whether we are another candidate that has not signed yet."""
+        me, round_ = self._outlook.me, epoch.round
+        candidate = me != author and me in self._registry.witnesses(stage, round_.epoch)
+        return candidate and not self._pledges.has_signed(round_, stage, decision=decision)
+
+    def _sign(
+        self, epoch: Epoch, stage: Stage, digest: bytes, *, decision: bool, now: float
+    ) -> list[Effect]:
+        if not self._has_majority():
+            return self._refuse(stage, "we see no majority of the swarm")
+        if not self._pledges.sign(epoch.round, stage, digest, decision=decision):
+            return self._refuse(stage, "we have signed something else")
+        number = self._outlook.number(now)
+        body = Attest(
+            stage=stage,
+            mandate=epoch.mandate,
+            issued_ms=number,
+            round=epoch.round,
+            decision=decision,
+            digest=digest,
+        )
+        what = "the chair's decision" if decision else f"the plan of stage {stage}"
+        said = Explain("matching", f"attested {what}", "debug")
+        return [Publish(ATTEST_KIND, bodies.key_of(body), number, bodies.encode(body)), said]
+
+    def _refuse(self, stage: Stage, why: str) -> list[Effect]:
+        self._outlook.counters["matching-not-attested"] += 1
+        return [Explain("matching", f"not attested for stage {stage}: {why}", "debug")]
+
+
+def _differ(claimed: int, known: int, slack: int) -> bool:
+    return abs(claimed - known) * 100 > known * TOLERANCE_PERCENT + slack * 100
