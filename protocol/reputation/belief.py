@@ -13,7 +13,7 @@ explains the rate, the rate says nothing of the processor.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.ids import Stage
@@ -55,7 +55,7 @@ class Belief:
     """Whole minutes that partners have measured its service, at most ``TRUST_AFTER_S``."""
     overstated: float = 1.0
     """Claimed over measured FLOP/s where the claim was lowered, else 1."""
-    words: str = "nobody has measured it yet"
+    words: str = field(default="nobody has measured it yet", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

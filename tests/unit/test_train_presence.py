@@ -1,0 +1,138 @@
+"""What a volunteer says of itself: its stay, its line, what it cannot serve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from membership_world import World
+from protocol_examples import SWARM, advert, manifest, peer, seat
+
+from client.config import Settings
+from client.store.sessions import SessionHistory
+from client.train.capacity import HOUSEHOLD_BYTES_PER_S, Line, kept_line, line_rates, save_line
+from client.train.measuring import Measuring
+from client.train.portrait import Portrait
+from client.train.presence import Presence
+from client.train.views import matching_members
+from protocol.effects import Publish
+from protocol.ids import Stage
+from protocol.membership.advert import parse_advert
+from protocol.membership.membership import Membership
+from protocol.membership.view import MembershipEffect
+
+RUN = manifest(stages=2)
+
+
+@pytest.mark.parametrize(
+    ("line", "limit", "upload"),
+    [
+        (Line(), 0, HOUSEHOLD_BYTES_PER_S),
+        (Line(), 1_000_000, 1e6),
+        (Line(5e7, 3.0), 0, 5e7),
+        (Line(5e7, 3.0), 2_000_000, 2e6),
+        (Line(1e6, 10.0), 0, HOUSEHOLD_BYTES_PER_S),  # perhaps the other side was slow
+        (Line(1e6, 31.0), 0, 1e6),
+        (Line(float("nan"), 99.0), 0, HOUSEHOLD_BYTES_PER_S),
+    ],
+)
+def test_a_measured_line_replaces_the_household_and_the_owners_limit_caps_it(
+    line: Line, limit: int, upload: float
+) -> None:
+    assert line_rates(line, Settings(upload_limit_bytes_per_s=limit))[0] == upload
+
+
+def test_a_line_is_kept_and_a_damaged_file_is_none(tmp_path: Path) -> None:
+    save_line(tmp_path, Line(5e7, 3.0, 1e8, 4.0))
+    assert kept_line(tmp_path) == Line(5e7, 3.0, 1e8, 4.0)
+    (tmp_path / "bandwidth.json").write_bytes(b"{")
+    assert kept_line(tmp_path) == Line()
+
+
+class Node:
+    """Enough of an engine."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.membership = Membership(peer(0), SWARM, 2)
+        self.measuring = Measuring(peer(0), RUN, self.membership)
+        self.told: list[MembershipEffect] = []
+        self.portrait = Portrait(self.membership, self, self.told.extend)
+
+    def now(self) -> float:
+        return self.time
+
+    def wall(self) -> float:
+        return 1.8e9 + self.time
+
+
+def test_presence_tells_how_long_we_stay_and_what_our_line_has_shown(tmp_path: Path) -> None:
+    earlier = SessionHistory(tmp_path)
+    earlier.beat(5400)
+    node = Node()
+    node.portrait.enter(advert(), {})
+    presence = Presence(node, Settings(), tmp_path)
+    for n in range(100):
+        node.measuring.incoming.begin(peer(1), n / 20)
+        node.measuring.incoming.arrived(peer(1), 2_000_000, (n + 1) / 20)
+    node.time = 600.0
+    presence.beat()
+    node.time = 660.0
+    node.portrait.set_unable({})  # a renewal
+    (publish,) = [effect for effect in node.told if isinstance(effect, Publish)][-1:]
+    said = parse_advert(publish.body, peer(0), peer(0), 2)
+    assert said.session_s == (1800 + 4800) / 2
+    assert said.download_bytes_per_s == pytest.approx(4e7)
+    assert kept_line(tmp_path).download_bytes_per_s == pytest.approx(4e7, rel=0.02)
+    assert SessionHistory(tmp_path).past == (5400, 600)
+
+
+def test_a_full_disk_does_not_stop_the_telling(tmp_path: Path) -> None:
+    node = Node()
+    node.portrait.enter(advert(), {})
+    presence = Presence(node, Settings(), tmp_path / "gone")
+    presence.beat()
+
+
+class Clock:
+    """The world's."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def now(self) -> float:
+        return self._world.now
+
+    def wall(self) -> float:
+        return self._world.wall
+
+
+def test_what_we_cannot_serve_reaches_the_matching_of_others() -> None:
+    world = World(2, stages=2)
+    world.link_all()
+    told: list[MembershipEffect] = []
+    portrait = Portrait(world.members[peer(1)], Clock(world), told.extend)
+    portrait.enter(advert(), {Stage(0): "no text"})
+    world.perform(peer(1), told)
+    world.run(2)
+    view = matching_members(world.members[peer(0)].roster, Node().measuring, world.wall)
+    assert view[0].ineligible == {Stage(0)}
+    told.clear()
+    portrait.set_unable({})
+    world.perform(peer(1), told)
+    world.run(2)
+    view = matching_members(world.members[peer(0)].roster, Node().measuring, world.wall)
+    assert view[0].ineligible == frozenset()
+
+
+def test_seats_become_home_second_and_fetching() -> None:
+    world = World(2, stages=3)
+    world.advertise()
+    world.link_all()
+    places = [seat(1, seat=0), seat(2, seat=1, state="fetching")]
+    world.perform(peer(1), world.members[peer(1)].set_seats(places, world.now, world.wall))
+    world.run(2)
+    view = matching_members(world.members[peer(0)].roster, Node().measuring, world.wall)
+    member = next(m for m in view if m.peer == peer(1))
+    assert (member.home, member.second, member.fetching) == (1, 2, {2})
+    assert member.seats == 2
