@@ -92,7 +92,7 @@ class Engine:
         self.swarm_changed = trio.Event()
         """Set (and replaced) whenever the view changes; for tasks that wait for peers."""
         self.internal_errors = 0
-        self._loopback = Loopback(self._deliver)
+        self.loopback = Loopback(self._deliver)
         self._wake = trio.Event()
         self._view_dirty = self._lacks_text = False
         self._seat_numbers: dict[int, int] = {}
@@ -111,7 +111,7 @@ class Engine:
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         """Queue a message; without a link it is dropped, for membership will say who is gone."""
         if peer == self.signer.peer:
-            self._loopback.put(message, payload)
+            self.loopback.put(message, payload)
             return
         try:
             self.network.send_nowait(peer, message, payload)
@@ -163,7 +163,7 @@ class Engine:
         """Carry network events and deadlines until cancelled; first those ``seen`` already."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._clock)
-            nursery.start_soon(self._loopback.run)
+            nursery.start_soon(self.loopback.run)
             for event in seen:
                 self._network_event(event)
             async for event in self.network.events:

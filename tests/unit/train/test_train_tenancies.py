@@ -1,0 +1,196 @@
+"""Several stages at one volunteer: nothing is lost, nothing counted twice, whoever holds what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from train_swarm import TestSwarm, Volunteer, open_swarm
+from trio.testing import MockClock
+
+from client.train import tenancy
+from client.train.opening import stage_need
+
+
+def counted(volunteer: Volunteer, stage: int) -> int:
+    """Microbatches of a volunteer in committed steps of a stage."""
+    return sum(c.counted for c in volunteer.engine.commits if c.stage == stage)
+
+
+def has_work(volunteer: Volunteer, stage: int) -> bool:
+    """Whether its seat has counted something that no round has taken yet."""
+    driver = volunteer.tenancy(stage).driver
+    return driver is not None and bool(driver.seat.pipeline.done())
+
+
+def replayed(swarm: TestSwarm) -> int:
+    return sum(volunteer.staging.tally.replayed for volunteer in swarm.volunteers)
+
+
+async def dual_home(swarm: TestSwarm) -> tuple[Volunteer, Volunteer]:
+    """The first holds stage 0, the other stage 1 and, a little later, stage 0 as well."""
+    first, dual = await swarm.add(0), await swarm.add(1)
+    swarm.start()
+    await swarm.until(lambda: first.step(0) >= 2)
+    dual.assign(0)
+    await swarm.until(lambda: dual.engine.loopback.delivered_bytes)
+    return first, dual
+
+
+async def test_a_dual_homed_volunteer_trains_exactly(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=14) as swarm:
+        first, dual = await dual_home(swarm)
+        assert [seat.stage for seat in dual.staging.seats()] == [1, 0]
+        await swarm.until_done()
+        assert counted(first, 0)
+        assert counted(dual, 0)
+        swarm.assert_exact()
+
+
+async def test_giving_the_second_stage_up_loses_nothing(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=14) as swarm:
+        first, dual = await dual_home(swarm)
+        await swarm.until(lambda: has_work(dual, 0))
+        step, before = dual.step(0), counted(dual, 0)
+        dual.unassign(0)
+        await swarm.until(lambda: 0 not in dual.staging.tenancies)
+        assert counted(dual, 0) > before, "what it had counted was in its step's round"
+        assert first.step(0) == step + 1, "it took no part in a later one"
+        await swarm.until_done()
+        assert replayed(swarm) == 0
+        swarm.assert_exact()
+
+
+async def test_a_hand_over_that_takes_too_long_is_made_good(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenancy, "HAND_OVER_S", 0.0)
+    async with open_swarm(tmp_path, steps=12) as swarm:
+        first, second, dual = await swarm.add(0), await swarm.add(1), await swarm.add(0)
+        dual.assign(1)
+        swarm.start()
+        await swarm.until(lambda: dual.serves(1) and has_work(dual, 1))
+        dual.unassign(1)
+        await swarm.until_done()
+        assert replayed(swarm) > 0, "its stage had to count again what it took with it"
+        assert second.step(1) == first.step(0) == 12
+        swarm.assert_exact()
+
+
+@pytest.mark.parametrize(("old", "new"), [(0, 1), (1, 0), (1, 2)])
+async def test_a_move_while_training_loses_nothing(
+    tmp_path: Path, autojump_clock: MockClock, old: int, new: int
+) -> None:
+    async with open_swarm(tmp_path, stages=3, steps=14) as swarm:
+        for stage in range(3):
+            await swarm.add(stage)
+        mover = await swarm.add(old)
+        swarm.start()
+        await swarm.until(lambda: mover.step(old) >= 1 and has_work(mover, old))
+        mover.assign(new)
+        await swarm.until(lambda: new in mover.engine.served)
+        assert mover.serves(old), "make before break"
+        mover.unassign(old)
+        await swarm.until(lambda: list(mover.staging.tenancies) == [new])
+        await swarm.until(lambda: counted(mover, new))
+        await swarm.until_done()
+        assert counted(mover, old)
+        assert replayed(swarm) == 0
+        swarm.assert_exact()
+
+
+async def test_a_dead_worker_concerns_its_stage_only(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=24) as swarm:
+        first, dual = await dual_home(swarm)
+        home, worker = dual.tenancy(1).driver, dual.tenancy(0).worker
+        next(w for w in dual.workers if w is worker).die()
+        await swarm.until(lambda: dual.tenancy(0).worker_restarts)
+        await swarm.until(lambda: dual.engine.served.count(0) == 2)
+        assert dual.tenancy(1).driver is home
+        assert first.step(0) < 24, "it serves again while there is something to do"
+        await swarm.until_done()
+        swarm.assert_exact()
+
+
+async def test_a_second_stage_that_does_not_fit_is_refused(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        room = int(stage_need(swarm.manifest, 1).total_bytes / 0.85) + 1
+        small, first = await swarm.add(1, memory_bytes=room), await swarm.add(0)
+        swarm.start()
+        await swarm.until(lambda: small.step(1) >= 1)
+        small.assign(0)
+        await swarm.until(lambda: small.engine.given_up)
+        assert "of memory" in small.engine.given_up[0]
+        assert list(small.staging.tenancies) == [1]
+        await swarm.until_done()
+        assert first.staging.failure is None
+        swarm.assert_exact()
+
+
+async def test_a_first_stage_that_does_not_fit_ends_the_node(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        small = await swarm.add(memory_bytes=1000)
+        small.assign(0)
+        with pytest.raises(AssertionError, match="of memory"):
+            await swarm.until(lambda: small.serves(0))
+        assert small.engine.given_up == {}
+
+
+async def test_unassigned_while_fetching_nothing_is_left(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=10) as swarm:
+        first, dual = await swarm.add(0), await swarm.add(1)
+        swarm.start()
+        await swarm.until(lambda: first.step(0) >= 1)
+        dual.assign(0)
+        await swarm.until(lambda: dual.step(0) >= 0)
+        assert not dual.serves(0)
+        dual.unassign(0)
+        await swarm.until(lambda: 0 not in dual.staging.tenancies)
+        assert [seat.stage for seat in dual.staging.seats()] == [1]
+        await swarm.until_done()
+        swarm.assert_exact()
+
+
+async def test_assigned_again_while_leaving_it_stays(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=14) as swarm:
+        _, dual = await dual_home(swarm)
+        await swarm.until(lambda: has_work(dual, 0))
+        dual.unassign(0)
+        assert dual.tenancy(0).leaving
+        dual.assign(0)
+        assert not dual.tenancy(0).leaving
+        assert dual.engine.served[-1] == 0, "the matching hears of it"
+        before = counted(dual, 0)
+        await swarm.until_done()
+        assert counted(dual, 0) > before
+        swarm.assert_exact()
+
+
+async def test_one_process_stands_by_and_no_more(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with open_swarm(tmp_path, stages=3, steps=14) as swarm:
+        await swarm.add(2)
+        first, dual = await dual_home(swarm)
+        await swarm.until(lambda: first.staging.workers.idle and dual.staging.workers.idle)
+        assert len(first.workers) == 2
+        assert len(dual.workers) == 3
+        spare = dual.staging.workers.idle
+        dual.unassign(0)
+        await swarm.until(lambda: 0 not in dual.staging.tenancies)
+        dual.assign(0)
+        await swarm.until(lambda: dual.tenancy(0).worker is spare)
+        await swarm.until_done()
+        swarm.assert_exact()

@@ -1,0 +1,340 @@
+"""Volunteers in one process: real engines, seats and executors, a network in memory, virtual time.
+
+The matching is a script here: a test says who is assigned what, as the matching's effects would.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import trio
+
+from client.cli.create import sign
+from client.cli.efficiency import training_plan
+from client.cli.founding import found_swarm
+from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.compute.executor import Executor
+from client.compute.payload import Buffer
+from client.compute.process import RequestFailed, Worker, WorkerDied
+from client.compute.replies import Failed, Reply
+from client.compute.requests import Request
+from client.config import Settings
+from client.events import Event, EventLog, StepCommitted
+from client.net.memory_network import MemoryHub, open_memory_hub
+from client.train.capacity import Capacity
+from client.train.engine import Engine
+from client.train.handshake import Handshake
+from client.train.news import News
+from client.train.staging import Staging
+from client.train.taking import Folders, Terms
+from client.train.tenancy import Tenancy
+from model_zoo.data import Corpus
+from model_zoo.reference import train_reference
+from protocol.ids import Stage
+from protocol.invite import SwarmFile
+from protocol.matching.effects import Assign, GangStart, Unassign
+from protocol.membership.advert import Advert, Flops
+from protocol.pipeline.effects import Committed
+from protocol.wire.envelope import Signer
+
+LIMIT_S = 600.0
+"""Virtual seconds that anything may take."""
+COMPUTE_S = 0.02
+"""Virtual seconds of every request."""
+PLENTY_BYTES = 2**33
+
+
+class LocalWorker:
+    """Called like a worker process; runs the executor in this one, request by request."""
+
+    def __init__(self) -> None:
+        self._executor = Executor()
+        self._queue: deque[_Pending] = deque()
+        self._some = trio.Event()
+        self._dead = False
+        self.pid = os.getpid()
+
+    async def run(self) -> None:
+        while True:
+            await self._some.wait()
+            self._some = trio.Event()
+            while self._queue:
+                await trio.sleep(COMPUTE_S)
+                if self._queue:
+                    self._queue.popleft().execute(self._executor)
+
+    def submit(self, request: Request[Any], payloads: Sequence[Buffer] = ()) -> _Pending:
+        if self._dead:
+            raise WorkerDied(-9, ())
+        pending = _Pending(self, request, payloads)
+        self._queue.append(pending)
+        self._some.set()
+        return pending
+
+    async def call(self, request: Request[Any], payloads: Sequence[Buffer] = ()) -> Any:
+        return await self.submit(request, payloads).wait()
+
+    def die(self) -> None:
+        """As by SIGKILL: what waits for an answer hears of it."""
+        self._dead = True
+        while self._queue:
+            self._queue.popleft().done.set()
+
+
+@dataclass(eq=False)
+class _Pending:
+    worker: LocalWorker
+    request: Request[Any]
+    payloads: Sequence[Buffer]
+    answers: list[tuple[Reply, list[bytes]]] = field(default_factory=list)
+    done: trio.Event = field(default_factory=trio.Event)
+
+    def execute(self, executor: Executor) -> None:
+        executor.execute(cast(Any, self.request), self.payloads, self._answer)
+        executor.close()  # a save answers from its own thread
+        self.done.set()
+
+    def _answer(self, reply: Reply, payloads: Sequence[Buffer]) -> None:
+        self.answers.append((reply, [bytes(payload) for payload in payloads]))
+
+    async def wait(self) -> tuple[Any, list[bytes]]:
+        await self.done.wait()
+        if not self.answers:
+            raise WorkerDied(-9, ())
+        reply, payloads = self.answers[0]
+        if isinstance(reply, Failed):
+            raise RequestFailed(reply)
+        return reply, payloads
+
+
+class RecordingEngine(Engine):
+    """Keeps what a test wants to compare."""
+
+    commits: list[Committed]
+    given_up: dict[int, str]
+    served: list[int]
+
+    def stage_closed(self, committed: Committed) -> None:
+        self.commits.append(committed)
+        super().stage_closed(committed)
+
+    def lost(self, stage: int, reason: str) -> None:
+        self.given_up[stage] = reason
+        super().lost(stage, reason)
+
+    def serving(self, stage: int) -> None:
+        self.served.append(stage)
+        super().serving(stage)
+
+
+@dataclass
+class Volunteer:
+    """One of them."""
+
+    engine: RecordingEngine
+    staging: Staging
+    losses: dict[int, float]
+    workers: list[LocalWorker]
+
+    def assign(self, stage: int) -> None:
+        self.engine.matched([Assign(Stage(stage), "the test says so")])
+
+    def unassign(self, stage: int) -> None:
+        self.engine.matched([Unassign(Stage(stage), "the test says so")])
+
+    def start(self, replicas: tuple[int, ...]) -> None:
+        self.engine.matched([GangStart(replicas)])
+
+    def tenancy(self, stage: int) -> Tenancy:
+        return self.staging.tenancies[stage]
+
+    def step(self, stage: int) -> int:
+        """The version its seat is at; -1 without a seat."""
+        tenancy = self.staging.tenancies.get(stage)
+        return tenancy.driver.seat.step if tenancy and tenancy.driver else -1
+
+    def serves(self, stage: int) -> bool:
+        tenancy = self.staging.tenancies.get(stage)
+        return bool(tenancy and tenancy.driver and tenancy.driver.seat.serving)
+
+
+class TestSwarm:
+    """The volunteers and what they have done together."""
+
+    __test__ = False
+
+    def __init__(self, folder: Path, hub: MemoryHub, nursery: trio.Nursery, run: RunChoices):
+        torch.set_num_threads(1)
+        text = folder / "text"
+        if not text.exists():
+            text.write_text("the quick brown fox jumps over the lazy dog " * 400)
+        run = RunChoices(**{**_fields(run), "data": str(text)})
+        founder = Signer(bytes(range(32)))
+        model = ModelChoices(layers=run.stages, width=32, heads=2, context=16)
+        manifest = found_swarm(founder.peer, run, model, OptimizerChoices()).manifest
+        self.file: SwarmFile = sign(manifest, founder, ())
+        self.manifest, self.volunteers = manifest, list[Volunteer]()
+        self._folder, self._hub, self._nursery, self._text = folder, hub, nursery, text
+
+    async def add(self, stage: int | None = None, memory_bytes: int = 0) -> Volunteer:
+        """Start a volunteer, link it to the others, assign it a stage."""
+        number = len(self.volunteers)
+        signer = Signer(bytes([number + 1]) * 32)
+        losses: dict[int, float] = {}
+        engine = RecordingEngine(
+            self._hub.join(signer.peer),
+            signer,
+            self.manifest,
+            self.file.swarm,
+            News(EventLog(), _note_losses(losses)),
+            self._nursery,
+        )
+        engine.commits, engine.given_up, engine.served = [], {}, []
+        engine.handshake = Handshake(
+            signer.peer, self.file.swarm, "test", self.file.encoded, self.file.signature, engine
+        )
+        workers: list[LocalWorker] = []
+        terms = self._terms(engine, number, memory_bytes)
+        staging = Staging(engine, terms, cast(Any, _starter(workers)))
+        engine.staging = staging
+        self._nursery.start_soon(engine.run)
+        self._nursery.start_soon(staging.run)
+        engine._members(engine.membership.describe(ADVERT, engine.now(), engine.wall()))
+        for other in self.volunteers:
+            await engine.network.connect(other.engine.network.addresses[0])
+        volunteer = Volunteer(engine, staging, losses, workers)
+        self.volunteers.append(volunteer)
+        if stage is not None:
+            volunteer.assign(stage)
+        return volunteer
+
+    def start(self) -> None:
+        """The matching's gang start, at everybody."""
+        for volunteer in self.volunteers:
+            volunteer.start((1,) * self.manifest.stage_count)
+
+    async def until(self, happened: Callable[[], object]) -> None:
+        """Let everybody go on until something is the case."""
+        with trio.fail_after(LIMIT_S):
+            while not happened():
+                await trio.sleep(0.005)
+                failures = [v.staging.failure for v in self.volunteers if v.staging.failure]
+                assert not failures, failures
+
+    async def until_done(self) -> None:
+        """Every stage has closed its last step at everybody who holds it."""
+        await self.until(lambda: all(map(self._is_done, self.volunteers)))
+
+    def _is_done(self, volunteer: Volunteer) -> bool:
+        drivers = volunteer.staging.drivers()
+        complete = min(volunteer.staging.newest) >= self.manifest.steps
+        return complete and all(driver.seat.finished for driver in drivers)
+
+    def assert_exact(self) -> None:
+        """I1, I2, I5, and the losses of one process."""
+        counted: dict[tuple[int, int], int] = defaultdict(int)
+        hashes: dict[tuple[int, int], set[str]] = defaultdict(set)
+        for volunteer in self.volunteers:
+            assert volunteer.engine.internal_errors == 0
+            assert volunteer.staging.tally.miscounted == 0
+            assert not any(driver.miscounted for driver in volunteer.staging.drivers())
+            for commit in volunteer.engine.commits:
+                counted[commit.stage, commit.version] += commit.counted
+                hashes[commit.stage, commit.version].add(commit.hash)
+        stages, steps = range(self.manifest.stage_count), range(1, self.manifest.steps + 1)
+        closed = {(stage, version) for stage in stages for version in steps}
+        assert set(counted) == closed
+        assert set(counted.values()) == {self.manifest.microbatches_per_step}
+        assert all(len(of_version) == 1 for of_version in hashes.values())
+        self._assert_losses()
+
+    def _assert_losses(self) -> None:
+        losses: dict[int, float] = {}
+        for volunteer in self.volunteers:
+            losses |= volunteer.losses
+        plan = training_plan(self.manifest)
+        expected = train_reference(plan, Corpus.from_bytes_file(self._text), threads=1).losses
+        for step, loss in enumerate(expected):
+            assert abs(losses[step] - loss) <= 1e-5 * loss, (step, losses[step], loss)
+
+    def _terms(self, engine: Engine, number: int, memory_bytes: int) -> Terms:
+        home = self._folder / str(number)
+        settings = Settings(threads=1, device="cpu", memory_limit_bytes=memory_bytes)
+        capacity = Capacity("cpu", 1, 1e9, 0.0, PLENTY_BYTES, 1e9)
+        return Terms(
+            hub=engine,
+            news=engine.news,
+            me=engine.signer.peer,
+            manifest=self.manifest,
+            swarm=self.file.swarm,
+            settings=settings,
+            capacity=lambda: capacity,
+            folders=Folders(home / "checkpoints", home / "snapshots", home / "data.bin"),
+            data_source=str(self._text),
+            shelf=engine.shelf,
+        )
+
+
+ADVERT = Advert(
+    addresses=(),
+    flops=Flops(fp32=1e9, bf16=0.0),
+    memory_bytes=PLENTY_BYTES,
+    upload_bytes_per_s=1e6,
+    download_bytes_per_s=1e6,
+    seats=0,
+    joined=1,
+)
+
+
+@asynccontextmanager
+async def open_swarm(folder: Path, **choices: Any) -> AsyncIterator[TestSwarm]:
+    """A swarm without volunteers; ``choices`` are those of a founder."""
+    fields: dict[str, Any] = {
+        "name": "test",
+        "stages": 2,
+        "steps": 8,
+        "sequences": 2,
+        "microbatches": 6,
+        "checkpoint_every": 100,
+        "measure": False,
+        "boundary_codec": "fp32",
+        "averaging_codec": "fp32",
+    }
+    async with open_memory_hub() as hub, trio.open_nursery() as nursery:
+        yield TestSwarm(folder, hub, nursery, RunChoices(**{**fields, **choices}))
+        nursery.cancel_scope.cancel()
+
+
+def _starter(workers: list[LocalWorker]) -> Callable[[], Any]:
+    @asynccontextmanager
+    async def start() -> AsyncIterator[Worker]:
+        worker = LocalWorker()
+        workers.append(worker)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(worker.run)
+            try:
+                yield cast(Worker, worker)
+            finally:
+                worker.die()
+                nursery.cancel_scope.cancel()
+
+    return start
+
+
+def _note_losses(losses: dict[int, float]) -> Callable[[Event], None]:
+    def note(event: Event) -> None:
+        if isinstance(event, StepCommitted):
+            losses[event.step] = event.loss
+
+    return note
+
+
+def _fields(run: RunChoices) -> dict[str, Any]:
+    return {name: getattr(run, name) for name in run.__dataclass_fields__}
