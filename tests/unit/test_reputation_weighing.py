@@ -41,12 +41,18 @@ def belief_of(*reports: Partner, claim: Claim = CLAIM, serving: frozenset[Stage]
         ([(100, 500), (104, 500), (9000, 3600)], 104),
         ([(1, 3600), (100, 500), (104, 500)], 100),
         ([(1, 3600), (100, 20), (104, 20)], None),  # too little against a loud one
+        ([(50, 500), (100, 500), (101, 500), (200, 500), (400, 500)], None),  # two of five
         ([(100, 0), (100, 0)], None),
         ([(0, 300), (0, 300)], 0),
     ],
 )
 def test_verdicts(samples: list[tuple[int, int]], value: int | None) -> None:
     assert weigh(Sample(*sample) for sample in samples).value == value
+
+
+def test_a_verdict_says_what_is_missing() -> None:
+    assert weigh([Sample(100, 500)]).words == "measured by 1 of 2 partners needed"
+    assert "contradict" in weigh([Sample(100, 500), Sample(900, 500)]).words
 
 
 @given(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 from membership_world import World
@@ -16,7 +17,7 @@ from protocol_examples import SWARM, advert, manifest, peer, seat
 from client.net.network import NetworkStatistics
 from client.train.measuring import Measuring
 from client.train.views import matching_members
-from protocol.effects import Explain
+from protocol.effects import Explain, Publish
 from protocol.ids import PeerId, Stage
 from protocol.matching.member import Member
 from protocol.matching.population import Population
@@ -24,7 +25,17 @@ from protocol.membership.advert import Flops
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect, RecordChanged, RecordGone
 from protocol.pipeline.ledger import to_bitmap
-from protocol.wire.messages import Backward, Chunk, ChunkRequest, Forward, Plan, PlanMember, Receipt
+from protocol.reputation.account import Account
+from protocol.wire.messages import (
+    Backward,
+    Chunk,
+    ChunkRequest,
+    Forward,
+    Heartbeat,
+    Plan,
+    PlanMember,
+    Receipt,
+)
 
 RUN = manifest(stages=2, microbatches_per_step=40)
 F = RUN.stages[0].flops
@@ -197,6 +208,36 @@ def test_records_are_few_and_stop_changing(after_five_minutes: Swarm) -> None:
             if isinstance(e, RecordChanged) and e.kind == "measured" and e.signer == name
         ]
         assert len(told) <= took_s // 60 + 1
+
+
+def test_news_waits_for_its_minute() -> None:
+    machine = measuring()
+    membership = machine._membership
+    membership.describe(advert(), 0.0, 1.8e9)
+    published = []
+    for second in range(300):
+        for stage in (0, 1):
+            account = machine.service._accounts.setdefault((peer(1), stage), Account())
+            account.add(float(second % 7) ** 3, 30.0, float(second))
+        effects = machine.tick([], NetworkStatistics, float(second), 1.8e9 + second)
+        published += [second for effect in effects if isinstance(effect, Publish)]
+    assert len(published) >= 4
+    assert all(later - sooner >= 60 for sooner, later in pairwise(published))
+
+
+def test_our_own_queue_says_that_the_stage_beside_us_did_not_hold_things_up() -> None:
+    for queue, measured in ((0, True), (4, False)):
+        machine = measuring()
+        for second in range(200):
+            version, now = second // 10, float(second)
+            for name in (peer(1), peer(2)):
+                said = [seat(1, version, queue=3)]
+                machine.received(name, Heartbeat(second, said), 0, now)
+                back = Backward(0, version, version * 40 + second % 10, 1)
+                machine.received(name, back, 9, now)
+            machine.tick([seat(0, version, queue=queue)], NetworkStatistics, now, 1.8e9)
+        account = machine.service.accounts(200.0).get((peer(2), 1))
+        assert (account is not None and account.measured_s > 100) is measured
 
 
 # --- transfers ---------------------------------------------------------------------------------

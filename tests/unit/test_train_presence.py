@@ -16,8 +16,9 @@ from client.train.portrait import Portrait
 from client.train.presence import Presence
 from client.train.views import matching_members
 from protocol.effects import Publish
+from protocol.errors import RemoteProtocolError
 from protocol.ids import Stage
-from protocol.membership.advert import parse_advert
+from protocol.membership.advert import encode_advert, parse_advert
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
 
@@ -136,3 +137,11 @@ def test_seats_become_home_second_and_fetching() -> None:
     member = next(m for m in view if m.peer == peer(1))
     assert (member.home, member.second, member.fetching) == (1, 2, {2})
     assert member.seats == 2
+
+
+@pytest.mark.parametrize("unable", [(0, 0), (1, 0), (2,), (255,)])
+def test_absurd_lists_of_what_it_cannot_serve_are_refused(unable: tuple[int, ...]) -> None:
+    body = encode_advert(advert(unable=unable))
+    with pytest.raises(RemoteProtocolError):
+        parse_advert(body, peer(0), peer(0), 2)
+    assert parse_advert(encode_advert(advert(unable=(0, 1))), peer(0), peer(0), 2).unable == (0, 1)
