@@ -1,0 +1,152 @@
+"""A seat that leaves, and whose messages are whose when one volunteer holds two stages."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from protocol_examples import any_message, peer
+
+from protocol.effects import Send
+from protocol.pipeline.effects import ForwardTask, Outcome, SendPayload
+from protocol.pipeline.pipeline import Place
+from protocol.seat.audience import addressed_stage
+from protocol.seat.effects import SeatEffect
+from protocol.seat.seat import Seat
+from protocol.view import Replica, SwarmView
+from protocol.wire.messages import (
+    Forward,
+    Have,
+    Lease,
+    LeaseRequest,
+    Message,
+    Plan,
+    Receipt,
+)
+
+ME, SIBLING, BEFORE, AFTER = peer(1), peer(2), peer(3), peer(4)
+PER_STEP = 4
+
+
+def make_seat(stage: int = 1, *, alone: bool = False, step: int = 3) -> Seat:
+    """A replica in the middle of three stages, everybody at the same version."""
+    seat = Seat(
+        Place(ME, stage, 3, PER_STEP),
+        size=64,
+        steps=100,
+        tokens_per_step=1,
+        step=step,
+        serving=True,
+    )
+    stages = [[Replica(BEFORE, step, True)], [Replica(AFTER, step, True)]]
+    own = [Replica(ME, step, True)] + ([] if alone else [Replica(SIBLING, step, True)])
+    stages.insert(stage, own)
+    seat.allow_training(0.0)
+    seat.update_view(SwarmView.of(stages), 0.0)
+    return seat
+
+
+def offer(seat: Seat, microbatch: int) -> str:
+    """Send it a microbatch; return its verdict."""
+    step = microbatch // PER_STEP
+    message = Forward(seat.place.stage, step, microbatch, 1, 8, again=False)
+    return verdicts(seat.receive(BEFORE, message, 0.0))[microbatch]
+
+
+def verdicts(effects: list[SeatEffect]) -> dict[int, str]:
+    receipts = [e.message for e in effects if isinstance(e, Send)]
+    return {r.microbatch: r.verdict for r in receipts if isinstance(r, Receipt)}
+
+
+def test_a_seat_without_work_has_left_at_once() -> None:
+    seat = make_seat()
+    assert not seat.departure.complete
+    seat.leave(0.0)
+    assert seat.departure.complete
+
+
+def test_nothing_new_is_taken_and_what_waits_is_given_back() -> None:
+    seat = make_seat()
+    assert [offer(seat, 12 + m) for m in range(4)] == ["accepted"] * 4
+    assert offer(seat, 16) == "accepted"  # of the next step
+    given_back = verdicts(seat.leave(0.0))
+    assert given_back == {14: "busy", 15: "busy", 16: "busy"}, "two are with the worker"
+    assert offer(seat, 14) == "busy"
+    assert offer(seat, 17) == "busy"
+    assert offer(seat, 12) == "known"
+    assert not seat.departure.complete
+
+
+def test_what_is_begun_is_finished() -> None:
+    seat = make_seat()
+    offer(seat, 12)
+    seat.leave(0.0)
+    effects = seat.computed(ForwardTask(3, 12), Outcome(), 0.0)
+    assert any(isinstance(e, SendPayload) and e.peer == AFTER for e in effects)
+
+
+def test_it_has_left_when_nobody_can_ask_it_any_more() -> None:
+    seat = make_seat()
+    offer(seat, 12)
+    seat.leave(0.0)
+    closed = SwarmView.of(
+        [
+            [Replica(BEFORE, 4, True)],
+            [Replica(ME, 3, True), Replica(SIBLING, 4, True)],
+            [Replica(AFTER, 4, True)],
+        ]
+    )
+    seat.update_view(closed, 0.0)
+    assert not seat.departure.complete, "its own step is still open"
+    seat.pipeline.start_step(4, 0.0)
+    seat.pipeline.update_view(closed, 0.0)
+    assert seat.departure.complete
+
+
+def test_the_only_replica_takes_the_running_step_whole() -> None:
+    seat = make_seat(alone=True)
+    assert offer(seat, 12) == "accepted"
+    seat.leave(0.0)
+    assert offer(seat, 13) == "accepted"
+    assert offer(seat, 16) == "busy"
+
+
+def test_a_leaving_seat_asks_for_no_work() -> None:
+    def asks(effects: list[SeatEffect]) -> bool:
+        return any(isinstance(e, Send) and isinstance(e.message, LeaseRequest) for e in effects)
+
+    def at_stage_0(step: int) -> Seat:
+        return make_seat(stage=0, step=step)
+
+    def renewed(seat: Seat) -> list[SeatEffect]:
+        seat.desk.got_work()
+        return seat.update_view(seat._view, 1.0)
+
+    seat = next(s for s in map(at_stage_0, range(9)) if s.current_leader() == SIBLING)
+    assert asks(renewed(seat))
+    seat.leave(1.0)
+    assert not asks(renewed(seat))
+    seat.departure.cancel()
+    assert asks(renewed(seat))
+
+
+def test_a_receipt_is_for_the_stage_before_the_one_it_names() -> None:
+    assert addressed_stage(Receipt(2, 3, 12, 1, "accepted", 0)) == 1
+    assert addressed_stage(Forward(2, 3, 12, 1, 8, again=False)) == 2
+    assert addressed_stage(Lease(3, [12], again=False)) == 0
+
+
+@given(any_message())
+def test_every_message_is_for_one_seat_or_none(message: Message) -> None:
+    named = getattr(message, "stage", None)
+    assert addressed_stage(message) in {None, 0, named, (named or 0) - 1}
+    if isinstance(message, Plan):
+        assert addressed_stage(message) == message.stage
+
+
+def test_messages_to_our_other_seats_leave_this_one() -> None:
+    """We hold all three stages: they ask and answer each other by messages."""
+    seat = make_seat()
+    seat.update_view(SwarmView.of([[Replica(ME, 3, True)]] * 3), 0.0)
+    effects = seat.receive(ME, Forward(1, 3, 12, 1, 8, again=True), 0.0)
+    assert verdicts(effects) == {12: "accepted"}
+    effects = seat.computed(ForwardTask(3, 12), Outcome(), 0.0)
+    assert [e.message for e in effects if isinstance(e, Send)] == [Have(2, 3, 12, 1)]
