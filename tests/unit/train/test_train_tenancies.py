@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 from client.train import tenancy
 from client.train.opening import stage_need
+from client.train.status import take_snapshot
 
 
 def counted(volunteer: Volunteer, stage: int) -> int:
@@ -47,6 +48,23 @@ async def test_a_dual_homed_volunteer_trains_exactly(
         assert counted(first, 0)
         assert counted(dual, 0)
         swarm.assert_exact()
+
+
+async def test_the_status_shows_every_stage_and_worker(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, stages=3, steps=20) as swarm:
+        await swarm.add(2)
+        first, dual = await dual_home(swarm)
+        await swarm.until(lambda: dual.staging.workers.idle and dual.staging.tally.rounds)
+        now = take_snapshot(dual.engine, dual.staging, 0.0, stopping=False)
+        assert now.state == "training"
+        assert [seat.stage for seat in now.seats] == [1, 0]
+        assert [worker.stage for worker in now.workers] == [1, 0, None]
+        assert now.worker == now.workers[0]
+        other = take_snapshot(first.engine, first.staging, 0.0, stopping=False)
+        shares = now.own_tokens_per_s + other.own_tokens_per_s
+        assert shares == pytest.approx(2 * now.tokens_per_s, rel=0.2), "two of three stages"
 
 
 async def test_giving_the_second_stage_up_loses_nothing(

@@ -1,0 +1,75 @@
+"""The memory of one machine, shared by the stages it holds."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+from protocol_examples import manifest
+
+from client.errors import UserError
+from client.train.opening import MOST_GRAPHS, fit_stage, stage_need
+from client.train.room import MOST_STAGES, Room
+
+FOUR = manifest(stages=4)
+ONE = max(stage_need(FOUR, stage).total_bytes for stage in range(4)) / 0.85
+
+
+def room(stages: float) -> Room:
+    return Room(FOUR, lambda: int(stages * ONE) + 1)
+
+
+async def test_three_stages_fit_and_no_fourth() -> None:
+    plenty = room(1000)
+    for stage in range(MOST_STAGES):
+        assert plenty.has_room()
+        assert (await plenty.take(stage)).graphs == MOST_GRAPHS
+    assert not plenty.has_room()
+    with pytest.raises(UserError, match="3 stages"):
+        await plenty.take(3)
+
+
+async def test_what_does_not_fit_beside_the_others_is_refused() -> None:
+    tight = room(1)
+    await tight.take(0)
+    assert not tight.has_room()
+    with pytest.raises(UserError, match="of memory"):
+        await tight.take(1)
+    tight.release(0)
+    await tight.take(1)
+
+
+async def test_a_stage_leaves_the_others_room_before_it_keeps_graphs() -> None:
+    both = room(2.5)
+    first = await both.take(0)
+    assert first.graphs >= 1
+    await both.take(1)
+    assert both.free_bytes > 0
+    greedy = fit_stage(FOUR, 0, int(2.5 * ONE))
+    assert first.graphs < greedy.graphs
+
+
+async def test_the_next_one_waits_for_the_one_that_leaves(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    tight = room(1)
+    await tight.take(0)
+    tight.set_leaving(0, True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tight.take, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not tight.has_room()
+        tight.release(0)
+        with trio.fail_after(1):
+            while tight.has_room():
+                await trio.sleep(0.01)
+    assert tight.free_bytes < ONE
+
+
+async def test_one_that_stays_after_all_is_not_waited_for() -> None:
+    tight = room(1)
+    await tight.take(0)
+    tight.set_leaving(0, True)
+    tight.set_leaving(0, False)
+    with pytest.raises(UserError):
+        await tight.take(1)

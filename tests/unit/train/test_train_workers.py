@@ -1,0 +1,128 @@
+"""The processes of a node: one is ready before it is needed, none stays behind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import cast
+
+import pytest
+import trio
+import trio.testing
+
+from client.compute.process import Worker, WorkerDied
+from client.train.loopback import Loopback
+from client.train.workers import WorkerPool
+from protocol.wire.messages import JoinStage, Message
+
+
+class Processes:
+    """Counts those that run."""
+
+    def __init__(self, most: int = 99) -> None:
+        self.started = 0
+        self.running: list[object] = []
+        self._most = most
+
+    def opener(self) -> Callable[[], AbstractAsyncContextManager[Worker]]:
+        @asynccontextmanager
+        async def start() -> AsyncIterator[Worker]:
+            if self.started >= self._most:
+                raise OSError("no more processes")
+            self.started += 1
+            process = object()
+            self.running.append(process)
+            try:
+                yield cast(Worker, process)
+            finally:
+                self.running.remove(process)
+
+        return start
+
+
+async def test_the_first_is_ready_and_lent() -> None:
+    processes = Processes()
+    pool = WorkerPool(processes.opener())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pool.run)
+        ready = await pool.wait_idle()
+        async with pool.lend() as lent:
+            assert lent is ready
+            assert pool.idle is None
+        assert processes.running == []
+        async with pool.lend() as other:
+            assert processes.running == [other]
+        nursery.cancel_scope.cancel()
+
+
+async def test_one_stands_by_and_no_more() -> None:
+    processes = Processes()
+    pool = WorkerPool(processes.opener())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pool.run)
+        await pool.wait_idle()
+        for _ in range(3):
+            pool.warm()
+        await trio.testing.wait_all_tasks_blocked()
+        assert processes.started == 1
+        async with pool.lend():
+            pool.warm()
+            pool.warm()
+            spare = await pool.wait_idle()
+            await trio.testing.wait_all_tasks_blocked()
+            assert processes.started == 2
+        assert pool.idle is spare
+        nursery.cancel_scope.cancel()
+    assert processes.running == []
+
+
+async def test_a_borrower_hears_of_a_death_as_it_is() -> None:
+    processes = Processes()
+    pool = WorkerPool(processes.opener())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pool.run)
+        await pool.wait_idle()
+        with pytest.raises(WorkerDied):
+            async with pool.lend():
+                raise WorkerDied(-9, ())
+        assert processes.running == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_process_that_cannot_be_started_is_told_to_who_needs_it() -> None:
+    pool = WorkerPool(Processes(most=1).opener())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pool.run)
+        await pool.wait_idle()
+        async with pool.lend():
+            pool.warm()
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(OSError, match="no more"):
+                async with pool.lend():
+                    pass
+        nursery.cancel_scope.cancel()
+
+
+async def test_messages_to_ourselves_come_in_order_and_never_within_another() -> None:
+    heard: list[tuple[int, bytes]] = []
+    within: list[bool] = [False]
+
+    def deliver(message: Message, payload: bytes) -> None:
+        assert isinstance(message, JoinStage)
+        assert not within[0]
+        within[0] = True
+        heard.append((message.stage, payload))
+        if message.stage < 3:
+            loopback.put(JoinStage(message.stage + 2), b"answer")
+        within[0] = False
+
+    loopback = Loopback(deliver)
+    loopback.put(JoinStage(1), b"a")
+    loopback.put(JoinStage(2), b"b")
+    assert heard == []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(loopback.run)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert heard == [(1, b"a"), (2, b"b"), (3, b"answer"), (4, b"answer")]
+    assert loopback.delivered_bytes == 14
