@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from client.train.measuring import Measuring
 from protocol.ids import PeerId, Stage
-from protocol.matching.population import Member
+from protocol.matching.member import Member
+from protocol.matching.timing import MAX_SESSION_S
 from protocol.membership.roster import Roster
 from protocol.membership.view import Member as LiveMember
 from protocol.view import Replica, SwarmView
-
-DEFAULT_SESSION_S = 1800.0
 
 
 def swarm_view(roster: Roster, own: PeerId, stages: int) -> SwarmView:
@@ -51,7 +50,7 @@ def _member(member: LiveMember, measuring: Measuring) -> Member:
         memory_bytes=float(advert.memory_bytes),
         held=frozenset(Stage(seat.stage) for seat in member.seats),
         measured_s=belief.measured_s,
-        session_s=advert.session_s or DEFAULT_SESSION_S,
+        session_s=min(advert.session_s or MAX_SESSION_S, MAX_SESSION_S),  # more is no difference
         ineligible=frozenset(map(Stage, advert.unable)),
         seats=advert.seats,
         home=_stage_of_seat(member, 0),

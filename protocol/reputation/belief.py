@@ -30,6 +30,8 @@ LINE_AFTER_S: Final = 5
 """Seconds of transfers that say something of a line: it is seen at work only now and then."""
 BAND: Final = 1.25
 """A claim within this factor of the measurement stands."""
+LINE_BAND: Final = 2.5
+"""For lines; two that download from one donor at a time each see half of its line."""
 LINE_BOUND: Final = 0.8
 """A rate so near to what the line allows is the line's."""
 SECONDS_STEP: Final = 60
@@ -150,7 +152,7 @@ def _line(claimed: float, lines: Iterable[LineRate], name: str) -> tuple[float, 
     verdict = weigh(Sample(line.bytes_per_s, line.seconds) for line in lines)
     if verdict.value is None or verdict.seconds < LINE_AFTER_S or verdict.value <= 0:
         return claimed, ""
-    if verdict.value <= BAND * claimed and claimed <= BAND * verdict.value:
+    if verdict.value <= BAND * claimed and claimed <= LINE_BAND * verdict.value:
         return claimed, ""
     value = two_digits(verdict.value)
     return float(value), f"{name} {verdict.words} at {value / 1e6:.2g} MB/s"

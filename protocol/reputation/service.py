@@ -61,8 +61,8 @@ class _Stage:
     now: _Step | None = None
     brought: dict[int, dict[int, PeerId]] = field(default_factory=dict)
     """step -> microbatch -> which replica sent us its gradient or activation."""
-    plans: dict[PeerId, tuple[int, dict[PeerId, int]]] = field(default_factory=dict)
-    """Leader -> attempt and microbatches counted for each member, of the newest plan."""
+    plans: dict[tuple[int, PeerId], tuple[int, dict[PeerId, int]]] = field(default_factory=dict)
+    """(step, leader) -> attempt and microbatches counted for each member, of the newest plan."""
     we_queued: bool = False
     """Whether our own seat here had a queue in the last step."""
 
@@ -101,11 +101,13 @@ class ServiceMeter:
     def planned(self, leader: PeerId, plan: Plan) -> None:
         """A plan of one of our stages, sent or received; counts once its attempt is committed."""
         known = self._stages.get(plan.stage)
-        if known is None or known.now is None or plan.step != known.now.step:
+        if known is None or known.now is None:
+            return
+        if plan.step not in (known.now.step, known.now.step + 1):
             return
         counts = {PeerId(member.peer): _ones(member.counted) for member in plan.members}
         if sum(counts.values()) == self._per_step and leader in known.seats:
-            known.plans[leader] = plan.attempt, counts
+            known.plans[plan.step, leader] = plan.attempt, counts
 
     def gone(self, peer: PeerId) -> None:
         """A peer left or died; what was measured of it stays for a while."""
@@ -137,7 +139,7 @@ class ServiceMeter:
         if before is not None and seen:
             self._settle(index, stage, before, now)
         stage.now = _Step(version, now if seen else None, frozenset(stage.seats))
-        stage.plans.clear()
+        stage.plans = {key: found for key, found in stage.plans.items() if key[0] >= version}
         stage.brought = {s: ids for s, ids in stage.brought.items() if s >= version}
 
     def _version(self, stage: _Stage) -> int:
@@ -174,9 +176,15 @@ class ServiceMeter:
         if len(step.present) == 1:
             return dict.fromkeys(step.present, 1.0)
         attempts = {seat.attempt for seat in stage.seats.values() if seat.version == step.step + 1}
-        ledgers = [counts for attempt, counts in stage.plans.values() if attempt in attempts]
+        ledgers = [
+            counts
+            for (of, _leader), (attempt, counts) in stage.plans.items()
+            if of == step.step and attempt in attempts
+        ]
         if len(ledgers) == 1:  # two plans under one attempt: somebody lies, neither counts
             return {peer: count / self._per_step for peer, count in ledgers[0].items()}
+        if self._own in step.present:
+            return {}  # what we did ourselves came over no link
         brought = Counter(stage.brought.get(step.step, {}).values())
         total = sum(brought.values())
         return {peer: count / total for peer, count in brought.items()} if total else {}
