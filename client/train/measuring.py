@@ -105,6 +105,11 @@ class Measuring:
                     self.outgoing.arrived(peer, size_bytes, now)
                 self.outgoing.begin(peer, now)
 
+    def seated(self, seats: list[SeatStatus], now: float) -> None:
+        """Our own seats, as our heartbeat tells them to others at this moment."""
+        self._sampled = now
+        self.service.heard(self._own, seats, now)
+
     def received(self, peer: PeerId, message: Message, size_bytes: int, now: float) -> None:
         """Note a message of an admitted peer, before anything else looks at it."""
         match message:
@@ -157,8 +162,7 @@ class Measuring:
         ``ViewChanged`` says that somebody is believed something new.
         """
         if now - self._sampled >= SAMPLE_S:
-            self._sampled = now
-            self.service.heard(self._own, seats, now)
+            self.seated(seats, now)
         effects: list[MembershipEffect] = []
         if now - self._published >= PUBLISH_GAP_S and self._membership.described:
             effects += self._publish(network().rtt_s, now, wall)
