@@ -64,6 +64,11 @@ class Seats:
         serves = self.state is State.SERVING or self.volunteer.leaving
         return self.home if serves else None
 
+    def may_leave(self, now: float) -> Stage | None:
+        """Return the home that a full epoch may take us from; None while we move or rest."""
+        rested = now >= self.volunteer.moved_at + MOVE_REST_S
+        return self.settled_home if rested else None
+
     # --- inputs -----------------------------------------------------------------------------
 
     def move(self, to: Stage, reason: str, now: float) -> list[Effect]:
@@ -101,7 +106,8 @@ class Seats:
 
     def look(self, now: float) -> list[Effect]:
         """Look at the changed outlook."""
-        self._second.look(self._served_home, now)
+        if self._outlook.population.design.dual_homing:
+            self._second.look(self._served_home, now)
         self._mover.look(now)
         return self.volunteer.look(now)
 

@@ -29,7 +29,7 @@ class StageLevel:
 def lowest_level(stages: Sequence[StageLevel]) -> int:
     """Return the highest level that every stage can reach at once, to one part in a million."""
     low, high = 0, _bound(stages)
-    while high - low > max(1, high // MICRO):
+    while high - low > high // MICRO:
         middle = (low + high + 1) // 2
         if _split(stages, middle) is None:
             high = middle - 1

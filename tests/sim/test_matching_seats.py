@@ -1,0 +1,164 @@
+"""Second seats and single moves in whole swarms: who holds what besides its home, who moves."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from matching_world import CALM, STORMY, Weather, World, manifest, member
+
+from protocol.effects import Explain
+from protocol.ids import PeerId, Stage
+from protocol.matching.board import stage_levels
+from protocol.matching.design import Design
+from protocol.matching.effects import Assign, Unassign
+from protocol.matching.sharing import lowest_level
+from protocol.matching.timing import MOVE_REST_S
+
+ALONE = Design(dual_homing=False)
+
+
+def swarm(speeds: list[float], stages: int, seed: int, weather: Weather, design: Design) -> World:
+    world = World(manifest([1e9] * stages), seed, weather, design)
+    for number, speed in enumerate(speeds):
+        who = member(seed * 100 + number, speed * 1e9, measured_s=1000.0)
+        world.join(who, at=world.random.uniform(0, 2))
+    return world
+
+
+def dual(world: World) -> dict[PeerId, Stage]:
+    """Return who has a second stage, and which."""
+    return {who: m.second for who, m in world.machines.items() if m.second is not None}
+
+
+def throughput(world: World) -> int:
+    machine = next(iter(world.machines.values()))
+    return lowest_level(stage_levels([n.posting for n in machine.postings(world.now).values()]))
+
+
+def test_the_faster_ones_also_hold_the_stage_beside_their_home() -> None:
+    for seed in range(10):
+        speeds = [4.0, 3.5, 3.0, 2.5, 1.0, 1.0, 1.0, 1.0, 0.9, 0.9]
+        world = swarm(speeds, 3, seed, STORMY, Design())
+        world.run(200)
+        held = dual(world)
+        fast = {who for who, m in world.members.items() if m.flops >= 2.5e9}
+        assert fast <= set(held), f"seed {seed}"
+        for who, second in held.items():
+            home = world.machines[who].home
+            assert home is not None
+            assert abs(home - second) == 1, f"seed {seed}"
+
+
+def test_dual_homing_lifts_the_lowest_stage() -> None:
+    gains = []
+    for seed in range(4):
+        dice = random.Random(seed)
+        speeds = [dice.lognormvariate(0, 0.8) for _ in range(16)]
+        alone, shared = (swarm(speeds, 4, seed, CALM, design) for design in (ALONE, Design()))
+        alone.run(400)
+        shared.run(400)
+        assert throughput(shared) >= throughput(alone) * 0.97, f"seed {seed}"
+        gains.append(throughput(shared) / throughput(alone))
+    assert sum(gains) / len(gains) > 1.05
+
+
+def test_a_stage_that_lacks_replicas_gets_a_second_seat_within_seconds() -> None:
+    """Five volunteers on two stages; when one stage keeps a single replica, a neighbour helps."""
+    for seed in range(10):
+        world = swarm([1.0] * 5, 2, seed, CALM, Design(epochs=False))
+        world.run(120)
+        homes = Counter(m.home for m in world.machines.values())
+        thin = min(homes, key=lambda stage: homes[stage])
+        for who in [w for w, m in world.machines.items() if m.home == thin][1:]:
+            world.crash(who)
+        before = len(world.log)
+        world.run(20)
+        copies = sum(thin in m.stages for m in world.machines.values())
+        assert copies >= 2, f"seed {seed}: {[str(e) for _, _, e in world.log[before:]]}"
+
+
+def test_seconds_change_only_for_a_reason_and_rest_then() -> None:
+    world = swarm([3.0, 2.0, 2.0, 1.0, 1.0, 1.0], 3, 1, CALM, Design(epochs=False))
+    world.run(200)
+    before, began = dual(world), len(world.log)
+    world.run(1200)
+    assert dual(world) == before
+    assert not [e for _, _, e in world.log[began:] if isinstance(e, Assign | Unassign)]
+
+
+def test_losing_the_home_gives_the_second_stage_up() -> None:
+    world = swarm([3.0, 1.0, 1.0, 1.0], 2, 3, CALM, Design(epochs=False))
+    world.run(150)
+    who = next(iter(dual(world)))
+    world.lose(who, "the worker ran out of memory")
+    released = [e.stage for _, w, e in world.log if w == who and isinstance(e, Unassign)]
+    assert released
+    world.run(150)
+    assert world.placed()
+
+
+def uneven(seed: int, weather: Weather) -> World:
+    """Return a settled swarm of eight equals on two stages after three of one stage crashed."""
+    world = swarm([1.0] * 8, 2, seed, weather, ALONE)
+    world.run(60)
+    unlucky = [who for who, m in world.machines.items() if m.home == Stage(seed % 2)][:3]
+    for who in unlucky:
+        world.crash(who)
+    return world
+
+
+def test_an_uneven_placement_mends_itself_by_single_moves() -> None:
+    for seed in range(5):
+        world = uneven(seed, STORMY)
+        world.run(400)
+        assert sorted(world.spread()) == [2, 3], f"seed {seed}: {world.spread()}"
+
+
+def test_a_mover_serves_its_old_stage_until_it_serves_the_new_one() -> None:
+    for seed in range(5):
+        world = uneven(seed, STORMY)
+        began = len(world.log)
+        world.run(400)
+        serving: dict[PeerId, set[Stage]] = {}
+        moves = [(w, e) for _, w, e in world.log[began:] if isinstance(e, Assign | Unassign)]
+        assert moves, f"seed {seed}"
+        for who, effect in moves:
+            mine = serving.setdefault(who, set())
+            if isinstance(effect, Assign):
+                mine.add(effect.stage)
+            else:
+                assert mine - {effect.stage}, f"seed {seed}: {who} left before it had arrived"
+
+
+def test_nobody_moves_twice_within_five_minutes_and_no_stage_falls_below_r() -> None:
+    for seed in range(5):
+        world = uneven(seed, STORMY)
+        began = len(world.log)
+        world.run(700)
+        moved = [(at, w) for at, w, e in world.log[began:] if isinstance(e, Assign)]
+        last: dict[PeerId, float] = {}
+        for at, who in moved:
+            assert at - last.get(who, -1e9) >= MOVE_REST_S, f"seed {seed}"
+            last[who] = at
+        assert min(world.spread()) >= 2, f"seed {seed}"
+
+
+def test_an_even_swarm_does_not_move_and_says_nothing() -> None:
+    world = swarm([1.0] * 8, 2, 4, CALM, ALONE)
+    world.run(100)
+    began = len(world.log)
+    world.run(600)
+    said = [e for _, _, e in world.log[began:] if isinstance(e, Explain | Assign | Unassign)]
+    assert [e for e in said if not isinstance(e, Explain) or e.level != "debug"] == []
+    machine = next(iter(world.machines.values()))
+    assert machine.blocking_moves(world.now) == []
+
+
+def test_denied_moves_say_why() -> None:
+    """A replica that two others already help asks in vain: the stage it would leave needs it."""
+    world = uneven(2, CALM)
+    world.run(400)
+    words = [e.words for _, _, e in world.log if isinstance(e, Explain)]
+    assert any(w.startswith("moving from stage") for w in words)
+    assert any("staying at stage" in w for w in words)

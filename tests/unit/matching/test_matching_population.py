@@ -1,0 +1,99 @@
+"""Views that evolve: what a view says does not depend on how it came about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+from matching_examples import WALL_S, costs, peer
+
+from protocol.ids import PeerId, Stage
+from protocol.matching.columns import Column, coarse
+from protocol.matching.member import Member
+from protocol.matching.population import Population
+
+STAGES = 3
+COSTS = costs([1e9, 2e9, 2e9])
+BEACON = int(WALL_S // 600)
+
+
+@st.composite
+def members(draw: st.DrawFn, number: int) -> Member:
+    held = draw(st.frozensets(st.integers(0, STAGES - 1).map(Stage), max_size=2))
+    return Member(
+        peer(number),
+        WALL_S - draw(st.sampled_from([0.0, 1e4])),
+        draw(st.sampled_from([0.0, 1e9, 1.5e9, 3e9, 1e12, float("nan")])),
+        draw(st.sampled_from([1.0, 10.0, 1e9])),
+        1e9,
+        draw(st.sampled_from([0.0, 1e12])),
+        held=held,
+        home=min(held, default=None),
+        measured_s=draw(st.sampled_from([0.0, 1000.0])),
+    )
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[dict[PeerId, Member | None]]:
+    """Return changes upon changes: who is there comes again changed, or goes."""
+    numbers = st.lists(st.integers(0, 7), min_size=1, max_size=4, unique=True)
+    return [
+        {peer(n): draw(st.none() | members(n)) for n in draw(numbers)}
+        for _ in range(draw(st.integers(1, 5)))
+    ]
+
+
+def facts(view: Population) -> Mapping[str, object]:
+    everybody = sorted(view.members)
+    stages = [Stage(s) for s in view.stages]
+    return {
+        "members": dict(view.members),
+        "swarm": (view.fair_level, view.able, view.redundancy),
+        "rates": {p: view.rates(p) for p in everybody},
+        "fast": {p for p in everybody if view.is_fast(p)},
+        "scores": {(p, s): view.score(p, s, view.fair_level) for p in everybody for s in stages},
+        "stewards": [view.succession(s, BEACON) for s in stages],
+        "candidates": [view.candidates(s, BEACON) for s in stages],
+        "holders": [view.holders(s) for s in stages],
+    }
+
+
+@given(histories())
+def test_an_evolved_view_equals_one_made_at_once(
+    history: list[dict[PeerId, Member | None]],
+) -> None:
+    view = Population((), COSTS, 2)
+    present: dict[PeerId, Member] = {}
+    for changes in history:
+        facts(view)  # fills every cache that evolving has to keep right
+        present = {**present, **{p: m for p, m in changes.items() if m}}
+        present = {p: m for p, m in present.items() if changes.get(p, m) is not None}
+        before = facts(view)
+        follower = view.evolve(changes)
+        assert facts(view) == before
+        view = follower
+    assert facts(view) == facts(Population(present.values(), COSTS, 2))
+
+
+def test_the_faster_forty_per_cent_are_fast() -> None:
+    view = Population(
+        [Member(peer(n), 0.0, 1e9 * (n + 1), 1e9, 1e9, 1e12) for n in range(10)], COSTS, 2
+    )
+    capped = view.rate(peer(9), Stage(0))
+    assert capped == max(view.rate(p, Stage(0)) for p in view.members)
+    assert sum(view.is_fast(p) for p in view.members) == 4
+    assert view.is_fast(peer(9)) or capped == view.rate(peer(8), Stage(0))
+
+
+def test_equals_are_told_apart_so_that_not_all_are_fast() -> None:
+    view = Population([Member(peer(n), 0.0, 1e9, 1e9, 1e9, 1e12) for n in range(10)], COSTS, 2)
+    assert sum(view.is_fast(p) for p in view.members) == 4
+
+
+@given(st.lists(st.floats(0, 1e30), min_size=1))
+def test_a_coarse_median_is_hardly_below_the_median(values: list[float]) -> None:
+    median = sorted(values)[(len(values) - 1) // 2]
+    found = coarse(Column(values).lower_median())
+    assert found <= median
+    assert found >= median * 15 / 16

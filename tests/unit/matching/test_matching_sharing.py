@@ -1,0 +1,70 @@
+"""Levels after dual homing: the split of time is the best one, and says what it reaches."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.matching.sharing import MICRO, StageLevel, effective_levels, lowest_level
+
+rates = st.integers(0, 10 * MICRO)
+
+
+@st.composite
+def pipelines(draw: st.DrawFn, stages: st.SearchStrategy[int]) -> list[StageLevel]:
+    count = draw(stages)
+    return [
+        StageLevel(draw(rates), *((draw(rates), draw(rates)) if s < count - 1 else (0, 0)))
+        for s in range(count)
+    ]
+
+
+def best_of_grid(stages: list[StageLevel], steps: int) -> int:
+    """Try every split of every pool in ``steps``."""
+    best = 0
+    for shares in itertools.product(range(steps + 1), repeat=len(stages) - 1):
+        levels = [stage.alone for stage in stages]
+        for s, share in enumerate(shares):
+            levels[s] += stages[s].pool_here * share // steps
+            levels[s + 1] += stages[s].pool_next * (steps - share) // steps
+        best = max(best, min(levels))
+    return best
+
+
+@given(pipelines(st.integers(1, 4)))
+def test_no_split_of_the_pools_does_better(stages: list[StageLevel]) -> None:
+    assert lowest_level(stages) >= best_of_grid(stages, 12) * (1 - 1e-5) - 2
+
+
+@given(pipelines(st.integers(1, 12)))
+def test_the_levels_reach_the_lowest_level_with_the_time_there_is(stages: list[StageLevel]) -> None:
+    levels, lowest = effective_levels(stages), lowest_level(stages)
+    assert min(levels) >= lowest * (1 - 1e-4) - len(stages)
+    for s, stage in enumerate(stages):
+        before = stages[s - 1].pool_next if s else 0
+        assert stage.alone <= levels[s] <= stage.alone + stage.pool_here + before
+
+
+def test_a_fast_pair_lifts_the_stage_beside_it() -> None:
+    lonely = [StageLevel(4 * MICRO), StageLevel(1 * MICRO)]
+    shared = [StageLevel(0, 4 * MICRO, 4 * MICRO), StageLevel(1 * MICRO)]
+    assert abs(lowest_level(lonely) - MICRO) < 10
+    assert abs(lowest_level(shared) - 2.5 * MICRO) < 10
+
+
+def test_help_passes_along_a_chain() -> None:
+    """Stage 0 is rich and stage 2 is poor; the volunteers of 1 and 2 make room for each other."""
+    chain = [
+        StageLevel(0, 6 * MICRO, 6 * MICRO),
+        StageLevel(0, 3 * MICRO, 3 * MICRO),
+        StageLevel(0),
+    ]
+    assert abs(lowest_level(chain) - 3 * MICRO) < 10
+
+
+def test_without_pools_the_lowest_stage_is_the_lowest_level() -> None:
+    stages = [StageLevel(3), StageLevel(2), StageLevel(5)]
+    assert lowest_level(stages) == 2
+    assert effective_levels(stages) == (3, 2, 5)
