@@ -230,7 +230,7 @@ class Steward:
             self._reopen(now)
         started = f"stage {self.stage} is settled: {self._in_words()}"
         holds = [self._yes(place, now) for place in newcomers]
-        return [*holds, Explain("matching", started)]
+        return [*holds, Explain("matching", started, "info" if newcomers else "debug")]
 
     def _reopen(self, now: float) -> None:
         """Begin an epoch; with incumbents only the stage stays committed."""
