@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from client.simulate.market.nature import Nature
     from client.simulate.market.score import Figures
 
-DEFAULT_POLICIES = ("greedy-join", "petals-0.95", "value-join-dual")
+DEFAULT_POLICIES = ("ours", "petals-0.95", "greedy-join")
 MAX_VOLUNTEERS = 100_000
 Count = Annotated[int, Parameter(validator=validators.Number(gte=1, lte=MAX_VOLUNTEERS))]
 

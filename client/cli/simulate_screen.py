@@ -72,13 +72,14 @@ def report(setting: Setting, found: list[Figures]) -> str:
 
 LEGEND = """\
 share: throughput over the bound for one stage a volunteer; of LP: over that for time shared freely
-moves, messages: per volunteer and hour; re-match: from a loss that is felt until throughput is back
+moves, messages (bytes with records): per volunteer and hour
+re-match: from a loss that is felt until throughput is back
 empty: time in which a stage had nobody"""
 
 
 def _row(figures: Figures) -> tuple[str, ...]:
     talk = figures.talk
-    said = f"{talk.messages:.0f} ({human_bytes(talk.bytes)})" if talk else "-"
+    said = f"{talk.letters:.0f} ({human_bytes(talk.bytes)})" if talk else "-"
     return (
         figures.policy,
         f"{figures.share:.3f}",

@@ -72,6 +72,8 @@ def test_the_known_order_of_the_policies() -> None:
 class _Watcher:
     """Places everybody at stage 0 and notes what it is told when."""
 
+    said = None
+
     def __init__(self, nature: Nature, agenda: Agenda, fleet: Fleet) -> None:
         self.agenda, self.fleet = agenda, fleet
         self.told: list[tuple[float, int]] = []

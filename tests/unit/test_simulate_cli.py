@@ -65,7 +65,7 @@ def test_a_trace_replaces_volunteers_and_churn(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--policy", "best"], "choose from random, greedy-join"),
+        (["--policy", "best"], "choose from ours, "),
         (["--trace", "/nowhere.csv"], "cannot read /nowhere.csv"),
     ],
 )

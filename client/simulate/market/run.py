@@ -7,7 +7,7 @@ however many events fall between two of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from client.simulate.agenda import Agenda
 from client.simulate.market.fleet import Effort, Fleet
 from client.simulate.market.nature import Flags, Floats, Nature
-from client.simulate.market.policies.policy import Policy
+from client.simulate.market.policies.policy import Policy, Said
 from client.simulate.market.setting import DETECTION_S
 
 RESOLUTION_S = 2.0
@@ -35,10 +35,7 @@ class Record:
     losses_s: Floats  # when serving volunteers were lost
     effort: Effort
     wall_s: float
-    messages: int = 0
-    message_bytes: int = 0
-    blocking_pairs: Sequence[tuple[float, int]] = ()
-    """(seconds, pairs) at some moments."""
+    said: Said | None = None
 
 
 def play(nature: Nature, seat: Seat, progress: Progress | None = None) -> Record:
@@ -63,6 +60,7 @@ def play(nature: Nature, seat: Seat, progress: Progress | None = None) -> Record
         empty=empty,
         losses_s=np.array(sorted(stage.losses_s)),
         effort=stage.fleet.effort,
+        said=stage.said,
         wall_s=time.perf_counter() - begin,
     )
 
@@ -77,6 +75,11 @@ class _Stage:
         for volunteer in range(nature.count):
             self._schedule(nature, volunteer)
         self._policy = seat(nature, self._agenda, self.fleet)
+
+    @property
+    def said(self) -> Said | None:
+        """What the policy's volunteers have said."""
+        return self._policy.said
 
     def advance(self, until_s: float) -> None:
         """Let happen what happens before a moment."""

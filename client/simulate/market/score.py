@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from client.simulate.market.bounds import Oracle
 from client.simulate.market.nature import Floats, Nature
+from client.simulate.market.policies.policy import Said
 from client.simulate.market.run import RESOLUTION_S, Record
 
 DENT = 0.95
@@ -19,8 +20,12 @@ SERIES_POINTS = 180
 class Talk(Struct, frozen=True):
     """What the matching said, per volunteer and hour."""
 
-    messages: float
+    letters: float
+    """Signed messages sent."""
+    records: float
+    """Postings and the like received, each once."""
     bytes: float
+    """Of both."""
 
 
 class Figures(Struct, frozen=True):
@@ -66,13 +71,16 @@ def score(policy: str, nature: Nature, oracle: Oracle, record: Record) -> Figure
         rematch_p95_s=float(np.quantile(waits, 0.95)) if waits else None,
         losses_felt=len(waits),
         empty=float(record.empty.mean()),
-        talk=Talk(record.messages / hours, record.message_bytes / hours)
-        if record.messages
-        else None,
-        blocking_pairs=list(record.blocking_pairs) or None,
+        talk=_talk(record.said, hours) if record.said else None,
+        blocking_pairs=record.said.blocking_pairs if record.said else None,
         series=_series(record.times_s, share),
         wall_s=record.wall_s,
     )
+
+
+def _talk(said: Said, hours: float) -> Talk:
+    sent = said.letter_bytes + said.record_bytes
+    return Talk(said.letters / hours, said.records / hours, sent / hours)
 
 
 def volunteer_hours(nature: Nature) -> float:

@@ -67,6 +67,17 @@ AVERAGING_BYTES_PER_PARAMETER = 2.0
 """What a replica sends per step: every number once to its shard's owner and, as owner of a share,
 once to each of the others, in S8."""
 
+MESSAGE_DELAY_S = (0.02, 0.15)
+MESSAGE_LOSS = 0.01
+GOSSIP_S = (0.1, 0.5)
+"""A record reaches everybody else within this time, each in its own moment."""
+
+VIEW_S = 1.0
+"""Changes of the membership view are handed on once in this time."""
+
+ENVELOPE_BYTES = 150
+"""Signer, signature, kind and framing around a signed body."""
+
 
 @dataclass(frozen=True)
 class Setting:

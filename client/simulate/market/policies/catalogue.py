@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from client.simulate.agenda import Agenda
+from client.simulate.market.crowd import Crowd
 from client.simulate.market.fleet import Fleet
 from client.simulate.market.nature import Nature
 from client.simulate.market.policies.annealing import Annealing
@@ -14,6 +16,7 @@ from client.simulate.market.policies.moving import Petals, Swarm
 from client.simulate.market.policies.policy import Market, Policy
 from client.simulate.market.policies.stable import StaticStable
 from client.simulate.market.run import Seat
+from protocol.matching.design import FULL, Design
 
 BASELINES: dict[str, Callable[[Market], Policy]] = {
     "random": Random,
@@ -29,11 +32,22 @@ BASELINES: dict[str, Callable[[Market], Policy]] = {
     "petals-dual": lambda market: DualPetals(market, 0.95),
     "annealing": Annealing,
 }
-POLICIES = tuple(BASELINES)
+DESIGNS: dict[str, Design] = {
+    "ours": FULL,
+    "ours-no-dual": Design(dual_homing=False),
+    "ours-no-urgency": Design(urgency=False),
+    "ours-no-advantage": Design(advantage=False),
+    "ours-no-commit-rule": Design(commit_rule=False),
+    "ours-no-hysteresis": Design(hysteresis=False),
+    "ours-no-epochs": Design(epochs=False),
+}
+POLICIES = (*DESIGNS, *BASELINES)
 
 
 def seat(name: str) -> Seat:
     """Return what makes the policy of a name (KeyError: none has it)."""
+    if name in DESIGNS:
+        return partial(Crowd, design=DESIGNS[name])
     baseline = BASELINES[name]
 
     def make(nature: Nature, agenda: Agenda, fleet: Fleet) -> Policy:

@@ -14,6 +14,8 @@ MAX_SESSION_S = 1800.0
 class Joining:
     """Places newcomers by ``choose``; the base of the other baselines."""
 
+    said = None
+
     def __init__(self, market: Market) -> None:
         self.market = market
 

@@ -6,6 +6,7 @@ loads that follow, perfect and at once. They see no crash before it is detected.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -17,8 +18,28 @@ from client.simulate.market.nature import Flags, Ints, Nature
 NOWHERE = -1
 
 
+@dataclass
+class Said:
+    """What has been said so far."""
+
+    letters: int = 0
+    """Signed messages from one peer to another."""
+    letter_bytes: int = 0
+    records: int = 0
+    """Records received, by whomever."""
+    record_bytes: int = 0
+    penalties: int = 0
+    """Faults of peers; there are none among honest ones."""
+    blocking_pairs: list[tuple[float, int]] = field(default_factory=list)
+    """(seconds, pairs) at some moments."""
+
+
 class Policy(Protocol):
     """Places volunteers. Called with what happens; acts through a ``Market`` or on its own."""
+
+    @property
+    def said(self) -> Said | None:
+        """What volunteers have said to each other; None if the policy is not a protocol."""
 
     def joined(self, volunteer: int) -> None:
         """Somebody has come."""

@@ -1,0 +1,69 @@
+"""The real machines in the market: they cover every stage, are heard and moved by nobody else, and
+a crowd that shares a board does as well as one in which everybody has its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from client.simulate.agenda import Agenda
+from client.simulate.market.bounds import oracle
+from client.simulate.market.crowd import Crowd
+from client.simulate.market.fleet import Fleet
+from client.simulate.market.nature import Nature, draw
+from client.simulate.market.policies.policy import Policy
+from client.simulate.market.run import Record, play
+from client.simulate.market.score import score
+from client.simulate.market.setting import Setting
+from client.simulate.market.stability import count_blocking_pairs
+from protocol.matching.population import Population
+
+
+def _play(nature: Nature, *, shared: bool) -> tuple[Record, Crowd]:
+    crowds: list[Crowd] = []
+
+    def make(nature: Nature, agenda: Agenda, fleet: Fleet) -> Policy:
+        crowds.append(Crowd(nature, agenda, fleet, shared=shared))
+        return crowds[0]
+
+    return play(nature, make), crowds[0]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_machines_cover_every_stage_and_use_what_there_is(shared: bool) -> None:
+    nature = draw(Setting(16, 4, hours=0.15, seed=1))
+    record, crowd = _play(nature, shared=shared)
+    assert not record.empty[record.times_s > 120].any()
+    figures = score("ours", nature, oracle(nature), record)
+    assert figures.share > 0.5
+    assert figures.talk is not None
+    assert figures.talk.letters > 0
+    assert crowd.said.penalties == 0
+
+
+def test_a_crash_is_mended_by_the_machines() -> None:
+    """The only fast volunteers of a stage crash; after detection somebody serves it again."""
+    nature = draw(Setting(14, 3, churn=2.0, hours=0.4, seed=3))
+    record, crowd = _play(nature, shared=True)
+    assert len(record.losses_s) > 3
+    assert not record.empty[-30:].any()
+    assert crowd.said.penalties == 0
+
+
+def test_the_view_names_what_everybody_holds() -> None:
+    nature = draw(Setting(12, 3, hours=0.1, seed=2))
+    _, crowd = _play(nature, shared=True)
+    held = [member.held for member in crowd.population.members.values()]
+    assert len(held) == 12
+    assert all(held)
+    assert all(m.home in m.held for m in crowd.population.members.values())
+
+
+def test_crowds_are_deterministic() -> None:
+    one, other = (_play(draw(Setting(10, 2, 1.0, hours=0.1)), shared=True) for _ in range(2))
+    assert one[0].throughput.tolist() == other[0].throughput.tolist()
+    assert one[1].said == other[1].said
+
+
+def test_nothing_is_counted_before_every_stage_has_spoken() -> None:
+    nature = draw(Setting(4, 2))
+    assert count_blocking_pairs(Population((), nature.costs, 2), {}) is None
