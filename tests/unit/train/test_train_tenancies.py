@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 from train_swarm import TestSwarm, Volunteer, open_swarm
 from trio.testing import MockClock
@@ -96,6 +97,25 @@ async def test_a_hand_over_that_takes_too_long_is_made_good(
         await swarm.until_done()
         assert replayed(swarm) > 0, "its stage had to count again what it took with it"
         assert second.step(1) == first.step(0) == 12
+        swarm.assert_exact()
+
+
+@pytest.mark.slow
+async def test_with_real_workers_and_the_real_clock(tmp_path: Path) -> None:
+    async with open_swarm(
+        tmp_path, steps=100, microbatches=12, sequences=12, processes=True
+    ) as swarm:
+        first, dual = await dual_home(swarm)
+        worker = dual.tenancy(0).worker
+        assert worker is not None
+        await swarm.until(lambda: has_work(dual, 0))
+        dual.unassign(0)
+        await swarm.until(lambda: 0 not in dual.staging.tenancies)
+        assert not psutil.pid_exists(worker.pid), "its memory is free"
+        await swarm.until_done()
+        assert counted(first, 0)
+        assert counted(dual, 0)
+        assert replayed(swarm) == 0
         swarm.assert_exact()
 
 

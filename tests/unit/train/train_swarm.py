@@ -22,7 +22,7 @@ from client.cli.founding import found_swarm
 from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
 from client.compute.executor import Executor
 from client.compute.payload import Buffer
-from client.compute.process import RequestFailed, Worker, WorkerDied
+from client.compute.process import RequestFailed, Worker, WorkerDied, open_worker
 from client.compute.replies import Failed, Reply
 from client.compute.requests import Request
 from client.config import Settings
@@ -35,6 +35,7 @@ from client.train.news import News
 from client.train.staging import Staging
 from client.train.taking import Folders, Terms
 from client.train.tenancy import Tenancy
+from client.train.workers import OpenWorker
 from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
 from protocol.ids import Stage
@@ -170,7 +171,15 @@ class TestSwarm:
 
     __test__ = False
 
-    def __init__(self, folder: Path, hub: MemoryHub, nursery: trio.Nursery, run: RunChoices):
+    def __init__(
+        self,
+        folder: Path,
+        hub: MemoryHub,
+        nursery: trio.Nursery,
+        run: RunChoices,
+        *,
+        processes: bool = False,
+    ) -> None:
         torch.set_num_threads(1)
         text = folder / "text"
         if not text.exists():
@@ -182,6 +191,7 @@ class TestSwarm:
         self.file: SwarmFile = sign(manifest, founder, ())
         self.manifest, self.volunteers = manifest, list[Volunteer]()
         self._folder, self._hub, self._nursery, self._text = folder, hub, nursery, text
+        self._processes = processes
 
     async def add(self, stage: int | None = None, memory_bytes: int = 0) -> Volunteer:
         """Start a volunteer, link it to the others, assign it a stage."""
@@ -202,7 +212,8 @@ class TestSwarm:
         )
         workers: list[LocalWorker] = []
         terms = self._terms(engine, number, memory_bytes)
-        staging = Staging(engine, terms, cast(Any, _starter(workers)))
+        start_worker = open_worker if self._processes else _starter(workers)
+        staging = Staging(engine, terms, start_worker)
         engine.staging = staging
         self._nursery.start_soon(engine.run)
         self._nursery.start_soon(staging.run)
@@ -262,7 +273,8 @@ class TestSwarm:
         plan = training_plan(self.manifest)
         expected = train_reference(plan, Corpus.from_bytes_file(self._text), threads=1).losses
         for step, loss in enumerate(expected):
-            assert abs(losses[step] - loss) <= 1e-5 * loss, (step, losses[step], loss)
+            tolerance = 1e-5 if step < 20 else 1e-3  # I3
+            assert abs(losses[step] - loss) <= tolerance * loss, (step, losses[step], loss)
 
     def _terms(self, engine: Engine, number: int, memory_bytes: int) -> Terms:
         home = self._folder / str(number)
@@ -294,8 +306,13 @@ ADVERT = Advert(
 
 
 @asynccontextmanager
-async def open_swarm(folder: Path, **choices: Any) -> AsyncIterator[TestSwarm]:
-    """A swarm without volunteers; ``choices`` are those of a founder."""
+async def open_swarm(
+    folder: Path, *, processes: bool = False, **choices: Any
+) -> AsyncIterator[TestSwarm]:
+    """A swarm without volunteers; ``choices`` are those of a founder.
+
+    With ``processes`` its workers are real ones, for tests on the real clock.
+    """
     fields: dict[str, Any] = {
         "name": "test",
         "stages": 2,
@@ -308,11 +325,12 @@ async def open_swarm(folder: Path, **choices: Any) -> AsyncIterator[TestSwarm]:
         "averaging_codec": "fp32",
     }
     async with open_memory_hub() as hub, trio.open_nursery() as nursery:
-        yield TestSwarm(folder, hub, nursery, RunChoices(**{**fields, **choices}))
+        run = RunChoices(**{**fields, **choices})
+        yield TestSwarm(folder, hub, nursery, run, processes=processes)
         nursery.cancel_scope.cancel()
 
 
-def _starter(workers: list[LocalWorker]) -> Callable[[], Any]:
+def _starter(workers: list[LocalWorker]) -> OpenWorker:
     @asynccontextmanager
     async def start() -> AsyncIterator[Worker]:
         worker = LocalWorker()
