@@ -345,6 +345,7 @@ class Engine:
         seats = self.staging.seats() if self.staging else []
         self._seat_numbers = {seat.stage: seat.seat for seat in seats}
         self._members(self.membership.set_seats(seats, self.now(), self.wall()))
+        self.measuring.seated(seats, self.now())
         self._view_dirty = True
         self._wake.set()
 
