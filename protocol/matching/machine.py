@@ -17,6 +17,8 @@ from protocol.matching import bodies
 from protocol.matching.board import Board, Notice
 from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Effect
+from protocol.matching.exchange import bodies as exchange_bodies
+from protocol.matching.exchange.exchange import Exchange
 from protocol.matching.gain import Move
 from protocol.matching.gang import Gang
 from protocol.matching.outlook import Outlook
@@ -26,6 +28,8 @@ from protocol.matching.seats import Seats
 from protocol.matching.steward import Steward
 from protocol.matching.stewardships import Stewardships
 from protocol.matching.volunteer import State
+
+Body = bodies.Direct | bodies.Posting | exchange_bodies.Letter | exchange_bodies.Spread
 
 
 class Matching:
@@ -55,6 +59,7 @@ class Matching:
         self._seats = Seats(self._outlook)
         self._offices = Stewardships(self._outlook)
         self._gang = Gang(self._outlook)
+        self._exchange = Exchange(self._outlook, self._seats, self._offices.held)
 
     # --- what the driver and the interface read ----------------------------------------------
 
@@ -137,7 +142,8 @@ class Matching:
         """Take the membership view as a population, evolved from the last one or shared."""
         self._outlook.population = population
         self._outlook.board.observe(population, self._outlook.wall_s(now))
-        return self._route(self._offices.update(now) + self._look(now), now)
+        changed = self._offices.update(now) + self._exchange.update(now)
+        return self._route(changed + self._look(now), now)
 
     def board_changed(self, now: float) -> list[Effect]:
         """Look at a shared board that somebody else has pinned a posting to."""
@@ -148,7 +154,7 @@ class Matching:
         return self._route(self._dispatch(sender, kind, body, now), now)
 
     def receive_record(self, author: PeerId, kind: str, body: bytes, now: float) -> list[Effect]:
-        """Take a signed record spread by the membership: a posting."""
+        """Take a signed record spread by the membership: a posting, or one of a full epoch."""
         return self._route(self._read(author, kind, body, now), now)
 
     def set_unable(self, stages: Mapping[Stage, str], now: float) -> list[Effect]:
@@ -171,11 +177,13 @@ class Matching:
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
         self._outlook.board.observe(self._outlook.population, self._outlook.wall_s(now))
-        return self._route(self._offices.tick(now) + self._seats.tick(now), now)
+        found = self._offices.tick(now) + self._seats.tick(now) + self._exchange.tick(now)
+        return self._route(found, now)
 
     def next_deadline(self, now: float) -> float:
         """Return when ``tick`` has something to do, monotonic seconds."""
-        return min(self._seats.next_deadline(), self._offices.next_deadline(now))
+        times = (self._seats.next_deadline(), self._offices.next_deadline(now))
+        return min(*times, self._exchange.next_deadline(now))
 
     # --- routing ------------------------------------------------------------------------------
 
@@ -183,6 +191,8 @@ class Matching:
         body = self._parse(sender, kind, encoded, now)
         if isinstance(body, bodies.ToVolunteer):
             return self._seats.volunteer.receive(sender, body, now)
+        if isinstance(body, exchange_bodies.Letter):
+            return self._exchange.receive(sender, body, now)
         if isinstance(body, bodies.Permit):
             return self._seats.permitted(sender, body, now)
         if isinstance(body, bodies.ToSteward | bodies.ToDesk):
@@ -205,18 +215,19 @@ class Matching:
         body = self._parse(author, kind, encoded, now)
         if isinstance(body, Penalise):
             return [body]
+        if isinstance(body, exchange_bodies.Spread):
+            return self._exchange.read(author, body, now)
         if not isinstance(body, bodies.Posting):
             return self._misuse(author, kind)
         before = self._outlook.board.revision
         self._outlook.board.pin(author, body, now)
         return self._look(now) if self._outlook.board.revision != before else []
 
-    def _parse(
-        self, sender: PeerId, kind: str, encoded: bytes, now: float
-    ) -> bodies.Direct | bodies.Posting | Penalise:
+    def _parse(self, sender: PeerId, kind: str, encoded: bytes, now: float) -> Body | Penalise:
         """Return the body, or the penalty for one that breaks the rules."""
+        ours = exchange_bodies.is_ours(kind)
         try:
-            body = bodies.decode_body(kind, encoded)
+            body: Body = (exchange_bodies.decode if ours else bodies.decode_body)(kind, encoded)
             if body.stage >= self._stage_count:
                 raise RemoteProtocolError("matching-stage-unknown", penalty=20)
             if not bodies.is_fresh(body, self._outlook.wall_s(now)):
@@ -247,4 +258,4 @@ class Matching:
 
     def _look(self, now: float) -> list[Effect]:
         """The outlook changed: let every part look."""
-        return self._offices.look(now) + self._seats.look(now)
+        return self._offices.look(now) + self._seats.look(now) + self._exchange.look(now)

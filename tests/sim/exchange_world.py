@@ -19,8 +19,8 @@ from protocol.effects import Publish, SendSigned
 from protocol.ids import PeerId, Stage
 from protocol.manifest import StageCost
 from protocol.matching import stewards
-from protocol.matching.bodies import COMMITTED, Mandate, Posting
 from protocol.matching.board import Board
+from protocol.matching.bodies import COMMITTED, Mandate, Posting
 from protocol.matching.design import FULL, Design
 from protocol.matching.exchange import bodies, planning
 from protocol.matching.exchange.exchange import Exchange
@@ -42,7 +42,10 @@ class Seat:
         self.moved_to: Stage | None = None
         self.moves = 0
 
-    def move_home(self, stage: Stage, reason: str, now: float) -> list[object]:
+    def may_leave(self, now: float) -> Stage | None:
+        return self.settled_home
+
+    def move(self, stage: Stage, reason: str, now: float) -> list[object]:
         self.moved_to, self.moves = stage, self.moves + 1
         return []
 
@@ -134,6 +137,7 @@ class ExchangeWorld:
         self.outlooks: dict[PeerId, Outlook] = {}
         self.sent: list[tuple[PeerId, bodies.Letter]] = []
         self.spread: list[tuple[PeerId, bodies.Spread]] = []
+        self.last_word: bodies.Epoch | None = None
         self.words: list[str] = []
         self.on_record: Callable[[PeerId, bodies.Spread], None] | None = None
         self._newest: dict[tuple[PeerId, PeerId, str, str], int] = {}
@@ -164,11 +168,11 @@ class ExchangeWorld:
 
     def ended(self) -> bool:
         """Tell whether the last word of the chair has come to everybody."""
-        last = [b for _, b in self.spread if isinstance(b, bodies.Epoch)]
-        if not last or last[-1].phase not in (bodies.COMMIT, bodies.ABORT):
+        last = self.last_word
+        if last is None or last.phase not in (bodies.COMMIT, bodies.ABORT):
             return False
-        carried = all(exchange.last_decided == last[-1].round for exchange in self.exchanges.values())
-        return last[-1].phase == bodies.ABORT or carried
+        carried = all(exchange.last_decided == last.round for exchange in self.exchanges.values())
+        return last.phase == bodies.ABORT or carried
 
     def run(self, seconds: float) -> None:
         """Let time pass until the epoch has ended, or is over time."""
@@ -244,6 +248,8 @@ class ExchangeWorld:
         assert isinstance(body, bodies.Spread)
         assert effect.key == bodies.key_of(body)
         self.spread.append((who, body))
+        if isinstance(body, bodies.Epoch):
+            self.last_word = body
         for other in self.exchanges:
             delay_s = 0.0 if other == who else self._pick(self.weather.gossip_s)
             while other != who and self.random.random() < self.weather.loss:

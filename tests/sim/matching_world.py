@@ -88,8 +88,8 @@ class World:
         self.views: dict[PeerId, dict[PeerId, Member]] = {}
         self.sent: Counter[str] = Counter()
         self.log: list[tuple[float, PeerId, object]] = []
-        self._newest: dict[tuple[PeerId, PeerId, str], int] = {}
-        self._records: dict[tuple[PeerId, str], Publish] = {}
+        self._newest: dict[tuple[PeerId, PeerId, str, str], int] = {}
+        self._records: dict[tuple[PeerId, str, str], Publish] = {}
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._part: set[PeerId] = set()
@@ -146,7 +146,7 @@ class World:
             for other in list(self.members.values()):
                 delay_s = self._pick(self.weather.gossip_s)
                 self.after(delay_s, lambda w=who, o=other: self._meet(w, o))
-            for (author, _), record in list(self._records.items()):
+            for (author, _, _), record in list(self._records.items()):
                 self._spread(author, record, who)
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
@@ -198,7 +198,7 @@ class World:
         for other in known.values():
             self.after(self._pick(self.weather.gossip_s), lambda o=other: self._meet(who.peer, o))
             self.after(self._pick(self.weather.gossip_s), lambda o=other: self._meet(o.peer, who))
-        for (author, _), record in list(self._records.items()):
+        for (author, _, _), record in list(self._records.items()):
             self._spread(author, record, who.peer)
 
     def _meet(self, who: PeerId, other: Member) -> None:
@@ -223,8 +223,8 @@ class World:
                     self.sent[effect.kind] += 1
                     self._send(who, effect)
                 case Publish():
-                    self.sent["posting"] += 1
-                    self._records[who, effect.key] = effect
+                    self.sent[effect.kind] += 1
+                    self._records[who, effect.kind, effect.key] = effect
                     for other in list(self.machines):
                         self._spread(who, effect, other)
                 case Assign():
@@ -259,7 +259,7 @@ class World:
         self.after(delay_s, lambda: self._learn(author, record, to))
 
     def _learn(self, author: PeerId, record: Publish, to: PeerId) -> None:
-        key = (to, author, record.key)
+        key = (to, author, record.kind, record.key)
         if self._apart(author, to):
             return
         if to in self.machines and self._newest.get(key, -1) < record.seq:

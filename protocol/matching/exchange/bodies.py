@@ -138,7 +138,10 @@ class Drop(Body, frozen=True):
 
 
 class Intent(Body, frozen=True):
-    """An elector tells its home box where it has a place; ``to`` None: nowhere, it stays."""
+    """An elector tells its home box where it has a place; ``to`` None: nowhere, it stays.
+
+    With ``step`` 0 and nowhere it declines to vote at all.
+    """
 
     steward: PeerText
     round: Round

@@ -58,14 +58,15 @@ class Box:
         self.stage = stage
         self.round = round_
         self.excused = excused
-        """Electors that did not speak in time: they stay at home."""
+        """Electors that did not speak in time, or would not vote: they stay at home."""
         self._outlook = outlook
         self._pledges = pledges
         self._view = view = outlook.population
         self._mandate = mandate
         self._terms = terms
-        at_home = [p for p, place in places.items() if place.locked and p in view]
-        self.electors = {p for p in at_home if may_vote(view, p, stage)} - excused
+        at_home = [peer for peer in places if peer in view]
+        settled = {peer for peer in at_home if places[peer].locked}
+        self.electors = {p for p in settled if may_vote(view, p, stage)} - excused
         staff = load.total(load.of_member(view, peer, stage) for peer in at_home)
         self._basis = Basis(staff, len(at_home) + len(view.seconds(stage)))
         self._kept = {p: self._offer(p, locked=True) for p in at_home if p not in self.electors}
@@ -153,16 +154,12 @@ class Box:
     def excuse_missing(self, now: float) -> list[Effect]:
         """Time is up, once: electors whose place is not known stay at home."""
         missing = frozenset(p for p in self.electors if not self._is_settled(p))
-        if self.is_frozen or self._is_late or not missing:
-            self._is_late = True
+        late, self._is_late = self._is_late, True
+        if late or self.is_frozen or not missing:
             return []
-        self._is_late = True
-        self.excused |= missing
-        self._elsewhere.update(dict.fromkeys(missing))
-        self._changes += 1
         names = ", ".join(sorted(short(peer) for peer in missing))
         said = f"stage {self.stage} goes on without {names}: no word from them"
-        return [Explain("matching", said), *self._publish(now)]
+        return [Explain("matching", said), *self._lock(missing, now), *self._publish(now)]
 
     def freeze(self, now: float) -> list[Effect]:
         """Take no more votes; say what the stage would have of the plan."""
@@ -210,9 +207,27 @@ class Box:
         return sender in self._view and may_vote(self._view, sender, home)
 
     def _add(self, offer: Proposer, now: float) -> list[Effect]:
+        self._kept[offer.peer] = offer
+        effects = self._choose(now)
+        if offer.peer in self._kept:
+            self._elsewhere.pop(offer.peer, None)
+            effects += [self._keep(offer.peer, now), self._say("keeps", offer)]
+        return [*effects, *self._publish(now)]
+
+    def _lock(self, peers: frozenset[PeerId], now: float) -> list[Effect]:
+        """Let electors stay at home as if they had never been called."""
+        self.electors -= peers
+        self.excused |= peers
+        self._locked |= peers
+        for peer in peers:
+            self._elsewhere.pop(peer, None)
+            self._kept[peer] = self._offer(peer, locked=True)
+        return self._choose(now)
+
+    def _choose(self, now: float) -> list[Effect]:
+        """Keep the prefix cover, drop the others for this attempt."""
         limits = self._terms.limits
-        proposers = [*self._kept.values(), offer]
-        choice = prefix_cover(proposers, limits.quota, limits.floor)
+        choice = prefix_cover(self._kept.values(), limits.quota, limits.floor)
         self._kept = {proposer.peer: proposer for proposer in choice.kept}
         self._changes += 1
         effects: list[Effect] = []
@@ -220,22 +235,21 @@ class Box:
             self._cutoff = max(self._cutoff, proposer.score)
             self._refused.add(proposer.peer)
             effects += [self._drop(proposer.peer, now), self._say("drops", proposer)]
-        if offer.peer in self._kept:
-            self._elsewhere.pop(offer.peer, None)
-            effects += [self._keep(offer.peer, now), self._say("keeps", offer)]
-        return [*effects, *self._publish(now)]
+        return effects
 
     def _note(self, sender: PeerId, body: bodies.Intent, now: float) -> list[Effect]:
         """Hear where an own elector has its place."""
-        if sender not in self.electors or sender in self.excused:
+        if sender not in self.electors:
             return self._count("matching-not-elector")
         self._hear(sender)
-        to = None if body.to is None else Stage(body.to)
-        if body.step > self._steps.get(sender, -1):
-            self._steps[sender] = body.step
-            self._elsewhere[sender] = to
-            self._changes += 1
         noted = self._send(bodies.Noted, sender, now, step=body.step)
+        if body.step <= self._steps.get(sender, -1):
+            return [noted]
+        self._steps[sender] = body.step
+        if body.to is None and not body.step:
+            return [noted, *self._lock(frozenset({sender}), now), *self._publish(now)]
+        self._elsewhere[sender] = None if body.to is None else Stage(body.to)
+        self._changes += 1
         return [noted, *self._publish(now)]
 
     def _hear(self, peer: PeerId) -> None:

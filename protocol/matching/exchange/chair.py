@@ -42,6 +42,7 @@ from protocol.matching.exchange.timing import (
     EMERGENCY_GAP_S,
     FREEZE_S,
     LATE_S,
+    NEWCOMERS_S,
 )
 from protocol.matching.exchange.trigger import Condition, Last
 from protocol.matching.exchange.verdict import Verdict
@@ -76,7 +77,10 @@ class Chair:
         self._quota_percent = LADDER_PERCENT[0]
         self._fair, self._r = 0, 1
         self._digest_of_freeze = NO_DIGEST
+        self._began_with: Condition | None = None
         self._deadline = INFINITY
+        self._known: Round | None = None
+        """The last decision before our call."""
         self._since: float | None = None
         self._last: Last | None = None
         self._due_at = INFINITY
@@ -104,7 +108,7 @@ class Chair:
         if condition is None or not self._outlook.population.design.epochs:
             return []
         left = self._registry.unfinished(now)
-        if left and left.round.epoch[:2] != self.mandate:
+        if left and left.round.epoch[:2] < self.mandate:
             return self._call(now, left.quota_percent, "another chair left it unfinished")
         grievance = trigger.grievance(condition, self._outlook.population.redundancy)
         if grievance is None:
@@ -112,8 +116,11 @@ class Chair:
             return []
         if self._since is None:
             self._since = now
+        if self._newcomers(now) and now < self._since + NEWCOMERS_S:
+            self._due_at = self._since + NEWCOMERS_S
+            return []
         self._due_at = trigger.due_at(condition, grievance, self._since, self._last)
-        if now < self._due_at or self._number == MAX_NUMBER:
+        if now < self._due_at:
             return []
         return self._call(now, LADDER_PERCENT[0], grievance.words)
 
@@ -125,11 +132,19 @@ class Chair:
             return None
         return Condition(levels, tuple(notice.posting.copies for notice in notices.values()))
 
+    def _newcomers(self, now: float) -> bool:
+        """Tell whether somebody is still looking for a first place, which may mend it all."""
+        notices = self._outlook.board.notices(now).values()
+        placed = sum(notice.posting.locked_replicas for notice in notices)
+        return placed < self._outlook.population.able
+
     def _call(self, now: float, quota_percent: int, why: str) -> list[Effect]:
-        if not self._has_majority():
+        if not self._has_majority() or self._number == MAX_NUMBER:
             self._due_at = now + EMERGENCY_GAP_S
             return []
         notices = self._outlook.board.notices(now)
+        decision = self._registry.decision(now)
+        self._known = decision.epoch.round if decision else None
         self._number += 1
         self._round = Round(EpochId(*self.mandate, self._number), 1)
         self._quota_percent, self._since = quota_percent, None
@@ -142,7 +157,7 @@ class Chair:
     # --- counting ---------------------------------------------------------------------------
 
     def _advance(self, now: float) -> list[Effect]:
-        decision = self._registry.decision(now)
+        decision = self._registry.decision(now, after=self._known)
         if decision and decision.epoch.round < self._round:
             return self._end(now, "an earlier epoch was decided after all")
         deserted = self._registry.deserted(self._round, now)
@@ -183,6 +198,9 @@ class Chair:
         verdict = self._registry.verdict(self._epoch(now, FREEZE, ""), ballots)
         if verdict is None or not verdict.adopted:
             return self._next_quota(verdict, now)
+        condition = self._condition(now)
+        if condition is None or condition.copies != (self._began_with or condition).copies:
+            return self._restart(now, "somebody came or went meanwhile")
         if not self._all_attested(ballots):
             return self._overdue(now) if now >= self._deadline else []
         return self._commit(ballots, verdict, now)
@@ -244,6 +262,8 @@ class Chair:
     def _enter(self, phase: int, now: float, why: str, digest: bytes = NO_DIGEST) -> list[Effect]:
         self.phase = phase
         self._digest_of_freeze = digest
+        if phase == COLLECT:
+            self._began_with = self._condition(now)
         self._deadline = now + PATIENCE_S.get(phase, INFINITY)
         body = self._epoch(now, phase, why, digest)
         number = body.issued_ms

@@ -34,14 +34,13 @@ INFINITY = float("inf")
 
 
 class Seat(Protocol):
-    """Our volunteer."""
+    """Our volunteer's home."""
 
-    @property
-    def settled_home(self) -> Stage | None:
-        """The stage it serves with its first seat, if it is not on its way to another one."""
+    def may_leave(self, now: float) -> Stage | None:
+        """Return the stage it serves if it may be matched anew; None while it moves or rests."""
 
-    def move_home(self, stage: Stage, reason: str, now: float) -> list[Effect]:
-        """Leave the home for another stage, make before break."""
+    def move(self, to: Stage, reason: str, now: float) -> list[Effect]:
+        """Go to another home, make before break."""
 
 
 class Office(Protocol):
@@ -66,11 +65,11 @@ class Exchange:
         self._offices = offices
         self._pledges = Pledges()
         self._voter = Voter(outlook, self.registry)
-        self._witness = Witness(
-            outlook, self.registry, self._pledges, self._has_majority
-        )
+        self._witness = Witness(outlook, self.registry, self._pledges, self._has_majority)
         self._boxes: dict[Stage, Box] = {}
         self._chair: Chair | None = None
+        self._phase: int | None = None
+        """Of the running epoch, when we last looked."""
         self._done: Round | None = None
         """The last decision that we carried out."""
 
@@ -108,7 +107,7 @@ class Exchange:
         if body.volunteer != self._outlook.me:
             return self._count("matching-not-for-us")
         if isinstance(body, bodies.Call):
-            home = self._seat.settled_home
+            home = self._seat.may_leave(now)
             return list(self._voter.called(sender, body, home, now))
         return list(self._voter.receive(sender, body, now))
 
@@ -116,7 +115,11 @@ class Exchange:
         """Take a signed record."""
         if not self.registry.pin(author, body, now):
             return []
-        return self.look(now)
+        if isinstance(body, Epoch) or self._chair or self._phase not in (COLLECT, LATE):
+            return self.look(now)
+        if isinstance(body, bodies.Ballot) and self._voter.watches(stage_of(body)):
+            return list(self._voter.look(now))
+        return []
 
     def update(self, now: float) -> list[Effect]:
         """Look at the changed population."""
@@ -134,6 +137,7 @@ class Exchange:
             self._voter.reset()
             return found
         call = self.registry.call(now)
+        self._phase = call.epoch.phase if call else None
         found += self._tend_boxes(call, now)
         found += self._voter.look(now)
         if call:
@@ -235,13 +239,13 @@ class Exchange:
         """Move to the place that the decided vote gave us, if it is another one than our home."""
         voter, epoch = self._voter, decision.epoch
         to = voter.place if voter.round == epoch.round else None
-        home = self._seat.settled_home
+        home = self._seat.may_leave(now)
         voter.reset()
         if home is None:
             return []
         if to is None or to == home:
             return [Explain("matching", f"staying at stage {home}: {epoch.reason}")]
-        return self._seat.move_home(to, epoch.reason, now)
+        return self._seat.move(to, epoch.reason, now)
 
     # --- inside -----------------------------------------------------------------------------
 

@@ -115,10 +115,12 @@ class Registry:
         notice = self._outlook.board.current(CHAIR_STAGE, now)
         if notice is None:
             return None
-        for kept, body in self._epochs(now):
-            if kept.author == notice.author and body.round.epoch[:2] == notice.posting.mandate:
-                return Call(kept.author, body, kept.received_at)
-        return None
+        kept = self._shelf(Epoch, CHAIR_STAGE).get(notice.author)
+        if kept is None or not isinstance(kept.body, Epoch) or now >= kept.received_at + RECORD_S:
+            return None
+        if kept.body.round.epoch[:2] != notice.posting.mandate:
+            return None
+        return Call(kept.author, kept.body, kept.received_at)
 
     def unfinished(self, now: float) -> Epoch | None:
         """Return the newest epoch of whatever chair that is neither aborted nor decided."""
@@ -208,11 +210,10 @@ class Registry:
             now: monotonic seconds.
             after: only later ones.
         """
-        commits = [
-            (kept.author, body)
-            for kept, body in self._epochs(now)
-            if body.phase == COMMIT and (after is None or body.round > after)
-        ]
+        shelf = self._shelf(Epoch, CHAIR_STAGE)
+        if not any(_is_commit(kept.body, after) for kept in shelf.values()):
+            return None
+        commits = [(k.author, body) for k, body in self._epochs(now) if _is_commit(body, after)]
         for chair, epoch in sorted(commits, key=lambda pair: pair[1].round, reverse=True):
             round_ = epoch.round
             if not self.is_attested(round_, CHAIR_STAGE, chair, epoch.digest, decision=True):
@@ -253,3 +254,8 @@ class Registry:
     def _worth(self, kept: Kept) -> tuple[bool, int]:
         known = kept.author in self.candidates(stage_of(kept.body), kept.body.round.epoch)
         return (known, kept.body.issued_ms)
+
+
+def _is_commit(body: Spread, after: Round | None) -> bool:
+    late = after is None or body.round > after
+    return isinstance(body, Epoch) and body.phase == COMMIT and late

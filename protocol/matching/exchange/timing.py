@@ -8,6 +8,9 @@ EPOCH_GAP_S = 60.0
 EMERGENCY_GAP_S = 5.0
 """The same while a stage lacks replicas: newcomers get this long to fill it."""
 
+NEWCOMERS_S = 15.0
+"""Newcomers without a place get this long: they may mend what an epoch would be called for."""
+
 AFTER_ABORT_S = 300.0
 """Nothing was worth it and little has changed since: ask again after this long."""
 

@@ -61,19 +61,26 @@ class Voter:
         """The stage that keeps us in this attempt."""
         return self._wishes[self._step] if self.state is State.KEPT else None
 
+    def watches(self, stage: Stage) -> bool:
+        """Tell whether a stage's next ballot may matter to us."""
+        return self.state is State.CALLED or self.place == stage
+
     # --- inputs -----------------------------------------------------------------------------
 
     def called(
         self, sender: PeerId, body: bodies.Call, home: Stage | None, now: float
     ) -> list[Effect]:
-        """Our home's box asks us to vote. ``home``: the stage we serve and are settled in."""
-        notice = self._outlook.board.current(stage_of(body), now)
-        if notice is None or notice.author != sender or home != body.stage:
-            return self._count("matching-call-not-for-us")
-        if self.round is not None and body.round <= self.round:
+        """Our home's box asks us to vote. ``home``: the stage we may leave; None: not now."""
+        if self._author(stage_of(body), now) != sender:
+            return self._count("matching-call-by-stranger")
+        declined = self.state is State.IDLE and body.round == self.round
+        if self.round is not None and body.round <= self.round and not declined:
             return []
         self.reset()
-        self.state, self.round, self.home = State.CALLED, body.round, stage_of(body)
+        self.round, self.home = body.round, stage_of(body)
+        if declined or home != body.stage or self._outlook.me not in self._outlook.population:
+            return self._intent(now)
+        self.state = State.CALLED
         return self.look(now)
 
     def receive(self, sender: PeerId, body: bodies.ToVoter, now: float) -> list[Effect]:
@@ -137,6 +144,7 @@ class Voter:
     def _begin(self, epoch: Epoch, ballots: Ballots, now: float) -> list[Effect]:
         me, self._view = self._outlook.me, self._outlook.population
         if me not in self._view:
+            self.reset()
             return []
         stages = [ballot.basis for _, (_, ballot) in sorted(ballots.items())]
         self._wishes = wishes.ranked(self._view, me, self.home, stages, epoch.r)

@@ -20,6 +20,7 @@ from protocol.matching.exchange.bodies import (
     Attest,
     Ballot,
     Epoch,
+    EpochId,
     Round,
 )
 from protocol.matching.exchange.pledges import Pledges
@@ -48,6 +49,8 @@ class Witness:
         self._pledges = pledges
         self._seen: Round | None = None
         self._begun: Round | None = None
+        self._duties_in: EpochId | None = None
+        self._duties: frozenset[Stage] = frozenset()
 
     def look(self, call: Call, now: float) -> list[Effect]:
         """Look at the records of an epoch."""
@@ -57,10 +60,20 @@ class Witness:
         self._seen = max(self._seen or round_, round_)
         if self._begun != round_ or epoch.phase not in (FREEZE, COMMIT):
             return []
+        if not self._duties_of(round_.epoch):
+            return []
         found = self._attest_ballots(epoch, now) if epoch.phase == FREEZE else []
         if epoch.phase == COMMIT and now < call.received_at + ATTEST_S:
             found = self._attest_decision(call, now)
         return found
+
+    def _duties_of(self, epoch: EpochId) -> frozenset[Stage]:
+        """Return the stages whose candidate we are in an epoch."""
+        if self._duties_in != epoch:
+            me, stages = self._outlook.me, map(Stage, self._outlook.population.stages)
+            found = (s for s in stages if me in self._registry.witnesses(s, epoch))
+            self._duties_in, self._duties = epoch, frozenset(found)
+        return self._duties
 
     # --- frozen ballots ---------------------------------------------------------------------
 
@@ -120,9 +133,9 @@ class Witness:
 
     def _is_witness(self, stage: Stage, author: PeerId, epoch: Epoch, *, decision: bool) -> bool:
         """Tell whether we are another candidate that has not signed yet."""
-        me, round_ = self._outlook.me, epoch.round
-        candidate = me != author and me in self._registry.witnesses(stage, round_.epoch)
-        return candidate and not self._pledges.has_signed(round_, stage, decision=decision)
+        if author == self._outlook.me or stage not in self._duties_of(epoch.round.epoch):
+            return False
+        return not self._pledges.has_signed(epoch.round, stage, decision=decision)
 
     def _sign(
         self, epoch: Epoch, stage: Stage, digest: bytes, *, decision: bool, now: float
