@@ -21,18 +21,18 @@ from client.train.handshake import Handshake
 from client.train.hub import Tenant
 from client.train.loopback import Loopback
 from client.train.measuring import Measuring
-from client.train.news import News
+from client.train.news import News, progress_at
 from client.train.portrait import Portrait
 from client.train.views import matching_members, swarm_view
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendSigned
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, Stage, SwarmId, parse_peer_id, short
 from protocol.manifest import Manifest
-from protocol.matching.effects import Assign, GangStart, Unassign
+from protocol.matching.effects import Agreed, Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
 from protocol.membership.advert import Advert
 from protocol.membership.membership import Membership
-from protocol.membership.progress import PROGRESS, PROGRESS_KEY, Progress, encode_progress
+from protocol.membership.progress import PROGRESS, PROGRESS_KEY, encode_progress
 from protocol.membership.view import (
     MemberDown,
     MembershipEffect,
@@ -78,7 +78,10 @@ class Engine:
         self.network, self.signer, self.manifest, self.swarm = network, signer, manifest, swarm
         self.news, self._nursery = news, nursery
         self.membership = Membership(
-            signer.peer, swarm, manifest.stage_count, authorise=self._authorise
+            signer.peer,
+            swarm,
+            manifest.stage_count,
+            authorise=lambda *posting: None,  # the matching knows who may decide for a stage
         )
         self.measuring = Measuring(signer.peer, manifest, self.membership)
         self.portrait = Portrait(self.membership, self, self._members)
@@ -89,14 +92,11 @@ class Engine:
         self.started = False
         """Every stage was covered at some time: training goes on."""
         self.penalties: Counter[str] = Counter()
-        self.swarm_changed = trio.Event()
-        """Set (and replaced) whenever the view changes; for tasks that wait for peers."""
         self.internal_errors = 0
         self.loopback = Loopback(self._deliver)
         self._wake = trio.Event()
         self._view_dirty = self._lacks_text = False
-        self._seat_numbers: dict[int, int] = {}
-        """By stage, as last told."""
+        self._seat_numbers: dict[int, int] = {}  # by stage, as last told
 
     # --- the hub ---------------------------------------------------------------------------
 
@@ -122,10 +122,8 @@ class Engine:
             self._nursery.start_soon(self._send_later, peer, message, payload)
 
     async def _send_later(self, peer: PeerId, message: Message, payload: bytes) -> None:
-        try:
+        with suppress(PeerUnreachable):
             await self.network.send(peer, message, payload)
-        except PeerUnreachable:
-            return
 
     def perform(self, effect: Effect) -> None:
         """Perform an effect of any machine."""
@@ -256,8 +254,6 @@ class Engine:
                 self._signed(peer, message)
             case _ if self.staging is not None:
                 self.staging.receive(peer, message, payload)
-            case _:
-                return
 
     def _signed(self, peer: PeerId, message: Signed) -> None:
         envelope = message.envelope
@@ -271,10 +267,6 @@ class Engine:
             )
 
     # --- membership ------------------------------------------------------------------------
-
-    def _authorise(self, kind: str, key: str, signer: PeerId, body: bytes) -> str | None:
-        """Postings are judged by the matching, which knows who may decide for a stage."""
-        return None
 
     def _members(self, effects: list[MembershipEffect]) -> None:
         for effect in effects:
@@ -302,16 +294,12 @@ class Engine:
 
     def _record(self, record: RecordChanged) -> None:
         if record.kind == PROGRESS:
-            self._progressed()
+            if (progress := self.membership.progress()) is not None:
+                self.news.progressed(progress, self.now())
         elif self.matching is not None and record.signer != self.signer.peer:
             self.matched(
                 self.matching.receive_record(record.signer, record.kind, record.body, self.now())
             )
-
-    def _progressed(self) -> None:
-        progress = self.membership.progress()
-        if progress is not None:
-            self.news.progressed(progress, self.now())
 
     def _refresh(self) -> None:
         """Pass a changed view on, once per event and not once per effect."""
@@ -330,8 +318,6 @@ class Engine:
             stages = self.manifest.stage_count
             self.staging.update_view(swarm_view(roster, self.signer.peer, stages))
             self._text_may_have_come()
-        self.swarm_changed.set()
-        self.swarm_changed = trio.Event()
 
     def _text_may_have_come(self) -> None:
         """Somebody serves stage 0 now: the text can be copied from there."""
@@ -351,7 +337,7 @@ class Engine:
 
     # --- matching --------------------------------------------------------------------------
 
-    def matched(self, effects: list[Effect | Assign | Unassign | GangStart]) -> None:
+    def matched(self, effects: list[Effect | Assign | Unassign | GangStart | Agreed]) -> None:
         """Perform what the matching decided."""
         for effect in effects:
             match effect:
@@ -365,16 +351,18 @@ class Engine:
                         self.staging.unassign(stage, reason)
                 case GangStart():
                     self._start()
+                case Agreed():
+                    continue
                 case _:
                     self.perform(effect)
-        if any(self.seat_of(stage) != seat for stage, seat in self._seat_numbers.items()):
+        seats = self.staging.seats() if self.staging else []
+        if any(self._seat_numbers.get(seat.stage) != seat.seat for seat in seats):
             self.seats_changed()  # the second stage has become our home
 
     def _start(self) -> None:
-        if not self.started:
-            self.started = True
-            if self.staging is not None:
-                self.staging.allow_training()
+        self.started = True
+        if self.staging is not None:
+            self.staging.allow_training()
 
     def serving(self, stage: int) -> None:
         """A seat serves: tell the matching."""
@@ -399,12 +387,11 @@ class Engine:
         """Our stage has committed a step; the last stage's leader tells the swarm the loss."""
         if committed.loss is None or self.staging is None:
             return
-        step = committed.version - 1
-        per_step = self.manifest.tokens_per_microbatch * self.manifest.microbatches_per_step
-        progress = Progress(step, committed.loss, committed.version * per_step, int(self.wall()))
+        progress = progress_at(committed.version, committed.loss, self.manifest, self.wall())
         self.news.progressed(progress, self.now())
-        if leader(self.staging.view, committed.stage, step) == self.signer.peer:
-            self.perform(Publish(PROGRESS, PROGRESS_KEY, step, encode_progress(progress)))
+        if leader(self.staging.view, committed.stage, progress.step) == self.signer.peer:
+            body = encode_progress(progress)
+            self.perform(Publish(PROGRESS, PROGRESS_KEY, progress.step, body))
 
     def leave(self) -> None:
         """Say goodbye to the swarm."""

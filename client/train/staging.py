@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 
-import msgspec
 import trio
 
 from client.compute.process import RequestFailed, Worker, open_worker
@@ -109,13 +108,8 @@ class Staging:
 
     def seats(self) -> list[SeatStatus]:
         """Return what heartbeats say of our seats."""
-        seat_of = self._house.owner.seat_of
-        statuses = [tenancy.status() for tenancy in self._all()]
-        return [
-            msgspec.structs.replace(status, seat=seat_of(status.stage))
-            for status in statuses
-            if status is not None
-        ]
+        statuses = (tenancy.status() for tenancy in self._all())
+        return [status for status in statuses if status is not None]
 
     def drivers(self) -> list[SeatDriver]:
         """Return the drivers of the seats that are open."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import trio
 
 from client.compute.process import RequestFailed, Worker, WorkerDied
@@ -88,6 +89,7 @@ class Tenancy:
         self._taking: Taking | None = None
         self._leave_by: float | None = None
         self._announced = False
+        self._seat_number = 0
         self._failure: UserError | WorkerDied | None = None
         self._retake = trio.Event()
         self._life = trio.CancelScope()
@@ -171,7 +173,12 @@ class Tenancy:
 
     def status(self) -> SeatStatus | None:
         """Return what heartbeats say of our seat."""
-        return self.driver.seat.status(self.driver.rate()) if self.driver else None
+        if self.driver is None:
+            return None
+        if not self.leaving:  # then the matching knows it no more
+            self._seat_number = self._house.owner.seat_of(self.stage)
+        status = self.driver.seat.status(self.driver.rate())
+        return msgspec.structs.replace(status, seat=self._seat_number)
 
     async def save(self) -> None:
         """Write a last checkpoint of a serving seat and wait until it is on disk."""
