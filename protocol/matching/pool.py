@@ -30,6 +30,8 @@ class Place:
     score: int
     expires_at: float
     locked: bool = False
+    confirmed: bool = False
+    """The members' view has said that it holds the stage."""
 
     @property
     def proposer(self) -> Proposer:
@@ -133,19 +135,40 @@ class Pool:
         """Allow everybody to be moved again: the population changed."""
         self._moved.clear()
 
-    def refresh(self, population: Population) -> None:
-        """Recount rates after the view changed; incumbents that the view confirms are locked."""
+    def adopt(self, population: Population, now: float) -> None:
+        """Take in everybody who is at home here by its own signed word: what a successor knows."""
         self.seconds = len(population.seconds(self.stage))
+        for peer in sorted(population.holders(self.stage)):
+            rate = population.rate(peer, self.stage)
+            if rate and population.members[peer].home_stage == self.stage:
+                score = population.score(peer, self.stage, population.fair_level)
+                expires_at = now + LEASE_S
+                self._store(Place(peer, rate, rate, score, expires_at, locked=True, confirmed=True))
+
+    def refresh(self, population: Population) -> list[PeerId]:
+        """Recount rates after the view changed; incumbents that the view confirms are locked.
+
+        Returns who has gone, by the view: it does not hold the stage any more.
+        """
+        self.seconds = len(population.seconds(self.stage))
+        gone = []
         for place in list(self.places.values()):
             member = population.members.get(place.peer)
-            confirmed = member is not None and self.stage in member.held
+            held = member is not None and self.stage in member.held
             rate = min(place.claimed_rate, population.rate(place.peer, self.stage))
-            self._store(replace(place, rate=rate, locked=place.locked or confirmed))
+            if place.confirmed and not held:
+                gone.append(place.peer)
+            locked, confirmed = place.locked or held, place.confirmed or held
+            self._store(replace(place, rate=rate, locked=locked, confirmed=confirmed))
+        return gone
 
     def put(self, place: Place) -> None:
         """Add or renew a place; a lock once given stays."""
         known = self.places.get(place.peer)
-        self._store(replace(place, locked=place.locked or (known is not None and known.locked)))
+        if known is not None:
+            locked, confirmed = place.locked or known.locked, place.confirmed or known.confirmed
+            place = replace(place, locked=locked, confirmed=confirmed)
+        self._store(place)
 
     def drop(self, peer: PeerId) -> Place | None:
         """Remove a place."""

@@ -59,6 +59,8 @@ class Steward:
 
     def start(self, now: float, *, successor: bool) -> list[Effect]:
         """Open the stage and announce it; a successor waits for its predecessor's holders."""
+        if successor:
+            self.pool.adopt(self._outlook.population, now)
         self._reopen(now)
         if successor:
             self._quiet_at = now + HANDOVER_S
@@ -89,10 +91,10 @@ class Steward:
         """Look at the changed population: members that left, claims that moved."""
         population = self._outlook.population
         self._replies.forget_strangers()
-        gone = [peer for peer in self.pool.places if peer not in population]
+        gone = self.pool.refresh(population)
+        gone += [peer for peer in self.pool.places if peer not in population and peer not in gone]
         for peer in gone:
             self.pool.drop(peer)
-        self.pool.refresh(population)
         if gone or self._basis_moved():
             self.pool.forget_moves()
             self._reopen(now)
