@@ -11,7 +11,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from matching_world import START_S, WALL_S, Weather, peer
 
@@ -136,14 +136,16 @@ class ExchangeWorld:
         self.exchanges: dict[PeerId, Exchange] = {}
         self.outlooks: dict[PeerId, Outlook] = {}
         self.sent: list[tuple[PeerId, bodies.Letter]] = []
+        self.asked: list[tuple[PeerId, int, bodies.Vote]] = []
+        """Votes with the cutoff that the voter had heard of."""
         self.spread: list[tuple[PeerId, bodies.Spread]] = []
         self.last_word: bodies.Epoch | None = None
         self.words: list[str] = []
-        self.on_record: Callable[[PeerId, bodies.Spread], None] | None = None
         self._newest: dict[tuple[PeerId, PeerId, str, str], int] = {}
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._alarm: dict[PeerId, float] = {}
+        self._mute: set[PeerId] = set()
         for name in population.members:
             self._start(name)
         for name in population.members:
@@ -173,6 +175,10 @@ class ExchangeWorld:
             return False
         carried = all(exchange.last_decided == last.round for exchange in self.exchanges.values())
         return last.phase == bodies.ABORT or carried
+
+    def silence(self, who: PeerId) -> None:
+        """Let a worker hang: it hears no letter any more."""
+        self._mute.add(who)
 
     def run(self, seconds: float) -> None:
         """Let time pass until the epoch has ended, or is over time."""
@@ -233,6 +239,9 @@ class ExchangeWorld:
         body = bodies.decode(effect.kind, effect.body)
         assert isinstance(body, bodies.Letter)
         self.sent.append((who, body))
+        if isinstance(body, bodies.Vote):
+            ballot = self.exchanges[who].registry.ballot(body.round, Stage(body.stage), self.now)
+            self.asked.append((who, ballot.cutoff if ballot else 0, body))
         mine = effect.peer == who
         copies = 2 if self.random.random() < self.weather.duplication else 1
         for _ in range(copies):
@@ -241,6 +250,8 @@ class ExchangeWorld:
                 self._after(delay_s, lambda: self._receive(who, effect.peer, body))
 
     def _receive(self, who: PeerId, to: PeerId, body: bodies.Letter) -> None:
+        if to in self._mute:
+            return
         self._perform(to, self.exchanges[to].receive(who, body, self.now))
 
     def _publish(self, who: PeerId, effect: Publish) -> None:
@@ -255,8 +266,6 @@ class ExchangeWorld:
             while other != who and self.random.random() < self.weather.loss:
                 delay_s += 0.5
             self._after(delay_s, lambda o=other: self._learn(who, o, effect, body))
-        if self.on_record:
-            self.on_record(who, body)
 
     def _learn(self, who: PeerId, to: PeerId, effect: Publish, body: bodies.Spread) -> None:
         key = (to, who, effect.kind, effect.key)
@@ -285,9 +294,3 @@ class ExchangeWorld:
 def counted(world: ExchangeWorld) -> Counter[str]:
     """Return what all peers refused, by reason."""
     return sum((Counter(o.counters) for o in world.outlooks.values()), Counter())
-
-
-def without_worker(swarm: Swarm, gone: PeerId) -> Swarm:
-    """Return a swarm in which one worker never was."""
-    homes = {name: home for name, home in swarm.homes.items() if name != gone}
-    return replace(swarm, population=swarm.population.evolve({gone: None}), homes=homes)

@@ -24,13 +24,12 @@ from protocol.matching.exchange.bodies import BALLOT_KIND, SUM_BITS, Ballot, Rou
 from protocol.matching.exchange.load import Basis
 from protocol.matching.exchange.pledges import Pledges
 from protocol.matching.exchange.projection import Projection, project
-from protocol.matching.exchange.timing import BALLOT_GAP_S
+from protocol.matching.exchange.timing import BALLOT_GAP_S, CALL_S
 from protocol.matching.exchange.wishes import Terms
 from protocol.matching.outlook import Outlook
 from protocol.matching.pool import Place
 from protocol.matching.population import Population
 from protocol.matching.preferences import words
-from protocol.matching.timing import RETRY_S
 
 INFINITY = float("inf")
 
@@ -176,7 +175,7 @@ class Box:
         calls: list[Effect] = []
         if now >= self._call_at and not self.is_frozen:
             missing = sorted(self.electors - self._heard)
-            self._call_at = now + RETRY_S if missing else INFINITY
+            self._call_at = now + CALL_S if missing else INFINITY
             calls = [self._send(bodies.Call, peer, now) for peer in missing]
         return [*calls, *self._publish(now)]
 

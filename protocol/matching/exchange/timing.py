@@ -14,6 +14,12 @@ NEWCOMERS_S = 15.0
 AFTER_ABORT_S = 300.0
 """Nothing was worth it and little has changed since: ask again after this long."""
 
+ASK_S = 0.5
+"""An unanswered vote or intent is sent again: an attempt has no time for long waits."""
+
+CALL_S = 1.0
+"""An elector that has not spoken is called again; it may still wait for the last box to open."""
+
 COLLECT_S = 10.0
 """An attempt may take this long; who has not spoken by then stays at home."""
 

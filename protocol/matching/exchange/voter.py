@@ -21,9 +21,9 @@ from protocol.matching.exchange import bodies, wishes
 from protocol.matching.exchange.bodies import RUNNING, Epoch, Round
 from protocol.matching.exchange.registry import Registry
 from protocol.matching.exchange.tally import Ballots
+from protocol.matching.exchange.timing import ASK_S
 from protocol.matching.outlook import Outlook
 from protocol.matching.population import Population
-from protocol.matching.timing import MAX_RETRY_S, RETRY_S
 
 INFINITY = float("inf")
 
@@ -169,7 +169,7 @@ class Voter:
     def _ask(self, now: float) -> list[Effect]:
         """Send the vote for the current wish, for the first time or again."""
         stage = self._wishes[self._step]
-        self._ask_at = now + min(RETRY_S * 2**self._tries, MAX_RETRY_S)
+        self._ask_at = now + ASK_S
         letter = self._vote(stage, now)
         if self._tries:
             return letter
@@ -202,7 +202,7 @@ class Voter:
         return self._tell(now)
 
     def _tell(self, now: float) -> list[Effect]:
-        self._tell_at = now + RETRY_S
+        self._tell_at = now + ASK_S
         return self._intent(now)
 
     def _noted(self, body: bodies.Noted) -> list[Effect]:
