@@ -53,6 +53,8 @@ class Crew:
     """Those that may move."""
     haste: Floats
     """Share of the planning horizon that a move leaves after its download (n,)."""
+    swaps: bool = True
+    """Whether two may change places: not where the first to arrive leaves a gap behind."""
 
 
 def free(rates: Floats) -> Crew:
@@ -118,6 +120,8 @@ def _best_swap(
     crew: Crew, plan: Plan, unit: float, noise: float, random: np.random.Generator
 ) -> Change:
     """Try to exchange somebody of the weakest stage for somebody else."""
+    if not crew.swaps:
+        return np.inf, []
     rates, movable = crew.rates, crew.movable
     weakest = int(plan.levels.argmin())
     inside = movable[plan.home[movable] == weakest]

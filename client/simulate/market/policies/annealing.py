@@ -11,12 +11,17 @@ from client.simulate.market.nature import Ints
 from client.simulate.market.policies.joining import ByValue
 from client.simulate.market.policies.policy import NOWHERE, Market
 from client.simulate.market.search import Crew, Plan, anneal
+from client.simulate.market.setting import STEP_S
 
 TICK_S = 10.0
-STEPS = 40
 HORIZON_S = 1800.0
-MOVE_COST = 5e-4
-"""A plan has to lift the lowest level by this share for each of its moves."""
+FOUNDING_STEPS = 40
+STEPS = 3
+"""Once moves take time few at once are best: each changes what the next would be worth. Swaps are
+planned in the first step only, for whoever arrives first leaves a gap behind."""
+FOUNDING_MOVE_COST = 5e-4
+MOVE_COST = 5e-3
+"""A plan has to lift the lowest level by this share of the mean for each of its moves."""
 
 
 class Annealing(ByValue):
@@ -53,12 +58,13 @@ class Annealing(ByValue):
             return False
         crew = self._crew(there)
         now = Plan(market.home[there].copy(), market.levels.astype(float))
-        found = anneal(crew, now, STEPS, self._random)
+        found = anneal(crew, now, FOUNDING_STEPS if crew.swaps else STEPS, self._random)
         moved = np.flatnonzero(found.home != now.home)
         if len(moved) == 0:
             return False
         gain = (found.levels.min() - now.levels.min()) * crew.haste[moved].min()
-        if gain < MOVE_COST * len(moved) * max(now.levels.mean(), 1.0):
+        cost = FOUNDING_MOVE_COST if crew.swaps else MOVE_COST
+        if gain < cost * len(moved) * max(now.levels.mean(), 1.0):
             return False
         for index in moved.tolist():
             market.place(int(there[index]), int(found.home[index]))
@@ -69,4 +75,6 @@ class Annealing(ByValue):
         settled = np.array([market.settled(v) for v in there.tolist()])
         fetch_s = [market.nature.fetch_s(v, market.agenda.now) for v in there.tolist()]
         haste = np.maximum(1.0 - np.array(fetch_s) / HORIZON_S, 0.0)
-        return Crew(market.rates[there].astype(float), np.flatnonzero(settled & (haste > 0)), haste)
+        rates = market.rates[there].astype(float)
+        founding = market.agenda.now < STEP_S
+        return Crew(rates, np.flatnonzero(settled & (haste > 0)), haste, swaps=founding)
