@@ -43,6 +43,7 @@ from protocol.matching.exchange.timing import (
     FREEZE_S,
     LATE_S,
     NEWCOMERS_S,
+    OPENING_S,
 )
 from protocol.matching.exchange.trigger import Condition, Last
 from protocol.matching.exchange.verdict import Verdict
@@ -50,7 +51,7 @@ from protocol.matching.exchange.wishes import LADDER_PERCENT
 from protocol.matching.outlook import Outlook
 
 INFINITY = float("inf")
-PATIENCE_S = {COLLECT: COLLECT_S, LATE: LATE_S, FREEZE: FREEZE_S, COMMIT: DECIDED_S}
+PATIENCE_S = {COLLECT: OPENING_S, LATE: LATE_S, FREEZE: FREEZE_S, COMMIT: DECIDED_S}
 IDLE = ABORT
 """The last word of an epoch that came to nothing is also where a chair begins."""
 
@@ -79,6 +80,7 @@ class Chair:
         self._digest_of_freeze = NO_DIGEST
         self._began_with: Condition | None = None
         self._deadline = INFINITY
+        self._all_open = False
         self._known: Round | None = None
         """The last decision before our call."""
         self._since: float | None = None
@@ -167,6 +169,8 @@ class Chair:
         whole = self._registry.is_whole(ballots)
         if self.phase == FREEZE and whole:
             return self._weigh(ballots, now)
+        if self.phase == COLLECT and whole and not self._all_open:
+            self._all_open, self._deadline = True, now + COLLECT_S
         if self.phase != FREEZE and whole and tally.is_quiet(ballots):
             return self._enter(FREEZE, now, "all have voted", tally.fingerprint(ballots))
         return self._overdue(now) if now >= self._deadline else []
@@ -260,7 +264,7 @@ class Chair:
         return f"full epoch at {self._quota_percent} % of the mean:"
 
     def _enter(self, phase: int, now: float, why: str, digest: bytes = NO_DIGEST) -> list[Effect]:
-        self.phase = phase
+        self.phase, self._all_open = phase, False
         self._digest_of_freeze = digest
         if phase == COLLECT:
             self._began_with = self._condition(now)

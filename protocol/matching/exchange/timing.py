@@ -20,8 +20,11 @@ ASK_S = 0.5
 CALL_S = 1.0
 """An elector that has not spoken is called again; it may still wait for the last box to open."""
 
+OPENING_S = 20.0
+"""All boxes are open within this: a dead steward is found, replaced and knows its holders."""
+
 COLLECT_S = 10.0
-"""An attempt may take this long; who has not spoken by then stays at home."""
+"""From then on a vote may take this long; who has not spoken by then stays at home."""
 
 LATE_S = 3.0
 """After that, the others have this long to come to rest."""
