@@ -6,6 +6,7 @@ STAMP := $(VENV)/installed
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+ABLATION_ARGS ?=
 PYTEST_ARGS ?=
 
 # The first interpreter that runs, is new enough and can make virtual environments. A name on PATH
@@ -14,13 +15,14 @@ PROBE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 CANDIDATES := python3.11 python3.12 python3.13 python3 python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench install clean
+.PHONY: help demo test lint bench ablation install clean
 
 help:
 	@echo "make demo     four volunteers train on this machine; one is killed on the way"
 	@echo "make test     the tests"
 	@echo "make lint     style, types and import direction"
 	@echo "make bench    what this machine can do, and a swarm on it against one process"
+	@echo "make ablation simulated swarms matched by every policy; takes hours, goes on where it was"
 	@echo "make install  only build $(VENV), with the volunteer command in $(BIN)"
 	@echo "make clean    remove what the others built"
 
@@ -39,6 +41,9 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/volunteer bench --efficiency $(BENCH_ARGS)
+
+ablation: $(STAMP)
+	$(BIN)/python -m tests.bench.ablation $(ABLATION_ARGS)
 
 install: $(STAMP)
 	@echo "the command is $(BIN)/volunteer"

@@ -1,20 +1,23 @@
 """Policies of published systems that move volunteers: SWARM (arXiv 2301.11913) and Petals.
 
 SWARM, section 3.2: every T seconds one peer of the stage with most to spare moves to the one with
-least. Petals: every server asks now and then whether the throughput would rise if it moved to the
-weakest place, and moves if the present throughput is below a threshold times the new one.
+least. Petals: every server imagines now and then that it moves to the weakest place and all others
+after it until nobody wants to; it moves if the present throughput is below a threshold times that
+of the imagined swarm.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from client.simulate.market.nature import Ints
 from client.simulate.market.policies.joining import Joining
 from client.simulate.market.policies.policy import Market
 
 PETALS_CHECK_S = 120.0
 """Mean time between a server's checks."""
 PETALS_TICK_S = 10.0
+PETALS_SWEEPS = 10
 
 
 class Swarm(Joining):
@@ -53,16 +56,39 @@ class Petals(Joining):
         market = self.market
         servers = np.flatnonzero(market.home >= 0)
         turns = servers[self._random.random(len(servers)) < PETALS_TICK_S / PETALS_CHECK_S]
+        if len(turns) == 0:
+            return
+        # Who begins makes little difference, so one imagined swarm does for all of a moment.
+        goal = self._quality * self._imagined(self._random.permutation(servers))
         for volunteer in turns.tolist():
-            weakest = int(market.levels.argmin())
-            if self._pays(volunteer, weakest) and market.settled(volunteer):
-                market.place(volunteer, weakest)
+            if market.levels.min() < goal and market.settled(volunteer):
+                stage = _weakest_without(market, volunteer, market.levels)
+                if stage is not None:
+                    market.place(volunteer, stage)
 
-    def _pays(self, volunteer: int, weakest: int) -> bool:
-        levels, home = self.market.levels, int(self.market.home[volunteer])
-        if home == weakest:
-            return False
-        moved = levels.copy()
-        moved[home] -= self.market.rates[volunteer, home]
-        moved[weakest] += self.market.rates[volunteer, weakest]
-        return bool(levels.min() < self._quality * moved.min())
+    def _imagined(self, servers: Ints) -> int:
+        """Return the throughput once everybody is where it would go."""
+        market = self.market
+        levels, home = market.levels.copy(), market.home.copy()
+        for _ in range(PETALS_SWEEPS):
+            moved = False
+            for volunteer in servers.tolist():
+                stage = _weakest_without(market, volunteer, levels, int(home[volunteer]))
+                if stage is not None:
+                    levels[home[volunteer]] -= market.rates[volunteer, home[volunteer]]
+                    levels[stage] += market.rates[volunteer, stage]
+                    home[volunteer], moved = stage, True
+            if not moved:
+                break
+        return int(levels.min())
+
+
+def _weakest_without(
+    market: Market, volunteer: int, levels: Ints, home: int | None = None
+) -> int | None:
+    """Return the weakest stage if a volunteer were not there, None if that is its own or it must
+    not leave it empty."""
+    at = int(market.home[volunteer]) if home is None else home
+    left = int(levels[at] - market.rates[volunteer, at])
+    weakest = int(levels.argmin())
+    return weakest if left > 0 and weakest != at and levels[weakest] < left else None
