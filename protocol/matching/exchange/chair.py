@@ -162,6 +162,8 @@ class Chair:
         decision = self._registry.decision(now, after=self._known)
         if decision and decision.epoch.round < self._round:
             return self._end(now, "an earlier epoch was decided after all")
+        if not self._has_majority():
+            return self._end(now, "we see no majority of the swarm")
         deserted = self._registry.deserted(self._round, now)
         if deserted is not None:
             return self._restart(now, f"stage {deserted} has another steward")
@@ -216,8 +218,6 @@ class Chair:
         )
 
     def _commit(self, ballots: Ballots, verdict: Verdict, now: float) -> list[Effect]:
-        if not self._has_majority():
-            return self._end(now, "we see no majority of the swarm")
         digest = tally.whole_plan(self._round, ballots)
         if not self._pledges.sign(self._round, CHAIR_STAGE, digest, decision=True):
             return self._end(now, "we have signed another decision")

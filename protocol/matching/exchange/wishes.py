@@ -43,6 +43,7 @@ def ranked(
     Utilities count the stages after dual homing, the volunteer's own without itself.
     """
     reached = load.levels([stage.load for stage in stages])
+    fair = sum(reached) // len(reached)
     own = population.rate(peer, home)
     wishes = {}
     for s, (stage, level) in enumerate(zip(stages, reached, strict=True)):
@@ -54,6 +55,7 @@ def ranked(
             rate=rate,
             phi=population.phi(peer, Stage(s)),
             level=max(0, level - own) if here else level,
+            fair=fair,
             replicas=stage.replicas - here,
             r=r,
         )
