@@ -21,18 +21,18 @@ from protocol.matching.volunteer import State
 WORKERS, STAGES = 9, 3
 DESIGN = Design(dual_homing=False)
 WEATHER = replace(STORMY, gossip_s=(0.02, 0.15))
-Test = Callable[[bodies.Letter | bodies.Spread], bool]
+Point = Callable[[bodies.Letter | bodies.Spread], bool]
 
 
-def phase(wanted: int) -> Test:
+def phase(wanted: int) -> Point:
     return lambda body: isinstance(body, bodies.Epoch) and body.phase == wanted
 
 
-def letter(kind: type[bodies.Letter]) -> Test:
+def letter(kind: type[bodies.Letter]) -> Point:
     return lambda body: isinstance(body, kind)
 
 
-POINTS: dict[str, Test] = {
+POINTS: dict[str, Point] = {
     "called": phase(bodies.COLLECT),
     "box opened": lambda body: isinstance(body, bodies.Ballot),
     "elector called": letter(bodies.Call),
