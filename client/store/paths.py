@@ -50,6 +50,10 @@ class Folders:
         """Checkpoints of one swarm."""
         return self.data / "checkpoints" / swarm
 
+    def agreements(self, swarm: str) -> Path:
+        """The match records of one swarm."""
+        return self.data / "agreements" / f"{swarm}.msgpack"
+
 
 def find_folders(environ: Mapping[str, str] = os.environ, data: Path | None = None) -> Folders:
     """Return the folders for this environment; ``data`` overrides the data folder alone."""

@@ -16,6 +16,7 @@ import trio
 
 from client.net.errors import LinkFull, PeerUnreachable
 from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
+from client.train.agreements import Agreements
 from client.train.blobs import Shelf
 from client.train.handshake import Handshake
 from client.train.hub import Tenant
@@ -26,7 +27,7 @@ from client.train.portrait import Portrait
 from client.train.views import matching_members, swarm_view
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendSigned
 from protocol.errors import LocalProtocolError, RemoteProtocolError
-from protocol.ids import PeerId, Stage, SwarmId, parse_peer_id, short
+from protocol.ids import PeerId, Stage, SwarmId, short
 from protocol.manifest import Manifest
 from protocol.matching.effects import Agreed, Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
@@ -44,7 +45,7 @@ from protocol.membership.view import (
 )
 from protocol.pipeline.effects import Committed
 from protocol.view import leader
-from protocol.wire.envelope import Signer, verify
+from protocol.wire.envelope import Signer
 from protocol.wire.messages import (
     BlobQuery,
     ChunkRequest,
@@ -87,6 +88,7 @@ class Engine:
         self.portrait = Portrait(self.membership, self, self._members)
         self.matching: Matching | None = None
         self.shelf = Shelf(self)
+        self.agreements = Agreements(signer, swarm, self.news.explain)
         self.handshake: Handshake
         self.staging: Tenant | None = None
         self.started = False
@@ -131,7 +133,7 @@ class Engine:
             case Send(peer, message):
                 self.send(peer, message)
             case SendSigned(peer, kind, body):
-                self.send(peer, Signed(self.signer.sign(kind, body, self.swarm)))
+                self.send(peer, self.agreements.sign(kind, body))
             case Publish():
                 now, wall = self.now(), self.wall()
                 self._members(self.membership.publish(effect, self.signer, now, wall))
@@ -256,15 +258,9 @@ class Engine:
                 self.staging.receive(peer, message, payload)
 
     def _signed(self, peer: PeerId, message: Signed) -> None:
-        envelope = message.envelope
-        verify(envelope, self.swarm)
-        author = parse_peer_id(envelope.signer)
-        if author != peer:
-            raise RemoteProtocolError("signed-by-another", short(envelope.signer), 50)
+        letter, now = self.agreements.open(peer, message), self.now()
         if self.matching is not None:
-            self.matched(
-                self.matching.receive_signed(author, envelope.kind, envelope.body, self.now())
-            )
+            self.matched(self.matching.receive_signed(peer, letter.kind, letter.body, now))
 
     # --- membership ------------------------------------------------------------------------
 
@@ -351,8 +347,8 @@ class Engine:
                         self.staging.unassign(stage, reason)
                 case GangStart():
                     self._start()
-                case Agreed():
-                    continue
+                case Agreed(stage, version):
+                    self.agreements.agreed(stage, version, self.now())
                 case _:
                     self.perform(effect)
         seats = self.staging.seats() if self.staging else []

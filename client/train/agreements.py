@@ -1,0 +1,161 @@
+"""What this volunteer and its stewards have agreed, with both signatures.
+
+Signs our letters and opens those of others; so it can lay a HOLD beside the proposal that it
+answers once the matching says that the two are final. Holds our last proposals, the last HOLD and
+the match records; decides nothing. A stage that we decide for ourselves has no record: those
+letters never leave the machine.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from client.store.agreements import MAX_RECORDS, DamagedFile, load_records, save_records
+from protocol.effects import Explain
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId, Stage, SwarmId, parse_peer_id, short
+from protocol.matching import bodies
+from protocol.matching.record import Match, MatchRecord, read_record
+from protocol.wire.envelope import Signer, verify
+from protocol.wire.fields import Envelope
+from protocol.wire.messages import Signed
+
+REMEMBERED_PROPOSALS: Final = 16
+"""A HOLD answers the last message of a bid or one shortly before it."""
+REWRITE_S: Final = 60.0
+"""Renewals of what is on disk already are written no more often than that."""
+
+_PROPOSALS: Final = frozenset((bodies.KINDS[bodies.Propose], bodies.KINDS[bodies.Renew]))
+_HOLD: Final = bodies.KINDS[bodies.Hold]
+
+
+class Place(NamedTuple):
+    """What there is one record of: a stage under one mandate of one steward."""
+
+    stage: Stage
+    steward: PeerId
+    mandate: bodies.Mandate
+
+
+class Agreements:
+    """See the module's docstring.
+
+    Args:
+        signer: our identity.
+        swarm: the context of all signatures.
+        explain: tells the user what went wrong with the file.
+    """
+
+    def __init__(self, signer: Signer, swarm: SwarmId, explain: Callable[[Explain], None]) -> None:
+        self._signer, self._swarm, self._explain = signer, swarm, explain
+        self._path: Path | None = None
+        self._proposals: OrderedDict[int, Envelope] = OrderedDict()
+        """By version."""
+        self._hold: Envelope | None = None
+        self._records: OrderedDict[Place, tuple[MatchRecord, Match]] = OrderedDict()
+        """The oldest first; every one is valid."""
+        self._written_at = float("-inf")
+
+    def keep_in(self, path: Path) -> None:
+        """Read the records that a file has, and write to it from now on.
+
+        What is damaged or not genuine is told and forgotten.
+        """
+        self._path = path
+        try:
+            found = load_records(path)
+        except (DamagedFile, OSError) as error:
+            self._warn(f"the match records cannot be read, beginning anew: {error}")
+            return
+        for record in found:
+            try:
+                self._add(record)
+            except RemoteProtocolError as error:
+                self._warn(f"a match record of {path} is not genuine: {error.reason}")
+
+    # --- letters --------------------------------------------------------------------------------
+
+    def sign(self, kind: str, body: bytes) -> Signed:
+        """Sign one of our letters; proposals are remembered."""
+        envelope = self._signer.sign(kind, body, self._swarm)
+        if kind in _PROPOSALS:
+            proposal = bodies.decode_body(kind, body)
+            if isinstance(proposal, bodies.Propose):
+                self._proposals[proposal.version] = envelope
+                self._proposals.move_to_end(proposal.version)
+        while len(self._proposals) > REMEMBERED_PROPOSALS:
+            self._proposals.popitem(last=False)
+        return Signed(envelope)
+
+    def open(self, peer: PeerId, message: Signed) -> Envelope:
+        """Check a letter that a peer has brought: it signs for itself only.
+
+        Raises:
+            RemoteProtocolError: the signature is bad or somebody else's.
+        """
+        envelope = message.envelope
+        verify(envelope, self._swarm)
+        if parse_peer_id(envelope.signer) != peer:
+            raise RemoteProtocolError("signed-by-another", short(envelope.signer), 50)
+        if envelope.kind == _HOLD:
+            self._hold = envelope
+        return envelope
+
+    # --- records --------------------------------------------------------------------------------
+
+    def agreed(self, stage: Stage, version: int, now: float) -> None:
+        """The HOLD just opened has made a place final: keep it with the proposal it answers.
+
+        Args:
+            stage: the stage of the place.
+            version: number of the proposal.
+            now: monotonic seconds.
+        """
+        proposal, hold = self._proposals.get(version), self._hold
+        if proposal is None or hold is None:
+            return  # we are that steward: the letters were never signed
+        try:
+            news = self._add(MatchRecord(proposal, hold), stage)
+        except RemoteProtocolError:
+            return  # the HOLD was one of ours, and the last one from outside another stage's
+        if news or now >= self._written_at + REWRITE_S:
+            self._write(now)
+
+    def newest(self, stage: Stage) -> Match | None:
+        """Return the last agreement about a stage of this volunteer."""
+        for _, match in reversed(self._records.values()):
+            if match.stage == stage and match.volunteer == self._signer.peer:
+                return match
+        return None
+
+    def _add(self, record: MatchRecord, stage: Stage | None = None) -> bool:
+        """Take a genuine record in; returns whether there was none of its place.
+
+        Raises:
+            RemoteProtocolError: it proves nothing, or is about another stage.
+        """
+        match = read_record(record, self._swarm)
+        if stage is not None and match.stage != stage:
+            raise RemoteProtocolError("match-record-unrelated", "another stage")
+        hold = bodies.decode_body(record.hold.kind, record.hold.body)
+        place = Place(match.stage, match.steward, hold.mandate)
+        known = self._records.pop(place, None)
+        self._records[place] = (record, match)
+        while len(self._records) > MAX_RECORDS:
+            self._records.popitem(last=False)
+        return known is None
+
+    def _write(self, now: float) -> None:
+        if self._path is None:
+            return
+        self._written_at = now
+        try:
+            save_records(self._path, [record for record, _ in self._records.values()])
+        except OSError as error:  # a full disk must not stop training
+            self._warn(f"the match records cannot be written: {error.strerror}")
+
+    def _warn(self, words: str) -> None:
+        self._explain(Explain("matching", words, "warning"))
