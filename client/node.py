@@ -16,6 +16,7 @@ import trio
 
 from client import __version__
 from client.config import Settings
+from client.control.matches import MatchesSnapshot
 from client.control.server import serve_control
 from client.control.snapshot import EventView, Snapshot
 from client.control.sockets import SocketFolderError, socket_path
@@ -37,6 +38,7 @@ from client.train.capacity import (
 )
 from client.train.engine import Engine
 from client.train.handshake import PROTOCOL, Handshake
+from client.train.matches import describe_matching
 from client.train.news import News
 from client.train.opening import check_fits
 from client.train.presence import Presence
@@ -210,6 +212,10 @@ class Node:
         stopping = self._stop_asked.is_set()
         return take_snapshot(self._engine, self._staging, self._started, stopping)
 
+    def matches(self, everything: bool) -> MatchesSnapshot:
+        """Describe the matching now."""
+        return describe_matching(self._engine, self._staging.seats(), everything)
+
     def events(self, since: int) -> list[EventView]:
         """Return the remembered events after ``since``."""
         return [EventView.of(entry) for entry in self._news.log.since(since).entries]
@@ -261,6 +267,7 @@ class Node:
         engine.handshake = Handshake(
             me, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, swarm.secret
         )
+        engine.agreements.keep_in(self._folders.agreements(swarm.swarm))
         data = swarm.manifest.data
         source = str(self._options.data_path) if self._options.data_path else data.source
         terms = Terms(

@@ -37,6 +37,7 @@ COMMANDS = {
     "create": "Found a swarm: write its signed .swarm file and print an invite.",
     "join": "Take part in a swarm's training until it is done or you stop.",
     "status": "Show what the volunteer on this machine is doing.",
+    "matches": "Show who holds which stage with whose consent, and why.",
     "demo": "Train with four volunteers on this machine, kill one, show that nothing is lost.",
     "sample": "Write text with the model a swarm has trained so far.",
     "export": "Save the model in the layout that Hugging Face transformers loads.",
@@ -46,6 +47,14 @@ COMMANDS = {
     "config": "Show, locate or check the configuration.",
     "identity": "Show or create this volunteer's identity.",
     "version": "Print the versions that matter in a report.",
+}
+
+EXAMPLES = {
+    "matches": (
+        "Examples: volunteer matches --swarm my-swarm --watch shows our seats, every stage as we "
+        "see it, and why we moved or stayed. volunteer matches --records checks the signatures of "
+        "what was agreed, with or without a running volunteer; it ends with 1 if one is wrong."
+    ),
 }
 
 
@@ -64,7 +73,8 @@ def build_app() -> App:
     for position, (name, summary) in enumerate(COMMANDS.items()):
         module = f"client.cli.{name}"
         target = "app" if name in ("config", "identity") else name
-        app.command(f"{module}:{target}", name=name, help=summary, sort_key=position)
+        example = {"help_epilogue": f"{EXAMPLES[name]}\n\n{EPILOGUE}"} if name in EXAMPLES else {}
+        app.command(f"{module}:{target}", name=name, help=summary, sort_key=position, **example)
     return app
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from client.control import rpc
+from client.control.matches import MatchesSnapshot
 from client.control.methods import EventBatch, Greeting, Stopping
 from client.control.snapshot import Snapshot
 from client.control.sockets import live_sockets
@@ -82,6 +83,10 @@ class ControlClient:
     def status(self) -> Snapshot:
         """Return what the node is doing now."""
         return self.call("status", Snapshot)
+
+    def matches(self, everything: bool = False) -> MatchesSnapshot:
+        """Return who holds what and why; ``everything``: explanations for developers, too."""
+        return self.call("matches", MatchesSnapshot, everything=everything)
 
     def events(self, since: int = 0) -> EventBatch:
         """Return events after number ``since``, oldest first, in bounded batches."""

@@ -13,6 +13,7 @@ from typing import Annotated, Protocol
 from msgspec import Meta, Struct
 
 from client.control import rpc
+from client.control.matches import MatchesSnapshot
 from client.control.snapshot import EventView, Snapshot
 
 MAX_EVENTS_PER_ANSWER = 500
@@ -23,6 +24,9 @@ class Provider(Protocol):
 
     def snapshot(self) -> Snapshot:
         """Describe the node now."""
+
+    def matches(self, everything: bool) -> MatchesSnapshot:
+        """Describe the matching now; ``everything``: explanations for developers, too."""
 
     def events(self, since: int) -> list[EventView]:
         """Return the remembered events whose ``seq`` is above ``since``, oldest first."""
@@ -63,6 +67,10 @@ class _EventsParams(Struct, frozen=True, forbid_unknown_fields=True):
     since: Annotated[int, Meta(ge=0, le=2**62)] = 0
 
 
+class _MatchesParams(Struct, frozen=True, forbid_unknown_fields=True):
+    everything: bool = False
+
+
 class _NoParams(Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
@@ -81,6 +89,10 @@ def _status(request: rpc.Request, provider: Provider) -> Snapshot:
     return provider.snapshot()
 
 
+def _matches(request: rpc.Request, provider: Provider) -> MatchesSnapshot:
+    return provider.matches(rpc.parse_params(request, _MatchesParams).everything)
+
+
 def _events(request: rpc.Request, provider: Provider) -> EventBatch:
     since = rpc.parse_params(request, _EventsParams).since
     batch = provider.events(since)[:MAX_EVENTS_PER_ANSWER]
@@ -96,6 +108,7 @@ def _stop(request: rpc.Request, provider: Provider) -> Stopping:
 _METHODS: dict[str, Callable[[rpc.Request, Provider], Struct]] = {
     "hello": _hello,
     "status": _status,
+    "matches": _matches,
     "events": _events,
     "stop": _stop,
 }

@@ -36,6 +36,8 @@ class News:
         self.log, self._on_event = log, on_event
         self.progress: Progress | None = None
         self.pace = Pace()
+        self.since: dict[int, float] = {}
+        """When each stage we hold came to be what it is now, by stage, unix seconds."""
 
     def publish(self, event: Event) -> None:
         """Put an event into the log and show it."""
@@ -70,6 +72,10 @@ class News:
 
     def assigned(self, stage: int, state: Literal["held", "serving", "left"], words: str) -> None:
         """Our place changed; for programs: the matching tells the user itself."""
+        if state == "left":
+            self.since.pop(stage, None)
+        else:
+            self.since[stage] = time.time()
         self.publish(StageAssigned(words=words, level="debug", stage=stage, state=state))
 
     def recovery(

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from protocol.ids import PeerId, Stage
 from protocol.matching import gain
 from protocol.matching.board import Notice, stage_levels
 from protocol.matching.gain import Move
 from protocol.matching.outlook import Outlook
-from protocol.matching.preferences import Wish
+from protocol.matching.preferences import MAX_BUCKET, MICRO, TIE_BITS, Wish
 from protocol.matching.prospects import Prospects
 
 PHASES = ("open", "quiet", "settled", "committed")
@@ -42,6 +43,8 @@ class StageOverview:
     our_wish: Wish
     obstacle: str
     """Why proposing there is useless now, in words; empty: it is not."""
+    stay: str
+    """Why moving there from our home would not pay, in words; empty: it would, or no home."""
 
 
 def stage_overviews(outlook: Outlook, prospects: Prospects, now: float) -> list[StageOverview]:
@@ -81,7 +84,18 @@ def _overview(
         our_score=population.score(me, stage, posting.fair) if known else 0,
         our_wish=prospects.wish(stage, posting) if known else Wish(False, 0, 0),
         obstacle=prospects.obstacle(stage, posting, now) or "" if known else "not a member yet",
+        stay=_objection(outlook, stage, now),
     )
+
+
+def _objection(outlook: Outlook, stage: Stage, now: float) -> str:
+    """Say why we would not move to a stage."""
+    move = Move.of(outlook.me, stage, outlook.population)
+    levels = outlook.board.levels(now)
+    if move is None or not levels or move.second == stage:
+        return ""
+    postings = [notice.posting for notice in outlook.board.notices(now).values()]
+    return gain.objection(postings, stage_levels(postings), levels, move) or ""
 
 
 def blocking_moves(outlook: Outlook, now: float) -> list[Move]:
@@ -105,3 +119,18 @@ def blocking_moves(outlook: Outlook, now: float) -> list[Move]:
         and move.second != lowest
         and gain.objection(postings, stages, levels, move) is None
     ]
+
+
+class ScoreParts(NamedTuple):
+    """What a score was made of; the tie is left out."""
+
+    advantage: int
+    """log_1.1 rho: how much more the volunteer is worth here than anywhere else."""
+    size: float
+    """phi c_vs in parts of lambda."""
+
+
+def score_parts(score: int) -> ScoreParts:
+    """Take a score apart again."""
+    bucket, size = divmod(score >> TIE_BITS, MICRO)
+    return ScoreParts(bucket - MAX_BUCKET, size / 10_000)

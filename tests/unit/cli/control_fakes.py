@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from client.control.matches import (
+    Explanation,
+    MatchesSnapshot,
+    PayingMove,
+    SeatMatch,
+    StageMatch,
+    StewardshipView,
+)
 from client.control.snapshot import (
     Counters,
     EventView,
@@ -52,6 +60,78 @@ def example_snapshot(**changes: object) -> Snapshot:
     return Snapshot(**{**fields, **changes})  # type: ignore[arg-type]
 
 
+STEWARD = "12D3KooWexamplesteward"
+SCORE = (103 * 1_000_000 + 5200) << 34
+"""An advantage of three powers of 1.1, about half a fair share."""
+
+
+def example_stage(**changes: object) -> StageMatch:
+    """Return a stage of somebody else's."""
+    fields: dict[str, object] = {
+        "stage": 1,
+        "steward": STEWARD,
+        "term": 1,
+        "epoch": 4,
+        "phase": "committed",
+        "level": 1.25,
+        "shared_level": 1.1,
+        "copies": 1,
+        "redundancy": 2,
+        "quota": 1.26,
+        "cutoff": SCORE,
+        "our_rate": 0.5,
+        "phi": 0.98,
+        "score": SCORE,
+        "urgent": True,
+        "wish_gain": 0.16,
+        "seat": None,
+        "obstacle": "its cutoff is above us: 1 of 2 replicas, 1.25 mb/s of 1.26 mb/s",
+        "stay": "the lower of the two stages would not rise",
+    }
+    return StageMatch(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def example_matches(**changes: object) -> MatchesSnapshot:
+    """Return a full answer to ``matches``; ``changes`` replace fields."""
+    home = SeatMatch(
+        seat=0,
+        stage=0,
+        state="serving",
+        since=1_700_000_000.0,
+        steward=STEWARD,
+        epoch=4,
+        rate=0.5,
+        score=SCORE,
+        proof="valid",
+    )
+    fields: dict[str, object] = {
+        "peer": "12D3KooWexamplepeer",
+        "swarm": "ab" * 32,
+        "swarm_name": "example",
+        "state": "serving",
+        "seats": [home],
+        "stages": [example_stage(stage=0, seat=0, obstacle="", stay=""), example_stage()],
+        "paying_moves": [PayingMove(home=0, to=1, rate_home=0.5, rate_there=0.75)],
+        "stewardships": [
+            StewardshipView(
+                stage=1,
+                term=1,
+                epoch=4,
+                phase="committed",
+                places=2,
+                final=1,
+                level=1.25,
+                quota=1.26,
+            )
+        ],
+        "refused": {"matching-replay": 3, "matching-late-answer": 1},
+        "explanations": [
+            Explanation(time=1_700_000_000.0, level="info", words="proposing to stage 0")
+        ],
+    }
+    return MatchesSnapshot(**{**fields, **changes})  # type: ignore[arg-type]
+
+
 class FakeProvider:
     """Remembers stops; ``event_count`` events of ``event_size_bytes`` each."""
 
@@ -66,6 +146,10 @@ class FakeProvider:
         if self.failure is not None:
             raise self.failure
         return example_snapshot()
+
+    def matches(self, everything: bool) -> MatchesSnapshot:
+        detail = Explanation(time=1.0, level="debug", words="a detail")
+        return example_matches(explanations=[detail]) if everything else example_matches()
 
     def events(self, since: int) -> list[EventView]:
         return [event for event in self._events if event.seq > since]

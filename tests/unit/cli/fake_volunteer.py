@@ -14,8 +14,9 @@ import time
 from pathlib import Path
 
 import trio
-from control_fakes import example_snapshot
+from control_fakes import example_matches, example_snapshot
 
+from client.control.matches import MatchesSnapshot
 from client.control.server import serve_control
 from client.control.snapshot import EventView, Replica, SeatView, Snapshot, StageView
 from client.control.sockets import socket_path
@@ -61,6 +62,9 @@ class ScriptedVolunteer:
 
     def _append(self, event: StepCommitted | RecoveryEvent) -> None:
         self._entries.append(Entry(len(self._entries) + 1, time.time(), event))
+
+    def matches(self, everything: bool) -> MatchesSnapshot:
+        return example_matches(peer=self.peer)
 
     def events(self, since: int) -> list[EventView]:
         return [EventView.of(entry) for entry in self._entries if entry.seq > since]

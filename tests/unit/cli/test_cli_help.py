@@ -41,7 +41,9 @@ def test_help_names_every_command_and_loads_none_of_them() -> None:
     assert not {f"client.cli.{name}" for name in COMMANDS} & loaded
 
 
-@pytest.mark.parametrize("command", ["create", "join", "status", "sample", "export", "demo"])
+@pytest.mark.parametrize(
+    "command", ["create", "join", "status", "matches", "sample", "export", "demo"]
+)
 def test_help_of_a_command_does_not_load_torch(command: str) -> None:
     code, loaded, text = _run(command, "--help")
     assert code == 0

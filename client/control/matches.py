@@ -1,0 +1,129 @@
+"""What a node says of its matching: the typed answer of the control socket's ``matches``.
+
+Plain data, no behaviour. As with ``client.control.snapshot``, fields may be added;
+``MATCHES_VERSION`` rises when one changes its meaning or goes away. Rates and levels are in
+microbatches per second. Scores and cutoffs are ordinals below 2**62: they say who comes first.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from client.control.snapshot import Level
+
+MATCHES_VERSION = 1
+MAX_EXPLANATIONS = 50
+
+Proof = Literal["valid", "earlier", "own", "unasked", "none"]
+"""What proves that we hold a stage.
+
+``valid``: a match record with the present steward, both signatures checked; ``earlier``: one with a
+steward before it; ``own``: we are the steward; ``unasked``: a second seat asks nobody; ``none``.
+"""
+
+
+class SeatMatch(Struct, frozen=True, kw_only=True):
+    """One of our seats."""
+
+    seat: int
+    """0: our home; 1: our second stage."""
+    stage: int | None
+    """None: it has none yet."""
+    state: str
+    """``free``, ``proposed``, ``held``, ``fetching``, ``serving``, ``leaving``, ``left``."""
+    since: float | None = None
+    """Unix seconds; None: not known."""
+    steward: str = ""
+    epoch: int = 0
+    rate: float = 0.0
+    """What we offer."""
+    score: int = 0
+    """What the stage thinks of us."""
+    proof: Proof = "none"
+
+
+class StageMatch(Struct, frozen=True, kw_only=True):
+    """One stage, in the order in which we want them."""
+
+    stage: int
+    steward: str
+    term: int
+    epoch: int
+    phase: str
+    level: float
+    shared_level: float
+    """After dual homing."""
+    copies: int
+    redundancy: int
+    """Copies it should have (r)."""
+    quota: float
+    cutoff: int
+    """Scores up to it have no place this epoch."""
+    our_rate: float
+    phi: float
+    """How little fetching it would cost us: 1.1 for what we hold, towards 0 for long downloads."""
+    score: int
+    urgent: bool
+    """It lacks copies: such stages are wanted first."""
+    wish_gain: float
+    """Seconds per microbatch that we would save it."""
+    seat: int | None
+    """Our seat that holds it."""
+    obstacle: str
+    """Why proposing there is useless; empty: it is not."""
+    stay: str
+    """Why moving there from our home would not pay; empty: it would, or we have no home."""
+
+
+class PayingMove(Struct, frozen=True, kw_only=True):
+    """A move that would pay and that both stages would agree to: a blocking pair."""
+
+    home: int
+    to: int
+    rate_home: float
+    rate_there: float
+
+
+class StewardshipView(Struct, frozen=True, kw_only=True):
+    """A stage that we decide for."""
+
+    stage: int
+    term: int
+    epoch: int
+    phase: str
+    places: int
+    final: int
+    """Of these, the places that are given for good."""
+    level: float
+    quota: float
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """Why something was done or left, in words."""
+
+    time: float
+    """Unix seconds."""
+    level: Level
+    words: str
+
+
+class MatchesSnapshot(Struct, frozen=True, kw_only=True):
+    """One moment of one node's matching."""
+
+    peer: str
+    swarm: str
+    swarm_name: str
+    state: str
+    """Where our first seat is; ``measuring`` before the matching has begun."""
+    seats: list[SeatMatch]
+    stages: list[StageMatch]
+    """The most wanted first; those that have a steward."""
+    paying_moves: list[PayingMove]
+    stewardships: list[StewardshipView]
+    refused: dict[str, int]
+    """Messages that changed nothing, by reason."""
+    explanations: list[Explanation]
+    """The last ``MAX_EXPLANATIONS``, oldest first."""
+    schema_version: int = MATCHES_VERSION

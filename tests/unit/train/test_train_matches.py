@@ -1,0 +1,106 @@
+"""What ``matches`` says of a matching that runs: seats, stages, proofs, reasons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
+from trio.testing import MockClock
+
+from client.control.matches import MAX_EXPLANATIONS, MatchesSnapshot
+from client.events import EventLog, LogLine
+from client.store.agreements import load_records
+from client.train.matches import describe_matching, explanations
+from protocol.matching.record import read_record
+
+SEATED = msgspec.structs.replace(ADVERT, seats=1)
+"""An advert that the matching reckons with."""
+
+
+async def matched_swarm(swarm: TestSwarm, folder: Path, count: int = 3) -> list[Volunteer]:
+    """Volunteers that have found their stages by the real matching."""
+    volunteers = [await swarm.add() for _ in range(count)]
+    for number, volunteer in enumerate(volunteers):
+        volunteer.engine.agreements.keep_in(folder / f"{number}.msgpack")
+        volunteer.engine.describe(SEATED, has_text=True)
+    await swarm.until(lambda: all(volunteer.engine.served for volunteer in volunteers))
+    return volunteers
+
+
+def described(volunteer: Volunteer, everything: bool = False) -> MatchesSnapshot:
+    return describe_matching(volunteer.engine, volunteer.staging.seats(), everything)
+
+
+async def test_before_the_matching_has_begun(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        now = described(await swarm.add())
+        assert (now.state, now.seats, now.stages, now.paying_moves) == ("measuring", [], [], [])
+
+
+async def test_a_volunteer_that_waits_says_so(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with open_swarm(tmp_path, stages=3) as swarm:
+        alone = await swarm.add()
+        alone.engine.describe(SEATED, has_text=True)
+        await swarm.until(lambda: described(alone).stages)
+        now = described(alone)
+        assert [seat.seat for seat in now.seats] == [0]
+        assert now.seats[0].state in ("free", "proposed", "held")
+        assert len(now.stewardships) == 3
+        assert all(stage.seat is None for stage in now.stages)
+
+
+async def test_everybody_tells_its_seat_its_proof_and_its_reasons(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, stages=2, steps=1000) as swarm:
+        volunteers = await matched_swarm(swarm, tmp_path)
+        await swarm.until(lambda: all(v.engine.news.since for v in volunteers))
+        for number, volunteer in enumerate(volunteers):
+            now = described(volunteer)
+            home = now.seats[0]
+            assert (now.state, home.state, home.seat) == ("serving", "serving", 0)
+            assert home.rate > 0
+            assert home.score > 0
+            assert home.since is not None
+            assert [stage.seat for stage in now.stages if stage.stage == home.stage] == [0]
+            assert {stage.stage for stage in now.stages} == {0, 1}
+            assert any("serving stage" in told.words for told in now.explanations)
+            assert_proved(volunteer, home.proof, tmp_path / f"{number}.msgpack")
+        assert any(described(v).seats[0].proof == "valid" for v in volunteers)
+
+
+def assert_proved(volunteer: Volunteer, proof: str, path: Path) -> None:
+    """Only its own steward needs no record; everybody can read the others'."""
+    engine = volunteer.engine
+    assert engine.matching is not None
+    home = engine.matching.home
+    if home in engine.matching.stewardships:
+        assert proof == "own"
+        return
+    assert proof in ("valid", "earlier")
+    matches = [read_record(record, engine.swarm) for record in load_records(path)]
+    assert home in [match.stage for match in matches]
+    assert {match.volunteer for match in matches} == {engine.signer.peer}
+
+
+async def test_the_answer_survives_its_way_through_json(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, stages=2, steps=1000) as swarm:
+        first, *_ = await matched_swarm(swarm, tmp_path, count=2)
+        now = described(first, everything=True)
+        assert msgspec.json.decode(msgspec.json.encode(now), type=MatchesSnapshot) == now
+
+
+def test_explanations_are_the_last_ones_about_the_matching() -> None:
+    log = EventLog()
+    for number in range(400):
+        log.append(LogLine(words=f"chatter {number}", about="round"), 0.0)
+        log.append(LogLine(words=f"detail {number}", about="matching", level="debug"), 0.0)
+        log.append(LogLine(words=f"reason {number}", about="matching"), float(number))
+    told = explanations(log, everything=False)
+    assert [one.words for one in told] == [f"reason {n}" for n in range(350, 400)]
+    assert told[-1].time == 399.0
+    assert len(explanations(log, everything=True)) == MAX_EXPLANATIONS
+    assert explanations(log, everything=True)[-2].words == "detail 399"
