@@ -86,7 +86,7 @@ def swarm(
     costs = tuple(StageCost(1, 1e9 * (1 + s % 3) / 2, 1000, 10.0, 10.0, 1e9) for s in range(count))
     members, homes, busy = [], {}, set()
     for number in range(dice.randint(*workers)):
-        name = peer(seed * 100 + number)
+        name = peer(seed * 1000 + number)
         homes[name] = home = Stage(dice.randrange(count))
         speed, link = dice.lognormvariate(0, 0.8) * 1e9, dice.lognormvariate(0, 1.5) * 500
         fetches = dice.random() < fetching
@@ -111,7 +111,7 @@ def swarm(
         if fetches:
             busy.add(name)
     spectators = [
-        Member(peer(seed * 100 + 50 + n), OLD_S, 1e9, 1e9, 1e9, 0.0, measured_s=1000.0)
+        Member(peer(10**9 + seed * 10 + n), OLD_S, 1e9, 1e9, 1e9, 0.0, measured_s=1000.0)
         for n in range(6)
     ]
     population = Population([*members, *spectators], costs, 2, design)
@@ -162,6 +162,10 @@ class ExchangeWorld:
     def expected(self) -> dict[PeerId, Stage]:
         """Return whom the stages expect."""
         return {p: stage for stage, office in self.offices.items() for p in office.expected}
+
+    def ballots(self) -> list[tuple[PeerId, bodies.Ballot]]:
+        """Return every ballot that was published."""
+        return [(who, body) for who, body in self.spread if isinstance(body, bodies.Ballot)]
 
     def outcome(self) -> planning.Outcome:
         """Return what one place would decide."""
