@@ -5,8 +5,9 @@ changes in it next, every machine's next alarm, and counts of what was said. Dec
 the machines assign is fetched and served by the ``Fleet``.
 
 In a *shared* crowd all machines read one board of postings, as peers that hear the same, and only
-those are woken on a change to whom it can matter; that is how ten thousand fit one process. In a
-crowd that is not shared everybody has a board of its own and hears every record in its own moment.
+those are woken on a change to whom it can matter; that is how thousands fit one process. In a crowd
+that is not shared everybody has a board of its own. Other records always reach everybody in their
+own moment.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from protocol.effects import Penalise, Publish, SendSigned
 from protocol.ids import PeerId, Stage, peer_id_from_key
 from protocol.matching import stewards
 from protocol.matching.board import Board
+from protocol.matching.bodies import POSTING_KIND
 from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, Effect, Unassign
 from protocol.matching.machine import Matching
@@ -173,8 +175,8 @@ class Crowd:
         author = self._peers[volunteer]
         self.said.records += len(self._machines)
         self.said.record_bytes += len(self._machines) * (len(record.body) + world.ENVELOPE_BYTES)
-        if self._board is not None:
-            return  # its author has pinned it there
+        if self._board is not None and record.kind == POSTING_KIND:
+            return  # its author has pinned it to the board of all
         self._records[author, record.kind, record.key] = (self._agenda.now, record)
         for other in list(self._machines):
             if other != volunteer:

@@ -65,6 +65,7 @@ def _ranked(
                 rate=rate,
                 phi=population.phi(member.peer, stage),
                 level=max(0, levels[stage] - rate) if here else levels[stage],
+                fair=posting.fair,
                 replicas=posting.copies - here,
                 r=posting.r,
             )
