@@ -162,6 +162,10 @@ class Board:
             self._levels_of = self.revision
         return self._levels
 
+    def stage_levels(self, now: float) -> list[StageLevel]:
+        """Return what serves every stage, as a list of the caller's own; empty while unknown."""
+        return list(self._stage_levels) if self.levels(now) else []
+
     def shared_rate(self, stage: Stage, now: float) -> int:
         """Return the rate of those that hold a stage and the next one; 0 while unknown."""
         return self._stage_levels[stage].pool_here if self.levels(now) else 0

@@ -22,6 +22,10 @@ __all__ = ["Member", "Population"]
 
 Claims = tuple[float, float, float]
 
+THIN_REPLICAS = 4
+"""With fewer members per stage than 2 r = 4 one volunteer more or less makes or breaks a stage:
+then everybody who can holds two, not only the faster ones."""
+
 
 class Population:
     """A view of the swarm's live members under one manifest's stage costs."""
@@ -141,6 +145,22 @@ class Population:
             return 0.0
         return preferences.download_s(self.costs[stage], member.downlink_bytes_per_s)
 
+    def wish(
+        self, peer: PeerId, stage: Stage, *, level: int, fair: int, replicas: int, r: int
+    ) -> preferences.Wish:
+        """Return u_v(s) of a member; level and replicas are those of the stage without it."""
+        return preferences.wish(
+            peer,
+            stage,
+            rate=self.rate(peer, stage),
+            usual=self._totals[self._kind_of[stage]] // max(1, len(self.members)),
+            phi=self.phi(peer, stage),
+            level=level,
+            fair=fair,
+            replicas=replicas,
+            r=r if self.design.urgency else 0,
+        )
+
     def score(self, peer: PeerId, stage: Stage, fair: int) -> int:
         """Return pi_s(v) of a member at a given lambda."""
         if peer not in self._values:
@@ -157,7 +177,8 @@ class Population:
         )
 
     def is_fast(self, peer: PeerId) -> bool:
-        """Tell whether a member is among the faster ones, which hold a second stage."""
+        """Tell whether a member is among those who hold a second stage: the faster ones, but in a
+        swarm that is thin everybody."""
         return peer in self.members and self._speed(peer) >= self._fast_from
 
     def fits_both(self, peer: PeerId, home: Stage, second: Stage) -> bool:
@@ -178,6 +199,8 @@ class Population:
         self._speeds = Column(speeds)
         self._total = sum(speed[0] for speed in speeds)
         self._able = sum(speed[0] > 0 for speed in speeds)
+        by_kind = [self._rates_by_kind(member) for member in self.members.values()]
+        self._totals = [sum(rates[k] for rates in by_kind) for k in range(len(self._kinds))]
 
     def _recount(
         self, before: Population, changed: list[PeerId], gone: list[Member], come: list[Member]
@@ -195,6 +218,12 @@ class Population:
             self._phis.pop(peer, None)
         new = [self._speed(member.peer) for member in come]
         self._speeds = before._speeds.replaced(old, new)
+        arrived = [self._rates_by_kind(member) for member in come]
+        departed = [self._rates_by_kind(member) for member in gone]
+        self._totals = [
+            total + sum(rates[k] for rates in arrived) - sum(rates[k] for rates in departed)
+            for k, total in enumerate(before._totals)
+        ]
         self._total = before._total + sum(s[0] for s in new) - sum(s[0] for s in old)
         self._able = before._able + sum(s[0] > 0 for s in new) - sum(s[0] > 0 for s in old)
 
@@ -204,7 +233,9 @@ class Population:
 
     @cached_property
     def _fast_from(self) -> tuple[int, int]:
-        count = -(-len(self.members) * self.design.dual_share_percent // 100)
+        thin = self._able < THIN_REPLICAS * len(self.costs)
+        percent = 100 if thin else self.design.dual_share_percent
+        count = -(-len(self.members) * percent // 100)
         return self._speeds.nth_largest(count) if count else (preferences.MAX_RATE + 1, 0)
 
     def _index(self, before: Member | None, after: Member | None) -> None:
@@ -225,8 +256,12 @@ class Population:
         return (min(own[0], 2 * flops), min(own[1], 2 * uplink), min(own[2], 2 * downlink))
 
     def _rates_of(self, member: Member) -> tuple[int, ...]:
+        by_kind, barred = self._rates_by_kind(member), member.ineligible
+        return tuple(0 if s in barred else by_kind[k] for s, k in enumerate(self._kind_of))
+
+    def _rates_by_kind(self, member: Member) -> list[int]:
         flops, uplink, downlink = self._believed(member)
-        by_kind = [
+        return [
             preferences.rate(
                 flops=flops,
                 uplink_bytes_per_s=uplink,
@@ -236,8 +271,6 @@ class Population:
             )
             for cost in self._kinds
         ]
-        barred = member.ineligible
-        return tuple(0 if s in barred else by_kind[k] for s, k in enumerate(self._kind_of))
 
     def _phis_of(self, member: Member) -> tuple[int, ...]:
         """Return phi of every kind of stage that the member does not hold."""

@@ -6,7 +6,7 @@ last bit. Units:
 
     rate     c_vs   micro-microbatches per second (1_000_000 = one microbatch per second)
     phi             parts per million
-    gain            1e-9 seconds per microbatch
+    gain            ordinal: larger is better
     score    pi_s   ordinal: larger is better; the low bits are the tie of (volunteer, stage)
 """
 
@@ -97,8 +97,11 @@ def exp_negative(x: int) -> int:
 class Wish(NamedTuple):
     """A volunteer's utility of a stage; tuples compare in this order, larger is better.
 
-    u_v(s) = 1e6 [n_s without v < r] + c_vs phi / (L_s without v + c_vs)^2. The first term is kept
-    as a field of its own: coverage comes before throughput however slow the machines are.
+    u_v(s) = 1e6 [n_s without v < r] + (c_vs / mean c_s) phi / (L_s without v + lambda)^3. The first
+    term is a field of its own: coverage comes before throughput however slow the machines are. A
+    rate counts in units of what a volunteer usually brings there, so that a stage that is dear for
+    everybody is not shunned by all; lambda stands where the volunteer's own rate might, with which
+    an empty stage is wanted most by those who are slowest there.
     """
 
     urgent: bool
@@ -107,10 +110,29 @@ class Wish(NamedTuple):
 
 
 def wish(
-    peer: PeerId, stage: Stage, *, rate: int, phi: int, level: int, replicas: int, r: int
+    peer: PeerId,
+    stage: Stage,
+    *,
+    rate: int,
+    usual: int,
+    phi: int,
+    level: int,
+    fair: int,
+    replicas: int,
+    r: int,
 ) -> Wish:
-    """Return u_v(s). ``level`` and ``replicas`` are those of the stage without the volunteer."""
-    gain = rate * phi * 10**9 // (level + rate) ** 2 if rate else 0
+    """Return u_v(s).
+
+    Args:
+        peer, stage: who wants what; they decide between equals.
+        rate: c_vs.
+        usual: the mean of the members' rates at the stage.
+        phi: share of the session spent serving, or the bonus of holding.
+        level, replicas: of the stage without the volunteer.
+        fair: lambda.
+        r: replicas that every stage should have.
+    """
+    gain = rate * phi * 10**21 // (max(usual, 1) * (level + max(fair, 1)) ** 3)
     return Wish(replicas < r, gain, tie(peer, stage))
 
 

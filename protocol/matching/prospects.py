@@ -53,14 +53,13 @@ class Prospects:
     def wish(self, stage: Stage, posting: Posting) -> preferences.Wish:
         """Return our utility of a stage, from its posting."""
         me, population = self._outlook.me, self._outlook.population
-        return preferences.wish(
+        return population.wish(
             me,
             stage,
-            rate=population.rate(me, stage),
-            phi=population.phi(me, stage),
             level=posting.locked_level,
+            fair=posting.fair,
             replicas=posting.locked_replicas + posting.seconds,
-            r=posting.r if population.design.urgency else 0,
+            r=posting.r,
         )
 
     def obstacle(self, stage: Stage, posting: Posting, now: float) -> str | None:

@@ -8,16 +8,26 @@ one it leaves; reads the outlook.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from protocol.effects import Explain
 from protocol.ids import Stage
 from protocol.matching import preferences
 from protocol.matching.effects import Assign, Effect, Unassign
 from protocol.matching.outlook import Outlook
-from protocol.matching.timing import SECOND_HASTE_S, SECOND_LOOK_S, SECOND_STAY_S
+from protocol.matching.sharing import StageLevel, lowest_level
+from protocol.matching.timing import (
+    SECOND_FETCH_S,
+    SECOND_HASTE_S,
+    SECOND_LOOK_S,
+    SECOND_STAY_S,
+)
 
 INFINITY = float("inf")
 LEVEL_STEPS = 20
 """Levels that differ by less than a twentieth of the highest count as equal."""
+LOWEST_STEPS = 200
+"""Half a per cent more or less at the lowest stage decides nothing."""
 CLEARLY_PERCENT = 85
 """Change sides only for a stage whose level is below this share of the present one's."""
 
@@ -111,11 +121,15 @@ class SecondSeat:
         hopes = [stage for stage in self._beside(home) if population.fits_both(me, home, stage)]
         if not hopes:
             return []
-        best = min(hopes, key=lambda stage: self._order(home, stage, levels, now))
         if self.stage is None:
-            needed = population.is_fast(me) or self._is_thin(best, now)
+            best = min(hopes, key=lambda stage: self._order(home, stage, levels, now))
+            cheap = population.download_s(me, best) <= SECOND_FETCH_S
+            needed = (cheap and population.is_fast(me)) or self._is_thin(best, now)
             return self._take(best, levels, now) if needed else []
-        return self._take(best, levels, now) if self._is_better(best, levels, now) else []
+        other = next((stage for stage in hopes if stage != self.stage), None)
+        if other is None or not self._is_better(other, levels, now):
+            return []
+        return self._take(other, levels, now)
 
     def _is_better(self, other: Stage, levels: tuple[int, ...], now: float) -> bool:
         if other == self.stage or self.stage is None or now < self._chosen_at + SECOND_STAY_S:
@@ -141,12 +155,29 @@ class SecondSeat:
 
     def _order(
         self, home: Stage, stage: Stage, levels: tuple[int, ...], now: float
-    ) -> tuple[bool, int, int, int]:
-        """Smaller is better: thin stages, low levels, edges that few share so far."""
+    ) -> tuple[bool, int, int, int, int]:
+        """Smaller is better: thin stages, what lifts the lowest stage, low levels, edges that few
+        share so far."""
+        lowest = lowest_level(self._with_us_between(home, stage, now))
+        step = max(1, max(levels) // LOWEST_STEPS)
         bucket = levels[stage] * LEVEL_STEPS // max(*levels, 1)
         shared = self._outlook.board.shared_rate(min(home, stage), now)
         tie = preferences.tie(self._outlook.me, stage)
-        return (not self._is_thin(stage, now), bucket, shared, tie)
+        return (not self._is_thin(stage, now), -(lowest // step), bucket, shared, tie)
+
+    def _with_us_between(self, home: Stage, stage: Stage, now: float) -> list[StageLevel]:
+        """Return what would serve every stage if we shared our time between home and a stage."""
+        population, me = self._outlook.population, self._outlook.me
+        changed = self._outlook.board.stage_levels(now)
+        lower, here = Stage(min(home, stage)), changed[home]
+        changed[home] = replace(here, alone=max(0, here.alone - population.rate(me, home)))
+        pool = changed[lower]
+        changed[lower] = replace(
+            pool,
+            pool_here=pool.pool_here + population.rate(me, lower),
+            pool_next=pool.pool_next + population.rate(me, Stage(lower + 1)),
+        )
+        return changed
 
     def _is_thin(self, stage: Stage, now: float, without: int = 0) -> bool:
         notice = self._outlook.board.current(stage, now)

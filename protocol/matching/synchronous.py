@@ -76,12 +76,11 @@ def cold_start(population: Population, limits: Mapping[Stage, Limits]) -> Instan
 
 
 def _wish(population: Population, peer: PeerId, stage: Stage) -> preferences.Wish:
-    return preferences.wish(
+    return population.wish(
         peer,
         stage,
-        rate=population.rate(peer, stage),
-        phi=population.phi(peer, stage),
         level=0,
+        fair=population.fair_level,
         replicas=0,
-        r=population.redundancy if population.design.urgency else 0,
+        r=population.redundancy,
     )

@@ -16,6 +16,9 @@ from protocol.matching.volunteer import State
 EQUAL = 1e9
 
 
+PLACING = Design(epochs=False, dual_homing=False)
+"""Newcomers' placement alone."""
+
 STAYING = Design(epochs=False)
 """Incumbents keep their home: what is tested is something else."""
 
@@ -59,7 +62,7 @@ def test_equal_machines_spread_evenly(count: int, stages: int, weather: Weather)
 def test_nearly_equal_machines_on_unequal_stages_spread_evenly_too() -> None:
     """Measured speeds scatter by five per cent, and stages are never cut exactly equal."""
     for seed in range(20):
-        world = World(manifest([1.0e9, 0.9e9, 0.9e9, 1.15e9]), seed, CALM)
+        world = World(manifest([1.0e9, 0.9e9, 0.9e9, 1.15e9]), seed, CALM, PLACING)
         for number in range(8):
             flops = EQUAL * world.random.uniform(0.95, 1.05)
             world.join(member(seed * 100 + number, flops), at=world.random.uniform(0, 2))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from protocol.ids import Stage
-from protocol.matching import preferences
 from protocol.matching.audit import blocking_pairs
 from protocol.matching.board import stage_levels
 from protocol.matching.bodies import Posting
@@ -59,11 +58,9 @@ def _ranked(
         rate = population.rate(member.peer, stage)
         here = stage == member.home_stage
         if rate:
-            wishes[stage] = preferences.wish(
+            wishes[stage] = population.wish(
                 member.peer,
                 stage,
-                rate=rate,
-                phi=population.phi(member.peer, stage),
                 level=max(0, levels[stage] - rate) if here else levels[stage],
                 fair=posting.fair,
                 replicas=posting.copies - here,

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.ids import PeerId, Stage
-from protocol.matching import preferences
 from protocol.matching.choice import Proposer
 from protocol.matching.exchange import load
 from protocol.matching.exchange.load import Basis
@@ -48,12 +47,9 @@ def ranked(
     wishes = {}
     for s, (stage, level) in enumerate(zip(stages, reached, strict=True)):
         here = s == home
-        rate = population.rate(peer, Stage(s))
-        wishes[Stage(s)] = preferences.wish(
+        wishes[Stage(s)] = population.wish(
             peer,
             Stage(s),
-            rate=rate,
-            phi=population.phi(peer, Stage(s)),
             level=max(0, level - own) if here else level,
             fair=fair,
             replicas=stage.replicas - here,

@@ -67,11 +67,26 @@ def test_a_held_stage_counts_ten_per_cent_more() -> None:
 
 def test_coverage_comes_before_throughput() -> None:
     def wish(level: int, replicas: int) -> preferences.Wish:
-        args = {"rate": MICRO, "phi": MICRO, "level": level, "replicas": replicas, "r": 2}
-        return preferences.wish(peer(1), Stage(0), **args)
+        args = {
+            "rate": MICRO,
+            "phi": MICRO,
+            "usual": MICRO,
+            "fair": MICRO,
+            "replicas": replicas,
+            "r": 2,
+        }
+        return preferences.wish(peer(1), Stage(0), level=level, **args)
 
     assert wish(100 * MICRO, 1) > wish(0, 2)
     assert wish(1 * MICRO, 2) > wish(2 * MICRO, 2)
+
+
+def test_an_empty_stage_is_wanted_most_by_those_who_are_fast_there() -> None:
+    def wish(stage: int, rate: int) -> preferences.Wish:
+        args = {"phi": MICRO, "usual": MICRO, "fair": MICRO, "replicas": 2, "r": 2, "level": 0}
+        return preferences.wish(peer(1), Stage(stage), rate=rate, **args)
+
+    assert wish(0, 2 * MICRO) > wish(1, MICRO)
 
 
 def test_a_stage_prefers_whom_nobody_else_needs() -> None:
