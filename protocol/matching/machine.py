@@ -15,6 +15,7 @@ from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching import bodies
 from protocol.matching.board import Board, Notice
+from protocol.matching.common import Common
 from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Effect
 from protocol.matching.exchange import bodies as exchange_bodies
@@ -40,7 +41,7 @@ class Matching:
         manifest: stage costs and redundancy.
         wall_offset_s: Unix time minus the monotonic clock.
         design: what an ablation leaves out.
-        board: for a simulation whose peers all hear the same: one for all of them.
+        common: for a simulation whose peers all hear the same: one for all of them.
     """
 
     def __init__(
@@ -50,16 +51,17 @@ class Matching:
         wall_offset_s: float,
         *,
         design: Design = FULL,
-        board: Board | None = None,
+        common: Common | None = None,
     ) -> None:
         self._stage_count = manifest.stage_count
         population = Population((), manifest.stages, manifest.policy.redundancy, design)
-        board = Board(manifest.stage_count) if board is None else board
+        board = Board(manifest.stage_count) if common is None else common.board
         self._outlook = Outlook(me, population, board, wall_offset_s)
+        common = Common(self._outlook) if common is None else common
         self._seats = Seats(self._outlook)
         self._offices = Stewardships(self._outlook)
         self._gang = Gang(self._outlook)
-        self._exchange = Exchange(self._outlook, self._seats, self._offices.held)
+        self._exchange = Exchange(self._outlook, self._seats, self._offices.held, common)
 
     # --- what the driver and the interface read ----------------------------------------------
 
@@ -145,8 +147,13 @@ class Matching:
         changed = self._offices.update(now) + self._exchange.update(now)
         return self._route(changed + self._look(now), now)
 
-    def board_changed(self, now: float) -> list[Effect]:
-        """Look at a shared board that somebody else has pinned a posting to."""
+    @property
+    def is_voting(self) -> bool:
+        """Whether we take part in a full epoch that is running: its records matter to us."""
+        return self._exchange.is_voting
+
+    def records_changed(self, now: float) -> list[Effect]:
+        """Look at what is held in common: somebody else has added a record to it."""
         return self._route(self._look(now), now)
 
     def receive_signed(self, sender: PeerId, kind: str, body: bytes, now: float) -> list[Effect]:

@@ -27,11 +27,11 @@ class StageLevel:
 
 
 def lowest_level(stages: Sequence[StageLevel]) -> int:
-    """Return the highest level that every stage can reach at once, to one part in a million."""
+    """Return the highest level that every stage can reach at once, to one part in 100,000."""
     low, high = 0, _bound(stages)
-    while high - low > high // MICRO:
+    while high - low > high // 100_000:
         middle = (low + high + 1) // 2
-        if _split(stages, middle) is None:
+        if _needs(stages, middle) is None:
             high = middle - 1
         else:
             low = middle
@@ -43,10 +43,12 @@ def effective_levels(stages: Sequence[StageLevel]) -> tuple[int, ...]:
 
     Time that the lowest stages cannot use is shared half and half by its two stages.
     """
-    shares = _split(stages, lowest_level(stages)) or []
+    lowest = lowest_level(stages)
+    needs = _needs(stages, lowest) or []
+    spare = _spare(stages, lowest, needs)
     levels = [stage.alone for stage in stages]
-    for s, (stage, (need, spare)) in enumerate(zip(stages, shares, strict=True)):
-        here = need + spare // 2
+    for s, stage in enumerate(stages):
+        here = needs[s] + spare[s] // 2
         levels[s] += stage.pool_here * here // MICRO
         if s + 1 < len(stages):
             levels[s + 1] += stage.pool_next * (MICRO - here) // MICRO
@@ -61,16 +63,18 @@ def _bound(stages: Sequence[StageLevel]) -> int:
     )
 
 
-def _split(stages: Sequence[StageLevel], level: int) -> list[tuple[int, int]] | None:
-    """Return each pool's (share needed here, share nobody needs) in ppm; None: out of reach."""
+def _needs(stages: Sequence[StageLevel], level: int) -> list[int] | None:
+    """Return the share of each pool that its first stage needs, in ppm; None: out of reach."""
     needs: list[int] = []
-    for s, stage in enumerate(stages):
-        inflow = stages[s - 1].pool_next * (MICRO - needs[s - 1]) // MICRO if s else 0
+    inflow = 0
+    for stage in stages:
         missing = level - stage.alone - inflow
         if missing > stage.pool_here:
             return None
-        needs.append(-(-missing * MICRO // stage.pool_here) if missing > 0 else 0)
-    return [(need, spare) for need, spare in zip(needs, _spare(stages, level, needs), strict=True)]
+        need = -(-missing * MICRO // stage.pool_here) if missing > 0 else 0
+        inflow = stage.pool_next * (MICRO - need) // MICRO
+        needs.append(need)
+    return needs
 
 
 def _spare(stages: Sequence[StageLevel], level: int, needs: Sequence[int]) -> list[int]:

@@ -21,6 +21,7 @@ from protocol.manifest import StageCost
 from protocol.matching import stewards
 from protocol.matching.board import Board
 from protocol.matching.bodies import COMMITTED, Mandate, Posting
+from protocol.matching.common import Common
 from protocol.matching.design import FULL, Design
 from protocol.matching.exchange import bodies, planning
 from protocol.matching.exchange.exchange import Exchange
@@ -226,7 +227,7 @@ class ExchangeWorld:
         outlook = Outlook(name, self.swarm.population, self.board, WALL_S - START_S)
         offices = {s: self.offices[s] for s, steward in self.stewards.items() if steward == name}
         self.outlooks[name] = outlook
-        self.exchanges[name] = Exchange(outlook, seat, offices)
+        self.exchanges[name] = Exchange(outlook, seat, offices, Common(outlook))
 
     def _perform(self, who: PeerId, effects: list[object]) -> None:
         for effect in effects:

@@ -4,10 +4,9 @@ State: the machines, the membership view (one for all, as old as the world's det
 changes in it next, every machine's next alarm, and counts of what was said. Decides nothing: what
 the machines assign is fetched and served by the ``Fleet``.
 
-In a *shared* crowd all machines read one board of postings, as peers that hear the same, and only
-those are woken on a change to whom it can matter; that is how thousands fit one process. In a crowd
-that is not shared everybody has a board of its own. Other records always reach everybody in their
-own moment.
+In a *shared* crowd all machines read the same records, as peers that hear the same, and only those
+are woken on a change to whom it can matter; that is how thousands fit one process. In a crowd that
+is not shared everybody has records of its own and hears each one in its own moment.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ from client.simulate.market.stability import count_blocking_pairs
 from protocol.effects import Penalise, Publish, SendSigned
 from protocol.ids import PeerId, Stage, peer_id_from_key
 from protocol.matching import stewards
-from protocol.matching.board import Board
-from protocol.matching.bodies import POSTING_KIND
+from protocol.matching.common import Common
 from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, Effect, Unassign
 from protocol.matching.machine import Matching
@@ -38,9 +36,9 @@ from protocol.matching.volunteer import State
 WALL_S = 1_700_000_000.0
 """Unix time of the simulation's beginning."""
 BOARD_S = 0.25
-"""A shared board's changes are handed on once in this time."""
-SHARED_FROM = 200
-"""Larger crowds share a board."""
+"""Records that are held in common are handed on once in this time."""
+SHARED_FROM = 0
+"""Larger crowds share their records."""
 AUDIT_S = 600.0
 AUDIT_UP_TO = 1000
 """Larger crowds are not audited for blocking pairs: it takes seconds each time."""
@@ -72,14 +70,14 @@ class Crowd:
         self._alarms: dict[int, float] = {}
         self._measured: set[int] = set()
         self._shared = nature.setting.volunteers > SHARED_FROM if shared is None else shared
-        self._board = Board(nature.setting.stages) if self._shared else None
-        self._revision = -1
+        self._common = Common.of_many(self._manifest, WALL_S, design) if self._shared else None
+        self._revision = (-1, -1)
         self._thin: frozenset[Stage] = frozenset()
         self._restless: set[int] = set()
         self._records: dict[tuple[PeerId, str, str], tuple[float, Publish]] = {}
         agenda.every(world.VIEW_S, self._hand_on_view)
         if self._shared:
-            agenda.every(BOARD_S, self._hand_on_board)
+            agenda.every(BOARD_S, self._hand_on_records)
         if nature.setting.volunteers <= AUDIT_UP_TO:
             agenda.at(AUDIT_S, lambda: agenda.every(AUDIT_S, self._audit))
 
@@ -88,7 +86,7 @@ class Crowd:
     def joined(self, volunteer: int) -> None:
         """Start a machine; it and the others see each other with the next view."""
         peer = self._peers[volunteer]
-        machine = Matching(peer, self._manifest, WALL_S, design=self._design, board=self._board)
+        machine = Matching(peer, self._manifest, WALL_S, design=self._design, common=self._common)
         self._machines[volunteer] = machine
         self._restless.add(volunteer)
         self._note(volunteer, self._newcomer(volunteer))
@@ -121,19 +119,22 @@ class Crowd:
             return
         self.population = self.population.evolve(self._changes)
         self._changes = {}
+        if self._common is not None:
+            self._common.see(self.population, self._agenda.now)
         for volunteer in self._concerned():
             self._show(volunteer)
 
-    def _hand_on_board(self) -> None:
-        """Wake those to whom the changed board may matter."""
-        assert self._board is not None
-        if self._board.revision == self._revision:
+    def _hand_on_records(self) -> None:
+        """Wake those to whom what is new in common may matter."""
+        assert self._common is not None
+        revision = (self._common.board.revision, self._common.registry.revision)
+        if revision == self._revision:
             return
         for volunteer in self._concerned():
             machine = self._alive(volunteer)
             if machine is not None and not self._show(volunteer):
-                self._perform(volunteer, machine.board_changed(self._agenda.now))
-        self._revision = self._board.revision
+                self._perform(volunteer, machine.records_changed(self._agenda.now))
+        self._revision = (self._common.board.revision, self._common.registry.revision)
 
     def _concerned(self) -> list[int]:
         """Return who has to look at a change now; others see it when they next act.
@@ -141,14 +142,15 @@ class Crowd:
         Who serves and decides for nobody looks for two reasons only: to take over a stage that
         nobody speaks for, and when a stage lacks replicas.
         """
-        if self._board is None:
+        if self._common is None:
             return list(self._machines)
+        board = self._common.board
         now = self._agenda.now
         found = set(self._restless)
         beacon = stewards.beacon_at(WALL_S + now)
-        for stage in self._board.vacant(now):
+        for stage in board.vacant(now):
             found.update(self._numbers(self.population.succession(stage, beacon)))
-        notices = self._board.notices(now)
+        notices = board.notices(now)
         thin = frozenset(s for s, n in notices.items() if n.posting.copies < n.posting.r)
         newly = thin - self._thin
         self._thin = thin
@@ -175,8 +177,8 @@ class Crowd:
         author = self._peers[volunteer]
         self.said.records += len(self._machines)
         self.said.record_bytes += len(self._machines) * (len(record.body) + world.ENVELOPE_BYTES)
-        if self._board is not None and record.kind == POSTING_KIND:
-            return  # its author has pinned it to the board of all
+        if self._common is not None:
+            return  # its author has added it there
         self._records[author, record.kind, record.key] = (self._agenda.now, record)
         for other in list(self._machines):
             if other != volunteer:
@@ -275,7 +277,8 @@ class Crowd:
         ):
             changed = replace(known, held=held, home=home, second=second, fetching=fetching)
             self._note(volunteer, changed)
-        if machine.state is State.SERVING and not machine.stewardships and not fetching:
+        busy = machine.stewardships or fetching or machine.is_voting
+        if machine.state is State.SERVING and not busy:
             self._restless.discard(volunteer)
         else:
             self._restless.add(volunteer)

@@ -23,7 +23,7 @@ from protocol.matching.exchange.pledges import Pledges
 from protocol.matching.exchange.registry import CHAIR_STAGE, Call, Decision, Registry
 from protocol.matching.exchange.roll import Roll
 from protocol.matching.exchange.timing import RECORD_S
-from protocol.matching.exchange.voter import Voter
+from protocol.matching.exchange.voter import State, Voter
 from protocol.matching.exchange.wishes import Terms
 from protocol.matching.exchange.witness import Witness
 from protocol.matching.outlook import Outlook
@@ -54,12 +54,21 @@ class Office(Protocol):
         """Make places of members that move here."""
 
 
+class Shared(Protocol):
+    """What peers that hear the same may have in common."""
+
+    registry: Registry
+    roll: Roll
+
+
 class Exchange:
     """The composition. ``offices`` is read at every input; it may change in between."""
 
-    def __init__(self, outlook: Outlook, seat: Seat, offices: Mapping[Stage, Office]) -> None:
-        self.roll = Roll()
-        self.registry = Registry(outlook)
+    def __init__(
+        self, outlook: Outlook, seat: Seat, offices: Mapping[Stage, Office], common: Shared
+    ) -> None:
+        self.roll = common.roll
+        self.registry = common.registry
         self._outlook = outlook
         self._seat = seat
         self._offices = offices
@@ -89,6 +98,11 @@ class Exchange:
     def place(self) -> Stage | None:
         """The stage that keeps us in the running vote."""
         return self._voter.place
+
+    @property
+    def is_voting(self) -> bool:
+        """Whether our volunteer is called to vote and the epoch goes on."""
+        return self._voter.state is not State.IDLE
 
     @property
     def last_decided(self) -> Round | None:

@@ -78,6 +78,8 @@ class Registry:
         self._views: dict[EpochId, Population] = {}
         """The view when an epoch was first heard of: who may attest does not change under it."""
         self._quiet_from = 0.0
+        self.revision = 0
+        """Rises with every record."""
 
     def pin(self, author: PeerId, body: Spread, now: float) -> bool:
         """Keep a record; False if it is not newer than what the same author said before."""
@@ -87,6 +89,7 @@ class Registry:
         if known and body.issued_ms <= known.body.issued_ms:
             return False
         shelf[author] = Kept(author, body, now)
+        self.revision += 1
         if len(shelf) > AUTHORS:
             del shelf[min(shelf, key=lambda peer: self._worth(shelf[peer]))]
         self._remember_view(body.round.epoch)

@@ -1,0 +1,38 @@
+"""What peers that hear the same may share: the board, the records of full epochs, the roll.
+
+On the network every peer has its own. A simulation of thousands of peers to whom all records come
+at the same time gives them one, so that what follows from a record is derived once.
+"""
+
+from __future__ import annotations
+
+from protocol.ids import PeerId
+from protocol.manifest import Manifest
+from protocol.matching.board import Board
+from protocol.matching.design import FULL, Design
+from protocol.matching.exchange.registry import Registry
+from protocol.matching.exchange.roll import Roll
+from protocol.matching.outlook import Outlook
+from protocol.matching.population import Population
+
+
+class Common:
+    """Board, registry and roll of one peer, or of many that are simulated together."""
+
+    def __init__(self, outlook: Outlook) -> None:
+        self.board = outlook.board
+        self.registry = Registry(outlook)
+        self.roll = Roll()
+        self._outlook = outlook
+
+    @classmethod
+    def of_many(cls, manifest: Manifest, wall_offset_s: float, design: Design = FULL) -> Common:
+        """Return what many simulated peers share; ``see`` shows it the view they share."""
+        population = Population((), manifest.stages, manifest.policy.redundancy, design)
+        board = Board(manifest.stage_count)
+        return cls(Outlook(PeerId(""), population, board, wall_offset_s))
+
+    def see(self, population: Population, now: float) -> None:
+        """Take the view that the peers share."""
+        self._outlook.population = population
+        self.board.observe(population, self._outlook.wall_s(now))
