@@ -153,7 +153,7 @@ class Population:
             peer,
             stage,
             rate=self.rate(peer, stage),
-            usual=self._totals[self._kind_of[stage]] // max(1, len(self.members)),
+            usual=self._totals[self._kind_of[stage]] // max(1, self.able),
             phi=self.phi(peer, stage),
             level=level,
             fair=fair,

@@ -126,7 +126,7 @@ def wish(
     Args:
         peer, stage: who wants what; they decide between equals.
         rate: c_vs.
-        usual: the mean of the members' rates at the stage.
+        usual: the mean rate at the stage of the members that can serve some stage.
         phi: share of the session spent serving, or the bonus of holding.
         level, replicas: of the stage without the volunteer.
         fair: lambda.
