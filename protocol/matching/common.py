@@ -11,7 +11,6 @@ from protocol.manifest import Manifest
 from protocol.matching.board import Board
 from protocol.matching.design import FULL, Design
 from protocol.matching.exchange.registry import Registry
-from protocol.matching.exchange.roll import Roll
 from protocol.matching.outlook import Outlook
 from protocol.matching.population import Population
 
@@ -22,7 +21,7 @@ class Common:
     def __init__(self, outlook: Outlook) -> None:
         self.board = outlook.board
         self.registry = Registry(outlook)
-        self.roll = Roll()
+        self.roll = outlook.roll
         self._outlook = outlook
 
     @classmethod

@@ -2,7 +2,8 @@
 
 A stage that consents counts the mover as gone, a stage that has room counts it as there, until the
 permit lapses or the move shows; so two moves that each pay do not together do harm. Both stewards
-judge by the same postings; neither can force the other. Holds the permits that are open.
+judge by the same postings; neither can force the other. Who does not see the majority of the swarm
+grants nothing. Holds the permits that are open.
 """
 
 from __future__ import annotations
@@ -50,12 +51,19 @@ class Desk:
             self._outlook.counters["matching-replay"] += 1
             return []
         repeated = known is not None and body.version == known.version
-        why = None if repeated else self._objection(sender, body, now)
+        why = self._objection(sender, body, repeated, now)
         if why is None and not repeated:
             self._open[sender] = _Permit(body.version, now + PERMIT_S)
         return [self._answer(sender, body, mandate, why, now)]
 
-    def _objection(self, sender: PeerId, body: bodies.ToDesk, now: float) -> str | None:
+    def _objection(
+        self, sender: PeerId, body: bodies.ToDesk, repeated: bool, now: float
+    ) -> str | None:
+        if not self._outlook.sees_majority:
+            return "its steward does not see the majority of the swarm"
+        return None if repeated else self._harm(sender, body, now)
+
+    def _harm(self, sender: PeerId, body: bodies.ToDesk, now: float) -> str | None:
         others = self._open.keys() - {sender}
         if others:
             return "another replica is moving; one at a time"

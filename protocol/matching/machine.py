@@ -27,6 +27,7 @@ from protocol.matching.overview import StageOverview, blocking_moves, stage_over
 from protocol.matching.population import Member, Population
 from protocol.matching.seats import Seats
 from protocol.matching.steward import Steward
+from protocol.matching.stewards import beacon_at
 from protocol.matching.stewardships import Stewardships
 from protocol.matching.volunteer import State
 
@@ -58,6 +59,7 @@ class Matching:
         board = Board(manifest.stage_count) if common is None else common.board
         self._outlook = Outlook(me, population, board, wall_offset_s)
         common = Common(self._outlook) if common is None else common
+        self._outlook.roll = common.roll
         self._seats = Seats(self._outlook)
         self._offices = Stewardships(self._outlook)
         self._gang = Gang(self._outlook)
@@ -118,6 +120,11 @@ class Matching:
         """Return every stage with the numbers behind our wish for it, the most wanted first."""
         return stage_overviews(self._outlook, self._seats.volunteer.prospects, now)
 
+    def may_speak(self, peer: PeerId, stage: Stage, now: float) -> bool:
+        """Tell whether a peer is a candidate for the stewardship of a stage."""
+        beacon = beacon_at(self._outlook.wall_s(now))
+        return peer in self._outlook.population.candidates(stage, beacon)
+
     def blocking_moves(self, now: float) -> list[Move]:
         """Return the single moves that would pay now; none at rest."""
         return blocking_moves(self._outlook, now)
@@ -168,6 +175,10 @@ class Matching:
         """Name the stages this machine cannot serve, with the reason in words."""
         return self._route(self._seats.volunteer.set_unable(stages, now), now)
 
+    def member_left(self, peer: PeerId) -> None:
+        """A member has said goodbye: its absence is no sign of a partition."""
+        self._exchange.farewell(peer)
+
     def serving(self, stage: Stage, now: float) -> list[Effect]:
         """The training side serves an assigned stage (LocalProtocolError: not assigned)."""
         return self._route(self._seats.serving(stage, now), now)
@@ -184,8 +195,9 @@ class Matching:
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
         self._outlook.board.observe(self._outlook.population, self._outlook.wall_s(now))
-        found = self._offices.tick(now) + self._seats.tick(now) + self._exchange.tick(now)
-        return self._route(found, now)
+        voting = self._exchange.is_voting
+        found = self._offices.tick(now) + self._seats.tick(now, voting=voting)
+        return self._route(found + self._exchange.tick(now), now)
 
     def next_deadline(self, now: float) -> float:
         """Return when ``tick`` has something to do, monotonic seconds."""
@@ -201,7 +213,7 @@ class Matching:
         if isinstance(body, exchange_bodies.Letter):
             return self._exchange.receive(sender, body, now)
         if isinstance(body, bodies.Permit):
-            return self._seats.permitted(sender, body, now)
+            return self._seats.permitted(sender, body, self._exchange.is_voting, now)
         if isinstance(body, bodies.ToSteward | bodies.ToDesk):
             return self._petition(sender, body, now)
         return [body] if isinstance(body, Penalise) else self._misuse(sender, kind)

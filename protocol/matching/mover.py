@@ -5,7 +5,8 @@
     RELEASING  the steward of its own stage: may it go?
 
 Both must agree; the move itself is the volunteer's. Between full epochs this is how an uneven
-placement mends itself. Holds one conversation; decides nothing for others.
+placement mends itself; who votes in one, or does not see the majority of the swarm, asks nobody and
+does not go. Holds one conversation; decides nothing for others.
 """
 
 from __future__ import annotations
@@ -76,12 +77,13 @@ class Mover:
         if waits and any(not n.posting.copies for n in self._outlook.board.notices(now).values()):
             self._due_at = soon
 
-    def tick(self, home: Stage | None, rested_at: float, now: float) -> list[Effect]:
+    def tick(self, home: Stage | None, rested_at: float, voting: bool, now: float) -> list[Effect]:
         """Look whether a move would pay, or ask again.
 
         Args:
             home: the stage our first seat serves; None: no move now.
             rested_at: moment from which we may move again.
+            voting: a full epoch is about to decide where we belong.
             now: monotonic seconds.
         """
         if now < self._due_at:
@@ -91,11 +93,13 @@ class Mover:
             return []
         if self._request is None:
             self._due_at = max(now + MOVE_LOOK_S, rested_at)
-            return self._look(home, now) if now >= rested_at else []
+            return self._look(home, now) if now >= rested_at and not voting else []
+        if (hindrance := self._hindrance(voting)) is not None:
+            return self._give_up(hindrance, now)
         return self._ask_again(self._request, now)
 
     def receive(
-        self, sender: PeerId, body: bodies.Permit, now: float
+        self, sender: PeerId, body: bodies.Permit, voting: bool, now: float
     ) -> tuple[Move | None, list[Effect]]:
         """Take an answer; returns the move once both stages agree."""
         request = self._request
@@ -107,6 +111,8 @@ class Mover:
         if not body.granted:
             words = f"staying at stage {move.home}: stage {stage} says: {body.reason}"
             return None, self._give_up(words, now)
+        if (hindrance := self._hindrance(voting)) is not None:
+            return None, self._give_up(hindrance, now)
         if request.step is Step.ASKING:
             return None, self._send(Step.RELEASING, move, move.home, now)
         self._request, self._due_at = None, now + MOVE_LOOK_S
@@ -130,7 +136,17 @@ class Mover:
         if postings[to].copies and self._noted != to:
             self._noted = to  # newcomers and second seats may mend it meanwhile
             return []
+        if self._hindrance(voting=False) is not None:
+            return []
         return self._send(Step.ASKING, move, to, now)
+
+    def _hindrance(self, voting: bool) -> str | None:
+        """Say why we may not move whatever the stages say."""
+        if voting:
+            return "staying: a full epoch is about to decide who serves what"
+        if not self._outlook.sees_majority:
+            return "staying: we do not see the majority of the swarm"
+        return None
 
     def _send(self, step: Step, move: Move, stage: Stage, now: float) -> list[Effect]:
         notice = self._outlook.board.current(stage, now)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from protocol.ids import PeerId
 from protocol.matching.board import Board
+from protocol.matching.exchange.roll import Roll
 from protocol.matching.population import Population
 
 
@@ -23,7 +24,14 @@ class Outlook:
     wall_offset_s: float
     """Unix time minus the monotonic clock."""
     counters: Counter[str] = field(default_factory=Counter)
+    roll: Roll = field(default_factory=Roll)
+    """Whom we have to see before we decide anything for the whole swarm."""
     _last_number: int = 0
+
+    @property
+    def sees_majority(self) -> bool:
+        """Whether we cannot be the smaller part of a partition."""
+        return self.roll.has_majority(self.population.members.keys())
 
     def wall_s(self, now: float) -> float:
         """Return Unix seconds at a monotonic moment."""

@@ -79,9 +79,14 @@ class Seats:
             self._second.swap(to, home)
         return self.volunteer.move_to(to, reason, now, current=swaps)
 
-    def permitted(self, sender: PeerId, body: bodies.Permit, now: float) -> list[Effect]:
-        """Take the answer of a steward to a single move: go if both stages agree."""
-        move, found = self._mover.receive(sender, body, now)
+    def permitted(
+        self, sender: PeerId, body: bodies.Permit, voting: bool, now: float
+    ) -> list[Effect]:
+        """Take the answer of a steward to a single move: go if both stages agree.
+
+        ``voting``: a full epoch is about to decide where we belong.
+        """
+        move, found = self._mover.receive(sender, body, voting, now)
         if move is None:
             return found
         reason = f"stage {move.to} has room, stage {move.home} consents"
@@ -111,12 +116,12 @@ class Seats:
         self._mover.look(now)
         return self.volunteer.look(now)
 
-    def tick(self, now: float) -> list[Effect]:
-        """Do what is due."""
+    def tick(self, now: float, *, voting: bool = False) -> list[Effect]:
+        """Do what is due; whoever votes in a full epoch begins no single move."""
         found, design = self.volunteer.tick(now), self._outlook.population.design
         if design.epochs:
             rested_at = self.volunteer.moved_at + MOVE_REST_S
-            found += self._mover.tick(self.settled_home, rested_at, now)
+            found += self._mover.tick(self.settled_home, rested_at, voting, now)
         if design.dual_homing:
             found += self._second.tick(self._served_home, now)
         return found

@@ -268,7 +268,7 @@ class Exchange:
         self.roll.observe(self._outlook.population.members.keys(), beacon)
 
     def _has_majority(self) -> bool:
-        return self.roll.has_majority(self._outlook.population.members.keys())
+        return self._outlook.sees_majority
 
     def _count(self, reason: str) -> list[Effect]:
         self._outlook.counters[reason] += 1
