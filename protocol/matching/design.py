@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from protocol.manifest import Policy
+
 
 @dataclass(frozen=True, slots=True)
 class Design:
@@ -23,6 +25,12 @@ class Design:
     """Incumbents may be reassigned by full epochs and move by consent."""
     dual_share_percent: int = 40
     """How many of the volunteers, the faster ones, hold a second stage."""
+
+    @classmethod
+    def of(cls, policy: Policy) -> Design:
+        """Return what a swarm runs: everything, with as many second stages as its founder chose."""
+        percent = policy.dual_homing_percent
+        return cls(dual_homing=percent > 0, dual_share_percent=percent)
 
 
 FULL = Design()

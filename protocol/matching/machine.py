@@ -16,7 +16,7 @@ from protocol.manifest import Manifest
 from protocol.matching import bodies
 from protocol.matching.board import Board, Notice
 from protocol.matching.common import Common
-from protocol.matching.design import FULL, Design
+from protocol.matching.design import Design
 from protocol.matching.effects import Effect
 from protocol.matching.exchange import bodies as exchange_bodies
 from protocol.matching.exchange.exchange import Exchange
@@ -41,7 +41,7 @@ class Matching:
         me: our peer id.
         manifest: stage costs and redundancy.
         wall_offset_s: Unix time minus the monotonic clock.
-        design: what an ablation leaves out.
+        design: what an ablation leaves out; None: what the manifest's policy says.
         common: for a simulation whose peers all hear the same: one for all of them.
     """
 
@@ -51,11 +51,13 @@ class Matching:
         manifest: Manifest,
         wall_offset_s: float,
         *,
-        design: Design = FULL,
+        design: Design | None = None,
         common: Common | None = None,
     ) -> None:
         self._stage_count = manifest.stage_count
-        population = Population((), manifest.stages, manifest.policy.redundancy, design)
+        policy = manifest.policy
+        design = design or Design.of(policy)
+        population = Population((), manifest.stages, policy.redundancy, design)
         board = Board(manifest.stage_count) if common is None else common.board
         self._outlook = Outlook(me, population, board, wall_offset_s)
         common = Common(self._outlook) if common is None else common

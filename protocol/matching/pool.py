@@ -12,6 +12,7 @@ from typing import NamedTuple
 from protocol.ids import PeerId, Stage
 from protocol.matching.board import Standing
 from protocol.matching.choice import Proposer, prefix_cover
+from protocol.matching.member import Member
 from protocol.matching.population import Population
 from protocol.matching.timing import LEASE_S
 
@@ -31,7 +32,7 @@ class Place:
     expires_at: float
     locked: bool = False
     confirmed: bool = False
-    """The members' view has said that it holds the stage."""
+    """The members' view has said that it is at home here."""
 
     @property
     def proposer(self) -> Proposer:
@@ -148,17 +149,17 @@ class Pool:
     def refresh(self, population: Population) -> list[PeerId]:
         """Recount rates after the view changed; incumbents that the view confirms are locked.
 
-        Returns who has gone, by the view: it does not hold the stage any more.
+        Returns who has gone, by the view: it is not at home here any more.
         """
         self.seconds = len(population.seconds(self.stage))
         gone = []
         for place in list(self.places.values()):
             member = population.members.get(place.peer)
-            held = member is not None and self.stage in member.held
+            at_home = member is not None and member.home_stage == self.stage
             rate = min(place.claimed_rate, population.rate(place.peer, self.stage))
-            if place.confirmed and not held:
+            if place.confirmed and not at_home:
                 gone.append(place.peer)
-            locked, confirmed = place.locked or held, place.confirmed or held
+            locked, confirmed = place.locked or at_home, place.confirmed or at_home
             self._store(replace(place, rate=rate, locked=locked, confirmed=confirmed))
         return gone
 
@@ -183,7 +184,7 @@ class Pool:
         late = [place for place in self.places.values() if place.expires_at <= now]
         for place in late:
             member = population.members.get(place.peer)
-            if place.locked and member is not None and self.stage in member.held:
+            if place.locked and member is not None and self._claims_home(place, member):
                 self.put(replace(place, expires_at=now + LEASE_S))
         return [place.peer for place in late if self.places[place.peer].expires_at <= now]
 
@@ -245,6 +246,11 @@ class Pool:
             floor=min(self.limits.floor, kept),
         )
         return self.choose()
+
+    def _claims_home(self, place: Place, member: Member) -> bool:
+        """Tell whether a member is at home here, or on its way and not yet known to have come."""
+        coming = self.stage in member.held and not place.confirmed
+        return member.home_stage == self.stage or coming
 
     def _recount(self, place: Place, population: Population) -> None:
         if place.peer in population:

@@ -28,8 +28,8 @@ LEVEL_STEPS = 20
 """Levels that differ by less than a twentieth of the highest count as equal."""
 LOWEST_STEPS = 200
 """Half a per cent more or less at the lowest stage decides nothing."""
-CLEARLY_PERCENT = 85
-"""Change sides only for a stage whose level is below this share of the present one's."""
+CLEARLY_PERCENT = 103
+"""Change sides only if the lowest stage of all rises by this much."""
 
 
 class SecondSeat:
@@ -127,17 +127,21 @@ class SecondSeat:
             needed = (cheap and population.is_fast(me)) or self._is_thin(best, now)
             return self._take(best, levels, now) if needed else []
         other = next((stage for stage in hopes if stage != self.stage), None)
-        if other is None or not self._is_better(other, levels, now):
+        if other is None or not self._is_better(home, other, levels, now):
             return []
         return self._take(other, levels, now)
 
-    def _is_better(self, other: Stage, levels: tuple[int, ...], now: float) -> bool:
+    def _is_better(self, home: Stage, other: Stage, levels: tuple[int, ...], now: float) -> bool:
         if other == self.stage or self.stage is None or now < self._chosen_at + SECOND_STAY_S:
             return False
         if self._is_thin(self.stage, now, without=1):
             return False
-        lower = levels[other] * 100 < levels[self.stage] * CLEARLY_PERCENT
-        return lower or self._is_thin(other, now)
+        if self._is_thin(other, now):
+            return True
+        if levels[other] >= levels[self.stage]:
+            return False
+        now_lowest = lowest_level(self._outlook.board.stage_levels(now)) * CLEARLY_PERCENT
+        return lowest_level(self._with_us_between(home, other, now)) * 100 > now_lowest
 
     def _take(self, stage: Stage, levels: tuple[int, ...], now: float) -> list[Effect]:
         self.leaving, self.stage, self.serves = self.stage, stage, False
@@ -169,15 +173,23 @@ class SecondSeat:
         """Return what would serve every stage if we shared our time between home and a stage."""
         population, me = self._outlook.population, self._outlook.me
         changed = self._outlook.board.stage_levels(now)
-        lower, here = Stage(min(home, stage)), changed[home]
-        changed[home] = replace(here, alone=max(0, here.alone - population.rate(me, home)))
-        pool = changed[lower]
-        changed[lower] = replace(
-            pool,
-            pool_here=pool.pool_here + population.rate(me, lower),
-            pool_next=pool.pool_next + population.rate(me, Stage(lower + 1)),
-        )
+        if self.stage is None:
+            here = changed[home]
+            changed[home] = replace(here, alone=max(0, here.alone - population.rate(me, home)))
+        else:
+            self._add_to_pool(changed, home, self.stage, -1)
+        self._add_to_pool(changed, home, stage, +1)
         return changed
+
+    def _add_to_pool(self, stages: list[StageLevel], home: Stage, stage: Stage, sign: int) -> None:
+        population, me = self._outlook.population, self._outlook.me
+        lower = Stage(min(home, stage))
+        pool = stages[lower]
+        stages[lower] = replace(
+            pool,
+            pool_here=max(0, pool.pool_here + sign * population.rate(me, lower)),
+            pool_next=max(0, pool.pool_next + sign * population.rate(me, Stage(lower + 1))),
+        )
 
     def _is_thin(self, stage: Stage, now: float, without: int = 0) -> bool:
         notice = self._outlook.board.current(stage, now)
