@@ -58,6 +58,8 @@ CHECK_S = 0.2
 LINGER_S = 30.0
 """A node that ends with the run stays so long for neighbours that still close their last step."""
 STOP_S = 15.0
+USUAL_SEATS = 2
+"""The home and a second stage beside it; whether memory holds both, the matching reckons."""
 
 
 @dataclass(frozen=True)
@@ -306,7 +308,7 @@ class Node:
             self._staging.failure = error
             return
         addresses = settings.announce or self._network.addresses
-        seats = settings.seats or 1
+        seats = settings.seats or USUAL_SEATS
         line, now = kept_line(self._folders.data), int(time.time())
         own = advert(self._capacity, settings, tuple(addresses), seats, now, line)
         problem = await self._staging.text_problem()

@@ -83,6 +83,8 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint_every: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
     """Steps between asynchronous checkpoints of every replica."""
     private: bool = False
+    dual_homing_percent: Annotated[int, Meta(ge=0, le=100)] = 40
+    """How many of the volunteers, the faster ones, hold a second stage; 0: one stage each."""
 
 
 class Manifest(Struct, frozen=True, forbid_unknown_fields=True):

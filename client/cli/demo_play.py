@@ -42,7 +42,11 @@ class Play:
         # More volunteers than stages: one stage at least has two, and one of them can go.
         self._kill = kill and volunteers > stages
         self._choices = RunChoices(
-            name="demo", steps=steps, stages=stages, checkpoint_every=checkpoint_interval(steps)
+            name="demo",
+            steps=steps,
+            stages=stages,
+            checkpoint_every=checkpoint_interval(steps),
+            dual_homing=0,  # one worker each: the demo shares one machine
         )
         self._screen = Screen()
 

@@ -69,7 +69,13 @@ def _found(homes: Path) -> SwarmFile:
     manifest = found_swarm(
         founder.peer,
         RunChoices(
-            name="efficiency", stages=2, steps=STEPS, sequences=8, microbatches=16, redundancy=1
+            name="efficiency",
+            stages=2,
+            steps=STEPS,
+            sequences=8,
+            microbatches=16,
+            redundancy=1,
+            dual_homing=0,  # one stage each, as the comparison says
         ),
         ModelChoices(layers=8, width=256, heads=8, context=256),
         OptimizerChoices(),

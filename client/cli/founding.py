@@ -85,7 +85,7 @@ def found_swarm(
         data=describe_data(run.data, corpus),
         boundary_codec=run.boundary_codec,
         averaging_codec=run.averaging_codec,
-        policy=Policy(run.redundancy, run.checkpoint_every, run.private),
+        policy=Policy(run.redundancy, run.checkpoint_every, run.private, run.dual_homing),
     )
     return Founding(checked(manifest), tuple(_warnings(manifest)), prices)
 

@@ -49,6 +49,8 @@ class RunChoices:
     """Seed of the weights and of the order of the data."""
     private: bool = False
     """Admit only volunteers that have the invite."""
+    dual_homing: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=100))] = 40
+    """Percentage of the volunteers, the faster ones, that hold two stages; 0: one each."""
     measure: Annotated[bool, Parameter(negative="--no-measure")] = True
     """Run the model for a moment to balance the stages; otherwise reckon with FLOPs."""
 

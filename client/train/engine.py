@@ -24,7 +24,7 @@ from client.train.loopback import Loopback
 from client.train.measuring import Measuring
 from client.train.news import News, progress_at
 from client.train.portrait import Portrait
-from client.train.views import matching_members, swarm_view
+from client.train.views import matching_members, may_speak, swarm_view
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendSigned
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, Stage, SwarmId, short
@@ -82,7 +82,7 @@ class Engine:
             signer.peer,
             swarm,
             manifest.stage_count,
-            authorise=lambda *posting: None,  # the matching knows who may decide for a stage
+            lambda subject, peer: may_speak(self.matching, subject, peer, self.now()),
         )
         self.measuring = Measuring(signer.peer, manifest, self.membership)
         self.portrait = Portrait(self.membership, self, self._members)
@@ -283,6 +283,8 @@ class Engine:
 
     def _member_down(self, peer: PeerId, reason: str) -> None:
         self._view_dirty = True
+        if self.matching is not None and self.membership.roster.has_left(peer):
+            self.matching.member_left(peer)
         if peer != self.signer.peer:
             self.news.peer(peer, "down", reason)
         if self.staging is not None:

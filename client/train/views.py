@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from client.train.measuring import Measuring
 from protocol.ids import PeerId, Stage
+from protocol.matching.exchange.registry import CHAIR_STAGE
+from protocol.matching.machine import Matching
 from protocol.matching.member import Member
 from protocol.matching.timing import MAX_SESSION_S
 from protocol.membership.roster import Roster
+from protocol.membership.shared import WHOLE
 from protocol.membership.view import Member as LiveMember
 from protocol.view import Replica, SwarmView
 
@@ -37,6 +40,12 @@ def matching_members(roster: Roster, measuring: Measuring, wall: float) -> list[
     and their time of joining as our memory leaves it (``wall``: Unix seconds)."""
     measuring.tenure.saw(roster.live(), wall)
     return [_member(member, measuring) for member in roster.members() if member.advert.seats > 0]
+
+
+def may_speak(matching: Matching | None, subject: str, peer: PeerId, now: float) -> bool:
+    """Whether a peer may be believed about a stage, or about all of them (stage 0 decides)."""
+    stage = CHAIR_STAGE if subject == WHOLE else Stage(int(subject))
+    return matching is not None and matching.may_speak(peer, stage, now)
 
 
 def _member(member: LiveMember, measuring: Measuring) -> Member:

@@ -7,15 +7,16 @@ and ``set_seats`` for what we are, ``publish`` for every ``Publish`` effect of a
 the signer, and ``leave`` at the end.
 
 Outputs: effects. ``Send`` and ``Penalise`` for the network, ``Publish`` to hand back to
-``publish``, ``RecordChanged`` for postings and progress, and the roster's events. The view is
-read from ``roster``: who is live, who holds which stage, whom to stay linked with.
+``publish``, ``RecordChanged`` for what is no advert (``key`` is its subject), and the roster's
+events. The view is read from ``roster``: who is live, who holds which stage, whom to stay linked
+with.
 
 State: the four parts, our own advert and seats. It may not sign by itself: the key stays outside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -38,12 +39,10 @@ from protocol.membership.records import Held, RecordStore, Slot
 from protocol.membership.roster import Roster
 from protocol.membership.rules import (
     MAX_ADVERTS,
-    POSTING,
-    Authorise,
-    nobody_decides,
     record_kinds,
     ttl_s,
 )
+from protocol.membership.shared import POSTING, SHARED_KINDS, shared_key, subject_of
 from protocol.membership.view import MembershipEffect, RecordChanged, RecordGone
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import Heartbeat, RecordDigest, Records, SeatStatus
@@ -63,18 +62,19 @@ class Membership:
         own: PeerId,
         swarm: SwarmId,
         stages: int,
-        authorise: Authorise = nobody_decides,
+        is_candidate: Callable[[str, PeerId], bool] = lambda _subject, _author: False,
         max_adverts: int = MAX_ADVERTS,
     ) -> None:
         self._own = own
         self._swarm = swarm
         self._stages = stages
+        self._is_candidate = is_candidate
         self.roster = Roster(own)
         self.detector = Detector()
         kinds = record_kinds(
             stages,
             max_adverts,
-            authorise,
+            self._standing,
             self._serves_last_stage,
             lambda slot: self.records.seq(slot),
         )
@@ -133,7 +133,9 @@ class Membership:
     ) -> list[MembershipEffect]:
         """Perform a ``Publish``: sign it, store it as our own and spread it."""
         life_s = ttl_s(publish.kind, len(self.roster))
-        record = Record(publish.key, publish.seq, max(0, int(wall)), life_s, publish.body)
+        shared = publish.kind in SHARED_KINDS
+        key = shared_key(publish.key, self._own) if shared else publish.key
+        record = Record(key, publish.seq, max(0, int(wall)), life_s, publish.body)
         envelope = seal(signer, publish.kind, record, self._swarm)
         try:
             offer = self.records.put_own(envelope, wall)
@@ -212,15 +214,21 @@ class Membership:
         held = next((held for held in self.records if held.envelope.kind == PROGRESS), None)
         return None if held is None else parse_progress(held.record)
 
-    def posting(self, stage: int) -> Held | None:
-        """Return the newest posting of a stage."""
-        return self.records.get(POSTING, str(stage))
+    def posting(self, stage: int, author: PeerId) -> Held | None:
+        """Return an author's newest posting of a stage."""
+        return self.records.get(POSTING, shared_key(str(stage), author))
 
     def _is_linked(self, slot: Slot) -> bool:
         return slot[0] in (ADVERT, MEASURED) and slot[1] in self._linked
 
     def _serves_last_stage(self, peer: PeerId) -> bool:
         return any(r.peer == peer for r in self.roster.serving(self._stages - 1))
+
+    def _standing(self, subject: str, author: PeerId) -> int:
+        """Weigh an author: a stranger's words give way to a member's, those to a candidate's."""
+        if author == self._own or self._is_candidate(subject, author):
+            return 2
+        return int(self.roster.member(author) is not None)
 
     def _readvertise(self, now: float, wall: float) -> list[MembershipEffect]:
         """Publish our advert anew. The seq is unix milliseconds, so that it rises over restarts."""
@@ -269,13 +277,14 @@ class Membership:
     def _learn(self, held: Held) -> list[MembershipEffect]:
         kind, key = held.slot
         if kind != ADVERT:
-            return [RecordChanged(kind, key, held.record.seq, held.signer, held.record.body)]
+            subject = subject_of(kind, key)
+            return [RecordChanged(kind, subject, held.record.seq, held.signer, held.record.body)]
         advert = parse_advert(held.record.body, key, held.signer, self._stages)
         return list(self.roster.advertise(held.signer, advert, held.record.seq))
 
     def _forget(self, held: Held, reason: str) -> list[MembershipEffect]:
         if held.envelope.kind != ADVERT:
-            return [RecordGone(*held.slot)]
+            return [RecordGone(held.envelope.kind, subject_of(*held.slot))]
         return list(self.roster.withdraw(held.signer, reason))
 
 

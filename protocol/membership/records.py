@@ -4,6 +4,8 @@ It holds envelopes that it has checked itself and nothing else. It never sends; 
 introduced a record, because that is how it stays fair when it is full: the introducer with the
 largest share loses its latest introduction, so a flood through one link displaces only itself,
 and records that ``protected`` names (those of linked peers) and our own are never displaced.
+Of a kind with one record per author, a subject that is full makes room for an author that weighs
+more than the least of those it has.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
 from protocol.limits import MAX_ADVERT_TTL_S, MAX_CLOCK_SKEW_S
 from protocol.membership.record import Record, open_record, staleness
+from protocol.membership.shared import Standing, subject_of
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
 
@@ -40,6 +43,9 @@ class Kind:
     max_count: int
     max_body_bytes: int
     check: Check
+    max_authors: int = 0
+    """Records of one subject, for kinds with one per author."""
+    standing: Standing = lambda _subject, _author: 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +176,9 @@ class RecordStore:
             held = Held(held.envelope, held.record, before.introducer)
             self.size_bytes -= len(before.envelope.body)
         else:
-            if self._counts[held.envelope.kind] >= kind.max_count:
-                displaced = self._displace_for(held)
-                if displaced is None:
-                    return Offer(None, "store-full")
+            full, displaced = self._make_room(held, kind)
+            if full:
+                return Offer(None, "store-full")
             self._join_share(held)
         self._held[held.slot] = held
         self.size_bytes += len(held.envelope.body)
@@ -182,6 +187,34 @@ class RecordStore:
             expires if self._next_expiry is None else min(self._next_expiry, expires)
         )
         return Offer(held, "new", displaced)
+
+    def _make_room(self, held: Held, kind: Kind) -> tuple[bool, Held | None]:
+        """Return whether there is none, and what was removed for it."""
+        if kind.max_authors:
+            others = self._of_same_subject(held)
+            if len(others) < kind.max_authors:
+                return False, None
+            displaced = self._displace_author(held, others, kind.standing)
+        elif self._counts[held.envelope.kind] < kind.max_count:
+            return False, None
+        else:
+            displaced = self._displace_for(held)
+        return displaced is None, displaced
+
+    def _of_same_subject(self, held: Held) -> list[Held]:
+        kind, subject = held.envelope.kind, subject_of(*held.slot)
+        keys = (key for share in self._shares[kind].values() for key in share)
+        return [self._held[kind, key] for key in keys if subject_of(kind, key) == subject]
+
+    def _displace_author(self, held: Held, others: list[Held], standing: Standing) -> Held | None:
+        """Remove the record of the author that weighs least, unless the newcomer weighs no more:
+        then it would come back with the next digest."""
+        subject = subject_of(*held.slot)
+        least = min(others, key=lambda other: (standing(subject, other.signer), other.signer))
+        if standing(subject, held.signer) <= standing(subject, least.signer):
+            return None
+        self._remove(least)
+        return least
 
     def _displace_for(self, held: Held) -> Held | None:
         """Free a place at the cost of the largest share, or return None if that is the asker's."""

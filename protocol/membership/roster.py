@@ -84,6 +84,11 @@ class Roster:
         """Return the live holders of a stage that serve it already."""
         return tuple(r for r in self.replicas(stage) if r.seat.state == "serving")
 
+    def has_left(self, peer: PeerId) -> bool:
+        """Whether a peer's last advert said goodbye."""
+        known = self._known.get(peer)
+        return known is not None and known.advert is not None and known.advert.leaving
+
     def addresses(self, peer: PeerId) -> tuple[str, ...]:
         """Return where a peer says it listens, also when it is not live."""
         known = self._known.get(peer)

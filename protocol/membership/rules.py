@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Final
 
 from protocol import limits
-from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.membership.advert import ADVERT, parse_advert
 from protocol.membership.measured import (
@@ -18,33 +17,29 @@ from protocol.membership.measured import (
 from protocol.membership.progress import PROGRESS, parse_progress
 from protocol.membership.record import Record
 from protocol.membership.records import Kind, Slot
-
-POSTING: Final = "posting"
-"""Record kind of the stewards' postings; the key is the stage in decimal."""
-
-Authorise = Callable[[str, str, PeerId, bytes], str | None]
-"""(kind, key, signer, body) -> None to accept a posting, else why not, in words."""
+from protocol.membership.shared import (
+    MAX_AUTHORS,
+    MAX_SHARED_BYTES,
+    SHARED_KINDS,
+    SHARED_TTL_S,
+    Standing,
+    check_shared,
+    subjects,
+)
 
 MAX_ADVERTS: Final = 8192
 MAX_ADVERT_BYTES: Final = 4096
-MAX_POSTING_BYTES: Final = 8192
 MAX_PROGRESS_BYTES: Final = 64
 MIN_ADVERT_TTL_S: Final = 90
-POSTING_TTL_S: Final = 60
 PROGRESS_TTL_S: Final = 120
 MEASURED_TTL_S: Final = 600
 """Measurements outlive their author for a while: they are about others."""
 
 
-def nobody_decides(_kind: str, _key: str, _signer: PeerId, _body: bytes) -> str | None:
-    """Authorise no posting: what holds until the matching is wired in."""
-    return "nobody is known to decide for this stage yet"
-
-
 def record_kinds(
     stages: int,
     max_adverts: int,
-    authorise: Authorise,
+    standing: Standing,
     serves_last_stage: Callable[[PeerId], bool],
     newest_seq: Callable[[Slot], int] = lambda _slot: -1,
 ) -> dict[str, Kind]:
@@ -53,11 +48,6 @@ def record_kinds(
     def check_advert(signer: PeerId, record: Record) -> str | None:
         parse_advert(record.body, record.key, signer, stages)
         return None
-
-    def check_posting(signer: PeerId, record: Record) -> str | None:
-        if record.key not in stage_keys:
-            raise RemoteProtocolError("posting-malformed", "the key is no stage", penalty=20)
-        return authorise(POSTING, record.key, signer, record.body)
 
     def check_progress(signer: PeerId, record: Record) -> str | None:
         parse_progress(record)
@@ -68,13 +58,27 @@ def record_kinds(
         before = newest_seq((MEASURED, record.key))
         return "too soon after the one before" if 0 <= record.seq - before < MIN_GAP_MS else None
 
-    stage_keys = frozenset(map(str, range(stages)))
     return {
         ADVERT: Kind(max_adverts, MAX_ADVERT_BYTES, check_advert),
-        POSTING: Kind(stages, MAX_POSTING_BYTES, check_posting),
         PROGRESS: Kind(1, MAX_PROGRESS_BYTES, check_progress),
         MEASURED: Kind(max_adverts, MAX_MEASURED_BYTES, check_measured),
+        **{kind: _shared_kind(kind, stages, standing) for kind in SHARED_KINDS},
     }
+
+
+def _shared_kind(kind: str, stages: int, standing: Standing) -> Kind:
+    """Return the rules of a kind with one record per author.
+
+    Any author's is kept while there is room: it may become a member, or a candidate, a moment
+    later here than elsewhere. Whom to believe the matching decides.
+    """
+    known = subjects(kind, stages)
+
+    def check(signer: PeerId, record: Record) -> str | None:
+        check_shared(kind, signer, record, known)
+        return None
+
+    return Kind(len(known) * MAX_AUTHORS, MAX_SHARED_BYTES, check, MAX_AUTHORS, standing)
 
 
 def ttl_s(kind: str, members: int) -> int:
@@ -85,4 +89,4 @@ def ttl_s(kind: str, members: int) -> int:
     """
     if kind == ADVERT:
         return min(int(limits.MAX_ADVERT_TTL_S), max(MIN_ADVERT_TTL_S, 2 * members))
-    return {PROGRESS: PROGRESS_TTL_S, MEASURED: MEASURED_TTL_S}.get(kind, POSTING_TTL_S)
+    return {PROGRESS: PROGRESS_TTL_S, MEASURED: MEASURED_TTL_S}.get(kind, SHARED_TTL_S)

@@ -60,7 +60,7 @@ def main() -> None:
 def soak(homes: Path, seconds: float, every_s: float) -> dict[str, Track]:
     """Train for ``seconds`` after a warm-up and sample."""
     founder = ensure_identity(make_private(home_folders(homes / NAMES[0]).data))
-    run = RunChoices(name="soak", steps=1_000_000, checkpoint_every=50)
+    run = RunChoices(name="soak", steps=1_000_000, checkpoint_every=50, dual_homing=0)
     manifest = found_swarm(founder.peer, run, ModelChoices(), OptimizerChoices()).manifest
     swarm = sign(manifest, founder, (Address("ip4", HOST, free_port(HOST), founder.peer),))
     write_swarm_file(homes / "x.swarm", swarm)

@@ -49,6 +49,7 @@ def _run(steps: int, **changes: object) -> RunChoices:
         "measure": False,
         "boundary_codec": "fp32",
         "averaging_codec": "fp32",
+        "dual_homing": 0,
     }
     return RunChoices(**{**fields, **changes})  # type: ignore[arg-type]
 

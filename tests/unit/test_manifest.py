@@ -72,6 +72,8 @@ def test_the_largest_manifest_fits() -> None:
         ("data.digest", "0" * 63),
         ("data.digest", "0" * 64 + "\n"),
         ("policy.redundancy", 0),
+        ("policy.dual_homing_percent", -1),
+        ("policy.dual_homing_percent", 101),
         ("microbatches_per_step", 4097),
         ("steps", 2**41),
         ("surprise", 1),

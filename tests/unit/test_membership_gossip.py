@@ -11,7 +11,7 @@ from membership_world import World
 from protocol_examples import SWARM, WALL, advert, peer, seat, signer
 
 from protocol import limits
-from protocol.effects import Penalise, Send
+from protocol.effects import Penalise, Publish, Send
 from protocol.membership.advert import encode_advert
 from protocol.membership.gossip import (
     ABOVE,
@@ -26,6 +26,7 @@ from protocol.membership.membership import Membership
 from protocol.membership.progress import Progress, encode_progress
 from protocol.membership.record import Record, seal
 from protocol.membership.records import Kind, RecordStore
+from protocol.membership.view import RecordChanged
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     DigestEntry,
@@ -241,3 +242,25 @@ def test_an_earlier_run_of_ours_is_spoken_over() -> None:
     late.receive(peer(1), Records([old]), 0.0, WALL)
     published = [e for e in late.tick(6.0, WALL + 6) if type(e).__name__ == "Publish"]
     assert [publish.seq for publish in published] == [record.seq + 1]  # type: ignore[union-attr]
+
+
+def test_everybody_hears_every_author_of_a_stage() -> None:
+    world = World(6)
+    world.advertise()
+    world.link_ring()
+    world.run(5)
+    for number, (kind, key) in enumerate(
+        [("posting", "1"), ("posting", "1"), ("attest", "epoch"), ("attest", "1"), ("epoch",) * 2]
+    ):
+        world.perform(peer(number), [Publish(kind, key, 7, b"words")])
+    world.run(1)
+    for name, seen in world.seen.items():
+        heard = {(e.kind, e.key, e.signer) for e in seen if isinstance(e, RecordChanged)}
+        assert heard == {
+            ("posting", "1", peer(0)),
+            ("posting", "1", peer(1)),
+            ("attest", "epoch", peer(2)),
+            ("attest", "1", peer(3)),
+            ("epoch", "epoch", peer(4)),
+        }, name
+    assert not world.penalties()

@@ -18,13 +18,15 @@ from protocol.wire.fields import Envelope
 
 OWN = peer(0)
 STAGES = 4
+STANDING = {peer(1): 1, peer(2): 1, peer(3): 2}
+"""Members, and a candidate."""
 
 
 def store(max_adverts: int = 100, protected: frozenset[str] = frozenset()) -> RecordStore:
     kinds = record_kinds(
         STAGES,
         max_adverts,
-        lambda kind, key, signer, body: None if body == b"ok" else "not a steward",
+        lambda subject, author: STANDING.get(author, 0),
         lambda signer: signer == peer(7),
     )
     return RecordStore(SWARM, OWN, kinds, lambda slot: slot[1] in protected)
@@ -178,21 +180,78 @@ def test_whole_numbers_are_made_floats_before_signing() -> None:
     assert parse_advert(body, peer(1), peer(1), STAGES).flops == Flops(fp32=1.0)
 
 
-@pytest.mark.parametrize("key", ["", "-1", "04", "4", "x", " 1", "\u0661"])
-def test_postings_of_stages_that_do_not_exist(key: str) -> None:
-    try:
-        envelope = seal(signer(1), "posting", Record(key, 1, int(WALL), 60, b"ok"), SWARM)
-    except LocalProtocolError:
-        assert key == ""
-        return
-    refuse(envelope, "posting-malformed")
+def shared(
+    number: int, kind: str = "posting", subject: str = "3", seq: int = 1, author: int | None = None
+) -> Envelope:
+    key = f"{subject}/{peer(number if author is None else author)}"
+    return seal(signer(number), kind, Record(key, seq, int(WALL), 60, b"words"), SWARM)
 
 
-def test_postings_need_authority_but_its_lack_is_no_crime() -> None:
+@pytest.mark.parametrize("subject", ["", "-1", "04", "4", "x", " 1", "\u0661", "epoch"])
+def test_postings_of_stages_that_do_not_exist(subject: str) -> None:
+    refuse(shared(1, subject=subject), "posting-malformed")
+
+
+@pytest.mark.parametrize(
+    ("kind", "subject", "known"),
+    [
+        ("epoch", "epoch", True),
+        ("epoch", "0", False),
+        ("ballot", "3", True),
+        ("ballot", "epoch", False),
+        ("attest", "3", True),
+        ("attest", "epoch", True),
+        ("attest", "4", False),
+    ],
+)
+def test_what_records_of_epochs_may_be_about(kind: str, subject: str, known: bool) -> None:
+    if known:
+        assert store().offer(shared(1, kind, subject), peer(9), WALL).reason == "new"
+    else:
+        refuse(shared(1, kind, subject), f"{kind}-malformed")
+
+
+@pytest.mark.parametrize("kind", ["posting", "epoch", "ballot", "attest"])
+def test_nobody_writes_under_anothers_name(kind: str) -> None:
+    subject = "epoch" if kind == "epoch" else "3"
+    refuse(shared(1, kind, subject, author=2), f"{kind}-forged")
+
+
+def test_a_shared_record_without_an_author_is_refused() -> None:
+    refuse(seal(signer(1), "posting", Record("3", 1, int(WALL), 60, b""), SWARM), "posting-forged")
+
+
+def test_two_authors_of_one_stage_do_not_displace_each_other() -> None:
     held = store()
-    for body, reason in ((b"no", "not a steward"), (b"ok", "new")):
-        record = Record("3", 1, int(WALL), 60, body)
-        assert held.offer(seal(signer(1), "posting", record, SWARM), peer(9), WALL).reason == reason
+    for number, seq in ((1, 5), (2, 1), (3, 9)):
+        assert held.offer(shared(number, seq=seq), peer(9), WALL).reason == "new"
+    assert held.offer(shared(2, seq=2), peer(9), WALL).reason == "new"
+    assert held.offer(shared(1, seq=4), peer(9), WALL).reason == "known"
+    assert {h.signer: h.record.seq for h in held} == {peer(1): 5, peer(2): 2, peer(3): 9}
+
+
+def test_a_crowd_of_strangers_gives_way_to_members_and_they_to_candidates() -> None:
+    held = store()
+    for number in range(100, 108):
+        assert held.offer(shared(number), peer(9), WALL).reason == "new"
+    assert held.offer(shared(200), peer(9), WALL).reason == "store-full"
+    for number in (1, 2, 3):
+        offer = held.offer(shared(number), peer(9), WALL)
+        assert offer.displaced is not None
+        assert offer.displaced.signer not in STANDING
+    assert held.offer(shared(200, subject="2"), peer(9), WALL).reason == "new"
+    assert len(held) == 9
+
+
+def test_members_do_not_displace_each_other() -> None:
+    held = store()
+    with pytest.MonkeyPatch.context() as patch:
+        for number in range(100, 108):
+            patch.setitem(STANDING, peer(number), 1)
+            held.offer(shared(number), peer(9), WALL)
+        assert held.offer(shared(1), peer(9), WALL).reason == "store-full"
+        assert held.offer(shared(3), peer(9), WALL).reason == "new"
+        assert held.offer(shared(200), peer(9), WALL).reason == "store-full"
 
 
 def test_progress_is_taken_from_the_last_stage_only() -> None:

@@ -273,3 +273,13 @@ def test_no_state_is_left_of_peers_that_are_gone() -> None:
     assert machine.roster._known == {}
     assert machine.gossip._links == {}
     assert machine._linked == {}
+
+
+def test_who_said_goodbye_has_left_and_who_vanished_has_not() -> None:
+    roster = Roster(peer(0))
+    roster.advertise(peer(1), advert(), 1)
+    roster.advertise(peer(2), advert(), 1)
+    roster.link_down(peer(2), "connection lost", crashed=True)
+    assert not any(roster.has_left(peer(number)) for number in range(4))
+    roster.advertise(peer(1), advert(leaving=True), 2)
+    assert roster.has_left(peer(1))

@@ -9,8 +9,10 @@ from matching_examples import NOW, WALL_S, manifest, member, peer
 from protocol.effects import Penalise, Publish
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, Stage
+from protocol.manifest import Policy
 from protocol.matching import bodies, stewards
 from protocol.matching.bodies import Mandate, Posting
+from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, Effect, GangStart
 from protocol.matching.machine import Matching
 from protocol.matching.volunteer import State
@@ -53,6 +55,28 @@ def test_one_seat_holds_one_stage() -> None:
     matching = machine(stages=2)
     assert not any(isinstance(effect, Assign) for effect in run(matching, 30))
     assert matching.tentative_stage is not None
+
+
+@pytest.mark.parametrize(("percent", "dual"), [(0, False), (1, True), (100, True)])
+def test_the_founder_chooses_how_many_hold_two_stages(percent: int, dual: bool) -> None:
+    design = Design.of(Policy(dual_homing_percent=percent))
+    assert (design.dual_homing, design.dual_share_percent) == (dual, percent)
+    assert Design.of(Policy()) == FULL
+
+
+def test_who_says_goodbye_is_not_missed_when_majorities_are_counted() -> None:
+    matching = machine(5)
+    for number in (1, 2, 3):
+        matching.member_left(peer(number))
+    matching.update_members([member(0), member(4)], NOW + 1)
+    assert matching._exchange.roll.has_majority({peer(0), peer(4)})
+
+
+def test_only_candidates_may_speak_for_a_stage() -> None:
+    matching = machine(9)
+    speakers = {p for p in candidates(9) if matching.may_speak(p, Stage(0), NOW)}
+    assert speakers == set(candidates(9)[:3])
+    assert not matching.may_speak(peer(77), Stage(0), NOW)
 
 
 def test_only_the_assigned_stage_can_be_served_or_lost() -> None:
