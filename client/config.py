@@ -52,8 +52,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     device: Annotated[str, Meta(max_length=32)] = "auto"
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
     """Threads of the compute worker; 0: all cores."""
+    compute_share: Annotated[int, Meta(ge=1, le=100)] = 100
+    """Percentage of the time that may be spent computing."""
     seats: Annotated[int, Meta(ge=0, le=4)] = 0
-    """Stages to hold at most; 0: as memory allows."""
+    """Stages to hold at most; 0: two where memory allows."""
     memory_limit_bytes: Size = 0
     """Memory of the compute worker; 0: 85 % of what is free at the start."""
     boundary_memory_bytes: Annotated[int, Meta(ge=MIB, le=2**50)] = 512 * MIB

@@ -41,8 +41,10 @@ class SettingFlags:
     """Where to compute: auto, cpu, cuda or cuda:N."""
     threads: int | None = None
     """CPU threads to compute with; 0: all cores."""
+    compute_share: int | None = None
+    """Compute at most so many percent of the time."""
     seats: int | None = None
-    """Stages to hold at most; 0: as memory allows."""
+    """Stages to hold at most; 0: two where memory allows; 1: never a second."""
     memory_limit_bytes: str | None = None
     """Memory to compute with, such as 4GiB; 0: most of what is free."""
     boundary_memory_bytes: str | None = None

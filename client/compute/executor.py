@@ -1,8 +1,8 @@
 """Requests in, replies out: the worker without its process, one request at a time.
 
-State: the opened stage, if any. Every request is answered exactly once, `Save` from the saver's
-thread. No exception leaves `execute`: what goes wrong becomes a `Failed` reply and the stage
-stays as it was.
+State: the opened stage, if any, and the owner's limit on computing. Every request is answered
+exactly once, `Save` from the saver's thread. No exception leaves `execute`: what goes wrong becomes
+a `Failed` reply and the stage stays as it was.
 """
 
 import sys
@@ -39,9 +39,13 @@ from client.compute.requests import (
     Save,
     Subtract,
 )
+from client.compute.throttle import Throttle
 
 Answer = Callable[[Reply, Sequence[Buffer]], None]
 _Result = tuple[Reply, Sequence[Buffer]]
+
+
+_TASKS = Forward | ForwardBackward | Backward | Subtract | Contribute | Reduce | Apply | ApplyLocal
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +60,14 @@ class Executor:
     def __init__(self) -> None:
         self._opened: _Opened | None = None
         self._saver = saving.Saver()
+        self._throttle = Throttle()
 
     def execute(self, request: AnyRequest, payloads: Sequence[Buffer], answer: Answer) -> None:
         """Execute one request and answer it; payloads are not used after the return."""
         if isinstance(request, Save):
             self._guarded(lambda: self._start_save(request, answer), answer)
         else:
-            self._guarded(lambda: self._run(request, payloads), answer)
+            self._guarded(lambda: self._run_within_limit(request, payloads), answer)
 
     def close(self) -> None:
         """Wait until a save under way is complete."""
@@ -77,6 +82,13 @@ class Executor:
         if result is not None:
             reply, payloads = result
             answer(msgspec.structs.replace(reply, seconds=time.perf_counter() - start), payloads)
+
+    def _run_within_limit(self, request: AnyRequest, payloads: Sequence[Buffer]) -> _Result:
+        begin = self._throttle.begin()
+        result = self._run(request, payloads)
+        if isinstance(request, _TASKS):
+            self._throttle.rest(begin)
+        return result
 
     def _run(self, request: AnyRequest, payloads: Sequence[Buffer]) -> _Result:
         match request:
@@ -123,6 +135,7 @@ class Executor:
         chosen = device.select_device(request.device)
         self._opened = None  # first free what the stage before held
         torch.set_num_threads(request.threads)
+        self._throttle = Throttle(request.compute_share, on_cpu=chosen.type == "cpu")
         replica = open_replica(request, chosen)
         averager = Averager(replica)
         self._opened = _Opened(replica, averager)

@@ -77,6 +77,7 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
         sequences, tokens: B and T of a microbatch.
         graphs_kept: how many forward graphs may be held for their backward.
         threads: CPU threads; device: `cpu`, `cuda`, `cuda:1`, or `auto`.
+        compute_share: percentage of the time that tasks may compute.
     """
 
     swarm: str
@@ -92,6 +93,7 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     graphs_kept: Count = 4
     threads: Positive = 1
     device: str = "cpu"
+    compute_share: Annotated[int, Meta(ge=1, le=100)] = 100
     corpus: str = ""
     """Path of the training text, for the first stage: as `PrepareData` answered it."""
 

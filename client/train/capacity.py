@@ -124,9 +124,10 @@ def advert(
 ) -> Advert:
     """Return our advert; which stages we serve is added by membership."""
     upload, download = line_rates(line, settings)
+    share = settings.compute_share / 100
     return Advert(
         addresses=addresses[:8],
-        flops=Flops(fp32=capacity.fp32_flops, bf16=capacity.bf16_flops),
+        flops=Flops(fp32=share * capacity.fp32_flops, bf16=share * capacity.bf16_flops),
         memory_bytes=usable_memory_bytes(capacity, settings),
         upload_bytes_per_s=upload,
         download_bytes_per_s=download,

@@ -136,6 +136,7 @@ def open_stage_request(
         tokens=manifest.model.context,
         graphs_kept=graphs,
         threads=threads(settings),
+        compute_share=settings.compute_share,
         device=settings.device,
         corpus=corpus,
     )

@@ -10,6 +10,7 @@ from protocol_examples import SWARM, advert, manifest, peer, seat
 
 from client.config import Settings
 from client.store.sessions import SessionHistory
+from client.train import capacity
 from client.train.capacity import HOUSEHOLD_BYTES_PER_S, Line, kept_line, line_rates, save_line
 from client.train.measuring import Measuring
 from client.train.portrait import Portrait
@@ -145,3 +146,9 @@ def test_absurd_lists_of_what_it_cannot_serve_are_refused(unable: tuple[int, ...
     with pytest.raises(RemoteProtocolError):
         parse_advert(body, peer(0), peer(0), 2)
     assert parse_advert(encode_advert(advert(unable=(0, 1))), peer(0), peer(0), 2).unable == (0, 1)
+
+
+def test_the_advert_claims_the_share_of_the_speed_that_is_offered() -> None:
+    measured = capacity.Capacity("cpu", 1, 4e9, 8e9, 2**30, 1e9)
+    said = capacity.advert(measured, Settings(compute_share=25), (), 2, 1)
+    assert (said.flops.fp32, said.flops.bf16, said.seats) == (1e9, 2e9, 2)
