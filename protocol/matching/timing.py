@@ -75,9 +75,9 @@ MOVE_REST_S = 300.0
 PERMIT_S = 10.0
 """A permit keeps its place this long for the mover to set out."""
 
-SECOND_FETCH_S = 300.0
+SECOND_FETCH_S = 600.0
 """Who needs longer to fetch a stage leaves it alone. A second stage is averaged too: at a step of
-ten minutes that takes a twelfth of the link of somebody who fetches its state in five."""
+ten minutes that takes a sixth of the link of somebody who fetches its state in ten."""
 
 BEACON_S = 600
 STEWARD_AGE_S = 600.0
