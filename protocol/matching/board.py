@@ -128,6 +128,15 @@ class Board:
         notice = self._kept[stage].get(author)
         return notice is not None and notice.posting.mandate == mandate
 
+    def is_shared(self, author: PeerId, stage: Stage, mandate: Mandate, now: float) -> bool:
+        """Tell whether another candidate has posted under an author's mandate."""
+        return any(
+            notice.author != author
+            and notice.posting.mandate == mandate
+            and self._believed(notice, now)
+            for notice in self._kept[stage].values()
+        )
+
     def predecessor(self, stage: Stage) -> Notice | None:
         """Return the last posting of a stage that was believed: what a successor follows."""
         return self._last_believed.get(stage)

@@ -1,7 +1,7 @@
 """What a single move would change: the effective levels with one replica elsewhere.
 
 Pure functions of the postings. A move is worth it if the lower of the two stages it touches rises
-clearly, no lower stage appears, and the stage left keeps r replicas unless the other is emptier.
+clearly, no lower stage appears, and the stages left keep r replicas unless the other is emptier.
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ class Move:
     rate_there: int
     second: Stage | None = None
     rate_second: int = 0
+
+    @property
+    def leaves(self) -> tuple[Stage, ...]:
+        """The stages that lose a replica: a second one is kept only beside the new home."""
+        if self.second is None or abs(self.second - self.to) == 1:
+            return (self.home,)
+        return (self.home, self.second)
 
     @classmethod
     def of(cls, peer: PeerId, to: Stage, population: Population) -> Move | None:
@@ -84,8 +91,10 @@ def objection(
     home, there = postings[move.home], postings[move.to]
     if not move.rate_there:
         return "this machine is too small for it"
-    if home.copies - 1 < home.r and there.copies + 1 > home.copies - 1:
-        return f"stage {move.home} has {home.copies} replicas and needs {home.r}"
+    for stage in move.leaves:
+        left = postings[stage]
+        if left.copies - 1 < left.r and there.copies + 1 > left.copies - 1:
+            return f"stage {stage} has {left.copies} replicas and needs {left.r}"
     if there.copies == 0 or (there.copies < there.r and home.copies > home.r):
         return None  # coverage and redundancy come before throughput
     changed = effective_levels(after_move(stages, move))

@@ -50,10 +50,12 @@ class Stewardships:
         """Look at the changed board: step down, resume, let every steward look."""
         for stage in list(self.held):
             self._step_down_if_outranked(stage, now)
-        resumed = self._resume(now)
+        found = self._resume(now)
+        for stage in list(self.held):
+            found += self._leave_shared_mandate(stage, now)
         for steward in self:
             steward.look(now)
-        return resumed
+        return found
 
     def tick(self, now: float) -> list[Effect]:
         """Take over what has been vacant for as long as our turn takes; do what is due."""
@@ -87,6 +89,16 @@ class Stewardships:
             return
         if board.knows(me, stage, mandate) or not outranks((me, mandate), notice):
             del self.held[stage]
+
+    def _leave_shared_mandate(self, stage: Stage, now: float) -> list[Effect]:
+        """In two parts of a swarm two peers took the same mandate: who goes on takes the next, so
+        that full epochs of both never have one number. Before places are final nothing has one."""
+        board, steward = self._outlook.board, self.held[stage]
+        beacon, term = steward.mandate
+        may_go_on = steward.phase == bodies.COMMITTED and term < bodies.MAX_TERM
+        if not may_go_on or not board.is_shared(self._outlook.me, stage, steward.mandate, now):
+            return []
+        return list(steward.continue_as(Mandate(beacon, term + 1), now))
 
     def _resume(self, now: float) -> list[Effect]:
         """Everybody listens to our posting although we stepped down: take the stage up again."""

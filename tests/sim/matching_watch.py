@@ -1,0 +1,161 @@
+"""A world that watches: who serves what in truth, and what every voluntary change does to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from matching_world import Weather, World, manifest
+
+from protocol.effects import Publish, SendSigned
+from protocol.ids import PeerId, Stage
+from protocol.matching.design import Design
+from protocol.matching.effects import Assign, Unassign
+from protocol.matching.exchange import bodies as exchange_bodies
+from protocol.matching.population import Population
+from protocol.matching.sharing import StageLevel, effective_levels
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A served stage was given up, although it could have been served on."""
+
+    at: float
+    who: PeerId
+    stage: Stage
+    to: Stage | None
+    """Where the first seat went; None: the second seat changed."""
+    replicas: tuple[int, ...]
+    """Of every stage afterwards."""
+    before: int
+    """The lowest effective level when the mover's new place did not count yet ..."""
+    after: int
+    """... and once its old one does not count any more, all else being equal."""
+
+
+class WatchedWorld(World):
+    """Keeps the truth beside what the peers believe."""
+
+    departures: list[Departure]
+    set_out: list[tuple[float, PeerId, Stage, Assign]]
+    """Moves of first seats, when they begin: (moment, who, home, what it was told)."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self.departures, self.set_out = [], []
+        self.served: dict[PeerId, dict[Stage, int]] = {}
+        """Stages that are served, with the seat."""
+
+    @classmethod
+    def equal(cls, stages: int, seed: int, weather: Weather, design: Design) -> WatchedWorld:
+        """Return an empty world of stages that cost the same."""
+        return cls(manifest([1e9] * stages), seed, weather, design)
+
+    def letters(self, kind: str) -> list[tuple[float, PeerId]]:
+        """Return when and by whom letters of a kind were sent."""
+        return [
+            (at, who)
+            for at, who, effect in self.log
+            if isinstance(effect, SendSigned) and effect.kind == kind
+        ]
+
+    def single_moves(self) -> list[tuple[float, PeerId, Stage, Assign]]:
+        """Return the moves that two stewards agreed to."""
+        return [move for move in self.set_out if "consents" in move[3].reason]
+
+    def population(self) -> Population:
+        """Return the truth as a population."""
+        redundancy = self.manifest.policy.redundancy
+        return Population(self.members.values(), self.manifest.stages, redundancy, self.design)
+
+    def replicas(self) -> tuple[int, ...]:
+        """Return how many serve every stage."""
+        staff = [held for who, held in self.served.items() if who in self.machines]
+        return tuple(sum(s in held for held in staff) for s in range(self.manifest.stage_count))
+
+    def levels(self, without: tuple[PeerId, Stage] | None = None) -> tuple[int, ...]:
+        """Return the effective levels of what is served, a mover counted at its old home."""
+        view = self.population()
+        stages = [StageLevel(0)] * self.manifest.stage_count
+        for who, held in self.served.items():
+            if who in self.machines:
+                kept = [s for s in held if (who, s) != without]
+                stages = _with(stages, view, who, kept)
+        return effective_levels(stages)
+
+    def epoch_phases(self) -> list[int]:
+        """Return the phases of all that a chair has said."""
+        found = []
+        for _, _, effect in self.log:
+            if (
+                isinstance(effect, Publish)
+                and effect.kind == exchange_bodies.KINDS[exchange_bodies.Epoch]
+            ):
+                body = exchange_bodies.decode(effect.kind, effect.body)
+                assert isinstance(body, exchange_bodies.Epoch)
+                found.append(body.phase)
+        return found
+
+    def total_sent(self) -> int:
+        """Return the number of letters and records so far."""
+        return sum(self.sent.values())
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _serve(self, who: PeerId, stage: Stage) -> None:
+        machine = self.machines.get(who)
+        if machine and stage in machine.stages:
+            self.served.setdefault(who, {})[stage] = machine.seat_of(stage)
+        super()._serve(who, stage)
+
+    def lose(self, who: PeerId, reason: str) -> None:
+        stage = self.machines[who].stage
+        if stage is not None:
+            self.served.get(who, {}).pop(stage, None)
+        super().lose(who, reason)
+
+    def _perform(self, who: PeerId, effects: Sequence[object]) -> None:
+        machine = self.machines.get(who)
+        for effect in effects:
+            if isinstance(effect, Assign) and machine and machine.home is not None:
+                home, is_first = machine.home, machine.seat_of(effect.stage) == 0
+                if is_first and home != effect.stage:
+                    self.set_out.append((self.now, who, home, effect))
+            if isinstance(effect, Unassign):
+                self._leave_stage(who, effect.stage)
+        super()._perform(who, effects)
+
+    def _leave_stage(self, who: PeerId, stage: Stage) -> None:
+        held = self.served.get(who, {})
+        if stage not in held:
+            return
+        machine, seat = self.machines[who], held[stage]
+        others = [s for s in held if s != stage]
+        to = machine.home if seat == 0 and machine.home != stage else None
+        # Before: without the place that replaces the one given up.
+        newest = to if to is not None else next((s for s in others if s == machine.second), None)
+        before = self.levels() if newest is None else self.levels(without=(who, newest))
+        del held[stage]
+        after = self.levels()
+        self.departures.append(
+            Departure(self.now, who, stage, to, self.replicas(), min(before), min(after))
+        )
+
+
+def _with(
+    stages: list[StageLevel], view: Population, who: PeerId, held: Sequence[Stage]
+) -> list[StageLevel]:
+    """Return what serves every stage with one more member: two neighbours share its time."""
+    changed, pair = list(stages), sorted(held)[:2]
+    if len(held) == 2 and pair[1] - pair[0] == 1:
+        lower, upper = pair
+        pool = changed[lower]
+        changed[lower] = replace(
+            pool,
+            pool_here=pool.pool_here + view.rate(who, lower),
+            pool_next=pool.pool_next + view.rate(who, upper),
+        )
+        return changed
+    for stage in held[:1]:
+        changed[stage] = replace(changed[stage], alone=changed[stage].alone + view.rate(who, stage))
+    return changed

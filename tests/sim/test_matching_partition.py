@@ -1,0 +1,151 @@
+"""Properties 7 and 10 with the full design: a smaller part neither commits nor moves, and after
+healing there is one matching."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from matching_watch import WatchedWorld
+from matching_world import STORMY, member
+from test_exchange_partition import DETECTED_S, certificates
+
+from protocol.effects import SendSigned
+from protocol.ids import PeerId, Stage
+from protocol.matching.design import FULL, Design
+from protocol.matching.exchange.exchange import Exchange
+from protocol.matching.outlook import Outlook
+from protocol.matching.timing import MOVE_REST_S
+
+ALONE = Design(dual_homing=False)
+STAGES, SEEDS = 3, 8
+
+
+def settled(seed: int, design: Design) -> WatchedWorld:
+    """Return eleven unequal peers at work, some time after their last move."""
+    world = WatchedWorld.equal(STAGES, seed, STORMY, design)
+    for number in range(11):
+        speed = world.random.lognormvariate(0, 0.5) * 1e9
+        who = member(seed * 100 + number, speed, measured_s=1000.0)
+        world.join(who, at=world.random.uniform(0, 2))
+    world.run(MOVE_REST_S + 100)
+    return world
+
+
+def minority(world: WatchedWorld) -> set[PeerId]:
+    """Return four peers of eleven that leave a stage without anybody: a good reason to move."""
+    homes = {who: machine.home for who, machine in world.machines.items()}
+    for missing in range(STAGES):
+        part = [who for who in sorted(homes) if homes[who] != missing][:4]
+        if len(part) == 4:
+            return set(part)
+    raise AssertionError("every stage has eight of eleven")
+
+
+def cut_off(seed: int, design: Design) -> tuple[WatchedWorld, set[PeerId], float]:
+    world = settled(seed, design)
+    part = minority(world)
+    world.cut(part)
+    cut_at = world.now
+    world.run(200)
+    return world, part, cut_at
+
+
+def moves_of(world: WatchedWorld, part: set[PeerId], since: float) -> list[object]:
+    return [move for move in world.set_out if move[1] in part and move[0] > since]
+
+
+@pytest.mark.parametrize("design", [FULL, ALONE], ids=["full", "one-seat"])
+def test_a_minority_neither_commits_nor_moves(design: Design) -> None:
+    for seed in range(SEEDS):
+        world, part, cut_at = cut_off(seed, design)
+        assert moves_of(world, part, cut_at + DETECTED_S) == [], f"seed {seed}"
+        asked = [
+            e.kind
+            for at, who, e in world.log
+            if isinstance(e, SendSigned) and who in part and at > cut_at + DETECTED_S
+        ]
+        assert not {"transfer", "release", "call", "vote"} & set(asked), f"seed {seed}"
+
+
+def test_without_the_majority_rule_a_minority_would_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worlds of the test above do tempt: it can fail."""
+    monkeypatch.setattr(Outlook, "sees_majority", property(lambda self: True))
+    moved = 0
+    for seed in range(SEEDS):
+        world, part, cut_at = cut_off(seed, ALONE)
+        moved += bool(moves_of(world, part, cut_at))
+    assert moved > 3
+
+
+@pytest.mark.parametrize("design", [FULL, ALONE], ids=["full", "one-seat"])
+def test_a_partition_of_the_full_design_heals_into_one_matching(design: Design) -> None:
+    for seed in range(SEEDS):
+        world, part, cut_at = cut_off(seed, design)
+        homes = {who: world.machines[who].home for who in part}
+        world.heal()
+        healed_at = world.now
+        world.run(60)
+        moved = {who for _, who, _, _ in world.set_out if who in part}
+        kept = {who: home for who, home in homes.items() if who not in moved}
+        found = {who: world.machines[who].home for who in kept}
+        assert found == kept, f"seed {seed}: healing displaced a serving volunteer"
+        stewards = Counter(stage for m in world.machines.values() for stage in m.stewardships)
+        assert stewards == {Stage(s): 1 for s in range(STAGES)}, f"seed {seed}"
+        world.run(240)
+        pools = {
+            stage: set(steward.pool.places)
+            for machine in world.machines.values()
+            for stage, steward in machine.stewardships.items()
+        }
+        for who, machine in world.machines.items():
+            at = [stage for stage, places in pools.items() if who in places]
+            assert at == [machine.stage], f"seed {seed}"
+        assert all(len(d) == 1 for d in certificates(world).values()), f"seed {seed}"
+        assert healed_at > cut_at
+
+
+def test_the_majority_goes_on_moving() -> None:
+    moved = 0
+    for seed in range(SEEDS):
+        world, part, cut_at = cut_off(seed, ALONE)
+        moved += bool(moves_of(world, set(world.machines) - part, cut_at))
+    assert moved > 2
+
+
+# --- a full epoch and single moves ---------------------------------------------------------------
+
+TEMPTED = 4
+"""A seed with which a single move pays."""
+
+
+def first_transfer(seed: int, until: float | None = None) -> WatchedWorld:
+    """Return a world in which somebody asks for a single move, stopped there or at ``until``."""
+    world = settled(seed, ALONE)
+    for who in [who for who, m in sorted(world.machines.items()) if m.home == Stage(0)][:2]:
+        world.crash(who)
+    end = 300 if until is None else until - world.now
+    world.run(end, until=lambda: until is None and bool(world.letters("transfer")))
+    return world
+
+
+def test_whoever_votes_in_a_full_epoch_does_not_ask_for_a_single_move(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asking = first_transfer(TEMPTED)
+    assert asking.letters("transfer")
+    world = first_transfer(TEMPTED, until=asking.now - 0.001)
+    assert not world.letters("transfer")
+    monkeypatch.setattr(Exchange, "is_voting", property(lambda self: True))
+    world.run(400)
+    assert not world.letters("transfer")
+    assert not world.single_moves()
+
+
+def test_a_permit_that_comes_while_we_vote_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = first_transfer(TEMPTED)
+    monkeypatch.setattr(Exchange, "is_voting", property(lambda self: True))
+    world.run(30)
+    assert world.letters("permit")
+    assert not world.single_moves()
+    assert world.said("staying: a full epoch is about to decide who serves what")
