@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from client.control.client import ControlClient, ControlError, running_nodes
+from client.control.matches import MatchesSnapshot
 from client.control.snapshot import EventView, Snapshot
 from client.errors import UserError
 from client.store.paths import HOME_VARIABLE, runtime_folder
@@ -51,6 +52,15 @@ class Member:
         try:
             control = self._attached()
             return control.status() if control else None
+        except ControlError:
+            self._detach()
+            return None
+
+    def matches(self) -> MatchesSnapshot | None:
+        """Return what it says of its matching; None while it does not answer."""
+        try:
+            control = self._attached()
+            return control.matches() if control else None
         except ControlError:
             self._detach()
             return None
