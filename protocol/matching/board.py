@@ -52,6 +52,22 @@ class Standing(NamedTuple):
         return cls(min(replicas, r), level)
 
 
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What follows from the postings that count."""
+
+    vacant: tuple[Stage, ...]
+    """Stages that nobody speaks for, or only by the right of an earlier beacon."""
+    empty: tuple[Stage, ...]
+    """Stages whose steward knows of no replica."""
+    known_empty: bool
+    """Every stage has a posting, and the empty ones have waited for arrivals."""
+    thin: frozenset[Stage]
+    """Stages with fewer than r replicas."""
+    covered: tuple[int, ...] | None
+    """Replicas of every stage once each has one for good; None before."""
+
+
 class Board:
     """Postings by stage. ``observe`` hands in the membership view that decides who is believed."""
 
@@ -66,6 +82,8 @@ class Board:
         self._current: dict[Stage, Notice] = {}
         self._stale: set[Stage] = set(self._stages)
         self._expires_at = INFINITY
+        self._facts_of = -1
+        self._facts = Facts((), (), False, frozenset(), None)
         self._authors_of = -1
         self._authors: frozenset[PeerId] = frozenset()
         self._levels_of = -1
@@ -146,19 +164,12 @@ class Board:
         self.notices(now)
         return self._expires_at
 
-    def vacant(self, now: float) -> list[Stage]:
-        """Return the stages that nobody speaks for, or only by the right of an earlier beacon."""
+    def facts(self, now: float) -> Facts:
+        """Return what everybody wants to know of the postings at every look."""
         notices = self.notices(now)
-        return [
-            stage
-            for stage in self._stages
-            if stage not in notices or notices[stage].posting.mandate.beacon < self._beacon
-        ]
-
-    def uncovered(self, now: float) -> list[Stage]:
-        """Return the stages that have no replica or nobody to speak for them."""
-        notices = self.notices(now)
-        return [s for s in self._stages if s not in notices or not notices[s].posting.copies]
+        if self._facts_of != self.revision:
+            self._facts, self._facts_of = self._sum_up(notices), self.revision
+        return self._facts
 
     def levels(self, now: float) -> tuple[int, ...]:
         """Return every stage's level after dual homing; empty while a stage has no posting."""
@@ -178,6 +189,20 @@ class Board:
     def shared_rate(self, stage: Stage, now: float) -> int:
         """Return the rate of those that hold a stage and the next one; 0 while unknown."""
         return self._stage_levels[stage].pool_here if self.levels(now) else 0
+
+    def _sum_up(self, notices: Mapping[Stage, Notice]) -> Facts:
+        postings = {stage: notice.posting for stage, notice in notices.items()}
+        silent = [stage for stage in self._stages if stage not in postings]
+        old = [s for s, posting in postings.items() if posting.mandate.beacon < self._beacon]
+        empty = [s for s, posting in postings.items() if not posting.copies]
+        covered = not silent and all(p.locked_replicas + p.seconds for p in postings.values())
+        return Facts(
+            vacant=tuple(sorted(silent + old)),
+            empty=tuple(empty),
+            known_empty=not silent and all(postings[s].phase >= bodies.QUIET for s in empty),
+            thin=frozenset(s for s, posting in postings.items() if posting.copies < posting.r),
+            covered=tuple(p.copies for p in postings.values()) if covered else None,
+        )
 
     # --- inside ---------------------------------------------------------------------------------
 

@@ -11,7 +11,20 @@ import msgspec
 from protocol.effects import Publish
 from protocol.matching.bodies import POSTING_KIND, Posting, encode_body
 from protocol.matching.outlook import Outlook
-from protocol.matching.timing import PUBLISH_GAP_S, REFRESH_S
+from protocol.matching.timing import MINOR_GAP_S, PUBLISH_GAP_S, REFRESH_S
+
+LEVELS = (
+    "level",
+    "locked_level",
+    "quota",
+    "fair",
+    "vacancy",
+    "up_here",
+    "up_there",
+    "down_here",
+    "down_there",
+)
+MINOR_PERCENT = 2
 
 
 class Bulletin:
@@ -33,4 +46,16 @@ class Bulletin:
 
     def due_at(self, posting: Posting) -> float:
         """Return when this posting has to go out, monotonic seconds."""
-        return self._posted_at + (REFRESH_S if posting == self._posted else PUBLISH_GAP_S)
+        if posting == self._posted:
+            return self._posted_at + REFRESH_S
+        minor = self._posted is not None and _is_minor(self._posted, posting)
+        return self._posted_at + (MINOR_GAP_S if minor else PUBLISH_GAP_S)
+
+
+def _is_minor(old: Posting, new: Posting) -> bool:
+    """Tell whether only levels changed, and those hardly: nobody has to know that at once."""
+    levels = {name: getattr(new, name) for name in LEVELS}
+    if msgspec.structs.replace(old, **levels) != new:
+        return False
+    margin = max(old.level, new.level) * MINOR_PERCENT // 100
+    return all(abs(getattr(old, name) - level) <= margin for name, level in levels.items())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from protocol.effects import Explain
 from protocol.ids import Stage
-from protocol.matching.bodies import QUIET
 from protocol.matching.effects import Effect, GangStart
 from protocol.matching.outlook import Outlook
 
@@ -24,19 +23,15 @@ class Gang:
     def report(self, now: float) -> list[Effect]:
         """Look at the board if it changed since the last time."""
         board = self._outlook.board
-        notices = board.notices(now)
+        facts = board.facts(now)
         if board.revision == self._revision:
             return []
         self._revision = board.revision
-        if len(notices) < len(self._outlook.population.costs):
-            return []
-        postings = [notice.posting for notice in notices.values()]
-        if all(posting.locked_replicas + posting.seconds for posting in postings):
-            return self._start(tuple(posting.copies for posting in postings))
-        uncovered = board.uncovered(now)
-        if uncovered and all(notices[stage].posting.phase >= QUIET for stage in uncovered):
+        if facts.covered:
+            return self._start(facts.covered)
+        if facts.empty and facts.known_empty:
             self._started = False
-            return self._wait_for(uncovered)
+            return self._wait_for(facts.empty)
         return []
 
     def _start(self, replicas: tuple[int, ...]) -> list[Effect]:
@@ -45,7 +40,7 @@ class Gang:
         self._started, self._last_words = True, ""
         return [GangStart(replicas), Explain("matching", f"every stage is covered: {replicas}")]
 
-    def _wait_for(self, uncovered: list[Stage]) -> list[Effect]:
+    def _wait_for(self, uncovered: tuple[Stage, ...]) -> list[Effect]:
         count = len(uncovered)
         names = ", ".join(str(stage) for stage in uncovered)
         noun, stages = ("volunteer", "stage") if count == 1 else ("volunteers", "stages")

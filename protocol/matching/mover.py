@@ -74,7 +74,7 @@ class Mover:
         """Look at the changed board: an empty stage is urgent."""
         soon = now + self._moment(MOVE_HASTE_S)
         waits = self._request is None and soon < self._due_at < INFINITY
-        if waits and any(not n.posting.copies for n in self._outlook.board.notices(now).values()):
+        if waits and self._outlook.board.facts(now).empty:
             self._due_at = soon
 
     def tick(self, home: Stage | None, rested_at: float, voting: bool, now: float) -> list[Effect]:

@@ -74,8 +74,8 @@ class SecondSeat:
         soon = now + self._moment(SECOND_HASTE_S)
         if home is None or soon >= self._look_at:
             return
-        beside = [stage for stage in self._beside(home) if stage != self.stage]
-        if any(self._is_thin(stage, now) for stage in beside):
+        thin = self._outlook.board.facts(now).thin
+        if thin and any(s in thin and s != self.stage for s in self._beside(home)):
             self._look_at = soon
 
     def tick(self, home: Stage | None, now: float) -> list[Effect]:
@@ -155,7 +155,8 @@ class SecondSeat:
         return [Unassign(stage, reason) for stage in held]
 
     def _beside(self, home: Stage) -> list[Stage]:
-        return [s for s in map(Stage, self._outlook.population.stages) if abs(s - home) == 1]
+        last = len(self._outlook.population.costs) - 1
+        return [Stage(s) for s in (home - 1, home + 1) if 0 <= s <= last]
 
     def _order(
         self, home: Stage, stage: Stage, levels: tuple[int, ...], now: float

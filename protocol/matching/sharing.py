@@ -27,9 +27,9 @@ class StageLevel:
 
 
 def lowest_level(stages: Sequence[StageLevel]) -> int:
-    """Return the highest level that every stage can reach at once, to one part in 100,000."""
+    """Return the highest level that every stage can reach at once, to one part in 10,000."""
     low, high = 0, _bound(stages)
-    while high - low > high // 100_000:
+    while high - low > high // 10_000:
         middle = (low + high + 1) // 2
         if _needs(stages, middle) is None:
             high = middle - 1

@@ -110,7 +110,7 @@ class Stewardships:
 
     def _turns(self, now: float) -> dict[Stage, float]:
         """Return when we take each vacant stage over, if nobody does before."""
-        vacant = self._outlook.board.vacant(now)
+        vacant = self._outlook.board.facts(now).vacant
         if not vacant:
             self._vacant_since.clear()
             return {}

@@ -139,8 +139,8 @@ class Crowd:
     def _concerned(self) -> list[int]:
         """Return who has to look at a change now; others see it when they next act.
 
-        Who serves and decides for nobody looks for two reasons only: to take over a stage that
-        nobody speaks for, and when a stage lacks replicas.
+        Who has its place and decides for nobody looks for two reasons only: to take over a stage
+        that nobody speaks for, and when a stage lacks replicas.
         """
         if self._common is None:
             return list(self._machines)
@@ -148,7 +148,7 @@ class Crowd:
         now = self._agenda.now
         found = set(self._restless)
         beacon = stewards.beacon_at(WALL_S + now)
-        for stage in board.vacant(now):
+        for stage in board.facts(now).vacant:
             found.update(self._numbers(self.population.succession(stage, beacon)))
         notices = board.notices(now)
         thin = frozenset(s for s, n in notices.items() if n.posting.copies < n.posting.r)
@@ -277,8 +277,8 @@ class Crowd:
         ):
             changed = replace(known, held=held, home=home, second=second, fetching=fetching)
             self._note(volunteer, changed)
-        busy = machine.stewardships or fetching or machine.is_voting
-        if machine.state is State.SERVING and not busy:
+        busy = machine.stewardships or machine.is_voting
+        if machine.state in (State.SERVING, State.FETCHING) and not busy:
             self._restless.discard(volunteer)
         else:
             self._restless.add(volunteer)
