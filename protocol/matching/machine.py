@@ -105,6 +105,12 @@ class Matching:
         return bid.stage if bid and self.state is not State.PROPOSED else None
 
     @property
+    def waits_at(self) -> Stage | None:
+        """The stage whose steward's word we wait for, without a final place yet."""
+        bid = self._seats.volunteer.bid
+        return bid.stage if bid and self.state in (State.PROPOSED, State.HELD) else None
+
+    @property
     def counters(self) -> Mapping[str, int]:
         """What was refused, by reason."""
         return self._outlook.counters

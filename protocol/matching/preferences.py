@@ -148,7 +148,7 @@ def score(
     """
     bucket = MAX_BUCKET
     if values:
-        elsewhere = max((value for s, value in enumerate(values) if s != stage), default=0)
+        elsewhere = max(values[:stage] + values[stage + 1 :], default=0)
         bucket += log_bucket(values[stage], elsewhere)
     size = min(rate * 10_000 // max(fair, 1), 100_000) * phi // MICRO
     return (bucket * MICRO + size) << TIE_BITS | tie(peer, stage)

@@ -25,6 +25,7 @@ from client.simulate.market.stability import count_blocking_pairs
 from protocol.effects import Penalise, Publish, SendSigned
 from protocol.ids import PeerId, Stage, peer_id_from_key
 from protocol.matching import stewards
+from protocol.matching.board import Notice
 from protocol.matching.common import Common
 from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, Effect, Unassign
@@ -74,6 +75,10 @@ class Crowd:
         self._revision = (-1, -1)
         self._thin: frozenset[Stage] = frozenset()
         self._restless: set[int] = set()
+        self._waits: dict[int, Stage] = {}
+        self._waiting: dict[Stage, set[int]] = {}
+        """Who waits for the word of a stage's steward: it matters to them alone."""
+        self._notices: dict[Stage, Notice] = {}
         self._records: dict[tuple[PeerId, str, str], tuple[float, Publish]] = {}
         agenda.every(world.VIEW_S, self._hand_on_view)
         if self._shared:
@@ -147,10 +152,14 @@ class Crowd:
         board = self._common.board
         now = self._agenda.now
         found = set(self._restless)
+        notices = board.notices(now)
+        for stage, notice in notices.items():
+            if self._notices.get(stage) is not notice:
+                found |= self._waiting.get(stage, set())
+        self._notices = dict(notices)
         beacon = stewards.beacon_at(WALL_S + now)
         for stage in board.facts(now).vacant:
             found.update(self._numbers(self.population.succession(stage, beacon)))
-        notices = board.notices(now)
         thin = frozenset(s for s, n in notices.items() if n.posting.copies < n.posting.r)
         newly = thin - self._thin
         self._thin = thin
@@ -278,11 +287,20 @@ class Crowd:
             changed = replace(known, held=held, home=home, second=second, fetching=fetching)
             self._note(volunteer, changed)
         busy = machine.stewardships or machine.is_voting
-        if machine.state in (State.SERVING, State.FETCHING) and not busy:
+        self._note_wait(volunteer, machine.waits_at)
+        if machine.state is not State.FREE and not busy:
             self._restless.discard(volunteer)
         else:
             self._restless.add(volunteer)
         self._arm(volunteer, machine)
+
+    def _note_wait(self, volunteer: int, stage: Stage | None) -> None:
+        before = self._waits.pop(volunteer, None)
+        if before is not None:
+            self._waiting[before].discard(volunteer)
+        if stage is not None:
+            self._waits[volunteer] = stage
+            self._waiting.setdefault(stage, set()).add(volunteer)
 
     def _note(self, volunteer: int, member: Member) -> None:
         self._members[volunteer] = member
@@ -320,6 +338,7 @@ class Crowd:
         self._seen.pop(volunteer, None)
         self._alarms.pop(volunteer, None)
         self._restless.discard(volunteer)
+        self._note_wait(volunteer, None)
 
 
 def _peer(number: int) -> PeerId:
