@@ -9,7 +9,7 @@ every row of DESIGN.md section 8 in which a replica dies before its stage has co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -52,6 +52,8 @@ class Delivery:
     deadline: float | None = None
     """Monotonic seconds; None: nothing to wait for."""
     backoff_s: float = BUSY_RETRY_S
+    charge: tuple[PeerId, float] | None = None
+    """Whose account carries it, and how much of it."""
 
 
 class Deliveries:
@@ -62,6 +64,7 @@ class Deliveries:
         self._tokens_bytes = tokens_bytes
         self._open: dict[int, Delivery] = {}
         self._hops = NextHop()
+        self._rates: dict[PeerId, float] = {}
         self._live: set[PeerId] = set()
         self._committed = 0
         self.rerouted = 0
@@ -79,12 +82,16 @@ class Deliveries:
         delivery.again |= again
         return self._route(delivery, now)
 
-    def update(self, live: set[PeerId], committed: int, now: float) -> list[DeliveryEffect]:
-        """Take the next stage's live replicas and its newest committed version."""
-        lost = self._live - live
-        self._live = set(live)
+    def update(
+        self, rates: Mapping[PeerId, float], committed: int, now: float
+    ) -> list[DeliveryEffect]:
+        """Take the next stage's live replicas with their rates, and its newest version."""
+        lost = self._live - rates.keys()
+        self._live = set(rates)
         self._committed = max(self._committed, committed)
-        self._hops.update(live)
+        if rates != self._rates:
+            self._rates = dict(rates)
+            self._hops.update(rates)
         effects: list[DeliveryEffect] = []
         for delivery in list(self._open.values()):
             if delivery.peer in lost:
@@ -122,6 +129,7 @@ class Deliveries:
             return False
         if not delivery.returned and delivery.peer == sender and delivery.state == "held":
             self._hops.settle(sender, now - delivery.since)
+        self._discharge(delivery)
         if delivery.peer != sender and sender in self._live:
             delivery.peer, delivery.state = sender, "held"  # the slow one came through after all
         delivery.returned = True
@@ -139,11 +147,14 @@ class Deliveries:
 
     def forget(self, step: int) -> None:
         """Drop the deliveries of a step that the next stage has committed."""
-        self._open = {m: d for m, d in self._open.items() if d.step != step}
+        for delivery in [d for d in self._open.values() if d.step == step]:
+            self.discard(delivery.microbatch)
 
     def discard(self, microbatch: int) -> None:
         """Drop one delivery: another replica of our stage answers for the microbatch."""
-        self._open.pop(microbatch, None)
+        delivery = self._open.pop(microbatch, None)
+        if delivery is not None:
+            self._discharge(delivery)
 
     def was_rerouted(self, microbatch: int) -> bool:
         """Return whether a microbatch has been sent more than once."""
@@ -174,6 +185,7 @@ class Deliveries:
 
     def _route(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
         """any -> asking, if a replica of the next stage may hold it already; else offered."""
+        self._discharge(delivery)
         delivery.state, delivery.peer, delivery.deadline = "idle", None, None
         closed = delivery.step < self._committed
         if not self._live or (closed and delivery.returned):
@@ -190,11 +202,13 @@ class Deliveries:
     def _offer(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
         """idle | asking -> offered, or stay idle until a replica appears or is free again."""
         exclude = delivery.busy if self._live - delivery.busy else set()
-        peer = self._hops.choose(now, exclude)
-        if peer is None:
+        self._discharge(delivery)
+        chosen = self._hops.choose(now, exclude)
+        if chosen is None:
             delivery.state, delivery.peer = "idle", None
             delivery.deadline = now + BUSY_RETRY_MAX_S if self._live else None
             return []
+        peer, delivery.charge = chosen[0], chosen
         delivery.attempt += 1
         delivery.state, delivery.peer, delivery.since = "offered", peer, now
         delivery.sent_to.add(peer)
@@ -239,7 +253,7 @@ class Deliveries:
 
     def _refused(self, delivery: Delivery, sender: PeerId, now: float) -> list[DeliveryEffect]:
         """offered | held -> another replica at once, or the same after a pause."""
-        self._hops.refund(sender)
+        self._discharge(delivery)
         delivery.busy.add(sender)
         if self._live - delivery.busy:
             return self._offer(delivery, now)
@@ -280,6 +294,12 @@ class Deliveries:
         )
         delivery.busy.add(peer)
         return [Explain("pipeline", words, "warning"), *self._redo(delivery, "late", now)]
+
+    def _discharge(self, delivery: Delivery) -> None:
+        """Its holder, if there is one, has it no longer to do."""
+        if delivery.charge is not None:
+            self._hops.release(*delivery.charge)
+            delivery.charge = None
 
     def _gradient_deadline(self, peer: PeerId, now: float) -> float:
         return now + max(GRADIENT_FLOOR_S, DEADLINE_FACTOR * self._hops.expected_s(peer))

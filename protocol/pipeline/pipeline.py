@@ -144,8 +144,8 @@ class Pipeline:
         effects: list[PipelineEffect] = []
         if not place.last:
             # a replica one version behind still takes the step as an early one
-            live = {r.peer for r in view.serving(place.stage + 1)}
-            effects += self._deliveries.update(live, view.committed(place.stage + 1), now)
+            rates = {r.peer: r.rate for r in view.serving(place.stage + 1)}
+            effects += self._deliveries.update(rates, view.committed(place.stage + 1), now)
         neighbours = [s for s in (place.stage - 1, place.stage + 1) if 0 <= s < place.stages]
         safe = min([self.step, *(view.committed(s) for s in neighbours)])
         for step in range(self._oldest_kept, safe):

@@ -9,7 +9,7 @@ from protocol.effects import Send
 from protocol.ids import PeerId
 from protocol.pipeline.lessor import HasLedger, Lessor
 from protocol.pipeline.pipeline import Place
-from protocol.view import SwarmView
+from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Lease, LeaseRequest
 
 SPARE = 1.25
@@ -33,7 +33,7 @@ class WorkDesk:
 
     def ask(self, leader: PeerId, view: SwarmView, in_flight: int) -> list[Send]:
         """Ask for as much as we can take, unless we have asked for just that already."""
-        want = in_flight_cap(view, self._place.stages) - in_flight
+        want = in_flight_cap(view, self._place) - in_flight
         if want <= 0 or self._asked == (leader, want):
             return []
         self._asked = (leader, want)
@@ -73,8 +73,21 @@ class WorkDesk:
         return self._lessor.next_deadline()
 
 
-def in_flight_cap(view: SwarmView, stages: int) -> int:
-    """Return the microbatches one stage-0 replica keeps in flight: enough for every stage's
-    replicas to be busy, and a quarter more."""
-    replicas = [len(view.serving(stage)) for stage in range(stages)]
-    return math.ceil(SPARE * max(stages, sum(replicas) / max(1, replicas[0]))) + 1
+def in_flight_cap(view: SwarmView, place: Place) -> int:
+    """Return the microbatches that we keep in flight at stage 0.
+
+    All its replicas together keep enough for everybody to be busy, and a quarter more; each has its
+    share by speed, lest the step waits for what a slow one has not begun.
+    """
+    first = view.serving(0)
+    replicas = sum(len(view.serving(stage)) for stage in range(place.stages))
+    together = max(place.stages * len(first), replicas)
+    return math.ceil(SPARE * together * _share(first, place.me)) + 1
+
+
+def _share(replicas: tuple[Replica, ...], me: PeerId) -> float:
+    """Return our share of a stage's speed; equal shares until all speeds are known."""
+    rates = {replica.peer: replica.rate for replica in replicas}
+    if me not in rates or not all(rates.values()):
+        return 1 / max(1, len(rates))
+    return rates[me] / sum(rates.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -29,9 +30,14 @@ def receipt(verdict: Verdict, attempt: int, *, step: int = STEP, microbatch: int
     return Receipt(STAGE, step, microbatch, attempt, verdict, 0)
 
 
+def rated(live: Iterable[PeerId]) -> dict[PeerId, float]:
+    """Replicas that have not said how fast they are."""
+    return dict.fromkeys(live, 0.0)
+
+
 def deliveries(*live: PeerId) -> Deliveries:
     made = Deliveries(STAGE, lambda m: 10)
-    made.update(set(live), 0, 0.0)
+    made.update(rated(live), 0, 0.0)
     return made
 
 
@@ -101,7 +107,7 @@ class TestTheUsualWay:
         made = deliveries()
         assert made.start(STEP, M, again=False, now=0.0) == []
         assert made.next_deadline() is None
-        assert offers(list(made.update({B}, 0, 5.0))) == [(B, 1)]
+        assert offers(list(made.update(rated({B}), 0, 5.0))) == [(B, 1)]
 
     def test_work_is_spread(self) -> None:
         made = deliveries(A, B)
@@ -143,6 +149,31 @@ class TestRefusals:
         assert {peer for peer, _ in questions(effects)} == {A, B}
 
 
+def load(made: Deliveries) -> float:
+    """The work that all replicas are charged with, in seconds."""
+    accounts = made._hops._candidates.values()
+    return sum(account.load_s for account in accounts)
+
+
+def test_no_charge_outlives_its_microbatch() -> None:
+    """A leak would turn work away from a replica for ever."""
+    made = deliveries(A, B)
+    peer, attempt = offered(made)
+    assert load(made) > 0
+    made.receipt(peer, receipt("busy", attempt), 0.1)
+    other, attempt = (B if peer == A else A), attempt + 1
+    made.receipt(other, receipt("accepted", attempt), 0.2)
+    assert load(made) == 1.0
+    made.gradient(other, STEP, M, 0.3)
+    assert load(made) == 0
+    made.start(STEP, M + 1, again=False, now=0.4)
+    made.discard(M + 1)
+    assert load(made) == 0
+    made.start(STEP, M + 2, again=False, now=0.5)
+    made.forget(STEP)
+    assert load(made) == 0
+
+
 class TestLosses:
     @pytest.mark.parametrize("returned", [False, True])
     def test_a_lost_holder_is_replaced_also_after_its_gradient(self, returned: bool) -> None:
@@ -152,7 +183,7 @@ class TestLosses:
         if returned:
             assert made.gradient(lost, STEP, M, 0.5)
         other = B if lost == A else A
-        effects = list(made.update({other}, 0, 1.0))
+        effects = list(made.update(rated({other}), 0, 1.0))
         assert questions(effects) == [(other, 2)]
         assert reroutes(effects) == [(lost, None)]
         answer = list(made.receipt(other, receipt("absent", 2), 1.1))
@@ -164,7 +195,7 @@ class TestLosses:
         made = deliveries(A, B, C)
         lost = held(made)
         left = {A, B, C} - {lost}
-        made.update(left, 0, 1.0)
+        made.update(rated(left), 0, 1.0)
         knows = min(left)
         assert made.receipt(knows, receipt("known", 2), 1.1) == []
         assert held_by(made) == knows
@@ -174,7 +205,7 @@ class TestLosses:
         made = deliveries(A, B)
         lost = held(made)
         other = B if lost == A else A
-        made.update({other}, 0, 1.0)
+        made.update(rated({other}), 0, 1.0)
         assert made.tick(1.0 + ASK_S / 2) == []
         assert offers(list(made.tick(1.0 + ASK_S))) == [(other, 3)]
 
@@ -182,7 +213,7 @@ class TestLosses:
         made = deliveries(A, B)
         lost = held(made)
         other = B if lost == A else A
-        effects = list(made.update({other}, STEP + 1, 1.0))
+        effects = list(made.update(rated({other}), STEP + 1, 1.0))
         assert questions(effects) == [(other, 2)]
         made.receipt(other, receipt("absent", 2), 1.1)
         deadline = made.next_deadline()
@@ -195,7 +226,7 @@ class TestLosses:
         made = deliveries(A, B)
         lost = held(made)
         made.gradient(lost, STEP, M, 0.5)
-        effects = list(made.update({A, B} - {lost}, STEP + 1, 1.0))
+        effects = list(made.update(rated({A, B} - {lost}), STEP + 1, 1.0))
         assert not offers(effects)
         assert not questions(effects)
 
@@ -263,7 +294,7 @@ class TestHostileAnswers:
     def test_a_stranger_cannot_claim_to_know(self) -> None:
         made = deliveries(A, B)
         lost = held(made)
-        made.update({A, B} - {lost}, 0, 1.0)
+        made.update(rated({A, B} - {lost}), 0, 1.0)
         for answer in (receipt("known", 2), receipt("known", 1)):
             assert made.receipt(STRANGER, answer, 1.1) == []
         assert held_by(made) is None
@@ -281,7 +312,7 @@ class TestHostileAnswers:
             match source.randrange(4):
                 case 0:
                     live = set(source.sample([A, B, C], source.randint(0, 3)))
-                    made.update(live, 0, now)
+                    made.update(rated(live), 0, now)
                 case 1:
                     made.tick(now)
                 case 2:
@@ -289,8 +320,8 @@ class TestHostileAnswers:
                 case 3:
                     verdict = source.choice(["accepted", "busy", "stale", "known", "absent"])
                     made.receipt(sender, receipt(verdict, source.randint(0, 12)), now)
-        made.update(set(), 0, now)  # everybody is gone: whatever they held has to go again
-        pending = list(made.update({A}, 0, now))
+        made.update({}, 0, now)  # everybody is gone: whatever they held has to go again
+        pending = list(made.update(rated({A}), 0, now))
         for _ in range(10):
             if sent := offers(pending):
                 made.receipt(A, receipt("accepted", sent[-1][1]), now)
