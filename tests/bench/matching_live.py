@@ -159,9 +159,7 @@ def measure(homes: Path, seconds: float, scale: float) -> Result:
 def found(homes: Path) -> Manifest:
     """Found a swarm of four stages whose steps are long against what a step costs besides."""
     founder = ensure_identity(make_private(home_folders(homes / "v1").data))
-    run = RunChoices(
-        name="live", stages=STAGES, steps=100_000, sequences=4, microbatches=64, redundancy=2
-    )
+    run = RunChoices(name="live", stages=STAGES, steps=100_000, sequences=4, microbatches=192)
     model = ModelChoices(layers=STAGES, width=128, heads=4, context=128)
     manifest = found_swarm(founder.peer, run, model, OptimizerChoices()).manifest
     swarm = sign(manifest, founder, (Address("ip4", HOST, free_port(HOST), founder.peer),))
