@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pytest import approx
 
 from tests.bench.matching_optimum import Seats, best_homes, homes_level, shared_level
 
@@ -21,14 +21,18 @@ def test_no_assignment_is_better_than_the_best(rates: list[tuple[float, ...]]) -
         homes_level(named, {str(i): Seats(home) for i, home in enumerate(chosen)})
         for chosen in product(range(3), repeat=len(rates))
     ]
-    assert best == approx(max(levels))
-    assert best == approx(homes_level(named, {str(i): Seats(h) for i, h in enumerate(homes)}))
+    assert best == pytest.approx(max(levels))
+    assert best == pytest.approx(
+        homes_level(named, {str(i): Seats(h) for i, h in enumerate(homes)})
+    )
 
 
 def test_a_second_seat_evens_two_stages_out() -> None:
     rates = {"a": (4.0, 4.0), "b": (1.0, 1.0)}
     seats = {"a": Seats(0), "b": Seats(1)}
     assert homes_level(rates, seats) == 1.0
-    assert shared_level(rates, seats) == approx(1.0, rel=1e-4)
-    assert shared_level(rates, {**seats, "a": Seats(0, 1)}) == approx(2.5, rel=1e-4)
-    assert shared_level(rates, {**seats, "a": Seats(1, 0), "b": Seats(0)}) == approx(2.5, rel=1e-4)
+    assert shared_level(rates, seats) == pytest.approx(1.0, rel=1e-4)
+    assert shared_level(rates, {**seats, "a": Seats(0, 1)}) == pytest.approx(2.5, rel=1e-4)
+    assert shared_level(rates, {**seats, "a": Seats(1, 0), "b": Seats(0)}) == pytest.approx(
+        2.5, rel=1e-4
+    )
