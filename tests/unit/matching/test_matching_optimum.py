@@ -18,8 +18,8 @@ def test_no_assignment_is_better_than_the_best(rates: list[tuple[float, ...]]) -
     best, homes = best_homes(rates)
     named = {str(i): row for i, row in enumerate(rates)}
     levels = [
-        homes_level(named, {str(i): Seats(home) for i, home in enumerate(chosen)})
-        for chosen in product(range(3), repeat=len(rates))
+        homes_level(named, {str(i): Seats(home) for i, home in enumerate(tried)})
+        for tried in product(range(3), repeat=len(rates))
     ]
     assert best == pytest.approx(max(levels))
     assert best == pytest.approx(
