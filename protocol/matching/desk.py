@@ -45,6 +45,9 @@ class Desk:
         if body.steward != self._outlook.me or body.mandate != mandate:
             self._outlook.counters["matching-other-mandate"] += 1
             return []
+        if sender not in self._outlook.population:
+            self._outlook.counters["matching-unknown-member"] += 1
+            return []
         self._open = {peer: p for peer, p in self._open.items() if p.until > now}
         known = self._open.get(sender)
         if known is not None and body.version < known.version:

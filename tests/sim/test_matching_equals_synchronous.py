@@ -94,9 +94,14 @@ def test_places_equal_those_of_the_synchronous_run(
         assert found(world) == deferred_acceptance(one_place(view(world))), f"seed {seed}"
 
 
-def test_steward_crashes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "seeds",
+    [range(100), pytest.param(range(100, 300), marks=pytest.mark.slow)],
+    ids=["some", "more"],
+)
+def test_steward_crashes_change_nothing(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settling, "help_neediest", tighten_only)
-    for seed in range(100):
+    for seed in seeds:
         world = build(seed, QUICK_MEMBERSHIP)
         world.run(0.5)
         wanted = deferred_acceptance(one_place(view(world)))

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from matching_watch import WatchedWorld
 from matching_world import STORMY, member
 from test_exchange_partition import DETECTED_S, certificates
+from watched_world import WatchedWorld
 
 from protocol.effects import SendSigned
 from protocol.ids import PeerId, Stage

@@ -53,7 +53,7 @@ def solved_elsewhere(problem: Instance, orders: dict[Stage, list[PeerId]]) -> di
 
 
 def test_equals_the_resident_optimal_matching() -> None:
-    for seed in range(300):
+    for seed in range(600):
         problem, orders = instance(seed)
         assert deferred_acceptance(problem) == solved_elsewhere(problem, orders), f"seed {seed}"
 

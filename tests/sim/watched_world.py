@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from matching_world import Weather, World, manifest
@@ -12,7 +12,7 @@ from protocol.ids import PeerId, Stage
 from protocol.matching.design import Design
 from protocol.matching.effects import Assign, Unassign
 from protocol.matching.exchange import bodies as exchange_bodies
-from protocol.matching.population import Population
+from protocol.matching.population import Member, Population
 from protocol.matching.sharing import StageLevel, effective_levels
 
 
@@ -31,6 +31,8 @@ class Departure:
     """The lowest effective level when the mover's new place did not count yet ..."""
     after: int
     """... and once its old one does not count any more, all else being equal."""
+    still_served: bool
+    """Whether the volunteer serves another stage at this moment."""
 
 
 class WatchedWorld(World):
@@ -63,10 +65,11 @@ class WatchedWorld(World):
         """Return the moves that two stewards agreed to."""
         return [move for move in self.set_out if "consents" in move[3].reason]
 
-    def population(self) -> Population:
-        """Return the truth as a population."""
+    def population(self, members: Iterable[Member] | None = None) -> Population:
+        """Return members as a population, by default the truth."""
+        found = self.members.values() if members is None else members
         redundancy = self.manifest.policy.redundancy
-        return Population(self.members.values(), self.manifest.stages, redundancy, self.design)
+        return Population(found, self.manifest.stages, redundancy, self.design)
 
     def replicas(self) -> tuple[int, ...]:
         """Return how many serve every stage."""
@@ -138,7 +141,9 @@ class WatchedWorld(World):
         del held[stage]
         after = self.levels()
         self.departures.append(
-            Departure(self.now, who, stage, to, self.replicas(), min(before), min(after))
+            Departure(
+                self.now, who, stage, to, self.replicas(), min(before), min(after), bool(held)
+            )
         )
 
 

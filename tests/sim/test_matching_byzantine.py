@@ -1,0 +1,200 @@
+"""Forged, replayed, contradictory and absurd letters and records, of every kind, at a running
+swarm: nothing changes. Fields are fuzzed after decoding, so bodies are well-formed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from matching_world import CALM, WALL_S, member, peer
+from watched_world import WatchedWorld
+
+from protocol.effects import SendSigned
+from protocol.ids import PeerId
+from protocol.matching import bodies
+from protocol.matching.bodies import Mandate
+from protocol.matching.design import FULL
+from protocol.matching.exchange import bodies as exchange
+from protocol.matching.exchange.bodies import EpochId, Round
+from protocol.matching.exchange.load import Basis, Load
+
+MEMBERS = 6
+STRANGER = peer(999_999)
+BEACON = int(WALL_S // 600)
+HEAD = (0, Mandate(BEACON, 1), int(WALL_S * 1000))
+ME, YOU = peer(1), peer(2)
+ROUND = Round(EpochId(BEACON, 1, 1), 1)
+LETTERS: list[bodies.Body] = [
+    bodies.Propose(*HEAD, ME, 1, 1, 0, 5, 0, "serving"),
+    bodies.Renew(*HEAD, ME, 1, 2, 0, 10, 10, "serving"),
+    bodies.Withdraw(*HEAD, ME, 3, "leaving"),
+    bodies.Hold(*HEAD, YOU, 1, 2, 77, 60_000, True),
+    bodies.Reject(*HEAD, YOU, 1, 2, 77, "full"),
+    bodies.Transfer(*HEAD, ME, 4, 1, 0),
+    bodies.Release(*HEAD, ME, 4, 1),
+    bodies.Permit(*HEAD, YOU, 4, True, "the lowest stage rises"),
+    exchange.Call(*HEAD, YOU, ROUND),
+    exchange.Vote(*HEAD, ME, ROUND, 1, 0),
+    exchange.Keep(*HEAD, YOU, ROUND, 77),
+    exchange.Drop(*HEAD, YOU, ROUND, 77),
+    exchange.Intent(*HEAD, ME, ROUND, 2, None),
+    exchange.Noted(*HEAD, YOU, ROUND, 2),
+]
+RECORDS: list[bodies.Body] = [
+    bodies.Posting(*HEAD, 1, 3, 5, 1, 5, 1, 6, 6, 2, 0, 1),
+    exchange.Epoch(*HEAD, ROUND, exchange.COMMIT, 90, 100, 2, bytes(32), "all move"),
+    exchange.Ballot(*HEAD, ROUND, Basis(Load(5), 2), 2, 2, 0, 7, 7, 4, 0, 5),
+    exchange.Attest(*HEAD, ROUND, True, bytes(32)),
+]
+KINDS = {**bodies.KINDS, **exchange.KINDS}
+
+
+@pytest.fixture(scope="module")
+def world() -> WatchedWorld:
+    """Return a settled swarm on two stages; hostile examples come one after the other."""
+    found = WatchedWorld.equal(2, 3, CALM, FULL)
+    for number in range(MEMBERS):
+        found.join(member(number, measured_s=1000.0))
+    found.run(400)
+    return found
+
+
+def state(world: WatchedWorld) -> object:
+    """Return all that a hostile letter must not touch."""
+    machines = world.machines.values()
+    pools = [
+        (m.home, m.second, m.state, stage, s.phase, sorted(s.pool.places))
+        for m in machines
+        for stage, s in [*m.stewardships.items(), *([] if m.stewardships else [(None, None)])]
+        if s is not None
+    ]
+    return pools, [(m.home, m.second, m.state, m.stages) for m in machines], len(world.set_out)
+
+
+def refused(world: WatchedWorld) -> int:
+    return sum(sum(Counter(m.counters).values()) for m in world.machines.values())
+
+
+def forged(
+    world: WatchedWorld, body: bodies.Body, victim: PeerId, draw: st.DataObject
+) -> bodies.Body:
+    """Return a body whose names, numbers and times fit the victim, or nearly so."""
+    steward = draw.draw(st.sampled_from([victim, STRANGER]))
+    notices = world.machines[victim].postings(world.now)
+    stage = draw.draw(st.sampled_from([0, 1]))
+    mandate = notices[stage].posting.mandate  # type: ignore[index]
+    term = draw.draw(st.sampled_from([mandate.term, 1000]))
+    fields: dict[str, object] = {
+        "stage": stage,
+        "mandate": Mandate(mandate.beacon, term),
+        "issued_ms": int((WALL_S + world.now - 1000.0) * 1000),
+    }
+    names = body.__struct_fields__
+    for name, value in (
+        ("steward", steward),
+        ("volunteer", victim),
+        ("version", draw.draw(st.sampled_from([1, 2**40]))),
+        ("score", draw.draw(st.sampled_from([0, 10**15]))),
+        ("rate", draw.draw(st.sampled_from([0, 10**12]))),
+        ("status", draw.draw(st.sampled_from(["free", "held", "fetching", "serving"]))),
+        ("locked", draw.draw(st.booleans())),
+        ("granted", draw.draw(st.booleans())),
+    ):
+        if name in names:
+            fields[name] = value
+    return msgspec.structs.replace(body, **fields)
+
+
+def encoded(body: bodies.Body) -> tuple[str, bytes]:
+    kind = KINDS[type(body)]
+    return kind, (exchange.encode if exchange.is_ours(kind) else bodies.encode_body)(body)
+
+
+FUZZ = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.mark.parametrize("body", LETTERS, ids=[type(b).__name__ for b in LETTERS])
+@FUZZ
+@given(data=st.data())
+def test_letters_from_strangers_change_nothing_and_are_counted(
+    world: WatchedWorld, body: bodies.Body, data: st.DataObject
+) -> None:
+    victim = data.draw(st.sampled_from(sorted(world.machines)))
+    kind, content = encoded(forged(world, body, victim, data))
+    before, counted = state(world), refused(world)
+    world.replay(STRANGER, SendSigned(victim, kind, content))
+    assert state(world) == before
+    assert refused(world) > counted
+
+
+@pytest.mark.parametrize("body", RECORDS, ids=[type(b).__name__ for b in RECORDS])
+@FUZZ
+@given(data=st.data())
+def test_records_of_strangers_change_nothing(
+    world: WatchedWorld, body: bodies.Body, data: st.DataObject
+) -> None:
+    victim = data.draw(st.sampled_from(sorted(world.machines)))
+    kind, content = encoded(forged(world, body, victim, data))
+    before, machine = state(world), world.machines[victim]
+    believed = {s: n.author for s, n in machine.postings(world.now).items()}
+    world._perform(victim, machine.receive_record(STRANGER, kind, content, world.now))
+    assert state(world) == before
+    assert {s: n.author for s, n in machine.postings(world.now).items()} == believed
+
+
+@pytest.mark.parametrize("body", [*LETTERS, *RECORDS], ids=lambda b: type(b).__name__)
+@FUZZ
+@given(data=st.data())
+def test_absurd_fields_are_refused_and_counted(
+    world: WatchedWorld, body: bodies.Body, data: st.DataObject
+) -> None:
+    """NaN, infinite, negative, huge: one field at a time, by a member in its own name."""
+    sender, victim = data.draw(st.permutations(sorted(world.machines)))[:2]
+    kind, content = encoded(body)
+    plain = msgspec.msgpack.decode(content)
+    absurd = data.draw(st.sampled_from([float("nan"), float("inf"), -1, 1e30, 2**63, "x" * 999]))
+    plain[data.draw(st.integers(1, len(plain) - 1))] = absurd
+    before, counted = state(world), refused(world)
+    world.replay(sender, SendSigned(victim, kind, msgspec.msgpack.encode(plain)))
+    assert state(world) == before
+    assert refused(world) > counted
+
+
+def test_two_contradicting_permits_or_holds_from_a_member_move_nobody(world: WatchedWorld) -> None:
+    liar, victim = sorted(world.machines)[:2]
+    before = state(world)
+    for granted, locked in ((True, True), (False, False)):
+        issued = int((WALL_S + world.now - 1000.0) * 1000)
+        for stage in (0, 1):
+            head = (stage, Mandate(BEACON, 1), issued)
+            for body in (
+                bodies.Permit(*head, victim, 7, granted, "go"),
+                bodies.Hold(*head, victim, 1, 7, 77 + granted, 60_000, locked),
+            ):
+                counted = refused(world)
+                world.replay(liar, SendSigned(victim, *encoded(body)))
+                # A place that was not asked for is answered with a withdrawal instead.
+                assert refused(world) > counted or isinstance(body, bodies.Hold)
+    world.run(60)
+    assert state(world) == before
+
+
+def test_every_letter_ever_sent_again_and_under_a_wrong_name_changes_nothing() -> None:
+    world = WatchedWorld.equal(2, 5, CALM, FULL)
+    for number in range(MEMBERS):
+        world.join(member(number, measured_s=1000.0))
+    world.run(150)
+    letters = [(who, e) for _, who, e in world.log if isinstance(e, SendSigned)]
+    before, counted = state(world), refused(world)
+    for who, letter in letters:
+        world.replay(who, letter)
+        world.replay(STRANGER, letter)
+    world.run(120)
+    assert state(world) == before
+    assert refused(world) >= counted + len(letters)

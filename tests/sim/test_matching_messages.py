@@ -1,0 +1,130 @@
+"""Properties 6 and 8: silence at rest, bounded messages per event, proposals that make sense."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+from matching_world import CALM, STORMY, Weather, member
+from watched_world import WatchedWorld
+
+from protocol.effects import Explain, SendSigned
+from protocol.ids import PeerId, Stage
+from protocol.matching import bodies
+from protocol.matching.design import FULL, Design
+from protocol.matching.effects import Assign, Unassign
+
+SIZES = (8, 16, 32)
+STAGES = 4
+WINDOW_S = 90.0
+
+
+def resting(count: int, seed: int) -> WatchedWorld:
+    """Return a swarm of equals with the full design, long after its last event."""
+    world = WatchedWorld.equal(STAGES, seed, CALM, FULL)
+    for number in range(count):
+        world.join(member(seed * 100 + number, measured_s=1000.0))
+    world.run(450)
+    return world
+
+
+def test_silence_at_rest_with_the_full_design() -> None:
+    """Only renewals, their answers and repeated postings; each a bounded number of times."""
+    for count in SIZES:
+        world = resting(count, 1)
+        before, began = Counter(world.sent), len(world.log)
+        world.run(60)
+        sent = world.sent - before
+        assert set(sent) <= {"renew", "hold", "posting"}, f"{count} volunteers: {sent}"
+        assert sent["renew"] <= count * 5
+        assert sent["hold"] <= count * 5
+        assert sent["posting"] <= STAGES * 4
+        said = [e for _, _, e in world.log[began:] if isinstance(e, Explain | Assign | Unassign)]
+        assert said == [], f"{count} volunteers"
+
+
+def join(world: WatchedWorld) -> None:
+    world.join(member(9999, measured_s=1000.0))
+
+
+def crash(world: WatchedWorld) -> None:
+    world.crash(sorted(world.machines)[0])
+
+
+def lose(world: WatchedWorld) -> None:
+    world.lose(sorted(world.machines)[0], "the worker ran out of memory")
+
+
+def extra_per_member(count: int, event: Callable[[WatchedWorld], None], seed: int) -> float:
+    """Return the letters and records that an event costs beyond rest, per member."""
+    calm, eventful = resting(count, seed), resting(count, seed)
+    event(eventful)
+    for world in (calm, eventful):
+        world.run(WINDOW_S)
+    return (eventful.total_sent() - calm.total_sent()) / count
+
+
+@pytest.mark.parametrize(
+    ("event", "most"), [(join, 20.0), (crash, 20.0), (lose, 20.0)], ids=["join", "crash", "loss"]
+)
+def test_messages_per_member_and_event_do_not_grow_with_the_swarm(
+    event: Callable[[WatchedWorld], None], most: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    costs = [extra_per_member(n, event, seed=1) for n in SIZES]
+    with capsys.disabled():
+        shown = ", ".join(f"{n}: {cost:.1f}" for n, cost in zip(SIZES, costs, strict=True))
+        print(f"\nmessages per member after one {event.__name__}: {shown}")
+    assert max(costs) <= most
+    assert costs[-1] <= max(costs[0], costs[1]) + 1.0
+
+
+# --- property 8 -------------------------------------------------------------------------------
+
+
+class AskingWorld(WatchedWorld):
+    """Notes every proposal with what its sender had heard of the stage."""
+
+    asked: list[tuple[PeerId, bodies.Propose, int, int]]
+    """(who, what, the cutoff it had heard, its score)"""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.asked = []
+
+    def _perform(self, who: PeerId, effects: Sequence[object]) -> None:
+        for effect in effects:
+            if isinstance(effect, SendSigned) and effect.kind == "propose":
+                body = bodies.decode_body(effect.kind, effect.body)
+                assert isinstance(body, bodies.Propose)
+                notice = self.machines[who].postings(self.now).get(Stage(body.stage))
+                if notice is None:
+                    continue  # asked again while its steward is being replaced
+                posting = notice.posting
+                heard = posting.cutoff if posting.epoch == body.epoch else 0
+                view = self.population(self.views[who].values())
+                score = view.score(who, Stage(body.stage), posting.fair)
+                self.asked.append((who, body, heard, score))
+        super()._perform(who, effects)
+
+
+@pytest.mark.parametrize("weather", [CALM, STORMY], ids=["calm", "stormy"])
+def test_proposals_are_bounded_not_repeated_and_never_hopeless(weather: Weather) -> None:
+    """Per epoch of a stage each volunteer asks once, and only above the cutoff it has heard of;
+    so an epoch of all stages has at most n S proposals."""
+    asked = 0
+    for seed in range(15):
+        world = AskingWorld.equal(STAGES, seed, weather, Design(epochs=False))
+        for number in range(14):
+            speed = world.random.lognormvariate(0, 0.8) * 1e9
+            who = member(seed * 100 + number, speed, measured_s=1000.0)
+            world.join(who, at=world.random.uniform(0, 3))
+        world.run(60)
+        first: dict[tuple[PeerId, int], bodies.Propose] = {}
+        for who, body, heard, score in world.asked:
+            if first.setdefault((who, body.version), body) is body:
+                assert score > heard, f"seed {seed}: {who} asks below a cutoff it knows"
+        per_epoch = Counter((who, b.stage, b.mandate, b.epoch) for (who, _), b in first.items())
+        assert max(per_epoch.values()) == 1, f"seed {seed}: {per_epoch.most_common(2)}"
+        asked += len(first)
+    assert asked > 15 * 14

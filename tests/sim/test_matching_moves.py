@@ -1,0 +1,183 @@
+"""Properties 3, 5 and 9 on whole swarms: every voluntary move is watched, under churn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from exchange_world import ExchangeWorld
+from exchange_world import swarm as exchange_swarm
+from matching_world import CALM, STORMY, member
+from test_exchange_crashes import uneven_world
+from test_exchange_partition import published
+from test_matching_partition import settled
+from watched_world import Departure, WatchedWorld
+
+from protocol.ids import PeerId, Stage
+from protocol.matching.audit import blocking_pairs
+from protocol.matching.design import FULL, Design
+from protocol.matching.exchange import bodies, planning, tally
+from protocol.matching.exchange.verdict import judge
+from protocol.matching.exchange.wishes import Terms
+
+ALONE = Design(dual_homing=False)
+SINGLE_MOVES = (2, 4, 8, 13)
+"""Seeds with which single moves happen."""
+DESIGNS = pytest.mark.parametrize("design", [FULL, ALONE], ids=["full", "one-seat"])
+SHAPES = ((18, 3), (20, 4), (12, 3))
+ROUNDING = 1e-4
+"""Levels are found by bisection, to a few parts in a million."""
+
+
+def churning(seed: int, design: Design) -> WatchedWorld:
+    """Return a swarm of unequal peers in which every minute somebody crashes or joins."""
+    count, stages = SHAPES[seed % len(SHAPES)]
+    world = WatchedWorld.equal(stages, seed, STORMY, design)
+    dice = world.random
+
+    def crash() -> None:
+        if len(world.machines) > count - 4:
+            world.crash(dice.choice(sorted(world.machines)))
+
+    at = 60.0
+    for number in range(count + 15):
+        speed = dice.lognormvariate(0, 0.6) * 1e9
+        founder = number < count
+        joins = dice.uniform(0, 3) if founder else at
+        world.join(member(seed * 1000 + number, speed, measured_s=1000.0), at=joins)
+        if not founder:
+            at += dice.expovariate(1 / 60)
+            world.after(at, crash)
+    return world
+
+
+@pytest.fixture(scope="module", params=[FULL, ALONE], ids=["full", "one-seat"])
+def worlds(request: pytest.FixtureRequest) -> list[WatchedWorld]:
+    """Return what has happened in churning swarms; the index is the seed."""
+    found = [churning(seed, request.param) for seed in range(6)]
+    for world in found:
+        world.run(450)
+    return found
+
+
+def departures(worlds: list[WatchedWorld]) -> list[tuple[str, Departure, int]]:
+    """Return every stage that was given up, with the seed in words and r."""
+    return [
+        (f"seed {seed}: {gone}", gone, world.population().redundancy)
+        for seed, world in enumerate(worlds)
+        for gone in world.departures
+    ]
+
+
+def test_every_voluntary_move_keeps_r_replicas_where_it_leaves(worlds: list[WatchedWorld]) -> None:
+    """Whoever gives a served stage up leaves r others there, unless it goes where fewer are."""
+    for words, gone, r in departures(worlds):
+        left = gone.replicas[gone.stage]
+        assert left > 0, words
+        assert left >= r or (gone.to is not None and gone.replicas[gone.to] <= left + 1), words
+    assert len(departures(worlds)) > 3
+
+
+def test_whoever_moves_serves_without_a_gap(worlds: list[WatchedWorld]) -> None:
+    """In full epochs and single moves alike: the old stage is released when the new is served."""
+    moves = [(words, gone) for words, gone, _ in departures(worlds) if gone.to is not None]
+    assert all(gone.still_served for _, gone in moves), moves
+    assert moves
+
+
+def test_served_throughput_does_not_drop_at_the_release_of_a_single_move() -> None:
+    """The lowest level with the mover at its new home is no lower than with it at the old one,
+    at the moment when the old one is given up; other moves and crashes set aside."""
+    watched = 0
+    for seed in SINGLE_MOVES:
+        world = settled(seed, ALONE)
+        for who in [who for who, m in sorted(world.machines.items()) if m.home == Stage(0)][:2]:
+            world.crash(who)
+        world.run(600)
+        singles = {(who, move.stage) for _, who, _, move in world.single_moves()}
+        for gone in world.departures:
+            if (gone.who, gone.to) in singles:
+                watched += 1
+                assert gone.after >= gone.before * (1 - ROUNDING), f"seed {seed}: {gone}"
+    assert watched > 2
+
+
+def test_every_commit_passes_the_projection() -> None:
+    """Anybody can recompute it: the ballots of a COMMIT are one plan, and the rule adopts it."""
+    commits = 0
+    for seed in range(6):
+        world = uneven_world(seed)
+        world.run(60)
+        records = published(world)
+        for _, _, epoch in records:
+            if not isinstance(epoch, bodies.Epoch) or epoch.phase != bodies.COMMIT:
+                continue
+            ballots = frozen_ballots(records, epoch.round)
+            plans = tally.stage_plans(ballots)
+            assert plans is not None, f"seed {seed}"
+            assert len(plans) == world.manifest.stage_count, f"seed {seed}"
+            assert tally.whole_plan(epoch.round, ballots) == epoch.digest, f"seed {seed}"
+            assert judge(plans, epoch.r, world.design).adopted, f"seed {seed}"
+            commits += 1
+    assert commits > 3
+
+
+def frozen_ballots(
+    records: Sequence[tuple[float, PeerId, bodies.Spread]], round_: bodies.Round
+) -> dict[Stage, tuple[PeerId, bodies.Ballot]]:
+    return {
+        Stage(body.stage): (who, body)
+        for _, who, body in records
+        if isinstance(body, bodies.Ballot) and body.round == round_ and body.projection
+    }
+
+
+def test_a_plan_that_the_rule_refuses_is_aborted_and_nobody_moves() -> None:
+    """The other half of the above: epochs do end without a plan that is worth it."""
+    aborted = 0
+    for seed in range(60):
+        world = ExchangeWorld(exchange_swarm(seed, workers=(4, 8)), seed, CALM)
+        world.run(55)
+        if world.last_word and world.last_word.phase == bodies.ABORT:
+            aborted += 1
+            assert world.outcome().quota_percent is None, f"seed {seed}"
+            assert not world.moves(), f"seed {seed}"
+    assert aborted > 3
+
+
+# --- property 3: nobody would rather be elsewhere ---------------------------------------------
+
+
+def test_a_committed_epoch_leaves_no_blocking_pair_of_its_instance() -> None:
+    committed = troubled = 0
+    for seed in range(120):
+        world = ExchangeWorld(exchange_swarm(seed, workers=(4, 9)), seed, STORMY)
+        world.run(55)
+        last, swarm = world.last_word, world.swarm
+        if last is None or last.phase != bodies.COMMIT:
+            continue
+        terms = Terms(last.quota_percent, last.fair, last.r)
+        instance = planning.instance(swarm.population, swarm.homes, swarm.fetching, terms)
+        placed = {**swarm.homes, **world.moves()}
+        assert blocking_pairs(instance, placed, swarm.fetching) == [], f"seed {seed}"
+        committed += 1
+        troubled += bool(blocking_pairs(instance, swarm.homes, swarm.fetching))
+    assert committed > 60
+    assert troubled > 50, "the audit finds the pairs that the epoch was for"
+
+
+@DESIGNS
+def test_no_single_move_would_pay_at_quiescence(design: Design) -> None:
+    """Anybody can audit it, and everybody finds nothing; after crashes there was something."""
+    tempted = 0
+    for seed in range(6):
+        world = settled(seed, design)
+        for who in [who for who, m in sorted(world.machines.items()) if m.home == Stage(0)][:2]:
+            world.crash(who)
+        world.run(8)
+        tempted += any(machine.blocking_moves(world.now) for machine in world.machines.values())
+        world.run(900)
+        for machine in world.machines.values():
+            found = machine.blocking_moves(world.now)
+            assert found == [], f"seed {seed}: {found}"
+    assert tempted > 2 or design is FULL
