@@ -60,7 +60,7 @@ WORLDS = [(50, 8, 0.0), (50, 8, 0.2), (120, 16, 0.2)]
 
 @pytest.mark.slow
 def test_a_tenth_of_liars_costs_five_points_at_most(capsys: pytest.CaptureFixture[str]) -> None:
-    """In the mean; one small world alone may lose or gain nine, as it does with other luck."""
+    """In the mean: with other luck one small world alone may lose or gain more."""
     losses = []
     for count, stages, churn in WORLDS:
         for seed in (1, 2):
