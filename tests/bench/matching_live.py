@@ -267,6 +267,16 @@ COLUMNS = (
 )
 
 
+LEGEND = """# The matching on real sockets
+
+Written by `python -m tests.bench.matching_live`; one line per call, medians over its runs; every run is a line of
+`matching_live.jsonl`. Seconds count from the moment that the last volunteer was known to another (`joined`), from
+its launch, or from the kill; the last two include the start of processes. `homes_share` and `shared_share` are the
+lowest stage of the match without and with second seats, `tokens_share` the speed of training, all three against the
+lowest stage of the best assignment of homes (exhaustive search over measured rates).
+"""
+
+
 def _cell(figures: Mapping[str, float], name: str) -> str:
     return f"{figures[name]:g}"
 
@@ -279,7 +289,7 @@ def _append(path: Path, line: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() and path.suffix == ".md":
         head = "| " + " | ".join(("runs", *COLUMNS)) + " |"
-        line = f"{head}\n|{'---|' * (len(COLUMNS) + 1)}\n{line}"
+        line = f"{LEGEND}\n{head}\n|{'---|' * (len(COLUMNS) + 1)}\n{line}"
     with path.open("a") as file:
         file.write(line + "\n")
 
