@@ -269,11 +269,12 @@ COLUMNS = (
 
 LEGEND = """# The matching on real sockets
 
-Written by `python -m tests.bench.matching_live`; one line per call, medians over its runs; every run is a line of
-`matching_live.jsonl`. Seconds count from the moment that the last volunteer was known to another (`joined`), from
-its launch, or from the kill; the last two include the start of processes. `homes_share` and `shared_share` are the
-lowest stage of the match without and with second seats, `tokens_share` the speed of training, all three against the
-lowest stage of the best assignment of homes (exhaustive search over measured rates).
+Written by `python -m tests.bench.matching_live`: a line per call, medians over its runs; every run
+is a line of `matching_live.jsonl`, with the load of the machine. Seconds count from the moment that
+the last volunteer was known to another (`joined`), from the first launch, or from the kill; those
+from launch and kill include the start of processes. `homes_share` and `shared_share` are the lowest
+stage of the match without and with second seats, `tokens_share` is the speed of training, all three
+against the lowest stage of the best assignment of homes (exhaustive search over measured rates).
 """
 
 
