@@ -28,6 +28,9 @@ SUSPEND_S = 30.0
 MAX_TIMES_USUAL = 4.0
 """A rate above so many times the median of its stage's replicas counts as that."""
 
+LEAST_RATE = 1e-6
+"""Nobody is slower: a microbatch would take twelve days."""
+
 
 @dataclass(slots=True)
 class _Candidate:
@@ -48,6 +51,14 @@ class _Candidate:
         return self.caution * (1 / self.rate if self.rate else self.hop_s)
 
 
+def believed_rates(rates: Mapping[PeerId, float]) -> dict[PeerId, float]:
+    """Return what a stage's replicas say of their speed, within bounds; empty until all say one."""
+    if not rates or not all(rate > 0 for rate in rates.values()):
+        return {}
+    most = MAX_TIMES_USUAL * median_low(rates.values())
+    return {peer: max(LEAST_RATE, min(rate, most)) for peer, rate in rates.items()}
+
+
 class NextHop:
     """Chooses among the replicas of one stage; holds a clock-free account per replica."""
 
@@ -64,11 +75,10 @@ class NextHop:
             del self._candidates[gone]
         known = [c.hop_s for c in self._candidates.values()]
         hop_s = sum(known) / len(known) if known else self._default_hop_s
-        comparable = bool(rates) and all(rate > 0 for rate in rates.values())
-        most = MAX_TIMES_USUAL * median_low(rates.values()) if comparable else 0.0
-        for peer, rate in rates.items():
+        believed = believed_rates(rates)
+        for peer in rates:
             candidate = self._candidates.setdefault(peer, _Candidate(hop_s))
-            candidate.rate = min(rate, most)
+            candidate.rate = believed.get(peer, 0.0)
 
     def choose(self, now: float, exclude: Collection[PeerId] = ()) -> tuple[PeerId, float] | None:
         """Return the replica that is expected to be done first and what it is charged, or None.

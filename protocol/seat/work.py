@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from protocol.effects import Send
 from protocol.ids import PeerId
 from protocol.pipeline.lessor import HasLedger, Lessor
+from protocol.pipeline.next_hop import believed_rates
 from protocol.pipeline.pipeline import Place
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Lease, LeaseRequest
@@ -87,7 +88,5 @@ def in_flight_cap(view: SwarmView, place: Place) -> int:
 
 def _share(replicas: tuple[Replica, ...], me: PeerId) -> float:
     """Return our share of a stage's speed; equal shares until all speeds are known."""
-    rates = {replica.peer: replica.rate for replica in replicas}
-    if me not in rates or not all(rates.values()):
-        return 1 / max(1, len(rates))
-    return rates[me] / sum(rates.values())
+    rates = believed_rates({replica.peer: replica.rate for replica in replicas})
+    return rates[me] / sum(rates.values()) if me in rates else 1 / max(1, len(replicas))

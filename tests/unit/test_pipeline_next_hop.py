@@ -96,6 +96,18 @@ def test_a_boast_gets_a_few_times_the_usual() -> None:
     assert choices(hops, 60) == {A: 40, B: 10, C: 10}
 
 
+@pytest.mark.parametrize("rate", [5e-324, 1e-30, 1e30])
+def test_an_absurd_rate_spoils_no_account(rate: float) -> None:
+    hops = NextHop()
+    hops.update({A: rate, B: 1.0})
+    for _ in range(50):
+        choice = hops.choose(0.0, exclude={B})
+        assert choice is not None
+        hops.release(*choice)
+    hops.update({A: 1.0, B: 1.0})
+    assert choices(hops, 4) == {A: 2, B: 2}
+
+
 def test_a_lost_replica_is_forgotten() -> None:
     hops = taught({A: 0.001, B: 1.0})
     hops.update({B: 0.0})
