@@ -16,8 +16,6 @@ from protocol.matching.timing import MINOR_GAP_S, PUBLISH_GAP_S, REFRESH_S
 LEVELS = (
     "level",
     "locked_level",
-    "quota",
-    "fair",
     "vacancy",
     "up_here",
     "up_there",

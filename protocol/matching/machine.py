@@ -167,6 +167,11 @@ class Matching:
         """Whether we take part in a full epoch that is running: its records matter to us."""
         return self._exchange.is_voting
 
+    @property
+    def waits_for_records(self) -> bool:
+        """Whether the next record of a full epoch may be what we wait for."""
+        return self._exchange.waits_for_boxes
+
     def records_changed(self, now: float) -> list[Effect]:
         """Look at what is held in common: somebody else has added a record to it."""
         return self._route(self._look(now), now)

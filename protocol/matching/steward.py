@@ -27,6 +27,7 @@ from protocol.matching.replies import Replies
 from protocol.matching.timing import (
     HANDOVER_S,
     LEASE_S,
+    LONGEST_PATIENCE_S,
     OPENING_S,
     PATIENCE_S,
     SETTLE_S,
@@ -51,6 +52,7 @@ class Steward:
         self._replies = Replies(outlook, stage)
         self._basis = (0, 0)
         self._opened_at = self._quiet_at = 0.0
+        self._unsettled_since = 0.0
         self._act_at = INFINITY
         self._posting_basis: object = None
         self._posting: bodies.Posting
@@ -112,7 +114,7 @@ class Steward:
         elif settling.all_reached(others, QUIET, population):
             self._act_at = min(self._act_at, now + SETTLE_S)
         else:
-            self._act_at = max(self._opened_at + PATIENCE_S, now + SETTLE_S)
+            self._act_at = max(self._patient_until(now), now + SETTLE_S)
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
@@ -207,7 +209,7 @@ class Steward:
             if settling.somebody_waits(self.pool, others, population):
                 self._reopen(now)
             return []
-        patient = now < self._opened_at + PATIENCE_S
+        patient = now < self._patient_until(now)
         if patient and not settling.all_reached(others, QUIET, population):
             return []
         help_given = settling.help_neediest(self.pool, others, population)
@@ -242,17 +244,34 @@ class Steward:
         self.pool.reopen(population)
         if self.phase == COMMITTED and self.pool.places and self.pool.all_locked:
             return
+        if self.phase == COMMITTED or not self._opened_at:
+            self._unsettled_since = now
         self._opened_at = now
-        self._quiet_at = max(self._quiet_at, now + OPENING_S)
+        latest = max(self._patient_until(now), now)
+        self._quiet_at = min(max(self._quiet_at, now + OPENING_S), latest)
         self._enter(OPEN, now)
 
     def _stir(self, now: float) -> None:
         """Somebody came or went: wait for quiet again, though not for ever."""
+        if self.phase == COMMITTED:
+            self._unsettled_since = now
         if self.phase in (SETTLED, COMMITTED):
             self._opened_at = now
         self._enter(OPEN, now)
-        latest = max(self._opened_at + PATIENCE_S, self._quiet_at)
+        latest = max(self._patient_until(now), self._quiet_at)
         self._quiet_at = min(max(self._quiet_at, now + SETTLE_S), latest)
+
+    def _patient_until(self, now: float) -> float:
+        """Return when the stage decides without the others.
+
+        While peers keep arriving it never is quiet, and once every stage is covered those who have
+        come must not wait for those who may.
+        """
+        usual = self._opened_at + PATIENCE_S
+        if usual <= self._unsettled_since + LONGEST_PATIENCE_S:
+            return usual
+        covered = settling.all_covered(self.pool, self._others(now), self._outlook.population)
+        return self._unsettled_since + LONGEST_PATIENCE_S if covered else usual
 
     def _enter(self, phase: int, now: float) -> None:
         self.phase = phase

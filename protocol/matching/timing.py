@@ -19,7 +19,7 @@ RETRY_S = 1.0
 
 MAX_RETRY_S = 2.0
 
-MUTE_AFTER_TRIES = 6
+MUTE_AFTER_TRIES = 8
 """A steward that leaves this many proposals unanswered is passed over for ``MUTE_S``."""
 
 MUTE_S = 10.0
@@ -35,6 +35,9 @@ HANDOVER_S = 2.5
 
 PATIENCE_S = 5.0
 """A stage waits this long for the others to fall quiet; then it decides without them."""
+
+LONGEST_PATIENCE_S = 9.0
+"""However many arrive meanwhile: from the first arrival to the commit no longer than this."""
 
 PUBLISH_GAP_S = 0.2
 """Shortest time between two postings of a stage: arrivals come in bursts."""

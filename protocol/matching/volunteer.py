@@ -312,7 +312,7 @@ class Volunteer:
 
     def _send_again(self, bid: Bid, now: float) -> list[Effect]:
         self.bid = replace(bid, tries=bid.tries + 1)
-        self._due_at = now + min(RETRY_S * 2**bid.tries, MAX_RETRY_S)
+        self._due_at = now + min(RETRY_S * 2 ** min(bid.tries, 8), MAX_RETRY_S)
         if self.state is State.PROPOSED:
             return [letters.proposal(self._outlook, bid, bodies.Propose, "free", now)]
         return [self._renewal(bid, now)]

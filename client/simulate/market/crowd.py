@@ -38,6 +38,7 @@ WALL_S = 1_700_000_000.0
 """Unix time of the simulation's beginning."""
 BOARD_S = 0.25
 """Records that are held in common are handed on once in this time."""
+VOTERS_LOOK_S = 2.0
 SHARED_FROM = 0
 """Larger crowds share their records."""
 AUDIT_S = 600.0
@@ -73,8 +74,11 @@ class Crowd:
         self._shared = nature.setting.volunteers > SHARED_FROM if shared is None else shared
         self._common = Common.of_many(self._manifest, WALL_S, design) if self._shared else None
         self._revision = (-1, -1)
+        self._voters_looked_at = 0.0
         self._thin: frozenset[Stage] = frozenset()
         self._restless: set[int] = set()
+        self._voters: set[int] = set()
+        """Who votes: a lost letter shows in the records, which they look at now and then."""
         self._waits: dict[int, Stage] = {}
         self._waiting: dict[Stage, set[int]] = {}
         """Who waits for the word of a stage's steward: it matters to them alone."""
@@ -152,6 +156,9 @@ class Crowd:
         board = self._common.board
         now = self._agenda.now
         found = set(self._restless)
+        if now - self._voters_looked_at >= VOTERS_LOOK_S:
+            self._voters_looked_at = now
+            found |= self._voters
         notices = board.notices(now)
         for stage, notice in notices.items():
             if self._notices.get(stage) is not notice:
@@ -286,7 +293,8 @@ class Crowd:
         ):
             changed = replace(known, held=held, home=home, second=second, fetching=fetching)
             self._note(volunteer, changed)
-        busy = machine.stewardships or machine.is_voting
+        busy = machine.stewardships or machine.waits_for_records
+        self._voters.add(volunteer) if machine.is_voting else self._voters.discard(volunteer)
         self._note_wait(volunteer, machine.waits_at)
         if machine.state is not State.FREE and not busy:
             self._restless.discard(volunteer)
@@ -338,6 +346,7 @@ class Crowd:
         self._seen.pop(volunteer, None)
         self._alarms.pop(volunteer, None)
         self._restless.discard(volunteer)
+        self._voters.discard(volunteer)
         self._note_wait(volunteer, None)
 
 

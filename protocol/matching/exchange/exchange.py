@@ -105,6 +105,11 @@ class Exchange:
         return self._voter.state is not State.IDLE
 
     @property
+    def waits_for_boxes(self) -> bool:
+        """Whether it waits for the last stage to open its box."""
+        return self._voter.state is State.CALLED
+
+    @property
     def last_decided(self) -> Round | None:
         """The last attempt whose decision was carried out here."""
         return self._done
