@@ -36,8 +36,9 @@ HANDOVER_S = 2.5
 PATIENCE_S = 5.0
 """A stage waits this long for the others to fall quiet; then it decides without them."""
 
-LONGEST_PATIENCE_S = 9.0
-"""However many arrive meanwhile: from the first arrival to the commit no longer than this."""
+LONGEST_PATIENCE_S = 60.0
+"""However many arrive meanwhile, a covered pipeline starts after this. A short wait costs quality:
+with 9 s, 500 volunteers that joined within a minute settled at .91 of the bound on 32 stages."""
 
 PUBLISH_GAP_S = 0.2
 """Shortest time between two postings of a stage: arrivals come in bursts."""
