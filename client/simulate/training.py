@@ -10,41 +10,26 @@ later, each in its own moment.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from client.simulate.agenda import Action, Agenda, Range
+from client.simulate.agenda import Action, Range
 from client.simulate.invariants import InvariantViolation, expect
 from client.simulate.multisets import MultisetWorker
 from client.simulate.peer import SimPeer
+from client.simulate.seats import Parts, SeatWorld
 from client.simulate.worker import OpenWorker
-from client.train.worker_tasks import payload_digest
-from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key, short
-from protocol.pipeline.effects import (
-    Committed,
-    Compute,
-    DropStep,
-    Fault,
-    Keep,
-    Outcome,
-    SendPayload,
-    Task,
-)
+from protocol.pipeline.effects import Committed, Fault
 from protocol.pipeline.pipeline import Place
-from protocol.seat.effects import SeatEffect, Serving, Snapshot
 from protocol.seat.seat import Seat
-from protocol.wire.messages import Admit, JoinStage, Message, Reduced, SeatStatus, lane
+from protocol.wire.messages import Admit, JoinStage, Message, SeatStatus, lane
 
 JOIN_RETRY_S = 1.0
 HEARTBEAT_S = 1.0
 TICK_S = 0.25
 DOWNLOAD_S: Range = (0.05, 2.0)
 LOG_LINES = 20
-
-Parts = tuple[bytes, ...]
-"""A message's payload, as the pieces that were sent."""
 
 
 @dataclass(frozen=True)
@@ -62,19 +47,17 @@ class WorldConfig:
     detect_s: Range = (0.01, 0.3)
 
 
-class TrainingWorld:
+class TrainingWorld(SeatWorld[SimPeer]):
     """Runs a swarm to its last step; ``run`` raises ``InvariantViolation`` or returns."""
 
     def __init__(self, config: WorldConfig, open_worker: OpenWorker = MultisetWorker) -> None:
+        super().__init__(config.seed, config.compute_s)
         self.config = config
-        self.agenda = Agenda(config.seed)
-        self.random = self.agenda.random
         self.peers: dict[PeerId, SimPeer] = {}
         self.hashes: dict[tuple[int, int], str] = {}
         """Of every committed (stage, version)."""
         self.losses: dict[int, float] = {}
         """Mean token loss of every committed step."""
-        self.log: list[str] = []
         self.messages = 0
         self._open_worker = open_worker
         for stage in range(config.stages):
@@ -101,7 +84,7 @@ class TrainingWorld:
     def kill(self, peer: SimPeer) -> None:
         """The peer vanishes; each other one notices in its own time."""
         peer.alive = False
-        self._note(peer, f"is killed in stage {peer.stage}")
+        self.note(peer, f"is killed in stage {peer.stage}")
         self._vanish(peer)
 
     def after(self, delay_s: float, action: Action) -> None:
@@ -153,7 +136,7 @@ class TrainingWorld:
             if peer.alive and peer.seat is not None:
                 deadline = peer.seat.next_deadline()
                 if deadline is not None and deadline <= now:
-                    self._perform(peer, peer.seat.tick(now))
+                    self.perform(peer, peer.seat.tick(now))
 
     # --- seats -----------------------------------------------------------------------------
 
@@ -171,13 +154,13 @@ class TrainingWorld:
             step=step,
             serving=serving,
         )
-        self._perform(peer, peer.seat.allow_training(self.agenda.now))
+        self.perform(peer, peer.seat.allow_training(self.agenda.now))
 
     def _announce_all(self) -> None:
         for peer in list(self.peers.values()):
-            self._announce(peer)
+            self.announce(peer)
 
-    def _announce(self, peer: SimPeer) -> None:
+    def announce(self, peer: SimPeer) -> None:
         """Heartbeat to everybody, as membership does when a seat's state changes."""
         if peer.seat is None or not peer.alive:
             return
@@ -207,7 +190,7 @@ class TrainingWorld:
     def _update_view(self, peer: SimPeer) -> None:
         if peer.seat is not None and peer.alive:
             view = peer.believes(self.config.stages)
-            self._perform(peer, peer.seat.update_view(view, self.agenda.now))
+            self.perform(peer, peer.seat.update_view(view, self.agenda.now))
 
     # --- joining ---------------------------------------------------------------------------
 
@@ -216,7 +199,7 @@ class TrainingWorld:
             return
         for other in list(self.peers.values()):
             if other.stage == peer.stage and other.seat is not None and other.alive:
-                self._send(peer, other.peer, JoinStage(peer.stage))
+                self.send(peer, other.peer, JoinStage(peer.stage))
         self.agenda.after(JOIN_RETRY_S, partial(self._ask_to_join, peer))
 
     def _admitted(self, peer: SimPeer, admit: Admit) -> None:
@@ -225,7 +208,7 @@ class TrainingWorld:
             return  # admitted by a replica that has itself fallen behind
         self._open_seat(peer, step=admit.version, serving=False)
         peer.donor = PeerId(admit.donors[0])
-        self._announce(peer)
+        self.announce(peer)
         downloaded = partial(self._downloaded, peer, admit.version, peer.epoch)
         self.agenda.sometime(DOWNLOAD_S, downloaded)
 
@@ -238,69 +221,43 @@ class TrainingWorld:
             return
         peer.hash = peer.worker.load(version, donor.snapshots[version])
         self._check_hash(peer, version)
-        self._perform(peer, peer.seat.state_loaded(self.agenda.now))
+        self.perform(peer, peer.seat.state_loaded(self.agenda.now))
 
     def _rejoin(self, peer: SimPeer, why: str) -> None:
-        self._note(peer, f"rejoins: {why}")
+        self.note(peer, f"rejoins: {why}")
         peer.seat, peer.epoch = None, peer.epoch + 1
         self._vanish(peer)
         self.agenda.after(JOIN_RETRY_S, partial(self._ask_to_join, peer))
 
-    # --- effects ---------------------------------------------------------------------------
+    # --- what the seats want ---------------------------------------------------------------
 
-    def _perform(self, peer: SimPeer, effects: Sequence[SeatEffect], parts: Parts = ()) -> None:
-        epoch = peer.epoch
-        for effect in effects:
-            if peer.epoch == epoch:
-                self._perform_one(peer, effect, parts)
+    def now_of(self, peer: SimPeer) -> float:
+        """See ``SeatWorld``: all clocks are one."""
+        return self.agenda.now
 
-    def _perform_one(self, peer: SimPeer, effect: SeatEffect, parts: Parts) -> None:
-        match effect:
-            case Keep(keys):
-                peer.payloads.update(zip(keys, parts, strict=True))
-            case Send(to, message):
-                self._send(peer, to, message)
-            case SendPayload(to, message, keys):
-                self._send(peer, to, message, tuple(peer.payloads.get(key, b"") for key in keys))
-            case DropStep(step):
-                peer.payloads = {k: v for k, v in peer.payloads.items() if k.step != step}
-            case Compute(task):
-                self._submit(peer, task)
-            case Committed():
-                self._commit(peer, effect)
-            case Serving():
-                self._announce(peer)
-            case Snapshot(version) if peer.worker is not None:
-                peer.snapshots[version] = peer.worker.save(version)
-            case Fault(kind, words):
-                expect(kind == "behind", words)
-                self._rejoin(peer, words)
-            case Explain(_, words):
-                self._note(peer, words)
-            case Penalise(culprit, reason):
-                self._note(peer, f"blames {short(culprit)}: {reason}")
-            case _:
-                pass
+    def faulted(self, peer: SimPeer, fault: Fault) -> None:
+        """See ``SeatWorld``."""
+        expect(fault.kind == "behind", fault.words)
+        self._rejoin(peer, fault.words)
 
-    def _commit(self, peer: SimPeer, committed: Committed) -> None:
+    def committed(self, peer: SimPeer, committed: Committed) -> None:
+        """See ``SeatWorld``."""
         peer.hash = committed.hash
         self._check_hash(peer, committed.version)
         if committed.loss is not None:
             known = self.losses.setdefault(committed.version - 1, committed.loss)
             expect(known == committed.loss, f"two losses for step {committed.version - 1}")
-        self._announce(peer)
+        self.announce(peer)
 
     def _check_hash(self, peer: SimPeer, version: int) -> None:
         known = self.hashes.setdefault((peer.stage, version), peer.hash)
         same = known == peer.hash
         expect(same, f"I2, I5: two lineages for stage {peer.stage} version {version}")
 
-    def _note(self, peer: SimPeer, words: str) -> None:
-        self.log.append(f"{self.agenda.now:.3f} {short(peer.peer)} {words}")
-
     # --- messages --------------------------------------------------------------------------
 
-    def _send(self, peer: SimPeer, to: PeerId, message: Message, parts: Parts = ()) -> None:
+    def send(self, peer: SimPeer, to: PeerId, message: Message, parts: Parts = ()) -> None:
+        """See ``SeatWorld``."""
         other = self.peers.get(to)
         if other is not None:
             self.messages += 1
@@ -319,20 +276,5 @@ class TrainingWorld:
     def _arrive(self, sender: PeerId, peer: SimPeer, message: Message, parts: Parts) -> None:
         if isinstance(message, Admit) and message.joiner == peer.peer:
             self._admitted(peer, message)
-        elif peer.seat is not None:
-            digest = payload_digest(parts[0]) if isinstance(message, Reduced) else b""
-            effects = peer.seat.receive(sender, message, self.agenda.now, digest)
-            self._perform(peer, effects, parts)
-
-    # --- the worker ------------------------------------------------------------------------
-
-    def _submit(self, peer: SimPeer, task: Task) -> None:
-        start = max(self.agenda.now, peer.worker_free_at)
-        peer.worker_free_at = start + self.random.uniform(*self.config.compute_s)
-        self.agenda.at(peer.worker_free_at, partial(self._compute, peer, task, peer.epoch))
-
-    def _compute(self, peer: SimPeer, task: Task, epoch: int) -> None:
-        if not peer.alive or peer.epoch != epoch or peer.seat is None or peer.worker is None:
-            return
-        outcome: Outcome = peer.worker.run(task, peer.payloads)
-        self._perform(peer, peer.seat.computed(task, outcome, self.agenda.now))
+        else:
+            self.take(sender, peer, message, parts)
