@@ -147,6 +147,7 @@ class Carrier:
             self.connection.close(str(error))
         except ConnectionLost:
             if not self._lanes_reading:  # else a reader still has frames to deliver
+                self.connection.lost("closed by the peer")
                 self.connection.close("closed by the peer")
 
     async def _accept_lanes(self, nursery: trio.Nursery) -> None:

@@ -66,6 +66,8 @@ class Connection:
         self._scope = trio.CancelScope()
         self.reason = ""
         """Why it ended, once it has: the first reason given stands."""
+        self.by_peer = False
+        """Whether the other side ended it, or its machine did for a process that died."""
         self.violation: RemoteProtocolError | None = None
         """The rule that the peer broke, if that is why."""
         self.ended = trio.Event()
@@ -86,6 +88,11 @@ class Connection:
         self.reason = self.reason or reason
         self._scope.cancel()
 
+    def lost(self, reason: str) -> None:
+        """Note that the other side has ended the connection."""
+        self.by_peer = self.by_peer or not self.reason
+        self.reason = self.reason or reason
+
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run the session, and some work on its streams, until either ends or ``close``."""
         with self._scope:
@@ -97,9 +104,9 @@ class Connection:
     async def _run_session(self) -> None:
         try:
             await self.session.run(self._early)
-            self.reason = self.reason or "closed by the peer"
+            self.lost("closed by the peer")
         except ConnectionLost as error:
-            self.reason = self.reason or str(error)
+            self.lost(str(error))
         except RemoteProtocolError as error:
             self.violation = error
             self.close(error.reason)

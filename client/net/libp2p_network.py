@@ -168,7 +168,7 @@ class Libp2pNetwork:
             self._on_refused(peer, connection.violation)
         if last and link.up.is_set():
             await link.announced.wait()
-            await self._events.put(PeerDown(peer, connection.reason))
+            await self._events.put(PeerDown(peer, connection.reason, connection.by_peer))
 
     async def _carry(self, link: Link, connection: Connection) -> bool:
         """Run one carrier of a link; return whether it was its last."""

@@ -39,6 +39,8 @@ class PeerDown:
 
     peer: PeerId
     reason: str
+    by_peer: bool = False
+    """The other side ended it, or its machine did for a process that died."""
 
 
 NetEvent = Inbound | PeerUp | PeerDown

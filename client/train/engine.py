@@ -206,8 +206,8 @@ class Engine:
         match event:
             case PeerUp(peer):
                 self.handshake.greet(peer)
-            case PeerDown(peer, reason):
-                self._peer_down(peer, reason)
+            case PeerDown():
+                self._peer_down(event)
             case Inbound(peer, message, payload):
                 self._inbound(peer, message, payload)
 
@@ -225,12 +225,14 @@ class Engine:
         self._inbound(self.signer.peer, message, payload)
         self._refresh()
 
-    def _peer_down(self, peer: PeerId, reason: str) -> None:
+    def _peer_down(self, event: PeerDown) -> None:
+        peer = event.peer
         was_admitted = peer in self.handshake.admitted
         self.handshake.gone(peer)
         self.measuring.gone(peer)
         if was_admitted:
-            self._members(self.membership.link_down(peer, reason))
+            down = self.membership.link_down(peer, event.reason, self.now(), by_peer=event.by_peer)
+            self._members(down)
             if self.staging is not None:
                 self.staging.peer_lost(peer)
 

@@ -25,6 +25,7 @@ from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
 from protocol.membership.advert import ADVERT, Advert, check_seats, encode_advert, parse_advert
+from protocol.membership.contacts import Contacts
 from protocol.membership.detector import TICK_S, Detector
 from protocol.membership.gossip import Gossip
 from protocol.membership.measured import (
@@ -71,6 +72,7 @@ class Membership:
         self._is_candidate = is_candidate
         self.roster = Roster(own)
         self.detector = Detector()
+        self.contacts = Contacts()
         kinds = record_kinds(
             stages,
             max_adverts,
@@ -153,19 +155,25 @@ class Membership:
         if self._next_heartbeat is None:
             self._next_heartbeat = now + TICK_S
         self.detector.watch(peer, now)
-        greeting = Send(peer, Heartbeat(seq=self._heartbeat_seq, seats=list(self._seats)))
+        greeting = Send(peer, self._status(now))
         return [*self.roster.link_up(peer), greeting, *self.gossip.link_up(peer, now)]
 
     def link_down(
-        self, peer: PeerId, reason: str, *, crashed: bool = True
+        self, peer: PeerId, reason: str, now: float, *, crashed: bool = True, by_peer: bool = False
     ) -> list[MembershipEffect]:
-        """A link is gone, or could not be made; ``crashed`` False: closed by agreement."""
+        """A link is gone, or could not be made; ``crashed`` False: closed by agreement;
+        ``by_peer``: the other side ended it, or its machine did for a process that died."""
+        self.contacts.closed(peer, by_peer=by_peer, now=now)
         self._linked.pop(peer, None)
         self.detector.forget(peer)
         self.gossip.link_down(peer)
         if not self._linked:
             self._next_heartbeat = None
-        return list(self.roster.link_down(peer, reason, crashed=crashed))
+        effects: list[MembershipEffect] = list(self.roster.link_down(peer, reason, crashed=crashed))
+        return [
+            *effects,
+            *self._heartbeat(now),
+        ]  # others may be waiting for our word that it is lost
 
     def receive(
         self,
@@ -190,6 +198,8 @@ class Membership:
         effects: list[MembershipEffect] = []
         for transition in self.detector.tick(now):
             effects += self.roster.judged(transition)
+            if transition.after == "dead":
+                self._next_heartbeat = now  # others may be waiting for our word that it is lost
         for held in self.records.expire(wall):
             effects += self._forget(held, "its advert expired")
         if self._next_heartbeat is not None and now >= self._next_heartbeat:
@@ -242,8 +252,12 @@ class Membership:
     def _heartbeat(self, now: float) -> list[MembershipEffect]:
         self._heartbeat_seq += 1
         self._next_heartbeat = now + TICK_S if self._linked else None
-        message = Heartbeat(seq=self._heartbeat_seq, seats=list(self._seats))
+        message = self._status(now)
         return [Send(peer, message) for peer in self._linked]
+
+    def _status(self, now: float) -> Heartbeat:
+        lost = list[str](self.contacts.lost(now))
+        return Heartbeat(seq=self._heartbeat_seq, seats=list(self._seats), lost=lost)
 
     def _receive_heartbeat(
         self, sender: PeerId, message: Heartbeat, now: float
@@ -255,6 +269,8 @@ class Membership:
         except RemoteProtocolError as error:
             return [Penalise(sender, error.reason, error.penalty)]
         self._linked[sender] = message.seq
+        serving = [seat.stage for seat in message.seats if seat.state == "serving"]
+        self.contacts.heard(sender, map(PeerId, message.lost), serving, now)
         effects: list[MembershipEffect] = []
         for transition in self.detector.heard(sender, now):
             effects += self.roster.judged(transition)
@@ -280,6 +296,8 @@ class Membership:
             subject = subject_of(kind, key)
             return [RecordChanged(kind, subject, held.record.seq, held.signer, held.record.body)]
         advert = parse_advert(held.record.body, key, held.signer, self._stages)
+        if advert.leaving:
+            self.contacts.left(held.signer)
         return list(self.roster.advertise(held.signer, advert, held.record.seq))
 
     def _forget(self, held: Held, reason: str) -> list[MembershipEffect]:

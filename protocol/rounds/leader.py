@@ -6,6 +6,10 @@ member has said Ready with the same digest. A member's death or a ledger that no
 the plan until then; the next one has a higher attempt. Once decided, a commit is final: the leader
 tells the others first and applies it itself when one of them knows (or none is left), so that no
 single death can leave a version that only the dead have seen.
+
+Plans and commits are made with a quorum only (quorum.py), so that of a split stage one part goes
+on. And a dead leader may have decided what it told only the dead: where all survivors of the newest
+attempt are Ready with one digest, that attempt is completed instead of planning anew (I5).
 """
 
 from __future__ import annotations
@@ -19,15 +23,20 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, rank, short
 from protocol.pipeline.ledger import from_bitmap, to_bitmap
 from protocol.pipeline.pipeline import Place
+from protocol.rounds.quorum import Quorum, electors
 from protocol.rounds.shards import shard_bounds
 from protocol.view import SwarmView
 from protocol.wire.messages import Admit, Commit, CommitAck, LedgerReport, Plan, PlanMember, Ready
 
+DIGEST_BYTES = 32
 ROUND_TIMEOUT_S = 30.0
 """A plan that is not committed by then is made again: messages may have been lost with a link."""
-LAGGARD_S = 5.0
-"""How long a complete step waits for a replica that is still applying the previous one."""
+LAGGARD_S = 8.0
+"""How long a complete step waits for a replica that is still applying the previous one: longer than
+a replica takes to see that it has been left behind."""
 RESEND_S = 1.0
+VOTE_S = 0.25
+"""How often a quorum that is missing is looked for again: it changes with every heartbeat."""
 JOIN_TTL_S = 15.0
 MAX_REPORTS = 2 * limits.MAX_REPLICAS_IN_ROUND
 DONORS = 3
@@ -42,13 +51,16 @@ class Report:
     in_flight: frozenset[int]
     promised: int
     state: bytes
+    ready: bytes
+    """Digest of the promised attempt if the replica is Ready, else empty."""
 
 
 class RoundLeader:
     """Runs at every replica all the time; acts only while ``leading``."""
 
-    def __init__(self, place: Place, size: int, step: int) -> None:
+    def __init__(self, place: Place, size: int, step: int, quorum: Quorum | None = None) -> None:
         self._place, self._size = place, size
+        self._quorum = quorum or Quorum(place.me, place.stage, None)
         self._view = SwarmView(((),) * place.stages)
         self._joiners: dict[PeerId, float] = {}
         self._observers: dict[PeerId, float] = {}
@@ -66,7 +78,11 @@ class RoundLeader:
         self._complete_since: float | None = None
         self._ready: dict[PeerId, Ready] = {}
         self._decided: Commit | None = None
+        self._deciders: frozenset[PeerId] = frozenset()
+        """Who applies the decided commit; we do so when one of them knows, or all are lost."""
         self._told_self = False
+        self._look_at: float | None = None
+        """When to look again for a quorum, or to say the commit again."""
 
     def start_step(self, step: int, now: float) -> list[Effect]:
         """Begin a step; reports that came early count at once."""
@@ -86,7 +102,7 @@ class RoundLeader:
         for peer in lost - live:  # a report may come before the sender's first heartbeat
             self.reports.pop(peer, None)
         if self._decided is not None:
-            return self._apply_if_last(live)
+            return self._apply_if_last(now)
         if self._plan is not None and any(m.peer not in live for m in self._plan.members):
             self._plan = None
         return self._act(now)
@@ -110,7 +126,9 @@ class RoundLeader:
             in_flight = from_bitmap(message.in_flight, self.step, self._place.per_step)
         except RemoteProtocolError as error:
             return [Penalise(sender, error.reason, error.penalty)]
-        self.reports[sender] = Report(message.seq, done, in_flight, message.promised, message.state)
+        self.reports[sender] = Report(
+            message.seq, done, in_flight, message.promised, message.state, message.ready
+        )
         plan = self._plan
         if self._decided is None and plan is not None:
             if not self._fits(sender):
@@ -131,37 +149,73 @@ class RoundLeader:
         done = self.reports[peer].done
         return counted <= done <= counted | dropped
 
-    def _members(self, now: float) -> list[PeerId] | None:
-        """Return the members of a complete step, or None while something is missing."""
+    def _at_step(self) -> list[PeerId]:
+        """Return the live replicas of this step once all of them have reported, else nobody."""
         stage = self._place.stage
         at_step = [r.peer for r in self._view.serving(stage) if r.version == self.step]
-        if any(peer not in self.reports for peer in at_step) or not at_step:
-            return None
-        union = frozenset().union(*(self.reports[p].done for p in at_step))
+        return sorted(at_step) if all(peer in self.reports for peer in at_step) else []
+
+    def _is_complete(self, members: list[PeerId], now: float) -> bool:
+        """Whether the members' ledgers are the whole step, and no straggler is to be waited for."""
+        union = frozenset().union(*(self.reports[p].done for p in members))
         first = self.step * self._place.per_step
         if union != frozenset(range(first, first + self._place.per_step)):
             self._complete_since = None
-            return None
+            return False
         if self._complete_since is None:
             self._complete_since = now
-        lagging = any(r.version == self.step - 1 for r in self._view.serving(stage))
-        if lagging and now < self._complete_since + LAGGARD_S:
-            return None
-        return sorted(at_step)
+        return not self._laggards() or now >= self._complete_since + LAGGARD_S
+
+    def _laggards(self) -> set[PeerId]:
+        siblings = self._view.serving(self._place.stage)
+        return {r.peer for r in siblings if r.version == self.step - 1}
+
+    def _may_close(self, members: list[PeerId], now: float) -> bool:
+        """Whether we have a quorum for closing the step with these members alone."""
+        missing = self._quorum.roll - set(members) - self._laggards()
+        if self._quorum.holds(now) and self._quorum.may_go_on_without(missing, now):
+            return True
+        self._look_at = now + VOTE_S
+        return False
 
     # --- plan and commit -------------------------------------------------------------------
 
     def _act(self, now: float) -> list[Effect]:
         if not self.leading or self._decided is not None:
             return []
+        self._look_at = None
         effects = self._admit(now)
         if self._plan is not None and now >= self._planned_at + ROUND_TIMEOUT_S:
             words = f"step {self.step} did not close in {ROUND_TIMEOUT_S:.0f} s; planning it anew"
             effects.append(Explain("round", words, "warning"))
             self._plan = None
-        if self._plan is None and (members := self._members(now)) is not None:
+        if self._plan is not None:
+            return [*effects, *self._try_decide(now)]
+        members = self._at_step()
+        if not members:
+            return effects
+        if (unfinished := self._unfinished(members)) is not None:
+            if self._may_close(members, now):
+                effects += self._complete(unfinished, members, now)
+        elif self._is_complete(members, now) and self._may_close(members, now):
             effects += self._make_plan(members, now)
         return effects
+
+    def _unfinished(self, members: list[PeerId]) -> tuple[int, bytes] | None:
+        """Return attempt and digest of a round that a lost leader may have decided."""
+        attempt = max(self.reports[p].promised for p in members)
+        ready = {r.ready for r in (self.reports[p] for p in members) if r.promised == attempt}
+        digest = ready.pop() if len(ready) == 1 else b""
+        return (attempt, digest) if len(digest) == DIGEST_BYTES else None
+
+    def _complete(
+        self, unfinished: tuple[int, bytes], members: list[PeerId], now: float
+    ) -> list[Effect]:
+        attempt, digest = unfinished
+        self._last_attempt = (self.step, attempt)
+        words = f"step {self.step}: completing attempt {attempt}, for which all that live are ready"
+        commit = Commit(self._place.stage, self.step, attempt, digest, None)
+        return [Explain("round", words), *self._decide(commit, members, list(self._observers), now)]
 
     def _make_plan(self, members: list[PeerId], now: float) -> list[Effect]:
         step, last = self._last_attempt
@@ -185,6 +239,7 @@ class RoundLeader:
             bounds=shard_bounds(self._size, [1.0] * len(members)),
             observers=[peer for peer in observers if peer not in members],
             state=most_common([self.reports[peer].state for peer in members]),
+            electors=list[str](electors(self._view, self._place.stage, self._place.me)),
         )
         self._planned_at, self._ready = now, {}
         return [Send(peer, self._plan) for peer in [*members, *map(PeerId, self._plan.observers)]]
@@ -217,32 +272,55 @@ class RoundLeader:
         if self._decided is not None:
             return []
         self._ready[sender] = message
-        if len(self._ready) < len(plan.members):
+        return self._try_decide(now)
+
+    def _try_decide(self, now: float) -> list[Effect]:
+        """Commit once every member is Ready with the same digest, and we still have a quorum."""
+        plan = self._plan
+        if plan is None or self._decided is not None or len(self._ready) < len(plan.members):
             return []
-        if len({m.digest for m in self._ready.values()}) > 1:
+        digests = {message.digest for message in self._ready.values()}
+        if len(digests) > 1:
             self._plan = None
             words = f"step {self.step}: members hold different gradients; planning it anew"
             return [Explain("round", words, "error"), *self._act(now)]
-        loss_sum = sum(self._ready[PeerId(m.peer)].loss_sum for m in plan.members)
-        self._decided = Commit(plan.stage, plan.step, plan.attempt, message.digest, loss_sum)
-        others = {PeerId(m.peer) for m in plan.members} - {self._place.me}
-        effects: list[Effect] = [
-            Send(peer, self._decided) for peer in [*sorted(others), *map(PeerId, plan.observers)]
-        ]
-        return [*effects, *self._apply_if_last(others | {self._place.me})]
+        members = [PeerId(member.peer) for member in plan.members]
+        if not self._may_close(members, now):
+            return []
+        sums = [self._ready[peer].loss_sum for peer in members]
+        commit = Commit(plan.stage, plan.step, plan.attempt, digests.pop(), sum(sums))
+        return self._decide(commit, members, list(map(PeerId, plan.observers)), now)
+
+    def _decide(
+        self, commit: Commit, members: list[PeerId], observers: list[PeerId], now: float
+    ) -> list[Effect]:
+        self._decided, self._deciders = commit, frozenset(members) - {self._place.me}
+        self._look_at = now + RESEND_S
+        told = [*sorted(self._deciders), *(p for p in observers if p not in self._deciders)]
+        return [*(Send(peer, commit) for peer in told), *self._apply_if_last(now)]
 
     def acknowledged(self, sender: PeerId, message: CommitAck) -> list[Effect]:
         """A member knows the commit: we may apply it too."""
-        decided, plan = self._decided, self._plan
-        if decided is None or plan is None or message.step != self.step:
+        decided = self._decided
+        if decided is None or message.step != self.step or message.attempt != decided.attempt:
             return []
-        if message.attempt != decided.attempt or all(m.peer != sender for m in plan.members):
+        return self._tell_self() if sender in self._deciders else []
+
+    def _apply_if_last(self, now: float) -> list[Effect]:
+        """Nobody is left that could tell us that it knows: what we decided is for us to apply."""
+        live = {replica.peer for replica in self._view.serving(self._place.stage)}
+        if self._deciders & live or not self._quorum.may_go_on_without(self._deciders, now):
             return []
         return self._tell_self()
 
-    def _apply_if_last(self, live: set[PeerId]) -> list[Effect]:
-        others = {m.peer for m in self._plan.members} - {self._place.me} if self._plan else set()
-        return [] if others & live else self._tell_self()
+    def _say_again(self, now: float) -> list[Effect]:
+        """The commit may have been lost with a link: say it until somebody knows it."""
+        decided = self._decided
+        if decided is None or self._told_self or self._look_at is None or now < self._look_at:
+            return []
+        self._look_at = now + RESEND_S
+        again = [Send(peer, decided) for peer in sorted(self._deciders)]
+        return [*again, *self._apply_if_last(now)]
 
     def _tell_self(self) -> list[Effect]:
         if self._told_self or self._decided is None:
@@ -273,7 +351,14 @@ class RoundLeader:
             del self._joiners[joiner]
             self._observers[joiner] = now + JOIN_TTL_S
             donors = sorted(serving, key=lambda peer: rank("donor", joiner, peer))[:DONORS]
-            admit = Admit(self._place.stage, self.step, joiner, list[str](donors))
+            admit = Admit(
+                self._place.stage,
+                self.step,
+                joiner,
+                list[str](donors),
+                roll=list[str](sorted(self._quorum.roll)[: limits.MAX_REPLICAS_IN_ROUND]),
+                electors=list[str](sorted(self._quorum.electors)[: limits.MAX_REPLICAS_IN_ROUND]),
+            )
             effects += [Send(peer, admit) for peer in [*serving, joiner]]
             words = f"{short(joiner)} joins stage {self._place.stage} at version {self.step}"
             effects.append(Explain("transfer", words))
@@ -281,17 +366,19 @@ class RoundLeader:
 
     def tick(self, now: float) -> list[Effect]:
         """Act on deadlines that have passed."""
-        return self._act(now)
+        return self._say_again(now) if self._decided is not None else self._act(now)
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
-        if not self.leading or self._decided is not None:
+        if not self.leading and self._decided is None:
             return None
-        if self._plan is not None:
-            return self._planned_at + ROUND_TIMEOUT_S
-        if self._complete_since is not None:
-            return self._complete_since + LAGGARD_S
-        return None
+        waits = [self._look_at] if not self._told_self else []
+        if self._decided is None:
+            if self._plan is not None:
+                waits.append(self._planned_at + ROUND_TIMEOUT_S)
+            elif self._complete_since is not None and self._laggards():
+                waits.append(self._complete_since + LAGGARD_S)
+        return min((at for at in waits if at is not None), default=None)
 
 
 def most_common(states: list[bytes]) -> bytes:

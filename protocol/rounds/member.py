@@ -142,6 +142,16 @@ class RoundMember:
         """Microbatches the current plan counts for us."""
         return len(self._counted)
 
+    @property
+    def ready(self) -> bytes:
+        """Digest of the promised attempt if we are Ready, else empty."""
+        return self._digest if self.progress is Progress.READY else b""
+
+    @property
+    def plan_followed(self) -> Plan | None:
+        """The plan of the promised attempt."""
+        return self._plan
+
     # --- the plan --------------------------------------------------------------------------
 
     def plan(self, sender: PeerId, plan: Plan) -> list[RoundEffect]:

@@ -25,6 +25,7 @@ class _News:
     step: int
     done: frozenset[int]
     in_flight: frozenset[int]
+    ready: bytes
 
 
 class LedgerReporter:
@@ -45,10 +46,11 @@ class LedgerReporter:
         in_flight: set[int],
         promised: int,
         state: bytes,
+        ready: bytes,
         now: float,
     ) -> LedgerReport | None:
         """Return the report to send to ``leader`` now, or None."""
-        news = _News(leader, step, frozenset(done), frozenset(in_flight))
+        news = _News(leader, step, frozenset(done), frozenset(in_flight), ready)
         if not self._is_due(news, now):
             return None
         self._last, self.due = news, now + REPEAT_S
@@ -62,6 +64,7 @@ class LedgerReporter:
             in_flight=to_bitmap(in_flight, step, per_step),
             promised=promised,
             state=state,
+            ready=ready,
         )
 
     def _is_due(self, news: _News, now: float) -> bool:

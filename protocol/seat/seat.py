@@ -12,6 +12,7 @@ touch tensors, clocks or sockets; ``now`` is monotonic seconds, effects say what
 from __future__ import annotations
 
 import hashlib
+from typing import Literal
 
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, short
@@ -34,9 +35,11 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.pipeline import Pipeline, Place
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember, reduced_key
+from protocol.rounds.quorum import Quorum, Touch
 from protocol.seat.ahead import MAX_STEPS_AHEAD, Ahead
 from protocol.seat.audience import answer, is_for, may_say, unheard
 from protocol.seat.effects import SeatEffect, Serving, Snapshot
+from protocol.seat.era import era_of, other_era, stamped
 from protocol.seat.following import Following
 from protocol.seat.leaving import Departure
 from protocol.seat.reporting import LedgerReporter
@@ -72,6 +75,8 @@ class Seat:
         tokens_per_step: tokens all microbatches of a step predict together.
         step: version the seat starts with (or observes from).
         serving: False to join as an observer.
+        era: lineage that the version belongs to; messages of another one do not count.
+        touch: our contacts, from which a quorum is counted (``rounds/quorum.py``).
     """
 
     def __init__(
@@ -83,12 +88,15 @@ class Seat:
         tokens_per_step: int,
         step: int,
         serving: bool,
+        era: int = 0,
+        touch: Touch | None = None,
     ) -> None:
-        self.place, self.step, self.serving = place, step, serving
+        self.place, self.step, self.serving, self.era = place, step, serving, era
         self.loaded = serving
         self._steps, self._tokens_per_step = steps, tokens_per_step
         self.pipeline = Pipeline(place, step)
-        self.leader = RoundLeader(place, size, step)
+        self.quorum = Quorum(place.me, place.stage, touch)
+        self.leader = RoundLeader(place, size, step, self.quorum)
         self.member = RoundMember(
             place,
             size,
@@ -123,9 +131,21 @@ class Seat:
         """Return what heartbeats say of this seat; ``rate`` in microbatches per second."""
         attempt, digest = self._made_by
         stage, queue = self.place.stage, self.pipeline.queued
-        if self.serving:
-            return SeatStatus(stage, self.step, "serving", attempt, digest, queue, rate)
-        return SeatStatus(stage, self.step, "fetching", attempt, digest, queue, rate)
+        state: Literal["serving", "fetching"] = "serving" if self.serving else "fetching"
+        return SeatStatus(stage, self.step, state, attempt, digest, queue, rate, era=self.era)
+
+    def why(self) -> str:
+        """Say in words what the seat is doing."""
+        stage = f"stage {self.place.stage}"
+        if not self.serving:
+            return f"{stage}: catching up at version {self.step}"
+        if self.finished:
+            return f"{stage}: the run is complete"
+        if missing := self._view.empty_stages():
+            return f"waiting for a volunteer in stage {', '.join(map(str, missing))}"
+        counted = f"{len(self.pipeline.done())}/{self.place.per_step} counted here"
+        led_by = short(self.current_leader() or "?")
+        return f"{stage}, {counted}; {self.member.why()}; led by {led_by}"
 
     def current_leader(self) -> PeerId | None:
         """Return who leads our step, as far as we can see."""
@@ -145,6 +165,7 @@ class Seat:
         before, after = self._view.serving(self.place.stage), view.serving(self.place.stage)
         lost = {r.peer for r in before} - {r.peer for r in after}
         self._view = view
+        self.quorum.observe(view)
         effects: list[SeatEffect] = list(self.pipeline.update_view(view, now))
         effects += self._follow_siblings(now)
         was_leading = self.leader.leading
@@ -170,7 +191,9 @@ class Seat:
     ) -> list[SeatEffect]:
         """Take a message; ``digest`` is the BLAKE2b-256 of its payload (Reduced only)."""
         if not may_say(self._view, self.place.stage, sender, message):
-            return list(unheard(self.place.stage, sender, message))
+            return stamped(unheard(self.place.stage, sender, message), self.era)
+        if era_of(message, self.era) != self.era:
+            return other_era(self.place.stage, sender, message)
         return self._settle(self._dispatch(sender, message, now, digest), now)
 
     def computed(self, task: Task, outcome: Outcome, now: float) -> list[SeatEffect]:
@@ -302,6 +325,8 @@ class Seat:
             attempt=self.member.applied[0],
         )
         self._made_by = self.member.applied
+        if plan := self.member.plan_followed:
+            self.quorum.settle([member.peer for member in plan.members], plan.electors)
         self._state = hashlib.blake2b(outcome.hash.encode(), digest_size=16).digest()
         self.step += 1
         self._commit_loss = None
@@ -358,7 +383,7 @@ class Seat:
                 outward.append(effect)
             if not pending:
                 pending += self._follow_up(now)
-        return outward
+        return stamped(outward, self.era)
 
     def _follow_up(self, now: float) -> list[SeatEffect]:
         if not self.serving:
@@ -368,7 +393,8 @@ class Seat:
             effects += self._lease(now)
         if (to := self.current_leader()) is not None:
             done, in_flight = self.pipeline.done(), self.pipeline.in_flight()
-            said = (self.step, done, in_flight, self.member.promised, self._state)
+            member = self.member
+            said = (self.step, done, in_flight, member.promised, self._state, member.ready)
             report = self._reporter.report(to, *said, now)
             effects += [Send(to, report)] if report else []
         return effects
@@ -385,15 +411,3 @@ class Seat:
             in_flight = len(self.pipeline.in_flight())
             effects += self.desk.ask(to, self._view, in_flight)
         return effects
-
-    def why(self) -> str:
-        """Say in words what the seat is doing."""
-        if not self.serving:
-            return f"stage {self.place.stage}: catching up at version {self.step}"
-        if self.finished:
-            return f"stage {self.place.stage}: the run is complete"
-        if missing := self._view.empty_stages():
-            return f"waiting for a volunteer in stage {', '.join(map(str, missing))}"
-        counted = f"{len(self.pipeline.done())}/{self.place.per_step} counted here"
-        led_by = short(self.current_leader() or "?")
-        return f"stage {self.place.stage}, {counted}; {self.member.why()}; led by {led_by}"

@@ -14,6 +14,8 @@ StageIndex = Annotated[int, Meta(ge=0, lt=limits.MAX_STAGES)]
 StepIndex = Annotated[int, Meta(ge=0, le=limits.MAX_STEP)]
 MicrobatchId = Annotated[int, Meta(ge=0, le=limits.MAX_STEP * 4096)]
 Attempt = Annotated[int, Meta(ge=0, lt=2**31)]
+Era = Annotated[int, Meta(ge=0, lt=2**53)]
+"""Which lineage: every roll-back begins a new one, and a later one is a higher number."""
 Count = Annotated[int, Meta(ge=0, lt=2**48)]
 Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 NonNegative = Annotated[float, Meta(ge=0, le=1e30)]

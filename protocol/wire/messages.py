@@ -19,6 +19,7 @@ from protocol.wire.fields import (
     Bitmap,
     Count,
     Envelope,
+    Era,
     Finite,
     Hash32,
     MicrobatchId,
@@ -30,6 +31,8 @@ from protocol.wire.fields import (
     StepIndex,
     SwarmText,
 )
+
+Electors = Annotated[list[PeerText], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
 
 
 class Wire(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
@@ -110,6 +113,7 @@ class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     """Microbatches per second it measured of itself."""
     seat: Annotated[int, Meta(ge=0, lt=limits.MAX_SEATS)] = 0
     """0: its home; 1: its second stage (dual homing)."""
+    era: Era = 0
 
 
 class Heartbeat(Wire, frozen=True):
@@ -117,6 +121,10 @@ class Heartbeat(Wire, frozen=True):
 
     seq: Count
     seats: Annotated[list[SeatStatus], Meta(max_length=limits.MAX_SEATS)]
+    lost: Annotated[list[PeerText], Meta(max_length=limits.MAX_LOST)] = msgspec.field(
+        default_factory=list
+    )
+    """Peers the sender has lost: silent for too long, or their connection ended."""
 
 
 class Signed(Wire, frozen=True):
@@ -133,6 +141,7 @@ class LeaseRequest(Wire, frozen=True):
 
     step: StepIndex
     want: Annotated[int, Meta(ge=1, le=1024)]
+    era: Era = 0
 
 
 class Lease(Wire, frozen=True):
@@ -140,6 +149,7 @@ class Lease(Wire, frozen=True):
     ids: Annotated[list[MicrobatchId], Meta(min_length=1, max_length=1024)]
     again: bool
     """They were leased before to a replica that died."""
+    era: Era = 0
 
 
 class Forward(Wire, frozen=True):
@@ -152,6 +162,7 @@ class Forward(Wire, frozen=True):
     tokens_bytes: Annotated[int, Meta(ge=0, le=limits.MAX_PAYLOAD_BYTES)]
     again: bool
     """Another replica had it before: ask the next stage who holds it before sending it on."""
+    era: Era = 0
 
 
 class Backward(Wire, frozen=True):
@@ -161,6 +172,7 @@ class Backward(Wire, frozen=True):
     step: StepIndex
     microbatch: MicrobatchId
     attempt: Attempt
+    era: Era = 0
 
 
 class Have(Wire, frozen=True):
@@ -171,6 +183,7 @@ class Have(Wire, frozen=True):
     step: StepIndex
     microbatch: MicrobatchId
     attempt: Attempt
+    era: Era = 0
 
 
 Verdict = Literal["accepted", "busy", "stale", "known", "absent"]
@@ -186,6 +199,7 @@ class Receipt(Wire, frozen=True):
     attempt: Attempt
     verdict: Verdict
     queue: Annotated[int, Meta(ge=0, le=65535)]
+    era: Era = 0
 
 
 # --- rounds ---------------------------------------------------------------------------------
@@ -203,6 +217,9 @@ class LedgerReport(Wire, frozen=True):
     """Highest attempt of this round that the replica has answered."""
     state: StateHash = b""
     """Of the replica's current version: siblings' must be equal (I2)."""
+    ready: StateHash = b""
+    """Digest of what the replica holds of the attempt it promised, once it is Ready."""
+    era: Era = 0
 
 
 class PlanMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -228,6 +245,9 @@ class Plan(Wire, frozen=True):
     """Joining peers: they get the broadcast, contribute nothing and are not waited for."""
     state: StateHash = b""
     """What most members say of their version; who differs must fetch the state anew."""
+    electors: Electors = msgspec.field(default_factory=list)
+    """Who decides between the sides should the swarm split before the next step is closed."""
+    era: Era = 0
 
 
 class Shard(Wire, frozen=True):
@@ -237,6 +257,7 @@ class Shard(Wire, frozen=True):
     step: StepIndex
     attempt: Attempt
     shard: Annotated[int, Meta(ge=0, lt=limits.MAX_REPLICAS_IN_ROUND)]
+    era: Era = 0
 
 
 class Reduced(Wire, frozen=True):
@@ -247,6 +268,7 @@ class Reduced(Wire, frozen=True):
     attempt: Attempt
     shard: Annotated[int, Meta(ge=0, lt=limits.MAX_REPLICAS_IN_ROUND)]
     sq_norm: NonNegative
+    era: Era = 0
 
 
 class Ready(Wire, frozen=True):
@@ -258,6 +280,7 @@ class Ready(Wire, frozen=True):
     digest: Hash32
     loss_sum: Finite
     """Sum of token losses over the ids the plan counts for this member (last stage, else 0)."""
+    era: Era = 0
 
 
 class Commit(Wire, frozen=True):
@@ -267,7 +290,9 @@ class Commit(Wire, frozen=True):
     step: StepIndex
     attempt: Attempt
     digest: Hash32
-    loss_sum: Finite
+    loss_sum: Finite | None
+    """None: whoever knew the sum is gone."""
+    era: Era = 0
 
 
 class CommitAck(Wire, frozen=True):
@@ -277,6 +302,7 @@ class CommitAck(Wire, frozen=True):
     stage: StageIndex
     step: StepIndex
     attempt: Attempt
+    era: Era = 0
 
 
 # --- joining a stage and transfer of state --------------------------------------------------
@@ -296,6 +322,11 @@ class Admit(Wire, frozen=True):
     version: StepIndex
     joiner: PeerText
     donors: Annotated[list[PeerText], Meta(min_length=1, max_length=8)]
+    roll: Electors = msgspec.field(default_factory=list)
+    """Members of the plan that made this version."""
+    electors: Electors = msgspec.field(default_factory=list)
+    """And its electors."""
+    era: Era = 0
 
 
 class BlobOffer(Wire, frozen=True):

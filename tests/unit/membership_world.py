@@ -61,8 +61,8 @@ class World:
 
     def cut(self, a: PeerId, b: PeerId) -> None:
         self.links.discard(frozenset((a, b)))
-        self.perform(a, self.members[a].link_down(b, "connection lost"))
-        self.perform(b, self.members[b].link_down(a, "connection lost"))
+        self.perform(a, self.members[a].link_down(b, "connection lost", self.now))
+        self.perform(b, self.members[b].link_down(a, "connection lost", self.now))
 
     def link_ring(self) -> None:
         names = list(self.members)

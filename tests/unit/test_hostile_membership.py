@@ -40,7 +40,7 @@ def test_no_sequence_of_messages_and_events_breaks_it(script: list[tuple[object,
             case "link_up", [str() as other]:
                 machine.link_up(other, now)  # type: ignore[arg-type]
             case "link_down", [str() as other]:
-                machine.link_down(other, "closed")  # type: ignore[arg-type]
+                machine.link_down(other, "closed", 0.0)  # type: ignore[arg-type]
             case "wait", [float() as seconds]:
                 now, wall = now + seconds, wall + seconds
                 for effect in machine.tick(now, wall):

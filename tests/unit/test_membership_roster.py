@@ -30,14 +30,14 @@ def of_type(effects: list[object], kind: type) -> list[object]:
 
 def test_a_lost_connection_takes_a_member_down_at_once() -> None:
     world = mesh(3)
-    seen = world.members[peer(0)].link_down(peer(1), "connection reset")
+    seen = world.members[peer(0)].link_down(peer(1), "connection reset", world.now)
     assert MemberDown(peer(1), "connection reset") in seen
     assert peer(1) not in world.members[peer(0)].roster.live()
 
 
 def test_a_link_closed_by_agreement_does_not() -> None:
     world = mesh(3)
-    seen = world.members[peer(0)].link_down(peer(1), "too many links", crashed=False)
+    seen = world.members[peer(0)].link_down(peer(1), "too many links", world.now, crashed=False)
     assert not of_type(seen, MemberDown)
     assert peer(1) in world.members[peer(0)].roster.live()
 
@@ -97,7 +97,7 @@ def test_an_advert_that_is_not_renewed_expires() -> None:
     world.link(peer(0), peer(1))
     world.deliver()
     lonely = world.members[peer(0)]
-    world.perform(peer(0), lonely.link_down(peer(1), "closed", crashed=False))
+    world.perform(peer(0), lonely.link_down(peer(1), "closed", world.now, crashed=False))
     assert peer(1) in lonely.roster.live()
     seen = lonely.tick(world.now + 700, world.wall + 700)
     assert MemberDown(peer(1), "its advert expired") in seen
@@ -221,7 +221,7 @@ def test_silence_without_links() -> None:
     assert machine.next_deadline() is None
     machine.link_up(peer(1), 5.0)
     assert machine.next_deadline() == 6.0
-    machine.link_down(peer(1), "closed")
+    machine.link_down(peer(1), "closed", 1.0)
     assert machine.next_deadline() is None
 
 
@@ -269,7 +269,7 @@ def test_no_state_is_left_of_peers_that_are_gone() -> None:
     machine = Membership(peer(0), SWARM, 4)
     for number in range(1, 50):
         machine.link_up(peer(number), 0.0)
-        machine.link_down(peer(number), "closed")
+        machine.link_down(peer(number), "closed", 1.0)
     assert machine.roster._known == {}
     assert machine.gossip._links == {}
     assert machine._linked == {}

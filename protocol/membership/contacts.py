@@ -1,0 +1,92 @@
+"""Whom we are in touch with, and whom others say they have lost: what a quorum is counted from.
+
+Unlike the roster, which believes the best (a silence that we slept through is forgiven), this is
+about what is certain: when each peer was last heard, whom it lists as lost, and whether its process
+ended before our eyes. Holds one entry per peer ever heard, bounded; times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from protocol import limits
+from protocol.ids import PeerId
+from protocol.membership.detector import DEAD_AFTER_S, SUSPECT_AFTER_S
+
+CONTACT_S: Final = SUSPECT_AFTER_S
+"""Who was heard within so many seconds still counts us as alive: two seconds of margin lie between
+this and ``LOST_AFTER_S``."""
+LOST_AFTER_S: Final = DEAD_AFTER_S
+MAX_CONTACTS: Final = 1024
+
+
+@dataclass(slots=True)
+class _Contact:
+    heard: float
+    lost: frozenset[PeerId] = frozenset()
+    stages: frozenset[int] = frozenset()
+    closed: bool = False
+    crashed: bool = False
+    left: bool = False
+
+
+class Contacts:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self._contacts: dict[PeerId, _Contact] = {}
+
+    def heard(
+        self, peer: PeerId, lost: Iterable[PeerId], serving: Iterable[int], now: float
+    ) -> None:
+        """A heartbeat came: whom its sender has lost, and the stages it serves."""
+        if peer not in self._contacts and len(self._contacts) >= MAX_CONTACTS:
+            del self._contacts[min(self._contacts, key=lambda p: self._contacts[p].heard)]
+        self._contacts[peer] = _Contact(now, frozenset(lost), frozenset(serving))
+
+    def closed(self, peer: PeerId, *, by_peer: bool, now: float) -> None:
+        """The link ended. A process that ended closes its connections while we still hear of it;
+        what is closed after a silence only says that it had lost us."""
+        contact = self._contacts.get(peer)
+        if contact is not None:
+            contact.closed = True
+            contact.crashed = by_peer and now < contact.heard + CONTACT_S
+
+    def left(self, peer: PeerId) -> None:
+        """The peer said goodbye to the swarm."""
+        if contact := self._contacts.get(peer):
+            contact.left = True
+
+    def present(self, peer: PeerId, now: float) -> bool:
+        """Whether the peer was heard so lately that it cannot have given us up."""
+        contact = self._contacts.get(peer)
+        if contact is None or contact.closed or contact.left:
+            return False
+        return now < contact.heard + CONTACT_S
+
+    def is_gone(self, peer: PeerId) -> bool:
+        """Whether the peer's process ended before our eyes, or it said goodbye."""
+        contact = self._contacts.get(peer)
+        return contact is not None and (contact.crashed or contact.left)
+
+    def serves(self, peer: PeerId, stage: int, now: float) -> bool | None:
+        """Return whether a peer that is present serves a stage, by its own word; else None."""
+        if not self.present(peer, now):
+            return None
+        return stage in self._contacts[peer].stages
+
+    def has_lost(self, elector: PeerId, peer: PeerId, now: float) -> bool:
+        """Whether ``elector``, which is present, says that it has lost ``peer``."""
+        return self.present(elector, now) and peer in self._contacts[elector].lost
+
+    def lost(self, now: float) -> tuple[PeerId, ...]:
+        """Return whom we have lost ourselves, to be told in our heartbeats; the latest first."""
+        lost = [
+            (contact.heard, peer)
+            for peer, contact in self._contacts.items()
+            if contact.closed or contact.left or now >= contact.heard + LOST_AFTER_S
+        ]
+        lost.sort(reverse=True)
+        return tuple(peer for _, peer in lost[: limits.MAX_LOST])

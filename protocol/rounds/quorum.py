@@ -1,0 +1,119 @@
+"""Who may close a step: one side of a split swarm at most (invariant I5).
+
+Dynamic-linear voting (Jajodia and Mutchler, ACM TODS 15(2), 1990) with leases in place of votes.
+Every plan names its *electors*, the replicas of the stage and of its neighbours as its leader saw
+them, and its members become the stage's *roll*. The next step may be closed by replicas that
+
+- are in touch with a majority of the electors, who do not say that they have lost them, and
+- for each one of the roll that is missing: know from a majority of the electors that they have lost
+  it, or from itself that it serves the stage no more.
+
+An elector lists a peer as lost after 5 s of silence, or when its connection ends; a replica counts
+an elector for 3 s. So no elector counts for both sides. Electors whose process ended before our
+eyes (or that said goodbye) count for nobody: half of a swarm may be killed at once. Of an even
+number, the half with the first elector by rank goes on.
+
+Holds the electors and the roll of the last plan. Before the first one it goes by what it has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+from protocol import limits
+from protocol.ids import PeerId, rank
+from protocol.view import SwarmView
+
+
+class Touch(Protocol):
+    """What a quorum asks of our contacts; times are monotonic seconds."""
+
+    def present(self, peer: PeerId, now: float) -> bool:
+        """Whether a peer still counts us as alive."""
+
+    def is_gone(self, peer: PeerId) -> bool:
+        """Whether a peer's process has certainly ended."""
+
+    def serves(self, peer: PeerId, stage: int, now: float) -> bool | None:
+        """Whether a present peer serves a stage, by its own word."""
+
+    def has_lost(self, elector: PeerId, peer: PeerId, now: float) -> bool:
+        """Whether a present elector has lost a peer."""
+
+    def lost(self, now: float) -> tuple[PeerId, ...]:
+        """Whom we have lost ourselves."""
+
+
+class Quorum:
+    """See the module's docstring.
+
+    Args:
+        touch: None where everybody in the view is in touch, as in worlds without partitions.
+    """
+
+    def __init__(self, me: PeerId, stage: int, touch: Touch | None) -> None:
+        self._me, self._stage, self._touch = me, stage, touch
+        self.electors: frozenset[PeerId] = frozenset({me})
+        self.roll: frozenset[PeerId] = frozenset()
+        self._settled = False
+
+    def settle(self, members: Iterable[str], electors: Iterable[str]) -> None:
+        """Take members and electors of the plan that made our version."""
+        self.roll = frozenset(map(PeerId, members))
+        self.electors = frozenset(map(PeerId, electors)) or frozenset({self._me})
+        self._settled = True
+
+    def observe(self, view: SwarmView) -> None:
+        """Before the first plan, count everybody we have seen serve."""
+        if not self._settled:
+            self.electors |= set(electors(view, self._stage, self._me))
+            self.roll |= {replica.peer for replica in view.serving(self._stage)}
+
+    def holds(self, now: float) -> bool:
+        """Whether we are in touch with a majority of the electors."""
+        touch = self._touch
+        if touch is None:
+            return True
+        for_us = [e for e in self.electors if self._counts(e, now) and not self._lost_us(e, now)]
+        return self._is_majority(for_us)
+
+    def may_go_on_without(self, missing: Collection[PeerId], now: float) -> bool:
+        """Whether the step may be closed without these replicas of the roll."""
+        if self._touch is None:
+            return True
+        return all(self._is_out(peer, now) for peer in missing if peer != self._me)
+
+    def _is_out(self, peer: PeerId, now: float) -> bool:
+        touch = self._touch
+        if touch is None or touch.is_gone(peer) or touch.serves(peer, self._stage, now) is False:
+            return True
+        lost = [e for e in self.electors if self._counts(e, now) and self._says_lost(e, peer, now)]
+        return self._is_majority(lost)
+
+    def _counts(self, elector: PeerId, now: float) -> bool:
+        return elector == self._me or (self._touch is None or self._touch.present(elector, now))
+
+    def _lost_us(self, elector: PeerId, now: float) -> bool:
+        return elector != self._me and self._says_lost(elector, self._me, now)
+
+    def _says_lost(self, elector: PeerId, peer: PeerId, now: float) -> bool:
+        if self._touch is None:
+            return False
+        if elector == self._me:
+            return peer in self._touch.lost(now)
+        return self._touch.has_lost(elector, peer, now)
+
+    def _is_majority(self, some: Collection[PeerId]) -> bool:
+        """More than half of the electors that can still be for anybody, or half with the first."""
+        left = [e for e in self.electors if self._touch is None or not self._touch.is_gone(e)]
+        first = min(self.electors, key=lambda peer: rank("elector", peer))
+        weight = 2 * len(some) + (first in some)
+        return weight > len(left)
+
+
+def electors(view: SwarmView, stage: int, me: PeerId) -> list[PeerId]:
+    """Return who decides between the sides of a split: the stage and its neighbours, capped."""
+    near = [view.serving(s) for s in (stage, stage - 1, stage + 1)]
+    peers = dict.fromkeys([me, *(replica.peer for replicas in near for replica in replicas)])
+    return sorted(list(peers)[: limits.MAX_REPLICAS_IN_ROUND])
