@@ -41,6 +41,21 @@ class StepCommitted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageClosed(Event):
+    """A seat of ours has applied a step."""
+
+    topic: ClassVar[Topic] = "round"
+    stage: int
+    version: int
+    """The version that is in force now."""
+    hash: str
+    """Of its parameters; the same at every replica (I2)."""
+    counted: int
+    """Microbatches of ours in it; over the replicas they add up to a whole step (I1)."""
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerChanged(Event):
     """A member came, fell silent or went."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import trio
 
+from client import faults
 from client.cli.home import Home
 from client.cli.logs import log_writer
 from client.cli.output import say
@@ -37,6 +38,8 @@ def serve(
     Raises:
         UserError: no member was reached, or something the user can mend is in the way.
     """
+    if faults.arm(os.environ):
+        say(f"volunteer: {faults.VARIABLE} is set, which is for tests only: this node will fail")
     known = target if isinstance(target, SwarmFile) else None
     if known is not None:
         refuse_if_too_small(known.manifest, settings)

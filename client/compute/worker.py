@@ -17,6 +17,7 @@ from contextlib import suppress
 
 import msgspec
 
+from client import faults
 from client.compute.channel import Channel, NodeGone, Received
 from client.compute.errors import FrameError
 from client.compute.executor import Executor
@@ -78,6 +79,7 @@ def main() -> int:
     parser.add_argument("--parent", type=int, required=True)
     arguments = parser.parse_args()
     faulthandler.enable()
+    faults.arm(os.environ)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the node, which decides
     try:
         die_with_parent(arguments.parent)

@@ -17,6 +17,7 @@ from client.events import (
     PeerChanged,
     RecoveryEvent,
     StageAssigned,
+    StageClosed,
     StepCommitted,
 )
 from client.train.pace import Pace
@@ -24,6 +25,7 @@ from protocol.effects import Explain
 from protocol.ids import PeerId, short
 from protocol.manifest import Manifest
 from protocol.membership.progress import Progress
+from protocol.pipeline.effects import Committed
 
 Fault = Literal["peer", "round", "worker", "stage", "network"]
 Phase = Literal["detected", "rematched", "transferred", "recovered"]
@@ -63,6 +65,20 @@ class News:
         step, loss = progress.step, progress.loss
         words = f"step {step}: loss {loss:.4f}"
         self.publish(StepCommitted(words=words, step=step, loss=loss, tokens=progress.tokens))
+
+    def closed(self, committed: Committed) -> None:
+        """A seat of ours has applied a step; for programs."""
+        self.publish(
+            StageClosed(
+                words=f"stage {committed.stage} is at version {committed.version}",
+                level="debug",
+                stage=committed.stage,
+                version=committed.version,
+                hash=committed.hash,
+                counted=committed.counted,
+                attempt=committed.attempt,
+            )
+        )
 
     def peer(self, peer: PeerId, state: Literal["up", "down"], reason: str) -> None:
         """A member came or went."""

@@ -19,6 +19,7 @@ from client.compute.process import RequestFailed, Submitted, Worker, WorkerDied
 from client.compute.replies import Contributed
 from client.compute.requests import Request
 from client.store.boundaries import StoreFull
+from client.train import failpoints
 from client.train.hub import Hub
 from client.train.payloads import PayloadGone, Payloads
 from client.train.turnstile import Turnstile
@@ -176,7 +177,10 @@ class SeatDriver:
                     payload = b"".join(self._payloads.get(key) for key in keys)
                 except PayloadGone:
                     return  # its step is over; the peer will learn so from our heartbeat
-                self._hub.send(peer, message, payload)
+                stage, worker = self.seat.place.stage, self._worker.pid
+                self._hub.send(
+                    peer, message, failpoints.before_send(message, payload, stage, worker)
+                )
             case DropStep(step):
                 self._payloads.drop_step(step)
             case Compute(task):
@@ -185,6 +189,7 @@ class SeatDriver:
             case Committed():
                 self._hooks.committed(effect)
             case Rerouted():
+                failpoints.recovering(effect.step, self.seat.place.stage, self._worker.pid)
                 self._hooks.rerouted(effect)
             case GradientAccepted():
                 self._hooks.accepted(effect)
@@ -208,6 +213,8 @@ class SeatDriver:
 
     def _start(self, task: Task) -> bool:
         """Give a task to the worker; False if that was not possible."""
+        stage, first = self.seat.place.stage, self._place.first
+        failpoints.before_task(task, stage=stage, first=first, worker=self._worker.pid)
         try:
             call = to_call(task, self._place)
             submitted = self._worker.submit(self._request(call), self._sources(call))
@@ -249,6 +256,7 @@ class SeatDriver:
             return
         if self._closed:
             return
+        failpoints.after_task(task, stage=self.seat.place.stage, worker=self._worker.pid)
         self.busy_s += reply.seconds
         self._store(task, call, payloads)
         if isinstance(reply, Contributed) and len(reply.microbatches) != self.seat.member.counted:

@@ -16,6 +16,7 @@ from client.compute.process import RequestFailed, Worker
 from client.compute.requests import Load, PrepareData
 from client.config import Settings
 from client.errors import ExitCode, UserError
+from client.train import failpoints
 from client.train.blobs import Download, DownloadFailed, Shelf, offer_of_file
 from client.train.capacity import Capacity
 from client.train.hub import Hub
@@ -164,6 +165,7 @@ class Taking:
         path = self._terms.folders.snapshots / name
         donors = [PeerId(donor) for donor in admit.donors]
         try:
+            failpoints.recovering(admit.version, self.stage, self._worker.pid)
             await self._fetch(BlobQuery("state", self.stage, admit.version), donors, path)
             await self._worker.call(Load(path=str(path), version=admit.version))
         finally:

@@ -26,6 +26,7 @@ class Tally:
         """A seat has closed a step."""
         self.rounds += 1
         self.restarted += max(0, committed.attempt - 1)
+        self._news.closed(committed)
 
     def note_rerouted(self, rerouted: Rerouted) -> None:
         """A microbatch goes to another replica, because one was lost or was late."""

@@ -1,0 +1,68 @@
+"""Where a seat passes the moments of ``client.faults``; nothing happens unless it is armed."""
+
+from __future__ import annotations
+
+from client import faults
+from protocol.pipeline.effects import (
+    ApplyLocalTask,
+    ApplyTask,
+    BackwardTask,
+    LossTask,
+    ReduceTask,
+    Task,
+)
+from protocol.wire.messages import Backward, Forward, Message, Shard
+
+
+def before_send(message: Message, payload: bytes, stage: int, worker: int) -> bytes:
+    """A payload goes out; return it, damaged if it is to be."""
+    if faults.active is None:
+        return payload
+    step: int
+    phase: faults.Phase
+    match message:
+        case Forward(step=step):
+            phase = "forward"
+        case Backward(step=step):
+            phase = "backward"
+        case Shard(step=step):
+            phase = "averaging"
+        case _:
+            return payload
+    if phase != "averaging":  # that moment comes when the shards of the others are here
+        faults.active.reach(phase, step, stage, worker)
+    spoilt = faults.active.spoils("corrupt", phase, step, stage)
+    return faults.damaged(payload) if spoilt else payload
+
+
+def before_task(task: Task, *, stage: int, first: bool, worker: int) -> None:
+    """A task is about to be given to the worker."""
+    if faults.active is None:
+        return
+    match task:
+        case LossTask():
+            faults.active.reach("forward", task.step, stage, worker)
+        case BackwardTask() if first:
+            faults.active.reach("backward", task.step, stage, worker)
+        case ReduceTask():
+            faults.active.reach("averaging", task.step, stage, worker)
+        case ApplyTask() | ApplyLocalTask():
+            faults.active.reach("before-optimizer", task.step, stage, worker)
+
+
+def after_task(task: Task, *, stage: int, worker: int) -> None:
+    """A task is done and nobody was told."""
+    if faults.active is not None and isinstance(task, ApplyTask | ApplyLocalTask):
+        faults.active.reach("after-optimizer", task.step, stage, worker)
+
+
+def recovering(step: int, stage: int, worker: int) -> None:
+    """A microbatch goes another way, or a stage's state is about to be downloaded."""
+    if faults.active is not None:
+        faults.active.reach("recovery", step, stage, worker)
+
+
+def before_save(version: int, stage: int, worker: int) -> None:
+    """The state of a version is about to be written."""
+    if faults.active is not None:
+        faults.active.reach("checkpoint", version, stage, worker)

@@ -1,0 +1,218 @@
+"""Failpoints: read strictly, met once, noted before they act, and nothing at all when off."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from client import faults
+from client.errors import ConfigError
+from client.faults import Failpoint, Failpoints, parse_failpoints
+from client.train import failpoints
+from protocol.pipeline.effects import ApplyTask, BackwardTask, ForwardTask, LossTask, ReduceTask
+from protocol.wire.messages import Forward, Message, Reduced, Shard
+
+WORKER = 1
+
+
+@pytest.fixture(autouse=True)
+def _disarmed() -> Iterator[None]:
+    yield
+    faults.active = None
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", ()),
+        (" ; \n", ()),
+        ("forward@12=kill", (Failpoint("forward", 12, None, "kill"),)),
+        ("averaging@*/1=stop:4", (Failpoint("averaging", None, 1, "stop", 4.0),)),
+        (
+            "backward@3=corrupt;checkpoint@2/0=nospace\nrecovery@*=kill-worker",
+            (
+                Failpoint("backward", 3, None, "corrupt"),
+                Failpoint("checkpoint", 2, 0, "nospace"),
+                Failpoint("recovery", None, None, "kill-worker"),
+            ),
+        ),
+    ],
+)
+def test_what_is_written_is_what_is_read(text: str, found: tuple[Failpoint, ...]) -> None:
+    assert parse_failpoints(text) == found
+    assert parse_failpoints(";".join(map(str, found))) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "forward",
+        "forward=kill",
+        "sideways@1=kill",
+        "forward@1=explode",
+        "forward@-1=kill",
+        "forward@1=kill:soon",
+        "forward@1/x=kill",
+        "forward@1=kill,backward@2=kill",
+        "forward@" + "1" * 40 + "=kill",
+        "x" * (faults.MAX_TEXT_BYTES + 1),
+    ],
+)
+def test_anything_else_is_refused_in_words(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_failpoints(text)
+    assert caught.value.next_step
+
+
+def test_each_acts_once_at_its_moment_and_is_noted_first(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    armed = Failpoints("forward@3/1=corrupt", log)
+    assert not armed.spoils("corrupt", "forward", 2, 1)
+    assert not armed.spoils("corrupt", "forward", 3, 0)
+    assert not armed.spoils("corrupt", "backward", 3, 1)
+    before = time.time()
+    assert armed.spoils("corrupt", "forward", 3, 1)
+    assert not armed.spoils("corrupt", "forward", 3, 1)
+    (line,) = log.read_text().splitlines()
+    record = json.loads(line)
+    assert before <= record["time"] <= time.time()
+    assert record["pid"] == os.getpid()
+    assert (record["step"], record["stage"]) == (3, 1)
+    assert record["failpoint"] == "forward@3/1=corrupt"
+
+
+@pytest.mark.parametrize(
+    ("action", "sent"),
+    [("kill", (os.getpid(), signal.SIGKILL)), ("stop", (os.getpid(), signal.SIGSTOP))],
+)
+def test_this_process_is_hit(
+    monkeypatch: pytest.MonkeyPatch, action: str, sent: tuple[int, int]
+) -> None:
+    signals: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: signals.append((pid, number)))
+    Failpoints(f"averaging@*={action}", None).reach("averaging", 1, 0, WORKER)
+    assert signals == [sent]
+
+
+def test_only_the_worker_is_hit(monkeypatch: pytest.MonkeyPatch) -> None:
+    signals: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: signals.append((pid, number)))
+    Failpoints("averaging@*=kill-worker", None).reach("averaging", 1, 0, WORKER)
+    assert signals == [(WORKER, signal.SIGKILL)]
+
+
+def test_a_real_process_is_killed_at_the_moment_it_wrote_down(tmp_path: Path) -> None:
+    program = (
+        "import os; from client import faults; faults.arm(os.environ); "
+        "[faults.active.reach('forward', step, 0, 1) for step in range(5)]; print('survived')"
+    )
+    log = tmp_path / "log"
+    variables = {faults.VARIABLE: "forward@2=kill", faults.LOG_VARIABLE: str(log)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **variables},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert done.stdout == b""
+    assert json.loads(log.read_text())["step"] == 2
+
+
+def test_a_file_arms_while_the_process_runs(tmp_path: Path) -> None:
+    file = tmp_path / "failpoints"
+    armed = Failpoints(f"@{file}", None)
+    assert not armed.spoils("corrupt", "forward", 1, 0), "there is no file yet"
+    _replace(file, "forward@*=corrupt")
+    assert armed.spoils("corrupt", "forward", 1, 0)
+    assert not armed.spoils("corrupt", "forward", 2, 0), "the same file is not read twice"
+    _replace(file, "forward@*=cor")  # half-written, or damaged
+    assert not armed.spoils("corrupt", "forward", 3, 0)
+    _replace(file, "forward@*=corrupt")
+    assert armed.spoils("corrupt", "forward", 4, 0)
+
+
+def _replace(file: Path, text: str) -> None:
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    new.replace(file)
+
+
+def test_nothing_is_armed_without_the_variable() -> None:
+    assert not faults.arm({})
+    assert faults.active is None
+    payload = b"x" * 100
+    assert failpoints.before_send(_forward(1), payload, 0, WORKER) is payload
+    faults.meet_full_disk(".stage-0-v1.safetensors.tmp")
+
+
+def test_a_wrong_variable_is_said_at_the_start() -> None:
+    with pytest.raises(ConfigError, match="explode"):
+        faults.arm({faults.VARIABLE: "forward@1=explode"})
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 1000])
+def test_damage_keeps_the_length(size: int) -> None:
+    payload = bytes(size)
+    damaged = faults.damaged(payload)
+    assert len(damaged) == size
+    assert (damaged != payload) == (size > 0)
+
+
+def test_a_payload_is_damaged_on_its_way_out() -> None:
+    faults.arm({faults.VARIABLE: "forward@1=corrupt;averaging@2=corrupt"})
+    payload = bytes(100)
+    assert failpoints.before_send(_forward(0), payload, 0, WORKER) == payload
+    assert failpoints.before_send(_forward(1), payload, 0, WORKER) != payload
+    assert failpoints.before_send(_forward(1), payload, 0, WORKER) == payload
+    reduced = Reduced(0, 2, 1, 0, 1.0)
+    assert failpoints.before_send(reduced, payload, 0, WORKER) == payload
+    assert failpoints.before_send(Shard(0, 2, 1, 0), payload, 0, WORKER) != payload
+
+
+def _forward(step: int) -> Message:
+    return Forward(1, step, step, 1, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("task", "first", "phase"),
+    [
+        (ForwardTask(5, 0), False, None),  # its moment is when what it yields goes out
+        (LossTask(5, 0), False, "forward"),
+        (BackwardTask(5, 0), True, "backward"),
+        (BackwardTask(5, 0), False, None),
+        (ReduceTask(5, 1, 0, (), 1), False, "averaging"),
+        (ApplyTask(5, 1, (), (), ()), False, "before-optimizer"),
+    ],
+)
+def test_tasks_have_their_moments(
+    monkeypatch: pytest.MonkeyPatch, task: object, first: bool, phase: str | None
+) -> None:
+    hit: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: hit.append(pid))
+    for other in faults.PHASES:
+        faults.arm({faults.VARIABLE: f"{other}@5=kill-worker"})
+        failpoints.before_task(task, stage=0, first=first, worker=WORKER)  # type: ignore[arg-type]
+        assert hit == ([WORKER] if other == phase else [])
+        hit.clear()
+
+
+@pytest.mark.parametrize("name", [".stage-1-v7.safetensors.tmp", "snapshot-1-v7.safetensors"])
+def test_the_disk_is_full_for_one_file(name: str) -> None:
+    faults.arm({faults.VARIABLE: "checkpoint@7/1=nospace"})
+    faults.meet_full_disk(".stage-0-v7.safetensors.tmp")
+    faults.meet_full_disk("other")
+    with pytest.raises(OSError, match="No space left") as caught:
+        faults.meet_full_disk(name)
+    assert caught.value.errno == errno.ENOSPC
+    faults.meet_full_disk(name)
