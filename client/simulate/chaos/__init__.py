@@ -1,0 +1,1 @@
+"""A seeded world in which everything goes wrong that may, and the invariants have to hold."""

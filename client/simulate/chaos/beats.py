@@ -1,0 +1,147 @@
+"""Heartbeats, silence and links of the chaos world: from what each volunteer makes its view.
+
+Does what a node's membership does, with the same detector and contacts: says every second what its
+seat is and whom it has lost, judges the silence of others, dials who is not linked. The view that a
+seat gets is made of those it is linked with and does not hold for dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from client.simulate.agenda import Agenda, Range
+from client.simulate.chaos.links import Network
+from client.simulate.chaos.volunteer import Volunteer
+from protocol.ids import PeerId, short
+from protocol.wire.messages import SeatStatus
+
+PULSE_S: Final = 0.5
+"""How often a node looks at its deadlines, in its own seconds."""
+PULSES_PER_BEAT: Final = 2
+DIAL_S: Range = (0.01, 0.2)
+DIAL_CHANCE: Final = 0.5
+
+
+class Beats:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        network: Network,
+        volunteers: Mapping[PeerId, Volunteer],
+        changed: Callable[[Volunteer], None],
+        note: Callable[[Volunteer, str], None],
+        *,
+        keep_links: bool,
+    ) -> None:
+        self._agenda, self._network, self._volunteers = agenda, network, volunteers
+        self._changed, self._note, self._keep_links = changed, note, keep_links
+        network.on_closed = self._closed
+
+    def now_of(self, volunteer: Volunteer) -> float:
+        """Return what the volunteer's clock reads."""
+        return volunteer.clock.read(self._agenda.now)
+
+    # --- saying ----------------------------------------------------------------------------
+
+    def say(self, volunteer: Volunteer) -> None:
+        """Tell everybody linked what our seat is and whom we have lost."""
+        now = self.now_of(volunteer)
+        volunteer.heartbeats += 1
+        seat = volunteer.seat
+        status = None if seat is None else seat.status(rate=1.0)
+        me = volunteer.peer
+        if status is None:
+            volunteer.statuses.pop(me, None)
+        else:
+            volunteer.statuses[me] = status
+        lost = volunteer.contacts.lost(now)
+        said = (me, volunteer.heartbeats, status, lost)
+        self._network.send_beat(volunteer, lambda other: self._hear(other, *said))
+        self._show(volunteer)
+
+    def second(self, volunteer: Volunteer) -> None:
+        """What a node does every second."""
+        for verdict in volunteer.detector.tick(self.now_of(volunteer)):
+            if verdict.after == "dead":
+                self._silent(volunteer, verdict.peer)
+        self.say(volunteer)
+        self._dial(volunteer)
+
+    # --- hearing ---------------------------------------------------------------------------
+
+    def _hear(
+        self,
+        volunteer: Volunteer,
+        of: PeerId,
+        number: int,
+        status: SeatStatus | None,
+        lost: tuple[PeerId, ...],
+    ) -> None:
+        if number <= volunteer.heard.get(of, -1):
+            return
+        volunteer.heard[of] = number
+        now = self.now_of(volunteer)
+        volunteer.detector.heard(of, now)
+        serving = [status.stage] if status and status.state == "serving" else []
+        volunteer.contacts.heard(of, lost, serving, now)
+        if status is None:
+            volunteer.statuses.pop(of, None)
+        else:
+            volunteer.statuses[of] = status
+        self._show(volunteer)
+
+    def _silent(self, volunteer: Volunteer, peer: PeerId) -> None:
+        """The detector gives a peer up."""
+        self._note(volunteer, f"has not heard {short(peer)} for too long")
+        volunteer.statuses.pop(peer, None)
+        if not self._keep_links:
+            self._unlinked(volunteer, peer)
+            volunteer.contacts.closed(peer, by_peer=False, now=self.now_of(volunteer))
+            self._network.close(volunteer, peer)
+        self._show(volunteer)
+
+    def _closed(self, volunteer: Volunteer, by: PeerId) -> None:
+        """The other end has closed the link (or its process has ended)."""
+        volunteer.links.pop(by, None)
+        self._unlinked(volunteer, by)
+        volunteer.contacts.closed(by, by_peer=True, now=self.now_of(volunteer))
+        self._show(volunteer)
+
+    @staticmethod
+    def _unlinked(volunteer: Volunteer, peer: PeerId) -> None:
+        volunteer.detector.forget(peer)
+        volunteer.heard.pop(peer, None)
+        volunteer.statuses.pop(peer, None)
+
+    # --- links -----------------------------------------------------------------------------
+
+    def _dial(self, volunteer: Volunteer) -> None:
+        for other in list(self._volunteers.values()):
+            if other is not volunteer and other.peer not in volunteer.links and other.alive:
+                if self._agenda.random.random() < DIAL_CHANCE:
+                    self._agenda.sometime(DIAL_S, partial(self.link, volunteer, other))
+
+    def link(self, one: Volunteer, two: Volunteer) -> None:
+        """Make a link if both can; an older one that an end still holds is closed by it."""
+        can = one.running and two.running and self._network.reaches(one.peer, two.peer)
+        if not can or (two.peer in one.links and one.peer in two.links):
+            return
+        for end, other in ((one, two), (two, one)):
+            if other.peer in end.links:
+                self._closed(end, other.peer)
+        self._network.connect(one, two)
+        for end, other in ((one, two), (two, one)):
+            end.heard.pop(other.peer, None)
+            end.detector.watch(other.peer, self.now_of(end))
+        self.say(one)
+        self.say(two)
+
+    def _show(self, volunteer: Volunteer) -> None:
+        """Give the seat a new view if what it would see is new."""
+        if volunteer.statuses != volunteer.shown:
+            volunteer.shown = dict(volunteer.statuses)
+            self._changed(volunteer)

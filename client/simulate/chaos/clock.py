@@ -1,0 +1,25 @@
+"""A volunteer's monotonic clock: it begins anywhere and does not run at the speed of others."""
+
+from __future__ import annotations
+
+
+class Clock:
+    """Maps virtual seconds of the world to the seconds that one machine reads, and back.
+
+    State: a point at which both are known, and the rate since then. It never runs backwards.
+    """
+
+    def __init__(self, offset_s: float, rate: float) -> None:
+        self._world, self._read, self._rate = 0.0, offset_s, rate
+
+    def read(self, world_s: float) -> float:
+        """Return what the machine reads at a moment of the world."""
+        return self._read + (world_s - self._world) * self._rate
+
+    def when(self, read_s: float) -> float:
+        """Return the moment of the world at which the machine reads ``read_s``."""
+        return self._world + (read_s - self._read) / self._rate
+
+    def set_rate(self, rate: float, world_s: float) -> None:
+        """Run at another speed from now on."""
+        self._read, self._world, self._rate = self.read(world_s), world_s, rate

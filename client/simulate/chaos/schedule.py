@@ -1,0 +1,96 @@
+"""Which faults a run meets, and when: drawn from its seed before it begins.
+
+A schedule is a plain list, so a part of it can be run alone: that is how the cause of a failure is
+narrowed down (``replay``). What a fault would do that the run's configuration forbids at that moment
+is left out when its time comes.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from client.simulate.agenda import Range
+from client.simulate.chaos.config import ChaosConfig
+from client.simulate.chaos.links import TrickKind
+
+FaultKind = Literal[
+    "message", "storm", "crash", "wipe", "replace", "pause", "split", "worker", "tensor", "clock"
+]
+FIRST_S: Final = 0.3
+MESSAGES: Final = (
+    "",
+    "Forward",
+    "Backward",
+    "Receipt",
+    "Have",
+    "Lease",
+    "LeaseRequest",
+    "LedgerReport",
+    "Plan",
+    "Shard",
+    "Reduced",
+    "Ready",
+    "Commit",
+    "CommitAck",
+    "JoinStage",
+    "Admit",
+    "Heartbeat",
+)
+WEIGHTS: Final[dict[FaultKind, float]] = {
+    "message": 60,
+    "storm": 4,
+    "crash": 8,
+    "wipe": 2,
+    "replace": 2,
+    "pause": 8,
+    "split": 4,
+    "worker": 4,
+    "tensor": 5,
+    "clock": 3,
+}
+SPAN_S: Final[dict[FaultKind, Range]] = {
+    "storm": (0.5, 6.0),
+    "crash": (0.05, 8.0),
+    "wipe": (0.05, 8.0),
+    "replace": (0.5, 8.0),
+    "pause": (0.1, 14.0),
+    "split": (0.2, 14.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong. ``who`` picks volunteers, whatever their number is by then."""
+
+    at: float
+    kind: FaultKind
+    who: int = 0
+    span_s: float = 0.0
+    trick: TrickKind = "lose"
+    message: str = ""
+    lossy: bool = False
+    rate: float = 1.0
+
+
+def schedule(config: ChaosConfig) -> list[Fault]:
+    """Return the faults of a run in order of time."""
+    drawn = random.Random(f"faults {config.seed}")
+    kinds = list(WEIGHTS)
+    at, faults = FIRST_S, []
+    for kind in drawn.choices(kinds, [WEIGHTS[k] for k in kinds], k=config.faults):
+        at += drawn.expovariate(1 / config.gap_s)
+        faults.append(
+            Fault(
+                at=at,
+                kind=kind,
+                who=drawn.randrange(1 << 16),
+                span_s=drawn.uniform(*SPAN_S.get(kind, (0.0, 0.0))),
+                trick=drawn.choice(get_args(TrickKind)),
+                message=drawn.choice(MESSAGES),
+                lossy=drawn.random() < 0.5,
+                rate=drawn.uniform(0.9, 1.1),
+            )
+        )
+    return faults

@@ -1,0 +1,77 @@
+"""One volunteer of the chaos world: its process, its clock, its links, its disk.
+
+A volunteer is *down* (no process), *paused* (a process that is given no time) or *running*. What
+arrives while it is paused waits in its backlog, as in the buffers of its sockets and of its worker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from client.simulate.agenda import Action
+from client.simulate.chaos.clock import Clock
+from client.simulate.chaos.disk import Disk
+from client.simulate.chaos.links import Link
+from client.simulate.peer import SimPeer
+from protocol.ids import PeerId
+from protocol.membership.contacts import Contacts
+from protocol.membership.detector import Detector
+from protocol.wire.messages import SeatStatus
+
+
+@dataclass(eq=False)
+class Volunteer(SimPeer):
+    """State of one volunteer; the parts of the world change it."""
+
+    name: str = ""
+    clock: Clock = field(default_factory=lambda: Clock(0.0, 1.0))
+    disk: Disk = field(default_factory=Disk)
+    paused: bool = False
+    incarnation: int = 0
+    """Rises with every start of its process."""
+    retired: bool = False
+    """It never comes back."""
+    replaced: bool = False
+    backlog: list[Action] = field(default_factory=list)
+    missed_pulse: bool = False
+    links: dict[PeerId, Link] = field(default_factory=dict)
+    detector: Detector = field(default_factory=Detector)
+    contacts: Contacts = field(default_factory=Contacts)
+    pulses: int = 0
+    heartbeats: int = 0
+    heard: dict[PeerId, int] = field(default_factory=dict)
+    """Newest heartbeat of each link."""
+    shown: dict[PeerId, SeatStatus] = field(default_factory=dict)
+    """The statuses of which the seat's view was last made."""
+    corrupt: int = 0
+    """So many of its next tasks find a malformed tensor."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it does anything at all."""
+        return self.alive and not self.paused
+
+    @property
+    def holds_state(self) -> bool:
+        """Whether it serves its stage and can be asked now."""
+        return self.running and self.serving
+
+    def take_in(self, action: Action) -> None:
+        """Do something now, or on waking up; a process that is gone never does."""
+        if not self.alive:
+            return
+        if self.paused:
+            self.backlog.append(action)
+        else:
+            action()
+
+    def forget_process(self) -> None:
+        """Everything but the disk is gone."""
+        self.epoch += 1
+        self.incarnation += 1
+        self.seat = self.worker = None
+        self.payloads, self.statuses, self.shown = {}, {}, {}
+        self.backlog, self.links, self.heard = [], {}, {}
+        self.detector, self.contacts = Detector(), Contacts()
+        self.paused = self.missed_pulse = False
+        self.corrupt = 0

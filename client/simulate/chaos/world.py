@@ -1,0 +1,375 @@
+"""The chaos world: real seats, detectors and contacts, a seeded event queue, and faults.
+
+State: the volunteers, the network between them, what is known of every committed version. A run
+meets its faults, then everything works again and every stage has to go on; then the run ends and
+nobody may say anything any more but heartbeats. The same seed is the same run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from client.simulate.chaos.beats import PULSE_S, PULSES_PER_BEAT, Beats
+from client.simulate.chaos.checks import Checks
+from client.simulate.chaos.clock import Clock
+from client.simulate.chaos.config import STEPS, ChaosConfig
+from client.simulate.chaos.faults import Faults
+from client.simulate.chaos.links import Network
+from client.simulate.chaos.schedule import Fault, schedule
+from client.simulate.chaos.taking import Takings
+from client.simulate.chaos.volunteer import Volunteer
+from client.simulate.invariants import InvariantViolation, expect
+from client.simulate.multisets import MultisetWorker
+from client.simulate.seats import Parts, SeatWorld
+from protocol.ids import PeerId, peer_id_from_key, short
+from protocol.pipeline.effects import (
+    BackwardTask,
+    Committed,
+    Fault as SeatFault,
+    ForwardTask,
+    LossTask,
+    Outcome,
+    Task,
+)
+from protocol.pipeline.pipeline import Place
+from protocol.seat.seat import Seat
+from protocol.wire.messages import Admit, Message, lane
+
+FURTHER_STEPS: Final = 2
+"""Every stage makes so many once everything works again."""
+QUIET_AFTER_S: Final = 15.0
+QUIET_S: Final = 10.0
+CHECK_EVERY: Final = 400
+"""Events between two looks at what seats keep."""
+LOG_LINES: Final = 40
+
+
+class ChaosWorld(SeatWorld[Volunteer]):
+    """See the module's docstring.
+
+    Args:
+        config: the swarm and what may go wrong.
+        faults: instead of those that the seed draws.
+        seat_class: which machine the volunteers run; tests put a broken one here.
+    """
+
+    def __init__(
+        self,
+        config: ChaosConfig,
+        faults: Sequence[Fault] | None = None,
+        seat_class: Callable[..., Seat] = Seat,
+    ) -> None:
+        super().__init__(config.seed, config.compute_s)
+        self.config, self._seat_class = config, seat_class
+        self.schedule = schedule(config) if faults is None else list(faults)
+        self.volunteers: dict[PeerId, Volunteer] = {}
+        self.network = Network(self.agenda, self.volunteers, config.delay_s)
+        self.beats = Beats(
+            self.agenda,
+            self.network,
+            self.volunteers,
+            self._show,
+            self.note,
+            keep_links=config.links_survive_silence,
+        )
+        self.checks = Checks(config.per_step)
+        self.takings = Takings(self)
+        self.faults = Faults(self)
+        self.events = 0
+        self._steps = STEPS
+        self._begin()
+
+    def _begin(self) -> None:
+        """Everybody is there, linked, and stands at version 0."""
+        for stage in range(self.config.stages):
+            for index in range(self.config.replicas):
+                self.add(stage, f"{stage}/{index}").alive = True
+        everybody = list(self.volunteers.values())
+        for index, volunteer in enumerate(everybody):
+            for other in everybody[:index]:
+                self.beats.link(volunteer, other)
+        for volunteer in everybody:
+            self.open_seat(volunteer, 0, serving=True)
+            self._pulse_later(volunteer)
+        for fault in self.schedule:
+            self.agenda.at(fault.at, partial(self.faults.strike, fault))
+
+    # --- volunteers ------------------------------------------------------------------------
+
+    def add(self, stage: int, name: str) -> Volunteer:
+        """Create a volunteer for a stage; it has no process yet."""
+        key = hashlib.blake2b(f"{self.config.seed}/{name}".encode(), digest_size=32).digest()
+        clock = Clock(self.random.uniform(0, 1e5), self.random.uniform(0.99, 1.01))
+        volunteer = Volunteer(peer_id_from_key(key), stage, alive=False, name=name, clock=clock)
+        self.volunteers[volunteer.peer] = volunteer
+        return volunteer
+
+    def start(self, volunteer: Volunteer) -> None:
+        """A process starts; it knows nothing but its disk."""
+        if volunteer.alive or volunteer.retired:
+            return
+        volunteer.alive = True
+        self.note(volunteer, "starts")
+        self._pulse_later(volunteer)
+        self.takings.begin(volunteer)
+
+    def replace(self, gone: Volunteer) -> None:
+        """Somebody else takes the place of a volunteer that never comes back."""
+        if not gone.replaced:
+            gone.replaced = True
+            self.start(self.add(gone.stage, f"{gone.name}+"))
+
+    def crash(self, volunteer: Volunteer, *, wipe: bool) -> None:
+        """The process ends: its connections are closed, in memory nothing is left."""
+        self.note(volunteer, "crashes")
+        for to in list(volunteer.links):
+            self.network.close(volunteer, to)
+        volunteer.alive = False
+        volunteer.forget_process()
+        if wipe:
+            volunteer.disk.lose()
+            volunteer.snapshots = {}
+
+    def pause(self, volunteer: Volunteer) -> None:
+        """The process gets no time any more."""
+        self.note(volunteer, "is paused")
+        volunteer.paused = True
+
+    def wake(self, volunteer: Volunteer, incarnation: int) -> None:
+        """It gets time again: first its timers or first what has waited, who knows."""
+        if not volunteer.paused or volunteer.incarnation != incarnation:
+            return
+        self.note(volunteer, f"wakes up to {len(volunteer.backlog)} events")
+        volunteer.paused = False
+        backlog, volunteer.backlog = volunteer.backlog, []
+        timers_first = self.random.random() < 0.5
+        if volunteer.missed_pulse and timers_first:
+            self._pulse(volunteer, incarnation)
+        for action in backlog:
+            if volunteer.incarnation == incarnation:
+                volunteer.take_in(action)
+        if volunteer.missed_pulse and not timers_first:
+            self._pulse(volunteer, incarnation)
+
+    # --- time ------------------------------------------------------------------------------
+
+    def now_of(self, peer: Volunteer) -> float:
+        """See ``SeatWorld``."""
+        return peer.clock.read(self.agenda.now)
+
+    def _pulse_later(self, volunteer: Volunteer) -> None:
+        at = volunteer.clock.when(self.now_of(volunteer) + PULSE_S)
+        self.agenda.at(at, partial(self._pulse, volunteer, volunteer.incarnation))
+
+    def _pulse(self, volunteer: Volunteer, incarnation: int) -> None:
+        """A node looks at its deadlines."""
+        if not volunteer.alive or volunteer.incarnation != incarnation:
+            return
+        volunteer.missed_pulse = volunteer.paused
+        if volunteer.paused:
+            return
+        self._pulse_later(volunteer)
+        volunteer.pulses += 1
+        if volunteer.pulses % PULSES_PER_BEAT == 0:
+            self.beats.second(volunteer)
+        now, seat = self.now_of(volunteer), volunteer.seat
+        deadline = seat.next_deadline() if seat else None
+        if seat is not None and deadline is not None and deadline <= now:
+            self.perform(volunteer, seat.tick(now))
+
+    # --- seats -----------------------------------------------------------------------------
+
+    def open_seat(
+        self, volunteer: Volunteer, version: int, *, serving: bool, admit: Admit | None = None
+    ) -> None:
+        """Open a seat at a version, or to observe from it."""
+        config = self.config
+        place = Place(volunteer.peer, volunteer.stage, config.stages, config.per_step)
+        volunteer.epoch += 1
+        volunteer.payloads = {}
+        volunteer.worker = MultisetWorker(place)
+        volunteer.seat = self._seat_class(
+            place,
+            size=volunteer.worker.size,
+            steps=self._steps,
+            tokens_per_step=1,
+            step=version,
+            serving=serving,
+            touch=volunteer.contacts,
+        )
+        if admit is not None:
+            volunteer.seat.quorum.settle(admit.roll, admit.electors)
+        self.perform(volunteer, volunteer.seat.allow_training(self.now_of(volunteer)))
+        self.beats.say(volunteer)
+        self._show(volunteer)
+
+    def load(self, volunteer: Volunteer, version: int, saved: str) -> None:
+        """A state has arrived and is loaded."""
+        if volunteer.seat is not None and volunteer.worker is not None:
+            found = volunteer.worker.load(version, saved)
+            self.checks.loaded(volunteer, version, found)
+            self.perform(volunteer, volunteer.seat.state_loaded(self.now_of(volunteer)))
+
+    def retake(self, volunteer: Volunteer, why: str) -> None:
+        """The seat is given up and taken anew."""
+        self.note(volunteer, f"takes its stage anew: {why}")
+        volunteer.seat = volunteer.worker = None
+        volunteer.epoch += 1
+        self.beats.say(volunteer)
+        self.takings.begin(volunteer)
+
+    def _show(self, volunteer: Volunteer) -> None:
+        if volunteer.seat is not None and volunteer.running:
+            view = volunteer.believes(self.config.stages)
+            self.perform(volunteer, volunteer.seat.update_view(view, self.now_of(volunteer)))
+
+    # --- what the seats want ---------------------------------------------------------------
+
+    def announce(self, peer: Volunteer) -> None:
+        """See ``SeatWorld``."""
+        self.beats.say(peer)
+
+    def committed(self, peer: Volunteer, committed: Committed) -> None:
+        """See ``SeatWorld``."""
+        self.note(peer, f"commits version {committed.version}")
+        self.checks.committed(peer, committed.version, committed.hash)
+        if committed.version % self.config.checkpoint_every == 0 and peer.worker is not None:
+            saved = peer.worker.save(committed.version)
+            peer.disk.write(peer.stage, 0, committed.version, saved)
+        self.beats.say(peer)
+
+    def faulted(self, peer: Volunteer, fault: SeatFault) -> None:
+        """See ``SeatWorld``: a node takes the stage anew, whatever the reason."""
+        self.retake(peer, fault.words)
+
+    def send(self, peer: Volunteer, to: PeerId, message: Message, parts: Parts = ()) -> None:
+        """See ``SeatWorld``."""
+        other = self.volunteers.get(to)
+        if other is not None:
+            arrive = partial(self._take, peer.peer, other, message, parts)
+            self.network.send(peer, to, type(message).__name__, lane(message), arrive)
+
+    def _take(self, sender: PeerId, peer: Volunteer, message: Message, parts: Parts) -> None:
+        if isinstance(message, Admit) and message.joiner == peer.peer:
+            self.takings.admitted(peer, message)
+        else:
+            self.take(sender, peer, message, parts)
+
+    # --- the worker ------------------------------------------------------------------------
+
+    def compute(self, peer: Volunteer, task: Task, epoch: int) -> None:
+        """See ``SeatWorld``; a paused node hears of it on waking up."""
+        if peer.epoch == epoch:
+            peer.take_in(partial(self._compute, peer, task, epoch))
+
+    def _compute(self, peer: Volunteer, task: Task, epoch: int) -> None:
+        if peer.epoch != epoch or peer.worker is None:
+            return
+        spoilt = isinstance(task, LossTask | BackwardTask)
+        spoilt |= isinstance(task, ForwardTask) and peer.stage > 0
+        if peer.corrupt and spoilt:
+            peer.corrupt -= 1
+            self.computed(peer, task, Outcome(error="codec"))
+            return
+        try:
+            outcome = peer.worker.run(task, peer.payloads)
+        except KeyError:
+            outcome = Outcome(error="gone")
+        self.computed(peer, task, outcome)
+
+    # --- running ---------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run to the end.
+
+        Raises:
+            InvariantViolation: an invariant is broken; the message names the seed and ends with
+                the log.
+        """
+        try:
+            self.advance_to(self.schedule[-1].at if self.schedule else 0.0)
+            self.faults.end()
+            self.settle()
+            self.finish()
+        except InvariantViolation as error:
+            log = "\n".join(self.log[-LOG_LINES:])
+            raise InvariantViolation(f"seed {self.config.seed}: {error}\n{log}") from error
+
+    def advance_to(self, until: float) -> None:
+        """Let everything happen that happens before a moment."""
+        while self.agenda.advance(until):
+            self.events += 1
+            if self.events % CHECK_EVERY == 0:
+                self._check_bounds()
+        self.agenda.now = max(self.agenda.now, until)
+
+    def present(self) -> list[Volunteer]:
+        """Return everybody who has not gone for good."""
+        return [v for v in self.volunteers.values() if not v.retired]
+
+    def versions(self) -> list[int]:
+        """Return the newest version that is served in each stage."""
+        newest = [0] * self.config.stages
+        for volunteer in self.volunteers.values():
+            if volunteer.serving and volunteer.seat is not None:
+                newest[volunteer.stage] = max(newest[volunteer.stage], volunteer.seat.step)
+        return newest
+
+    def settle(self) -> None:
+        """Everything works: every stage has to go on, and everybody has to serve."""
+        goal = max(self.versions()) + FURTHER_STEPS
+        limit = self.agenda.now + self.config.settle_s
+        while not self._went_on(goal):
+            self.advance_to(self.agenda.now + 1.0)
+            expect(self.agenda.now < limit, f"no progress to version {goal}\n{self.describe()}")
+
+    def _went_on(self, goal: int) -> bool:
+        serving = all(volunteer.serving for volunteer in self.present())
+        return serving and min(self.versions()) >= goal
+
+    def finish(self) -> None:
+        """The run is over: all come to its last version and fall silent but for heartbeats (I7)."""
+        self._steps = max(self.versions()) + 1
+        for volunteer in self.volunteers.values():
+            if volunteer.seat is not None:
+                volunteer.seat._steps = self._steps  # a run's length is fixed; a world's is not
+        limit = self.agenda.now + self.config.settle_s
+        while not all(v.serving and v.seat and v.seat.finished for v in self.present()):
+            self.advance_to(self.agenda.now + 1.0)
+            expect(self.agenda.now < limit, f"the last step stays open\n{self.describe()}")
+        self.advance_to(self.agenda.now + QUIET_AFTER_S)
+        before = self.network.carried
+        self.advance_to(self.agenda.now + QUIET_S)
+        said = self.network.carried - before
+        expect(not said, f"I7: {said} messages after the end of the run")
+
+    def _check_bounds(self) -> None:
+        members = len(self.volunteers)
+        for volunteer in self.volunteers.values():
+            self.checks.bounded(volunteer, members)
+
+    def summary(self) -> str:
+        """Return what happened, in one line."""
+        done = sum(self.faults.done.values())
+        return (
+            f"{self.agenda.now:.0f} s, {self.events} events, {done} faults, "
+            f"versions {self.versions()}, at most {dict(self.checks.most)}"
+        )
+
+    def describe(self) -> str:
+        """Return where everybody stands, in words."""
+        lines = [f"at {self.agenda.now:.2f} s"]
+        for volunteer in self.present():
+            seat = volunteer.seat
+            words = "no seat" if seat is None else f"step {seat.step} {seat.why()}"
+            state = "down" if not volunteer.alive else "paused" if volunteer.paused else "up"
+            linked = len(volunteer.links)
+            held = "" if seat is None else f"in flight {sorted(seat.pipeline.in_flight())}"
+            lines.append(
+                f"  {short(volunteer.peer)} stage {volunteer.stage} {state}, {linked} links, "
+                f"{words} {held}"
+            )
+        return "\n".join(lines)
