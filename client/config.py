@@ -22,7 +22,9 @@ from client.errors import ConfigError
 from protocol.address import parse_address
 
 ENVIRONMENT_PREFIX: Final = "VOLUNTEER_"
-NOT_SETTINGS: Final = frozenset({"HOME", "SWARM", "CONFIG", "DEBUG"})
+NOT_SETTINGS: Final = frozenset(
+    {"HOME", "SWARM", "CONFIG", "DEBUG", "FAILPOINTS", "FAILPOINTS_LOG"}
+)
 """Variables with the prefix that other parts of the program read."""
 MAX_CONFIG_FILE_BYTES: Final = 256 * 1024
 
@@ -63,6 +65,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     boundary_disk_bytes: Size = 4 * GIB
     checkpoint_keep: Annotated[int, Meta(ge=1, le=1000)] = 2
     """Checkpoints kept per stage."""
+    checkpoint_milestone_every: Annotated[int, Meta(ge=0, le=2**40)] = 0
+    """Every version that is a multiple of it is kept for good; 0: none."""
     metrics_port: Port = 0
     """Port of the Prometheus metrics on loopback; 0: none."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

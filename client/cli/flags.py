@@ -53,6 +53,8 @@ class SettingFlags:
     """Disk for tensors on their way."""
     checkpoint_keep: int | None = None
     """Checkpoints to keep per stage."""
+    checkpoint_milestone_every: int | None = None
+    """Keep every checkpoint whose version is a multiple of this for good; 0: none."""
     metrics_port: int | None = None
     """Port of Prometheus metrics on loopback; 0: none."""
     log_level: Literal["debug", "info", "warning", "error"] | None = None

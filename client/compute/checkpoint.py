@@ -101,7 +101,10 @@ def read_info(path: Path) -> CheckpointInfo:
         CheckpointError: the file is missing, damaged or no checkpoint.
     """
     with _reading(path) as file:
-        return _read_info(file)
+        try:
+            return _read_info(file)
+        except OSError as error:
+            raise CheckpointError(f"cannot read {path.name}: {error.strerror}") from error
 
 
 def verify(path: Path) -> CheckpointInfo:
@@ -110,14 +113,33 @@ def verify(path: Path) -> CheckpointInfo:
     Raises:
         CheckpointError: it is not, or the header is bad already.
     """
+    return examine(path)[0]
+
+
+def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
+    """As `verify`; and the BLAKE2b-256 of every 2 MiB chunk of the file, as a transfer needs them.
+
+    Reads the whole file: call it in a thread.
+
+    Raises:
+        CheckpointError: it is damaged, or cannot be read.
+    """
+    digests = []
     with _reading(path) as file:
-        info = _read_info(file)
-        state = hashlib.blake2b(info.version.to_bytes(8, "little"), digest_size=32)
-        for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
-            state.update(chunk)
+        try:
+            info = _read_info(file)
+            state = hashlib.blake2b(info.version.to_bytes(8, "little"), digest_size=32)
+            file.seek(0)
+            header_bytes = info.data_start
+            for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
+                digests.append(hashlib.blake2b(chunk, digest_size=32).digest())
+                state.update(memoryview(chunk)[header_bytes:])
+                header_bytes = max(0, header_bytes - len(chunk))
+        except OSError as error:
+            raise CheckpointError(f"cannot read {path.name}: {error.strerror}") from error
     if state.hexdigest() != info.hash:
         raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
-    return info
+    return info, digests
 
 
 def read_tensors(path: Path, info: CheckpointInfo, buffers: Sequence[memoryview]) -> None:

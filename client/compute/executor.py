@@ -46,6 +46,8 @@ _Result = tuple[Reply, Sequence[Buffer]]
 
 
 _TASKS = Forward | ForwardBackward | Backward | Subtract | Contribute | Reduce | Apply | ApplyLocal
+_CHANGES = Apply | ApplyLocal | Load | OpenStage
+"""Requests that change the tensors of the version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ class Executor:
             answer(msgspec.structs.replace(reply, seconds=time.perf_counter() - start), payloads)
 
     def _run_within_limit(self, request: AnyRequest, payloads: Sequence[Buffer]) -> _Result:
+        if isinstance(request, _CHANGES):
+            self._saver.release()
         begin = self._throttle.begin()
         result = self._run(request, payloads)
         if isinstance(request, _TASKS):

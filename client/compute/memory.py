@@ -27,7 +27,7 @@ _LOGIT_COPIES = 4
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """Bytes by purpose; `snapshot_bytes` is taken only while a checkpoint is written."""
+    """Bytes by purpose; `snapshot_bytes` is taken from the first checkpoint on."""
 
     state_bytes: int
     snapshot_bytes: int
@@ -37,7 +37,7 @@ class MemoryNeed:
 
     @property
     def total_bytes(self) -> int:
-        """The peak, with all graphs kept and a checkpoint under way."""
+        """The peak, with all graphs kept and a checkpoint written."""
         graphs = self.graph_bytes * self.graphs
         return self.state_bytes + self.snapshot_bytes + graphs + self.head_bytes
 

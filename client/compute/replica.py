@@ -54,6 +54,8 @@ class Replica:
     version: int = 0
     counted: set[int] = field(default_factory=set)
     graphs: dict[int, Graph] = field(default_factory=dict)
+    known_hash: str | None = None
+    """Hash of this version, where it was computed already."""
 
     @property
     def part(self) -> StageSlice:
@@ -108,14 +110,16 @@ class Replica:
         self._start_step(version)
 
     def _start_step(self, version: int) -> None:
-        self.version = version
+        self.version, self.known_hash = version, None
         self.gradient_sum.zero_()
         self.counted.clear()
         self.graphs.clear()
 
     def state_hash(self) -> str:
         """Hex BLAKE2b-256 of this version: number, parameters and moments."""
-        return state_hash(self.version, *(host_bytes(tensor) for tensor in self.state_tensors))
+        buffers = (host_bytes(tensor) for tensor in self.state_tensors)
+        self.known_hash = state_hash(self.version, *buffers)
+        return self.known_hash
 
 
 def open_replica(request: OpenStage, device: torch.device) -> Replica:

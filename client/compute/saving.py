@@ -1,20 +1,26 @@
 """Writing checkpoints in the background, and loading them.
 
-State of a `Saver`: at most one thread that writes one snapshot. The snapshot is a copy, so
-training goes on while it is hashed and written. A file appears under its name only when it is
-complete; whatever fails, the file that was there before stays as it was.
+State of a `Saver`: at most one thread that copies and writes one version, and the buffers of the
+copy, which are used again. A version's tensors change only when the step is applied, so the copy
+is made beside the passes of the next step; who changes the tensors waits for it first (`release`).
+Hashing and writing happen from the copy, at the lowest priority. A file appears under its name
+only when it is complete; whatever fails, the file that was there before stays as it was.
 """
 
 import hashlib
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from client import faults
 from client.compute.checkpoint import (
     CHUNK_BYTES,
     CheckpointInfo,
@@ -28,26 +34,32 @@ from client.compute.replica import Replica, host_bytes, state_hash
 from client.compute.replies import Loaded, Saved
 from client.compute.requests import Load, Save
 
+COPY_ELEMENTS = 1 << 20
+"""Copied at a time (4 MiB): between two slices the computing thread gets its turn."""
+LOWEST_PRIORITY = 19
+
 
 @dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """One version, copied."""
+class _Version:
+    """What is to be written: a version's tensors, and what its header says."""
 
     swarm: str
     stage: int
     stages: int
     version: int
+    hash: str | None
+    """Hex, where it is known already."""
     layout: Layout
-    tensors: tuple[torch.Tensor, ...]
+    tensors: tuple[Tensor, ...]
 
-    def write(self, path: Path, *, durable: bool) -> Saved:
-        """Hash and write the version.
+    def write(self, copies: Sequence[Tensor], path: Path, *, durable: bool) -> Saved:
+        """Write the version from its copies, (N,) each.
 
         Raises:
             DiskError: the file could not be completed.
         """
-        buffers = [host_bytes(tensor) for tensor in self.tensors]
-        digest = state_hash(self.version, *buffers)
+        buffers = [host_bytes(tensor) for tensor in copies]
+        digest = self.hash or state_hash(self.version, *buffers)
         header = build_header(
             swarm=self.swarm,
             stage=self.stage,
@@ -74,11 +86,14 @@ class Saver:
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._busy = threading.Event()
+        self._released = threading.Event()
+        self._released.set()
+        self._buffers: tuple[Tensor, ...] = ()
 
     def start(
         self, replica: Replica, request: Save, finish: Callable[[Callable[[], Saved]], None]
     ) -> None:
-        """Copy the version; then call `finish` in the thread with the function that writes it.
+        """Begin to save the version; `finish` is called in the thread with the function that does.
 
         Raises:
             StaleRequest: the replica is at another version.
@@ -88,29 +103,85 @@ class Saver:
             raise StaleRequest(f"asked to save {request.version}, stage is at {replica.version}")
         if self._busy.is_set():
             raise DiskError("the save before this one is still being written")
-        snapshot = _snapshot(replica)
+        version = _version(replica)
+        copies = self._buffers_of(replica)
+        stream = _side_stream(replica.flat.values.device)
 
         def write() -> Saved:
             try:
-                return snapshot.write(Path(request.path), durable=request.durable)
+                try:
+                    _copy(version.tensors, copies, stream)
+                finally:
+                    self._released.set()
+                _yield_to_others()
+                return version.write(copies, Path(request.path), durable=request.durable)
             finally:
                 self._busy.clear()  # before the answer: it invites the next save
 
         self._thread = threading.Thread(target=lambda: finish(write), name="saver")
         self._busy.set()
+        self._released.clear()
         self._thread.start()
+
+    def release(self) -> None:
+        """Return when the tensors of the version being saved may change."""
+        self._released.wait()
 
     def wait(self) -> None:
         """Return when nothing is being written."""
         if self._thread is not None:
             self._thread.join()
 
+    def _buffers_of(self, replica: Replica) -> tuple[Tensor, ...]:
+        """Three vectors (N,) in host memory; new ones only for another stage."""
+        if [len(buffer) for buffer in self._buffers] != [replica.size] * 3:
+            self._buffers = ()
+            self._buffers = tuple(torch.empty(replica.size) for _ in replica.state_tensors)
+        return self._buffers
 
-def _snapshot(replica: Replica) -> _Snapshot:
-    copies = tuple(t.detach().to("cpu", copy=True) for t in replica.state_tensors)
+
+def _version(replica: Replica) -> _Version:
     part = replica.part
-    layout = _layout(replica)
-    return _Snapshot(replica.swarm, part.index, part.count, replica.version, layout, copies)
+    tensors = tuple(tensor.detach() for tensor in replica.state_tensors)
+    return _Version(
+        replica.swarm,
+        part.index,
+        part.count,
+        replica.version,
+        replica.known_hash,
+        _layout(replica),
+        tensors,
+    )
+
+
+def _side_stream(device: torch.device) -> "torch.cuda.Stream | None":
+    """A GPU stream that starts when what was asked of the GPU so far is done."""
+    if device.type != "cuda":
+        return None
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(device))
+    return stream
+
+
+def _copy(
+    sources: Sequence[Tensor], targets: Sequence[Tensor], stream: "torch.cuda.Stream | None"
+) -> None:
+    """Copy vectors slice by slice."""
+    with torch.cuda.stream(stream) if stream is not None else nullcontext():
+        for source, target in zip(sources, targets, strict=True):
+            for start in range(0, len(target), COPY_ELEMENTS):
+                part = slice(start, start + COPY_ELEMENTS)
+                if stream is None:  # not with torch: it would take all the threads it may have
+                    np.copyto(target.numpy()[part], source.numpy()[part])
+                else:
+                    target[part].copy_(source[part])
+
+
+def _yield_to_others() -> None:
+    """Let the calling thread run when nobody else wants to; elsewhere than on Linux nothing."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
 
 
 def _layout(replica: Replica) -> Layout:
@@ -123,7 +194,7 @@ def write_atomically(path: Path, data: Sequence[memoryview], *, durable: bool) -
     Raises:
         DiskError: it could not be completed; nothing is left behind.
     """
-    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished = path.with_name(f".{path.name}.tmp")
     try:
         digests = _write(unfinished, data, durable=durable)
         unfinished.replace(path)
@@ -149,6 +220,7 @@ def _write(path: Path, data: Sequence[memoryview], *, durable: bool) -> list[byt
                 if filled == CHUNK_BYTES:
                     digests.append(chunk.digest())
                     chunk, filled = hashlib.blake2b(digest_size=32), 0
+        faults.meet_full_disk(path.name)
         file.flush()
         if durable:
             os.fsync(file.fileno())

@@ -1,18 +1,25 @@
 """The folder of a swarm's checkpoints: ``stage-<s>-v<version>.safetensors``.
 
-Names only: what is in a checkpoint is the business of those who write and read tensors. A file
-under its final name is complete, because writers rename it there last.
+What is in a checkpoint is the business of those who write and read tensors: who wants to know what
+a file says of itself passes a reader in. A file under its final name is complete, because writers
+rename it there last. A file that turns out to be damaged, or that its owner does not want, keeps
+its bytes under a longer name that nothing here looks at.
 """
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
-from client.store.atomic import is_temporary
+from client.store.atomic import flush_folder, is_temporary
 
+DAMAGED: Final = ".damaged"
+SET_ASIDE: Final = ".set-aside"
 _NAME: Final = re.compile(r"stage-(0|[1-9][0-9]{0,3})-v(0|[1-9][0-9]{0,14})\.safetensors")
 
 
@@ -25,14 +32,53 @@ class Checkpoint:
     path: Path
 
 
-class CheckpointFolder:
-    """Finds checkpoints and removes old ones; raises ``OSError`` where the disk does."""
+class Header(Protocol):
+    """What a reader finds in a checkpoint."""
 
-    def __init__(self, folder: Path, keep: int = 2) -> None:
+    @property
+    def stage(self) -> int:
+        """Stage of the state."""
+
+    @property
+    def version(self) -> int:
+        """Its version."""
+
+    @property
+    def hash(self) -> str:
+        """Hash of the version, hex."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file."""
+
+
+Reader = Callable[[Path], Header]
+"""Reads what a file says of itself."""
+
+
+class Stored(NamedTuple):
+    """A checkpoint by its header; the data is as yet unread."""
+
+    stage: int
+    version: int
+    hash: str
+    """Hash of the version, hex."""
+    size_bytes: int
+
+
+class CheckpointFolder:
+    """Finds checkpoints and removes old ones; raises ``OSError`` where the disk does.
+
+    Args:
+        keep: so many of the newest ones of each stage are kept.
+        milestone_every: every version that is a multiple of it is kept for good; 0: none.
+    """
+
+    def __init__(self, folder: Path, keep: int = 2, milestone_every: int = 0) -> None:
         if keep < 1:
             raise ValueError("at least one checkpoint per stage is kept")
         self.folder = folder
-        self._keep = keep
+        self._keep, self._milestone_every = keep, milestone_every
 
     def path(self, stage: int, version: int) -> Path:
         """Return where a checkpoint belongs."""
@@ -44,6 +90,26 @@ class CheckpointFolder:
             return []
         found = (_parse(path) for path in self.folder.iterdir())
         return sorted(checkpoint for checkpoint in found if checkpoint is not None)
+
+    def inventory(self, read: Reader, problem: type[Exception]) -> list[Stored]:
+        """Return what the headers of all checkpoints say, by stage and version.
+
+        A file whose header is damaged or of something else than its name is renamed and left out.
+
+        Args:
+            read: reads a header; raises ``problem`` for a file that is no sound checkpoint.
+        """
+        found = []
+        for entry in self.entries():
+            try:
+                header = read(entry.path)
+            except problem:
+                header = None
+            if header and (header.stage, header.version) == (entry.stage, entry.version):
+                found.append(Stored(entry.stage, entry.version, header.hash, header.size_bytes))
+            else:
+                self.condemn(entry)
+        return found
 
     def newest(self, stage: int) -> Checkpoint | None:
         """Return the newest checkpoint of a stage."""
@@ -57,16 +123,48 @@ class CheckpointFolder:
                 versions[checkpoint.stage].add(checkpoint.version)
         return max(set.intersection(*versions), default=None) if versions else None
 
-    def retain(self) -> list[Checkpoint]:
-        """Remove all but the newest ones of every stage; return what was removed."""
+    def retain(
+        self,
+        protect: Collection[tuple[int, int]] = (),
+        *,
+        stage: int | None = None,
+        keep: int | None = None,
+    ) -> list[Checkpoint]:
+        """Remove all but the newest ones of every stage; return what was removed.
+
+        Args:
+            protect: stages and versions that stay however old they are: those that every stage
+                is known to have, while no newer ones are.
+            stage: only of this one; ``keep``: so many instead of the folder's own number.
+        """
         entries = self.entries()
         removed = []
-        for stage in {checkpoint.stage for checkpoint in entries}:
-            of_stage = [checkpoint for checkpoint in entries if checkpoint.stage == stage]
-            removed += of_stage[: -self._keep]
+        stages = {checkpoint.stage for checkpoint in entries} if stage is None else {stage}
+        for each in stages:
+            of_stage = [checkpoint for checkpoint in entries if checkpoint.stage == each]
+            old = of_stage[: -(keep or self._keep)]
+            removed += [c for c in old if (each, c.version) not in protect and not self._lasts(c)]
         for checkpoint in removed:
             checkpoint.path.unlink(missing_ok=True)
         return removed
+
+    def adopt(self, path: Path, stage: int, version: int) -> Path:
+        """Make a verified file on the same disk the checkpoint of a stage; return its place."""
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        target = self.path(stage, version)
+        path.replace(target)
+        flush_folder(self.folder)
+        return target
+
+    def condemn(self, checkpoint: Checkpoint) -> None:
+        """Take a damaged checkpoint out of use; on a disk that does not let us it stays."""
+        with suppress(OSError):
+            self._rename(checkpoint, DAMAGED)
+
+    def set_aside(self, checkpoint: Checkpoint) -> Path:
+        """Take a sound checkpoint out of use; return its new name."""
+        return self._rename(checkpoint, SET_ASIDE)
 
     def sweep(self) -> int:
         """Remove what interrupted writes left behind; only while nobody writes here."""
@@ -76,6 +174,15 @@ class CheckpointFolder:
         for path in leftovers:
             path.unlink(missing_ok=True)
         return len(leftovers)
+
+    def _lasts(self, checkpoint: Checkpoint) -> bool:
+        every = self._milestone_every
+        return bool(every) and checkpoint.version % every == 0
+
+    def _rename(self, checkpoint: Checkpoint, suffix: str) -> Path:
+        target = checkpoint.path.with_name(checkpoint.path.name + suffix)
+        checkpoint.path.replace(target)
+        return target
 
 
 def _parse(path: Path) -> Checkpoint | None:

@@ -7,15 +7,17 @@ another is skipped (a newcomer asks again, the next checkpoint comes).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Literal
 
 import trio
 
 from client.compute.process import RequestFailed, Submitted, Worker, WorkerDied
-from client.compute.replies import Saved
+from client.compute.replies import Failed, Saved
 from client.compute.requests import Save
 from client.store.checkpoints import CheckpointFolder
+from client.train import failpoints
 from client.train.blobs import Shelf
 from client.train.hub import Hub
 from protocol.effects import Explain
@@ -36,11 +38,13 @@ class StateSaver:
         shelf: Shelf,
         hub: Hub,
         nursery: trio.Nursery,
+        protect: Callable[[], Collection[tuple[int, int]]] = frozenset,
     ) -> None:
         self._worker, self._stage = worker, stage
         self._checkpoints, self._snapshots = checkpoints, snapshots
         self._shelf, self._hub, self._nursery = shelf, hub, nursery
-        self._busy = False
+        self._protect = protect  # stages and versions that must stay on disk now
+        self._busy = self._complained = False
         self._idle = trio.Event()
         self.saved_version = -1
         """Newest version in a durable checkpoint of this run."""
@@ -77,11 +81,16 @@ class StateSaver:
     def _save(self, version: int, path: Path, *, durable: bool) -> None:
         if self._busy:
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
         request = Save(version=version, path=str(path), durable=durable)
+        failpoints.before_save(version, self._stage, self._worker.pid)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             submitted = self._worker.submit(request)
         except WorkerDied:
+            return
+        except OSError as error:
+            words = f"cannot make {path.parent}: {error.strerror}"
+            self._explain_failure(version, RequestFailed(Failed(kind="disk", message=words)))
             return
         self._busy, self._idle = True, trio.Event()
 
@@ -99,6 +108,7 @@ class StateSaver:
         else:
             offer = BlobOffer("state", self._stage, version, reply.size_bytes, reply.chunk_digests)
             self._shelf.put(offer, path, temporary=not durable)
+            self._complained = False
             if durable:
                 self._retain(version)
         finally:
@@ -107,14 +117,25 @@ class StateSaver:
 
     def _retain(self, version: int) -> None:
         self.saved_version = max(self.saved_version, version)
-        for removed in self._checkpoints.retain():
+        try:
+            forgotten = self._checkpoints.retain(self._protect())
+        except OSError as error:
+            words = f"old checkpoints cannot be removed: {error}"
+            self._hub.perform(Explain("transfer", words, "warning"))
+            return
+        for removed in forgotten:
             self._shelf.withdraw(removed.stage, removed.version)
 
     def _explain_failure(self, version: int, failure: RequestFailed) -> None:
-        words = f"could not save version {version}: {failure}; earlier checkpoints are intact"
+        words = (
+            f"could not save version {version}: {failure}; earlier checkpoints are intact and "
+            "training goes on"
+        )
         if failure.kind == "stale":
             self._hub.perform(Explain("transfer", f"version {version} is over already", "debug"))
             return
         if failure.kind == "disk":
-            words += "; free some disk space"
-        self._hub.perform(Explain("transfer", words, "error"))
+            words += f"; make room, or make it writable: {self._checkpoints.folder}"
+        level: Literal["debug", "error"] = "debug" if self._complained else "error"
+        self._complained = True
+        self._hub.perform(Explain("transfer", words, level))

@@ -7,6 +7,7 @@ import resource
 import signal
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -231,3 +232,63 @@ def test_damaged_and_misnamed_swarms_are_passed_over(tmp_path: Path) -> None:
     assert [swarm.swarm for swarm in store.all()] == [good.swarm]
     assert store.load(SwarmId("../" + good.swarm)) is None
     store.meet(SwarmId("3" * 64), [])
+
+
+@dataclass(frozen=True)
+class ExampleHeader:
+    stage: int
+    version: int
+    hash: str = "ab"
+    size_bytes: int = 1
+
+
+def read_example(path: Path) -> ExampleHeader:
+    """The header of a test file says ``stage version``."""
+    stage, version = path.read_text().split()
+    return ExampleHeader(int(stage), int(version))
+
+
+def test_an_inventory_passes_over_what_is_damaged_or_misnamed(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    for stage, version, text in ((0, 5, "0 5"), (0, 6, "x"), (1, 5, "1 4"), (1, 6, "1 6")):
+        folder.path(stage, version).write_text(text)
+    found = folder.inventory(read_example, ValueError)
+    assert found == [(0, 5, "ab", 1), (1, 6, "ab", 1)]
+    assert sorted(path.name for path in tmp_path.glob("*.damaged")) == [
+        "stage-0-v6.safetensors.damaged",
+        "stage-1-v5.safetensors.damaged",
+    ]
+    assert folder.inventory(read_example, ValueError) == found
+    assert CheckpointFolder(tmp_path / "missing").inventory(read_example, ValueError) == []
+
+
+def test_what_every_stage_has_stays_and_so_do_milestones(tmp_path: Path) -> None:
+    names = [f"stage-{s}-v{v}.safetensors" for s in (0, 1) for v in (100, 150, 200, 250, 300)]
+    checkpoints(tmp_path, names)
+    found = CheckpointFolder(tmp_path, keep=1, milestone_every=100)
+    gone = found.retain({(0, 150)})
+    assert sorted((c.stage, c.version) for c in gone) == [(0, 250), (1, 150), (1, 250)]
+    found = CheckpointFolder(tmp_path, keep=2)
+    gone = found.retain({(1, 100)}, stage=0, keep=1)
+    assert sorted((c.stage, c.version) for c in gone) == [(0, 100), (0, 150), (0, 200)]
+    assert [c.version for c in found.entries() if c.stage == 1] == [100, 200, 300]
+
+
+def test_a_fetched_file_is_adopted_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (calls.append("fsync"), fsync(fd))[1])
+    monkeypatch.setattr(Path, "replace", lambda a, b: (calls.append("replace"), replace(a, b))[1])
+    (tmp_path / "fetched").write_bytes(b"c")
+    found = CheckpointFolder(tmp_path)
+    assert found.adopt(tmp_path / "fetched", 3, 50) == found.path(3, 50)
+    assert calls == ["fsync", "replace", "fsync"]
+    assert found.newest(3) is not None
+
+
+def test_what_is_set_aside_is_not_looked_at(tmp_path: Path) -> None:
+    found = checkpoints(tmp_path, ["stage-0-v1.safetensors", "stage-0-v2.safetensors"])
+    newest = found.newest(0)
+    assert newest is not None
+    assert found.set_aside(newest).read_bytes() == b"c"
+    assert [c.version for c in found.entries()] == [1]

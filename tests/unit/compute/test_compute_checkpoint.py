@@ -17,6 +17,7 @@ from client.compute.checkpoint import (
     CHUNK_BYTES,
     CheckpointInfo,
     build_header,
+    examine,
     read_info,
     verify,
 )
@@ -106,6 +107,53 @@ def test_training_goes_on_while_a_version_is_written(tmp_path: Path, monkeypatch
     may_write.set()
     worker.executor.close()
     assert answers[0][0].hash == verify(written).hash == expected
+
+
+def test_a_step_is_applied_only_when_the_version_is_copied(tmp_path: Path, monkeypatch) -> None:
+    path, may_copy, copying = tmp_path / "stage", threading.Event(), threading.Event()
+    copy = saving._copy
+
+    def slow_copy(*args):
+        copying.set()
+        assert may_copy.wait(30)
+        copy(*args)
+
+    monkeypatch.setattr(saving, "_copy", slow_copy)
+    worker = trained()
+    expected = worker.replica.state_hash()
+    worker.executor.execute(Save(version=2, path=str(path)), (), lambda *a: None)
+    assert copying.wait(30)
+    step = threading.Thread(target=train, args=(worker, 2))
+    step.start()
+    while not worker.replica.counted:  # the pass does not wait, the step does
+        step.join(0.01)
+        assert step.is_alive()
+    step.join(0.1)
+    assert (worker.replica.version, step.is_alive()) == (2, True)
+    may_copy.set()
+    step.join(30)
+    worker.executor.close()
+    assert worker.replica.version == 3
+    assert verify(path).hash == expected
+
+
+def test_a_failed_copy_lets_training_go_on(tmp_path: Path, monkeypatch) -> None:
+    worker = trained()
+    with monkeypatch.context() as patch:
+        patch.setattr(saving, "_copy", lambda *args: 1 / 0)
+        assert worker.fails(Save(version=2, path=str(tmp_path / "stage"))).kind == "internal"
+    assert train(worker, 2).version == 3
+    saved, _ = worker.call(Save(version=3, path=str(tmp_path / "stage")))
+    assert verify(tmp_path / "stage").hash == saved.hash == worker.replica.state_hash()
+
+
+def test_copies_do_not_mix_versions(tmp_path: Path) -> None:
+    worker = trained(1)
+    for version in range(1, 4):
+        saved, _ = worker.call(Save(version=version, path=str(tmp_path / "stage")))
+        assert examine(tmp_path / "stage") == (verify(tmp_path / "stage"), saved.chunk_digests)
+        assert saved.hash == worker.replica.state_hash()
+        train(worker, version)
 
 
 def test_only_the_present_version_can_be_saved(tmp_path: Path) -> None:
