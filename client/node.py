@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -25,10 +26,12 @@ from client.events import Event, EventLog
 from client.net.errors import ListenError, NetworkError, PortInUse
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
+from client.store.checkpoints import CheckpointFolder
 from client.store.identity import IdentityLock, ensure_identity, load_identity
 from client.store.paths import Folders, find_folders, make_private
 from client.store.swarms import SwarmStore
-from client.train.bootstrap import dial_first, fetch_manifest
+from client.train.bootstrap import find_swarm
+from client.train.buddies import Buddies
 from client.train.capacity import (
     Capacity,
     advert,
@@ -37,7 +40,9 @@ from client.train.capacity import (
     usable_memory_bytes,
 )
 from client.train.engine import Engine
-from client.train.handshake import PROTOCOL, Handshake
+from client.train.handshake import Handshake
+from client.train.history import History
+from client.train.inventory import checkpoint_folder, offer_stored
 from client.train.matches import describe_matching
 from client.train.news import News
 from client.train.opening import check_fits
@@ -46,12 +51,11 @@ from client.train.staging import Staging
 from client.train.status import take_snapshot
 from client.train.taking import Folders as StageFolders
 from client.train.taking import Terms
-from protocol.address import Address
-from protocol.admission import admission_proof
+from client.train.views import hosts
+from protocol.address import Address, parse_address
 from protocol.ids import PeerId
-from protocol.invite import Invite, SwarmFile, Target
-from protocol.wire.envelope import Signer, verify_manifest
-from protocol.wire.messages import Hello
+from protocol.invite import SwarmFile, Target
+from protocol.wire.envelope import Signer
 
 CLIENT = f"volunteer/{__version__}"
 CHECK_S = 0.2
@@ -111,7 +115,8 @@ async def _run(
             raise UserError(str(error), "see --listen-host", ExitCode.CONFIG) from error
         store = SwarmStore(folders.swarms)
         seen: list[NetEvent] = []
-        swarm = await _with_stop(_find_swarm, stop, network, options, store, signer.peer, seen)
+        find = partial(find_swarm, network, options.target, store, signer.peer, CLIENT, seen)
+        swarm = await _with_stop(find, stop, settings.dial_timeout_s)
         if swarm is None:
             return ExitCode.OK
         store.remember(swarm)
@@ -146,43 +151,6 @@ async def _with_stop(
     return found[0] if found else None
 
 
-async def _find_swarm(
-    network: Libp2pNetwork,
-    options: NodeOptions,
-    store: SwarmStore,
-    me: PeerId,
-    seen: list[NetEvent],
-) -> SwarmFile:
-    """Connect to a member; return the swarm with its manifest, fetched if need be."""
-    target, timeout_s = options.target, options.settings.dial_timeout_s
-    known = _known_swarm(options, store)
-    named = (target,) if isinstance(target, Address) else target.peers
-    remembered = known.peers if known else ()
-    peers = [p for p in dict.fromkeys((*named, *remembered)) if p.peer != me]
-    if peers:
-        member = await dial_first(network, peers, timeout_s)
-    elif known is None:
-        raise UserError("the invite names no member but ourselves", "ask for a new invite")
-    if known is not None:
-        return known
-    swarm = target.swarm if isinstance(target, Invite) else None
-    secret = target.secret if isinstance(target, Invite) else None
-    proof = admission_proof(secret, swarm, me, member) if secret and swarm else b""
-    hello = Hello(PROTOCOL, swarm, CLIENT, proof)
-    fetched = await fetch_manifest(network, member, swarm, hello, seen)
-    return SwarmFile(
-        fetched.manifest, fetched.encoded, fetched.signature, tuple(named), secret=secret
-    )
-
-
-def _known_swarm(options: NodeOptions, store: SwarmStore) -> SwarmFile | None:
-    target = options.target
-    if isinstance(target, SwarmFile):
-        verify_manifest(target.encoded, target.signature)
-        return target
-    return store.load(target.swarm) if isinstance(target, Invite) else None
-
-
 class Node:
     """A running node of one swarm; lends itself to the control server as its ``Provider``."""
 
@@ -205,7 +173,9 @@ class Node:
         self._capacity: Capacity | None = None
         self._seen = seen
         self._engine: Engine
+        self._history: History
         self._staging: Staging
+        self._folder: CheckpointFolder
 
     # --- what the control server may ask -----------------------------------------------------
 
@@ -251,6 +221,8 @@ class Node:
             nursery.start_soon(self._forward_stop, stop)
             nursery.start_soon(self._engine.run, self._seen)
             nursery.start_soon(self._staging.run)
+            nursery.start_soon(self._history.run)
+            nursery.start_soon(self._offer_copies)
             nursery.start_soon(self._enter)
             await self._until_over()
             with trio.move_on_after(STOP_S):
@@ -270,6 +242,16 @@ class Node:
             me, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, swarm.secret
         )
         engine.agreements.keep_in(self._folders.agreements(swarm.swarm))
+        folder = checkpoint_folder(self._folders.checkpoints(swarm.swarm), self._options.settings)
+        history = engine.history = self._history = History(
+            engine,
+            me,
+            swarm.manifest,
+            swarm.swarm,
+            engine.membership.contacts,
+            folder,
+            engine.shelf,
+        )
         data = swarm.manifest.data
         source = str(self._options.data_path) if self._options.data_path else data.source
         terms = Terms(
@@ -287,10 +269,32 @@ class Node:
             ),
             data_source=source,
             shelf=engine.shelf,
+            history=history,
         )
         staging = Staging(engine, terms)
-        engine.staging = staging
+        staging.buddies = Buddies(
+            engine,
+            me,
+            swarm.manifest,
+            swarm.swarm,
+            folder,
+            engine.shelf,
+            engine.history,
+            view=lambda: staging.view,
+            held=lambda: staging.tenancies.keys(),
+            places=partial(hosts, engine.membership.roster),
+        )
+        self._folder = folder
+        engine.staging = history.seats = staging
         self._engine, self._staging = engine, staging
+
+    async def _offer_copies(self) -> None:
+        """Offer the checkpoints on our disk; then keep copies of our neighbours' as well."""
+        manifest, engine = self._swarm.manifest, self._engine
+        stages, swarm = manifest.stage_count, self._swarm.swarm
+        await offer_stored(self._folder, swarm, stages, engine.shelf, engine)
+        if self._staging.buddies is not None:
+            await self._staging.buddies.run()
 
     def _known_capacity(self) -> Capacity:
         if self._capacity is None:
@@ -307,7 +311,7 @@ class Node:
         except UserError as error:
             self._staging.failure = error
             return
-        addresses = settings.announce or self._network.addresses
+        addresses = announced(settings, self._signer.peer) or self._network.addresses
         seats = settings.seats or USUAL_SEATS
         line, now = kept_line(self._folders.data), int(time.time())
         own = advert(self._capacity, settings, tuple(addresses), seats, now, line)
@@ -363,12 +367,18 @@ class Node:
     async def _leave(self) -> None:
         """Save what we hold, then say goodbye: until then we still do our part."""
         self._stop_asked.set()
+        self._history.end()
         async with trio.open_nursery() as nursery:
             for tenancy in self._staging.tenancies.values():
                 nursery.start_soon(tenancy.save)
         self._engine.leave()
         for peer in self._network.statistics().peers:
             await self._network.disconnect(peer, "leaving")
+
+
+def announced(settings: Settings, me: PeerId) -> list[str]:
+    """Return the addresses the user wants advertised, each with our peer id behind it."""
+    return [str(replace(parse_address(text), peer=me)) for text in settings.announce]
 
 
 def _address(text: str) -> Address | None:

@@ -20,7 +20,7 @@ from client.train.worker_tasks import payload_digest
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES, MAX_CHUNKS
-from protocol.transfer.fetch import Fetch, FetchEffect, StoreChunk
+from protocol.transfer.fetch import WINDOW, Fetch, FetchEffect, StoreChunk
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message, NoBlob
 
 TICK_S = 0.25
@@ -44,10 +44,17 @@ class Shelf:
         self.served_bytes = 0
 
     def put(self, offer: BlobOffer, path: Path, *, temporary: bool) -> None:
-        """Offer a file; a temporary one is removed when newer ones push it out."""
+        """Offer a file; a temporary one is removed when newer ones push it out.
+
+        A file that lasts takes the place of one that does not, and of other bytes under its name.
+        """
         key = (offer.kind, offer.stage, offer.version)
-        if key in self._items:
+        known = self._items.get(key)
+        if known is not None and known.offer == offer and known.temporary <= temporary:
             return
+        if known is not None and known.temporary:
+            self._snapshots.remove(key)
+            self._remove(key)
         self._items[key] = _Item(path, offer, temporary)
         if temporary:
             self._snapshots.append(key)
@@ -57,6 +64,16 @@ class Shelf:
     def withdraw(self, stage: int, version: int) -> None:
         """Stop offering a state whose file is gone."""
         self._items.pop(("state", stage, version), None)
+
+    def withdraw_above(self, version: int) -> None:
+        """Stop offering the states of later versions: they belong to a lineage that has ended."""
+        for key in [key for key in self._items if key[0] == "state" and key[2] > version]:
+            self._remove(key)
+
+    def offer(self, stage: int, version: int) -> BlobOffer | None:
+        """Return our offer of a stage's state."""
+        item = self._items.get(("state", stage, version))
+        return None if item is None else item.offer
 
     def query(self, sender: PeerId, query: BlobQuery) -> None:
         """Answer with the blob asked for, or the newest of its kind."""
@@ -114,13 +131,23 @@ class DownloadFailed(Exception):
 
 
 class Download:
-    """A blob on its way into a file; fed by the engine, awaited by whoever needs it."""
+    """A blob on its way into a file; fed by the engine, awaited by whoever needs it.
 
-    def __init__(self, hub: Hub, query: BlobQuery, donors: Sequence[PeerId], path: Path) -> None:
+    ``window``: chunks asked for at a time of each donor; fewer leave more of the link to others.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        query: BlobQuery,
+        donors: Sequence[PeerId],
+        path: Path,
+        window: int = WINDOW,
+    ) -> None:
         self._hub = hub
-        self._fetch = Fetch(query, list(donors))
+        self._fetch = Fetch(query, list(donors), window)
         self._path = path
-        self._partial = path.with_name(path.name + ".part")
+        self._partial = path.with_name(f".{path.name}.part.tmp")
         self._changed = trio.Event()
         self.query = query
 

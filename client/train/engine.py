@@ -7,6 +7,7 @@ in one thread without waiting: what takes time (opening a stage, downloads, savi
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -19,12 +20,13 @@ from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
 from client.train.agreements import Agreements
 from client.train.blobs import Shelf
 from client.train.handshake import Handshake
+from client.train.history import History
 from client.train.hub import Tenant
 from client.train.loopback import Loopback
 from client.train.measuring import Measuring
 from client.train.news import News, progress_at
 from client.train.portrait import Portrait
-from client.train.views import matching_members, may_speak, swarm_view
+from client.train.views import eras_served, matching_members, may_speak, swarm_view
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendSigned
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, Stage, SwarmId, short
@@ -44,6 +46,7 @@ from protocol.membership.view import (
     ViewChanged,
 )
 from protocol.pipeline.effects import Committed
+from protocol.restore.stored import STORED
 from protocol.view import leader
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import (
@@ -90,6 +93,8 @@ class Engine:
         self.shelf = Shelf(self)
         self.agreements = Agreements(signer, swarm, self.news.explain)
         self.handshake: Handshake
+        self.history: History | None = None
+        """None: we only look on."""
         self.staging: Tenant | None = None
         self.started = False
         """Every stage was covered at some time: training goes on."""
@@ -180,11 +185,13 @@ class Engine:
             self._tick()
 
     def _deadlines(self) -> list[float]:
-        deadlines = [self.membership.next_deadline()]
+        deadlines: list[float | None] = [self.membership.next_deadline()]
         if self.matching is not None:
             deadlines.append(self.matching.next_deadline(self.now()))
         if self.staging is not None:
             deadlines.append(self.staging.next_deadline())
+        if self.history is not None:
+            deadlines.append(self.history.next_deadline())
         return [deadline for deadline in deadlines if deadline is not None]
 
     def _tick(self) -> None:
@@ -198,6 +205,8 @@ class Engine:
             self.staging.tick(now)
             seats, network = self.staging.seats(), self.network
             self._members(self.measuring.tick(seats, network.statistics, now, self.wall()))
+        if self.history is not None and (self.history.next_deadline() or math.inf) <= now:
+            self.history.tick(now)
         self._refresh()
 
     # --- the network -----------------------------------------------------------------------
@@ -276,6 +285,9 @@ class Engine:
                     self._member_down(peer, reason)
                 case SeatsChanged() | ViewChanged():
                     self._view_dirty = True
+                case RecordChanged(kind=kind, signer=signer, body=body) if kind == STORED:
+                    if self.history is not None:
+                        self.history.record(signer, body)
                 case RecordChanged(kind="measured") | RecordGone():
                     self.measuring.record(effect)
                 case RecordChanged():
@@ -315,9 +327,18 @@ class Engine:
             members = matching_members(roster, self.measuring, self.wall())
             self.matched(self.matching.update_members(members, self.now()))
         if self.staging is not None:
-            stages = self.manifest.stage_count
-            self.staging.update_view(swarm_view(roster, self.signer.peer, stages))
+            view = swarm_view(roster, self.signer.peer, self.manifest.stage_count, self._era())
+            self.staging.update_view(view)
             self._text_may_have_come()
+            if self.history is not None:
+                self.history.update(roster, view)
+
+    def _era(self) -> int:
+        """The lineage we follow; for a mere observer the one in which most seats serve."""
+        if self.history is not None:
+            return self.history.lineage.era
+        eras = eras_served(self.membership.roster, self.manifest.stage_count, self.signer.peer)
+        return max(eras, key=lambda era: (eras[era], era), default=0)
 
     def _text_may_have_come(self) -> None:
         """Somebody serves stage 0 now: the text can be copied from there."""

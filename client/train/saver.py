@@ -39,11 +39,13 @@ class StateSaver:
         hub: Hub,
         nursery: trio.Nursery,
         protect: Callable[[], Collection[tuple[int, int]]] = frozenset,
+        stored: Callable[[int, int], None] = lambda _stage, _version: None,
     ) -> None:
         self._worker, self._stage = worker, stage
         self._checkpoints, self._snapshots = checkpoints, snapshots
         self._shelf, self._hub, self._nursery = shelf, hub, nursery
         self._protect = protect  # stages and versions that must stay on disk now
+        self._stored = stored  # told of every durable checkpoint
         self._busy = self._complained = False
         self._idle = trio.Event()
         self.saved_version = -1
@@ -117,8 +119,9 @@ class StateSaver:
 
     def _retain(self, version: int) -> None:
         self.saved_version = max(self.saved_version, version)
+        self._stored(self._stage, version)
         try:
-            forgotten = self._checkpoints.retain(self._protect())
+            forgotten = self._checkpoints.retain(self._protect(), stage=self._stage)
         except OSError as error:
             words = f"old checkpoints cannot be removed: {error}"
             self._hub.perform(Explain("transfer", words, "warning"))

@@ -12,6 +12,7 @@ import trio
 
 from client.compute.process import RequestFailed, Worker, open_worker
 from client.errors import UserError
+from client.train.buddies import Buddies
 from client.train.capacity import usable_memory_bytes
 from client.train.room import Room
 from client.train.seat_driver import SeatDriver
@@ -22,6 +23,7 @@ from client.train.turnstile import Turnstile
 from client.train.workers import OpenWorker, WorkerPool
 from protocol.effects import Explain
 from protocol.ids import PeerId
+from protocol.restore.stored import Lineage
 from protocol.seat.audience import addressed_stage
 from protocol.view import SwarmView
 from protocol.wire.messages import Message, SeatStatus
@@ -41,6 +43,8 @@ class Staging:
         """What is held, the oldest first."""
         self.workers = WorkerPool(start_worker)
         self.tally = Tally(owner, terms.news)
+        self.buddies: Buddies | None = None
+        """Whoever keeps copies of other stages' checkpoints."""
         room = Room(terms.manifest, lambda: usable_memory_bytes(terms.capacity(), terms.settings))
         self._house = House(owner, terms, self.workers, Turnstile(), room, self.tally)
         self._allowed = False
@@ -87,14 +91,29 @@ class Staging:
 
     def peer_lost(self, peer: PeerId) -> None:
         """A peer is gone."""
+        if self.buddies is not None:
+            self.buddies.peer_lost(peer)
         for tenancy in self._all():
             tenancy.peer_lost(peer)
 
     def receive(self, peer: PeerId, message: Message, payload: bytes) -> None:
         """Hand a message to the stage it is for; one for a stage we do not hold is nothing."""
+        if self.buddies is not None and self.buddies.receive(peer, message, payload):
+            return
         stage = addressed_stage(message)
         if stage is not None and (tenancy := self.tenancies.get(stage)) is not None:
             tenancy.receive(peer, message, payload)
+
+    def begin_anew(self, lineage: Lineage) -> None:
+        """Take every stage anew from the beginning of this lineage."""
+        self.view = SwarmView(((),) * len(self.newest))
+        self.newest = [lineage.version] * len(self.newest)
+        for tenancy in self._all():
+            tenancy.begin_anew()
+
+    def has_quorum(self, now: float) -> bool:
+        """Whether all our seats are in touch with a majority of their electors."""
+        return all(driver.seat.quorum.holds(now) for driver in self.drivers())
 
     def tick(self, now: float) -> None:
         """Let the seats act on their deadlines."""

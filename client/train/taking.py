@@ -19,12 +19,14 @@ from client.errors import ExitCode, UserError
 from client.train import failpoints
 from client.train.blobs import Download, DownloadFailed, Shelf, offer_of_file
 from client.train.capacity import Capacity
+from client.train.history import History
 from client.train.hub import Hub
 from client.train.news import News
 from client.train.opening import open_stage_request
 from protocol.effects import Explain
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
+from protocol.restore.stored import Lineage
 from protocol.view import SwarmView
 from protocol.wire.messages import Admit, BlobOffer, BlobQuery, Chunk, JoinStage, Message, NoBlob
 
@@ -57,6 +59,7 @@ class Terms:
     folders: Folders
     data_source: str
     shelf: Shelf
+    history: History
 
 
 def prepare_request(terms: Terms) -> PrepareData:
@@ -123,23 +126,44 @@ class Taking:
         return opened.parameters
 
     async def must_join(self) -> bool:
-        """Whether the stage's state has to be downloaded; False: version 0 from the seed.
+        """Whether siblings serve a later version than the one from which the lineage begins.
 
-        Waits while the swarm has begun but nobody alive has the state of this stage.
+        Waits while the swarm is past it and nobody alive has the state of this stage, or while it
+        is not settled yet where the run goes on: the history will say.
         """
-        said = False
         while True:
-            view, me = self._view(), self._terms.me
-            others = [r for r in view.serving(self.stage) if r.peer != me]
-            begun = any(view.committed(s) for s in range(len(view.stages)))
-            if others or not begun:
-                return any(r.version > 0 for r in others)
-            if not said:
-                words = f"stage {self.stage} is lost: nobody alive has its state"
-                self._terms.hub.perform(Explain("transfer", words, "error"))
-                said = True
+            view, history = self._view(), self._terms.history
+            begin = history.lineage.version
+            others = [r for r in view.serving(self.stage) if r.peer != self._terms.me]
+            begun = any(view.committed(s) > begin for s in range(len(view.stages)))
+            if history.open and (others or not begun):
+                return any(r.version > begin for r in others)
             self.phase = f"waiting for somebody who has the state of stage {self.stage}"
+            if not history.open:
+                self.phase = "finding out where the run stands"
             await self._next_change()
+
+    async def begin(self) -> Lineage:
+        """Load the version from which the lineage begins, from our disk or from who has it.
+
+        Raises:
+            DownloadFailed: nobody who has it could give it.
+            RequestFailed: what came is not that version.
+        """
+        lineage = self._terms.history.lineage
+        if not lineage.version:
+            return lineage  # as the worker made it from the seed
+        name = f"stage-{self.stage}-v{lineage.version}.safetensors"
+        path = self._terms.folders.checkpoints / name
+        if not path.exists():
+            donors = self._terms.history.holders(self.stage)
+            path = self._terms.folders.snapshots / f"begin-{name}"
+            await self._fetch(BlobQuery("state", self.stage, lineage.version), donors, path)
+        self.phase = f"loading stage {self.stage} at version {lineage.version}"
+        expected = lineage.hashes[self.stage].hex()
+        load = Load(path=str(path), version=lineage.version, expected_hash=expected)
+        await self._worker.call(load)
+        return lineage
 
     async def admission(self) -> Admit:
         """Ask the stage's replicas to be let in, until a leader admits us at its version.
@@ -155,7 +179,8 @@ class Taking:
                 with trio.move_on_after(JOIN_RETRY_S):
                     admit = await self._admitted.receive()
                     # one that has fallen behind itself may still believe that it leads
-                    if admit.version >= self._view().committed(self.stage) - 1:
+                    ours = admit.era == self._terms.history.lineage.era
+                    if ours and admit.version >= self._view().committed(self.stage) - 1:
                         return admit
         raise DownloadFailed(f"nobody admitted us to stage {self.stage}")
 

@@ -16,9 +16,9 @@ import trio
 from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.errors import UserError
 from client.store.boundaries import BoundaryStore
-from client.store.checkpoints import CheckpointFolder
 from client.train.blobs import DownloadFailed
 from client.train.hub import Hub
+from client.train.inventory import checkpoint_folder
 from client.train.opening import Fit
 from client.train.payloads import Payloads
 from client.train.room import Room
@@ -89,6 +89,8 @@ class Tenancy:
         self._taking: Taking | None = None
         self._leave_by: float | None = None
         self._announced = False
+        self._beginning = False
+        """Between two lineages: the seat is closed and will be opened again."""
         self._seat_number = 0
         self._failure: UserError | WorkerDied | None = None
         self._retake = trio.Event()
@@ -132,6 +134,12 @@ class Tenancy:
             self._seat_changed()
         return True
 
+    def begin_anew(self) -> None:
+        """The swarm begins a new lineage: take the stage from its beginning."""
+        self._beginning = self.driver is not None or self._beginning
+        self._view = SwarmView(((),) * len(self._view.stages))
+        self._retake.set()
+
     def allow_training(self) -> None:
         """The swarm has started."""
         self._allowed = True
@@ -174,11 +182,18 @@ class Tenancy:
     def status(self) -> SeatStatus | None:
         """Return what heartbeats say of our seat."""
         if self.driver is None:
-            return None
+            return self._returning() if self._beginning else None
         if not self.leaving:  # then the matching knows it no more
             self._seat_number = self._house.owner.seat_of(self.stage)
         status = self.driver.seat.status(self.driver.rate())
         return msgspec.structs.replace(status, seat=self._seat_number)
+
+    def _returning(self) -> SeatStatus:
+        """What is said of a seat that is coming back: the stage is ours as it was."""
+        lineage = self._house.terms.history.lineage
+        return SeatStatus(
+            self.stage, lineage.version, "fetching", 0, b"", 0, 0.0, self._seat_number, lineage.era
+        )
 
     async def save(self) -> None:
         """Write a last checkpoint of a serving seat and wait until it is on disk."""
@@ -238,12 +253,16 @@ class Tenancy:
             size = await taking.open(self._fit.graphs if self._fit else 0)
             if await taking.must_join():
                 admit = await taking.admission()
-                self._sit(worker, size, admit.version, nursery, serving=False)
+                seat = self._new_seat(size, admit.version, admit.era, serving=False)
+                seat.quorum.settle(admit.roll, admit.electors)
+                self._sit(worker, seat, nursery)
                 await taking.load(admit)
                 if self.driver is not None:
                     self.driver.state_loaded()
             else:
-                self._sit(worker, size, 0, nursery, serving=True)
+                lineage = await taking.begin()
+                seat = self._new_seat(size, lineage.version, lineage.era, serving=True)
+                self._sit(worker, seat, nursery)
         except (DownloadFailed, RequestFailed) as error:
             words = f"stage {self.stage}: {error}; trying again"
             self._house.owner.perform(Explain("transfer", words, "warning"))
@@ -254,20 +273,32 @@ class Tenancy:
 
     # --- the seat ----------------------------------------------------------------------------
 
-    def _sit(
-        self, worker: Worker, size: int, version: int, nursery: trio.Nursery, *, serving: bool
-    ) -> None:
+    def _new_seat(self, size: int, version: int, era: int, *, serving: bool) -> Seat:
+        terms, manifest = self._house.terms, self._house.terms.manifest
+        return Seat(
+            Place(terms.me, self.stage, manifest.stage_count, manifest.microbatches_per_step),
+            size=size,
+            steps=manifest.steps,
+            tokens_per_step=manifest.tokens_per_microbatch * manifest.microbatches_per_step,
+            step=version,
+            serving=serving,
+            era=era,
+            touch=terms.history.touch,
+        )
+
+    def _sit(self, worker: Worker, seat: Seat, nursery: trio.Nursery) -> None:
         """Open the seat: from now on messages and the view reach it."""
         house, terms, settings = self._house, self._house.terms, self._house.terms.settings
-        seat = new_seat(terms, self.stage, size, version, serving=serving)
         self.saver = StateSaver(
             worker,
             self.stage,
-            CheckpointFolder(terms.folders.checkpoints, settings.checkpoint_keep),
+            checkpoint_folder(terms.folders.checkpoints, settings),
             terms.folders.snapshots,
             terms.shelf,
             house.owner,
             nursery,
+            terms.history.protected,
+            terms.history.stored,
         )
         store = BoundaryStore(settings.boundary_memory_bytes, settings.boundary_disk_bytes)
         self.driver = SeatDriver(
@@ -280,7 +311,7 @@ class Tenancy:
             nursery,
             house.turnstile,
         )
-        self._announced = False
+        self._announced = self._beginning = False
         self._seat_changed()
         if self._allowed:
             self.driver.allow_training()
@@ -354,16 +385,3 @@ class Tenancy:
             raise UserError(words, "see the log; fewer --threads may help")
         words = f"{death}; starting it again"
         self._house.terms.news.recovery(words, "worker", "detected")
-
-
-def new_seat(terms: Terms, stage: int, size: int, version: int, *, serving: bool) -> Seat:
-    """Return a seat of the swarm's manifest."""
-    manifest = terms.manifest
-    return Seat(
-        Place(terms.me, stage, manifest.stage_count, manifest.microbatches_per_step),
-        size=size,
-        steps=manifest.steps,
-        tokens_per_step=manifest.tokens_per_microbatch * manifest.microbatches_per_step,
-        step=version,
-        serving=serving,
-    )

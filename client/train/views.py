@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import suppress
+
 from client.train.measuring import Measuring
+from protocol.address import parse_address
 from protocol.ids import PeerId, Stage
 from protocol.matching.exchange.registry import CHAIR_STAGE
 from protocol.matching.machine import Matching
@@ -14,8 +18,9 @@ from protocol.membership.view import Member as LiveMember
 from protocol.view import Replica, SwarmView
 
 
-def swarm_view(roster: Roster, own: PeerId, stages: int) -> SwarmView:
-    """Return the live replicas of every stage; a peer without a link serves nobody here."""
+def swarm_view(roster: Roster, own: PeerId, stages: int, era: int) -> SwarmView:
+    """Return the live replicas of every stage in one lineage; a peer without a link serves nobody
+    here, and one of another era is not there."""
     return SwarmView.of(
         [
             [
@@ -28,10 +33,30 @@ def swarm_view(roster: Roster, own: PeerId, stages: int) -> SwarmView:
                     rate=replica.seat.rate,
                 )
                 for replica in roster.replicas(stage)
-                if replica.linked or replica.peer == own
+                if (replica.linked or replica.peer == own) and replica.seat.era == era
             ]
             for stage in range(stages)
         ]
+    )
+
+
+def hosts(roster: Roster) -> dict[PeerId, str]:
+    """Return the host that each member says it listens at: its machine, near enough."""
+    found = {}
+    for peer in roster.live():
+        for text in roster.addresses(peer)[:1]:
+            with suppress(ValueError):
+                found[peer] = parse_address(text).host
+    return found
+
+
+def eras_served(roster: Roster, stages: int, own: PeerId) -> Counter[int]:
+    """Count the serving seats of others by their era."""
+    return Counter(
+        replica.seat.era
+        for stage in range(stages)
+        for replica in roster.serving(stage)
+        if replica.linked and replica.peer != own
     )
 
 

@@ -45,6 +45,7 @@ from protocol.membership.rules import (
 )
 from protocol.membership.shared import POSTING, SHARED_KINDS, shared_key, subject_of
 from protocol.membership.view import MembershipEffect, RecordChanged, RecordGone
+from protocol.restore.stored import STORED
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import Heartbeat, RecordDigest, Records, SeatStatus
 
@@ -229,7 +230,7 @@ class Membership:
         return self.records.get(POSTING, shared_key(str(stage), author))
 
     def _is_linked(self, slot: Slot) -> bool:
-        return slot[0] in (ADVERT, MEASURED) and slot[1] in self._linked
+        return slot[0] in (ADVERT, MEASURED, STORED) and slot[1] in self._linked
 
     def _serves_last_stage(self, peer: PeerId) -> bool:
         return any(r.peer == peer for r in self.roster.serving(self._stages - 1))

@@ -26,12 +26,16 @@ from protocol.membership.shared import (
     check_shared,
     subjects,
 )
+from protocol.restore.stored import MAX_STORED_BYTES, STORED, parse_stored
 
 MAX_ADVERTS: Final = 8192
+MAX_STORED: Final = 1024
+"""Members beyond that many may keep copies that nobody hears of."""
 MAX_ADVERT_BYTES: Final = 4096
 MAX_PROGRESS_BYTES: Final = 64
 MIN_ADVERT_TTL_S: Final = 90
 PROGRESS_TTL_S: Final = 120
+STORED_TTL_S: Final = 600
 MEASURED_TTL_S: Final = 600
 """Measurements outlive their author for a while: they are about others."""
 
@@ -58,10 +62,15 @@ def record_kinds(
         before = newest_seq((MEASURED, record.key))
         return "too soon after the one before" if 0 <= record.seq - before < MIN_GAP_MS else None
 
+    def check_stored(signer: PeerId, record: Record) -> str | None:
+        parse_stored(record.body, record.key, signer, stages)
+        return None
+
     return {
         ADVERT: Kind(max_adverts, MAX_ADVERT_BYTES, check_advert),
         PROGRESS: Kind(1, MAX_PROGRESS_BYTES, check_progress),
         MEASURED: Kind(max_adverts, MAX_MEASURED_BYTES, check_measured),
+        STORED: Kind(min(max_adverts, MAX_STORED), MAX_STORED_BYTES, check_stored),
         **{kind: _shared_kind(kind, stages, standing) for kind in SHARED_KINDS},
     }
 
@@ -89,4 +98,5 @@ def ttl_s(kind: str, members: int) -> int:
     """
     if kind == ADVERT:
         return min(int(limits.MAX_ADVERT_TTL_S), max(MIN_ADVERT_TTL_S, 2 * members))
-    return {PROGRESS: PROGRESS_TTL_S, MEASURED: MEASURED_TTL_S}.get(kind, SHARED_TTL_S)
+    lives = {PROGRESS: PROGRESS_TTL_S, MEASURED: MEASURED_TTL_S, STORED: STORED_TTL_S}
+    return lives.get(kind, SHARED_TTL_S)

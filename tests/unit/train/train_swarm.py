@@ -28,9 +28,11 @@ from client.compute.requests import Request
 from client.config import Settings
 from client.events import Event, EventLog, StepCommitted
 from client.net.memory_network import MemoryHub, open_memory_hub
+from client.store.checkpoints import CheckpointFolder
 from client.train.capacity import Capacity
 from client.train.engine import Engine
 from client.train.handshake import Handshake
+from client.train.history import History
 from client.train.news import News
 from client.train.staging import Staging
 from client.train.taking import Folders, Terms
@@ -211,11 +213,22 @@ class TestSwarm:
             signer.peer, self.file.swarm, "test", self.file.encoded, self.file.signature, engine
         )
         workers: list[LocalWorker] = []
+        folder = CheckpointFolder(self._folder / str(number) / "checkpoints")
+        history = engine.history = History(
+            engine,
+            signer.peer,
+            self.manifest,
+            self.file.swarm,
+            engine.membership.contacts,
+            folder,
+            engine.shelf,
+        )
         terms = self._terms(engine, number, memory_bytes)
         start_worker = open_worker if self._processes else _starter(workers)
         staging = Staging(engine, terms, start_worker)
-        engine.staging = staging
+        engine.staging = history.seats = staging
         self._nursery.start_soon(engine.run)
+        self._nursery.start_soon(history.run)
         self._nursery.start_soon(staging.run)
         engine._members(engine.membership.describe(ADVERT, engine.now(), engine.wall()))
         for other in self.volunteers:
@@ -291,6 +304,7 @@ class TestSwarm:
             folders=Folders(home / "checkpoints", home / "snapshots", home / "data.bin"),
             data_source=str(self._text),
             shelf=engine.shelf,
+            history=cast(History, engine.history),
         )
 
 

@@ -1,0 +1,181 @@
+"""The run's history as this volunteer knows it: drives the machine of ``protocol.restore``.
+
+Tells it what is on our disk and what we see of the swarm, and performs what it decides: when a new
+lineage begins, checkpoints of the one that ended are set aside and every seat begins anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Protocol
+
+import trio
+
+from client.store.checkpoints import CheckpointFolder, Stored
+from client.store.lineage import load_lineage, save_lineage
+from client.train.blobs import Shelf
+from client.train.hub import Hub
+from client.train.inventory import stored_states
+from client.train.views import eras_served
+from protocol.effects import Explain
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId, SwarmId
+from protocol.manifest import Manifest
+from protocol.membership.roster import Roster
+from protocol.restore.choice import holders, newest_whole
+from protocol.restore.machine import Adopt, Outlook, Restore, RestoreEffect
+from protocol.restore.stored import Copy, Lineage, parse_stored
+from protocol.rounds.quorum import Touch
+from protocol.view import SwarmView
+
+
+class Restarts(Protocol):
+    """Whoever holds our seats."""
+
+    def begin_anew(self, lineage: Lineage) -> None:
+        """Take every stage anew from the beginning of this lineage."""
+
+    def has_quorum(self, now: float) -> bool:
+        """Whether all our seats are in touch with a majority of their electors."""
+
+
+class History:
+    """See the module's docstring.
+
+    Args:
+        folder: of this swarm's checkpoints.
+        shelf: what is offered of them.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        me: PeerId,
+        manifest: Manifest,
+        swarm: SwarmId,
+        touch: Touch,
+        folder: CheckpointFolder,
+        shelf: Shelf,
+    ) -> None:
+        self._hub, self._me, self.touch = hub, me, touch
+        self._swarm, self._stages = swarm, manifest.stage_count
+        self._folder, self._shelf = folder, shelf
+        self.machine = Restore(
+            me,
+            manifest.stage_count,
+            manifest.policy.checkpoint_every,
+            load_lineage(folder.folder),
+            int(time.time() * 1000),
+        )
+        self.seats: Restarts | None = None
+        self._stale = trio.Event()
+        self._made: set[tuple[int, int]] = set()
+        self._ended = False
+        self._made_all = True  # what is there when we start, we made in the lineage that we kept
+
+    # --- what a stage's newcomer asks --------------------------------------------------------
+
+    @property
+    def lineage(self) -> Lineage:
+        """Where the run's present history begins."""
+        return self.machine.lineage
+
+    @property
+    def open(self) -> bool:
+        """Whether it is settled from which version a stage without state begins."""
+        return self.machine.open
+
+    def holders(self, stage: int) -> list[PeerId]:
+        """Return the others who have the state of a stage from which the lineage begins."""
+        found = holders(self.machine.stored_live(), self.lineage, stage)
+        return [peer for peer in found if peer != self._me]
+
+    def protected(self) -> Collection[tuple[int, int]]:
+        """Return what must stay on our disk: the newest version that every stage has."""
+        newest = newest_whole(self.machine.stored_live(), self._stages, self.lineage)
+        return {(stage, newest.version) for stage in range(self._stages)}
+
+    # --- inputs ------------------------------------------------------------------------------
+
+    def record(self, author: PeerId, body: bytes) -> None:
+        """Take another's stored record."""
+        try:
+            stored = parse_stored(body, author, author, self._stages)
+        except RemoteProtocolError:
+            return  # refused where it came in already
+        self._perform(self.machine.receive(author, stored, self._hub.now()))
+
+    def update(self, roster: Roster, view: SwarmView) -> None:
+        """Take a new view of the swarm; ``view`` is that of our lineage."""
+        linked = (m.peer for m in roster.members() if m.linked and m.advert.seats > 0)
+        versions = tuple(
+            view.committed(stage) if view.serving(stage) else None for stage in range(self._stages)
+        )
+        now = self._hub.now()
+        quorum = self.seats is None or self.seats.has_quorum(now)
+        live = frozenset(linked) | {self._me}
+        outlook = Outlook(live, versions, eras_served(roster, self._stages, self._me), quorum)
+        self._perform(self.machine.update(outlook, now))
+
+    def tick(self, now: float) -> None:
+        """Act on deadlines that have passed."""
+        self._perform(self.machine.tick(now))
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` has something to do."""
+        return self.machine.next_deadline()
+
+    def stored(self, stage: int, version: int) -> None:
+        """A checkpoint of our lineage was written to our disk."""
+        self._made.add((stage, version))
+        self._stale.set()
+
+    def _is_ours(self, stored: Stored) -> bool:
+        """Whether a checkpoint is of our lineage; a write begun before it may end after."""
+        if self._made_all or stored.version <= self.lineage.version:
+            return True
+        return (stored.stage, stored.version) in self._made
+
+    def end(self) -> None:
+        """We are leaving: what becomes of the run is decided by those who stay."""
+        self._ended = True
+
+    async def run(self) -> None:
+        """Say what is on our disk, now and whenever it changes."""
+        while True:
+            self._stale = trio.Event()
+            found: list[Stored] = []
+            with suppress(OSError):
+                found = await trio.to_thread.run_sync(
+                    stored_states, self._folder, self._swarm, self._stages
+                )
+            ours = filter(self._is_ours, found)
+            copies = {Copy(s.stage, s.version, bytes.fromhex(s.hash)) for s in ours}
+            self._perform(self.machine.set_copies(copies, self._hub.now()))
+            await self._stale.wait()
+
+    # --- effects -----------------------------------------------------------------------------
+
+    def _perform(self, effects: list[RestoreEffect]) -> None:
+        for effect in effects if not self._ended else ():
+            if isinstance(effect, Adopt):
+                self._adopt(effect.lineage)
+            else:
+                self._hub.perform(effect)
+
+    def _adopt(self, lineage: Lineage) -> None:
+        try:
+            for checkpoint in self._folder.entries():
+                if checkpoint.version > lineage.version:
+                    self._folder.set_aside(checkpoint)
+            save_lineage(self._folder.folder, lineage)
+        except OSError as error:
+            words = f"the new lineage cannot be written to {self._folder.folder}: {error}"
+            self._hub.perform(Explain("transfer", words, "error"))
+        self._shelf.withdraw_above(lineage.version)
+        self._made, self._made_all = set(), False
+        self._stale.set()
+        if self.seats is not None:
+            self.seats.begin_anew(lineage)

@@ -1,0 +1,317 @@
+"""Rolling the whole swarm back together when the state of a stage is lost, and resuming a run.
+
+Every volunteer says in its stored record which lineage it follows and which checkpoints it has.
+When a stage has nobody left that holds its state, or a step cannot close any more because gradients
+died with those who held them, the first live member by rank begins the next lineage at the newest
+version that every stage has somewhere; the others check that they see the same trouble and follow.
+A swarm that was shut down resumes in the same way: its members come back with copies and no state.
+
+    closed (nobody knows yet where we begin) -> open -> trouble -> open in a later lineage
+
+It holds the stored records of all members, our lineage, and since when there is trouble. It decides
+only while a quorum holds, so that of a split swarm one part rolls back at most; parts that went
+separate ways end in the lineage that most follow. Times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from protocol.effects import Effect, Explain, Publish
+from protocol.ids import PeerId, rank, short
+from protocol.restore.choice import SEED, holders, newest_of_any, newest_whole, next_era
+from protocol.restore.stored import MAX_COPIES, STORED, Copy, Lineage, Stored, encode_stored
+
+LOST_S: Final = 1.0
+"""How long a stage is without state before we believe it: hand-overs take a moment."""
+STUCK_S: Final = 15.0
+STUCK_STEPS: Final = 3.0
+"""A stage that stays behind the next one for so many usual steps cannot close its step any more."""
+TURN_S: Final = 3.0
+"""Who comes next by rank waits so much longer before it decides in place of those before it."""
+SETTLE_S: Final = 2.0
+"""Members that come back one after the other are waited for, as long as more keep coming."""
+PATIENCE_S: Final = 120.0
+"""How long a newer version than the best complete one is waited for: who has it may come back."""
+FOLLOW_S: Final = 60.0
+"""Trouble that we saw so lately makes another's decision about it credible."""
+REFRESH_S: Final = 180.0
+"""How often our record is said again; it holds for ten minutes."""
+MANY_CHECKPOINTS: Final = 2
+"""A roll-back by more checkpoint intervals than this waits ``PATIENCE_S`` for missing copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What we see of the swarm."""
+
+    live: frozenset[PeerId] = frozenset()
+    """Live members, ourselves included."""
+    versions: tuple[int | None, ...] = ()
+    """By stage: newest version that a live replica of our lineage serves; None: nobody does."""
+    eras: Mapping[int, int] = field(default_factory=dict)
+    """Live serving seats by their era, of all lineages."""
+    quorum: bool = True
+    """Whether our seats, if we have any, are in touch with a majority of their electors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Follow this lineage: every seat of ours begins anew at its version."""
+
+    lineage: Lineage
+    reason: str
+
+
+RestoreEffect = Effect | Adopt
+
+
+class Restore:
+    """See the module's docstring.
+
+    Args:
+        checkpoint_every: steps between two checkpoints.
+        lineage: what we followed when we were last here.
+        seq: that of our first record; has to rise over restarts (unix milliseconds do).
+    """
+
+    def __init__(
+        self,
+        me: PeerId,
+        stages: int,
+        checkpoint_every: int,
+        lineage: Lineage = SEED,
+        seq: int = 0,
+    ) -> None:
+        self._me, self._stages, self._every, self._seq = me, stages, checkpoint_every, seq
+        self._refresh_at: float | None = None
+        self.lineage = lineage
+        self.open = False
+        """Whether it is settled from which version a stage without state begins."""
+        self._stored: dict[PeerId, Stored] = {}
+        self._outlook = Outlook()
+        self._newest = 0
+        """Newest version of our lineage that we have seen served."""
+        self._changed_at = 0.0
+        self._troubled_since: float | None = None
+        self._troubled_at: float | None = None
+        self._behind_since: dict[int, tuple[int, float]] = {}
+        self._closed_at: dict[int, float] = {}
+        self._step_s = 0.0
+        self._said = ""
+        self._due: float | None = None
+
+    # --- inputs ------------------------------------------------------------------------------
+
+    def set_copies(self, copies: Iterable[Copy], now: float) -> list[RestoreEffect]:
+        """Take what is on our disk."""
+        newest_first = sorted(set(copies), key=lambda copy: -copy.version)[:MAX_COPIES]
+        own = Stored(self.lineage, tuple(sorted(newest_first)))
+        if self._stored.get(self._me) == own:
+            return []
+        self._changed_at = now
+        return [self._publish(own, now), *self._look(now)]
+
+    def _publish(self, own: Stored, now: float) -> Publish:
+        self._stored[self._me] = own
+        self._seq += 1
+        self._refresh_at = now + REFRESH_S
+        return Publish(STORED, self._me, self._seq, encode_stored(own))
+
+    def receive(self, author: PeerId, stored: Stored, now: float) -> list[RestoreEffect]:
+        """Take another's stored record."""
+        if author == self._me or self._stored.get(author) == stored:
+            return []
+        self._stored[author] = stored
+        self._changed_at = now
+        return self._look(now)
+
+    def forget(self, author: PeerId) -> None:
+        """A record expired."""
+        if author != self._me:
+            self._stored.pop(author, None)
+
+    def update(self, outlook: Outlook, now: float) -> list[RestoreEffect]:
+        """Take a new view of the swarm."""
+        if outlook.live != self._outlook.live:
+            self._changed_at = now
+        self._outlook = outlook
+        served = [version for version in outlook.versions if version is not None]
+        if served:
+            self.open = True
+            self._newest = max(self._newest, *served)
+        self._time_steps(now)
+        return self._look(now)
+
+    def tick(self, now: float) -> list[RestoreEffect]:
+        """Act on deadlines that have passed."""
+        own = self._stored.get(self._me)
+        if own is None or self._refresh_at is None or now < self._refresh_at:
+            return self._look(now)
+        return [self._publish(own, now), *self._look(now)]
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` has something to do."""
+        return min((at for at in (self._due, self._refresh_at) if at is not None), default=None)
+
+    def stored_live(self) -> dict[PeerId, Stored]:
+        """Return the stored records of live members."""
+        return {p: s for p, s in self._stored.items() if p in self._outlook.live or p == self._me}
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def _look(self, now: float) -> list[RestoreEffect]:
+        self._due = None
+        if not self._outlook.live:
+            return []
+        if (other := self._to_follow(now)) is not None:
+            return self._adopt(*other, now)
+        if not self.open:
+            return self._resume(now)
+        trouble = self._trouble(now)
+        if not trouble:
+            self._troubled_since = None
+            return []
+        if self._troubled_since is None:
+            self._troubled_since = now
+        self._troubled_at = now
+        return self._roll_back(trouble, now)
+
+    def _trouble(self, now: float) -> str:
+        """Say in words why training cannot go on, or nothing."""
+        lost = [stage for stage, version in enumerate(self._outlook.versions) if version is None]
+        if self._newest <= self.lineage.version:  # the lineage is just beginning
+            lost = [stage for stage in lost if not self._can_begin(stage)]
+        if lost:
+            return f"nobody alive has the state of stage {', '.join(map(str, lost))}"
+        for stage, (step, since) in self._behind_since.items():
+            if now >= since + self._stuck_s():
+                return f"stage {stage} cannot close step {step}: gradients of it are lost"
+        return ""
+
+    def _can_begin(self, stage: int) -> bool:
+        begin = self.lineage
+        return not begin.version or bool(holders(self.stored_live(), begin, stage))
+
+    def _time_steps(self, now: float) -> None:
+        """Note how long steps take, and which stages stay behind the one after them."""
+        versions = self._outlook.versions
+        last = versions[-1] if versions else None
+        if last is not None and last not in self._closed_at:
+            before = self._closed_at.get(last - 1)
+            if before is not None:
+                self._step_s = 0.7 * self._step_s + 0.3 * (now - before)
+            self._closed_at = {last - 1: before or now, last: now}
+        behind = {}
+        for stage, (version, after) in enumerate(pairwise(versions)):
+            if version is not None and after is not None and version < after:
+                known = self._behind_since.get(stage, (-1, now))
+                behind[stage] = known if known[0] == version else (version, now)
+        self._behind_since = behind
+
+    def _stuck_s(self) -> float:
+        return max(STUCK_S, STUCK_STEPS * self._step_s)
+
+    # --- deciding ----------------------------------------------------------------------------
+
+    def _resume(self, now: float) -> list[RestoreEffect]:
+        """closed -> open: at the seed if nobody has a copy, else at the newest complete one."""
+        live = self._outlook.live
+        if live - self._stored.keys():
+            self._due = now + SETTLE_S
+            if now < self._changed_at + SETTLE_S:
+                return []  # their records are on their way
+        stored = self.stored_live()
+        if not any(one.copies for one in stored.values()):
+            lineages = Counter(one.lineage for one in stored.values())
+            if set(lineages) == {SEED}:
+                self.open = True
+                return []
+        if now < self._changed_at + SETTLE_S:
+            self._due = self._changed_at + SETTLE_S
+            return []
+        if self._troubled_since is None:
+            self._troubled_since = now
+        self._troubled_at = now
+        return self._decide("the swarm was shut down", self._changed_at + SETTLE_S, now)
+
+    def _roll_back(self, trouble: str, now: float) -> list[RestoreEffect]:
+        since = self._troubled_since if self._troubled_since is not None else now
+        if now < since + LOST_S:
+            self._due = since + LOST_S
+            return []
+        return self._decide(trouble, since + LOST_S, now)
+
+    def _decide(self, trouble: str, since: float, now: float) -> list[RestoreEffect]:
+        """Begin the next lineage if it is our turn and enough of the run is there."""
+        if not self._outlook.quorum:
+            self._due = now + LOST_S
+            return self._explain(f"{trouble}; waiting for a majority of the swarm")
+        target = newest_whole(self.stored_live(), self._stages, self.lineage)
+        newest = max(self._newest, newest_of_any(self._stored, self.lineage))
+        lost = newest - target.version
+        bearable = MANY_CHECKPOINTS * self._every if self.open else 0
+        if lost > bearable and now < since + PATIENCE_S:
+            self._due = min(now + SETTLE_S, since + PATIENCE_S)
+            return self._explain(
+                f"{trouble}; version {target.version} is the newest that every stage has here, "
+                f"waiting for those who may have version {newest}"
+            )
+        order = sorted(self._outlook.live, key=lambda p: rank("restore", self.lineage.era, p))
+        turn = since + TURN_S * order.index(self._me) if self._me in order else since + 60
+        if now < turn:
+            self._due = turn
+            return []
+        lineage = next_era(self.lineage, target, self._me)
+        return self._adopt(lineage, f"{trouble}; {lost} steps are done again", now)
+
+    def _to_follow(self, now: float) -> tuple[Lineage, str] | None:
+        """Return the lineage of others that we ought to be in, and why."""
+        others = {p: s.lineage for p, s in self.stored_live().items() if p != self._me}
+        if not others:
+            return None
+        count = Counter(others.values())
+        if not self.open and (serving := self._most_served(count)) is not None:
+            if serving == self.lineage:
+                return None
+            return serving, "this lineage is the one that trains"
+        later = [lineage for lineage in count if lineage.era > self.lineage.era]
+        if not later:
+            return None
+        newest = max(later)
+        if 2 * count[newest] >= len(self._outlook.live - {self._me}):
+            return newest, "most volunteers follow this lineage"
+        seen = self._troubled_at is not None and now < self._troubled_at + FOLLOW_S
+        if seen and newest.number <= self.lineage.number + 1:
+            decider = next(p for p, lineage in others.items() if lineage == newest)
+            return newest, f"{short(decider)} decided it"
+        return None
+
+    def _most_served(self, lineages: Counter[Lineage]) -> Lineage | None:
+        """Return the lineage in which most seats serve, if its beginning is known."""
+        by_era = {lineage.era: lineage for lineage in [*lineages, self.lineage]}
+        known = [(count, era) for era, count in self._outlook.eras.items() if era in by_era]
+        return by_era[max(known)[1]] if known else None
+
+    def _adopt(self, lineage: Lineage, reason: str, now: float) -> list[RestoreEffect]:
+        self.lineage, self.open = lineage, True
+        self._newest = lineage.version
+        self._troubled_since, self._behind_since, self._closed_at = None, {}, {}
+        self._outlook = Outlook(self._outlook.live, (None,) * self._stages)
+        self._said = ""
+        words = f"beginning anew at version {lineage.version}: {reason}"
+        effects: list[RestoreEffect] = [Explain("swarm", words, "warning")]
+        if (own := self._stored.get(self._me)) is not None:
+            kept = tuple(copy for copy in own.copies if copy.version <= lineage.version)
+            effects.append(self._publish(Stored(lineage, kept), now))
+        return [*effects, Adopt(lineage, reason)]
+
+    def _explain(self, words: str) -> list[RestoreEffect]:
+        if words == self._said:
+            return []
+        self._said = words
+        return [Explain("swarm", words, "warning")]

@@ -1,0 +1,95 @@
+"""The stored record: which lineage a volunteer follows, and which checkpoints lie on its disk.
+
+It is the body of the record ("stored", own peer id). A *lineage* is what is left of the run after a
+roll-back: its era, the version from which it started, and that version's hash in every stage. Pure
+values and their checks.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from protocol import limits
+from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.ids import PeerId
+from protocol.wire.fields import Era, StageIndex, StepIndex
+
+STORED: Final = "stored"
+"""Record kind; the key is the author's peer id."""
+MAX_COPIES: Final = 24
+"""Checkpoints one volunteer names: of its own stages and of those it keeps copies for."""
+MAX_STORED_BYTES: Final = 12 * 1024
+"""A hash per stage and ``MAX_COPIES`` copies of at most 50 bytes."""
+HASH_BYTES: Final = 32
+
+StateDigest = Annotated[bytes, Meta(min_length=HASH_BYTES, max_length=HASH_BYTES)]
+
+
+class Lineage(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, order=True):
+    """Where the run's present history begins. The first one: version 0, from the seed."""
+
+    era: Era = 0
+    version: StepIndex = 0
+    hashes: Annotated[tuple[StateDigest, ...], Meta(max_length=limits.MAX_STAGES)] = ()
+    """State hash by stage; none where the version is 0, which everybody makes from the seed."""
+
+    @property
+    def number(self) -> int:
+        """How many roll-backs led here."""
+        return self.era >> ERA_BITS
+
+
+class Copy(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, order=True):
+    """A checkpoint on the author's disk, verified."""
+
+    stage: StageIndex
+    version: StepIndex
+    hash: StateDigest
+
+
+class Stored(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The body: the author's lineage and its copies in rising order."""
+
+    lineage: Lineage = Lineage()
+    copies: Annotated[tuple[Copy, ...], Meta(max_length=MAX_COPIES)] = ()
+
+
+ERA_BITS: Final = 32
+"""An era is the number of roll-backs, then 32 bits of a hash: two deciders never make the same."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Stored)
+
+
+def encode_stored(stored: Stored) -> bytes:
+    """Return the canonical encoding; raises ``LocalProtocolError`` for a field out of range."""
+    try:
+        return _encoder.encode(_decoder.decode(_encoder.encode(stored)))
+    except msgspec.MsgspecError as error:
+        raise LocalProtocolError(f"our own stored record: {error}") from error
+
+
+def parse_stored(body: bytes, key: str, signer: PeerId, stages: int) -> Stored:
+    """Check a stored record against its key, its signer and the number of stages.
+
+    Raises:
+        RemoteProtocolError: malformed, not canonical, in another's name, or about stages that do
+            not exist.
+    """
+    try:
+        stored = _decoder.decode(body)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise RemoteProtocolError("stored-malformed", str(error), penalty=20) from error
+    if _encoder.encode(stored) != body:
+        raise RemoteProtocolError("stored-malformed", "not canonical", penalty=20)
+    if key != signer:
+        raise RemoteProtocolError("stored-forged", "speaks for another peer", penalty=50)
+    copies, lineage = list(stored.copies), stored.lineage
+    if sorted(set(copies)) != copies or any(copy.stage >= stages for copy in copies):
+        raise RemoteProtocolError("stored-absurd", "copies out of order", penalty=20)
+    if len(lineage.hashes) != (stages if lineage.version else 0):
+        raise RemoteProtocolError("stored-absurd", "a lineage without its hashes", penalty=20)
+    return stored
