@@ -31,6 +31,7 @@ from protocol.pipeline.effects import (
     BackwardTask,
     Committed,
     Compute,
+    ContributeTask,
     DropStep,
     Fault,
     ForwardTask,
@@ -259,9 +260,15 @@ class SeatDriver:
         failpoints.after_task(task, stage=self.seat.place.stage, worker=self._worker.pid)
         self.busy_s += reply.seconds
         self._store(task, call, payloads)
-        if isinstance(reply, Contributed) and len(reply.microbatches) != self.seat.member.counted:
+        if isinstance(reply, Contributed) and not self._as_planned(task, reply):
             self.miscounted += 1
         self._perform(self.seat.computed(task, to_outcome(reply, payloads), self._hub.now()))
+
+    def _as_planned(self, task: Task, reply: Contributed) -> bool:
+        """Whether a contribution is what its plan counts (a newer plan may have come meanwhile)."""
+        member = self.seat.member
+        current = isinstance(task, ContributeTask) and task.attempt == member.promised
+        return not current or len(reply.microbatches) == member.counted
 
     def _store(self, task: Task, call: Call, payloads: list[bytes]) -> None:
         try:
