@@ -121,9 +121,9 @@ class Beats:
 
     def _dial(self, volunteer: Volunteer) -> None:
         for other in list(self._volunteers.values()):
-            if other is not volunteer and other.peer not in volunteer.links and other.alive:
-                if self._agenda.random.random() < DIAL_CHANCE:
-                    self._agenda.sometime(DIAL_S, partial(self.link, volunteer, other))
+            linked = other is volunteer or other.peer in volunteer.links
+            if not linked and other.alive and self._agenda.random.random() < DIAL_CHANCE:
+                self._agenda.sometime(DIAL_S, partial(self.link, volunteer, other))
 
     def link(self, one: Volunteer, two: Volunteer) -> None:
         """Make a link if both can; an older one that an end still holds is closed by it."""

@@ -86,7 +86,7 @@ class Faults:
         if world.agenda.now < self._taken_at + config.calm_s:
             return False
         others = [v for v in world.volunteers.values() if v.stage == victim.stage and v != victim]
-        holders = sum(v.holds_state for v in others)
+        holders = sum(_stands_in(other, victim) for other in others)
         return holders >= config.spares or not victim.holds_state
 
     def _take(self, fault: Fault, victim: Volunteer) -> bool:
@@ -127,3 +127,11 @@ class Faults:
                 world.wake(volunteer, volunteer.incarnation)
             elif not volunteer.alive:
                 world.start(volunteer)
+
+
+def _stands_in(other: Volunteer, victim: Volunteer) -> bool:
+    """Whether another replica has, or is about to have, every version that the victim has."""
+    mine, theirs = victim.seat, other.seat
+    if mine is None or theirs is None or not other.holds_state:
+        return False
+    return theirs.step + theirs.member.knows_commit >= mine.step

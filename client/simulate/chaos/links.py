@@ -1,9 +1,9 @@
 """Links between volunteers, and what goes wrong on them.
 
-A link has two ends, each of which holds it until it closes it or hears that the other one did. What
-is sent on it arrives later, per lane in order, unless a *trick* is played on it: lost, doubled, late
-or ahead of what was sent before. Between the parts of a split network nothing arrives; what was
-under way waits for healing (as TCP sends it again) or is gone.
+A link has two ends, each of which holds it until it closes it or hears that the other one did.
+What is sent on it arrives later, per lane in order, unless a *trick* is played on it: lost,
+doubled, late or ahead of what was sent before. Between the parts of a split network nothing
+arrives; what was under way waits for healing (as TCP sends it again) or is gone.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Network:
             return
         other = self._volunteers[to]
         self.carried += 1
-        if self._storms and self._is_stormy(sender.peer, to) and self._agenda.random.random() < 0.5:
+        if self._storms and self._drowns(sender.peer, to):
             return
         arrive = partial(self._arrive, link, other, action)
         trick = self._trick_on(kind) if self._tricks else None
@@ -117,12 +117,10 @@ class Network:
     def _beat(self, links: list[tuple[PeerId, Link]], hear: Callable[[Volunteer], None]) -> None:
         for to, link in links:
             other = self._volunteers[to]
-            if self._storms and self._is_stormy(link.one, link.two):
-                if self._agenda.random.random() < 0.5:
-                    continue
-            if self._tricks and self._trick_on("Heartbeat") is not None:
-                continue
-            self._arrive(link, other, partial(hear, other))
+            lost = self._storms and self._drowns(link.one, link.two)
+            lost = lost or (self._tricks and self._trick_on("Heartbeat") is not None)
+            if not lost:
+                self._arrive(link, other, partial(hear, other))
 
     def _arrive(self, link: Link, to: Volunteer, action: Action, *, certain: bool = False) -> None:
         sender = link.two if link.one == to.peer else link.one
@@ -182,6 +180,8 @@ class Network:
                 return self._tricks.pop(index).kind
         return None
 
-    def _is_stormy(self, one: PeerId, two: PeerId) -> bool:
+    def _drowns(self, one: PeerId, two: PeerId) -> bool:
+        """Whether a storm takes what one sends the other."""
         self._storms = [storm for storm in self._storms if storm.until > self._agenda.now]
-        return any({one, two} == storm.between for storm in self._storms)
+        stormy = any({one, two} == storm.between for storm in self._storms)
+        return stormy and self._agenda.random.random() < 0.5

@@ -1,8 +1,8 @@
 """Which faults a run meets, and when: drawn from its seed before it begins.
 
-A schedule is a plain list, so a part of it can be run alone: that is how the cause of a failure is
-narrowed down (``replay``). What a fault would do that the run's configuration forbids at that moment
-is left out when its time comes.
+A schedule is a plain list, so a part of it can be run alone: that is how the cause of a failure
+is narrowed down (``replay``). What the run's configuration forbids at the moment of a fault is left
+out when its time comes.
 """
 
 from __future__ import annotations

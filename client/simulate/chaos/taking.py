@@ -1,7 +1,7 @@
 """How a volunteer gets into its stage: by asking its replicas, or from nothing at the beginning.
 
-Follows ``client/train/taking.py``: ask to join, open a seat that observes from the version admitted,
-fetch that version from a donor, load it. Whatever goes wrong on the way, it starts over.
+Follows ``client/train/taking.py``: ask to join, open a seat that observes from the version
+admitted, fetch that version from a donor, load it. Whatever goes wrong on the way, it starts over.
 """
 
 from __future__ import annotations

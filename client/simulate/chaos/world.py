@@ -28,11 +28,13 @@ from protocol.ids import PeerId, peer_id_from_key, short
 from protocol.pipeline.effects import (
     BackwardTask,
     Committed,
-    Fault as SeatFault,
     ForwardTask,
     LossTask,
     Outcome,
     Task,
+)
+from protocol.pipeline.effects import (
+    Fault as SeatFault,
 )
 from protocol.pipeline.pipeline import Place
 from protocol.seat.seat import Seat
