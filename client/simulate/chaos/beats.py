@@ -33,12 +33,14 @@ class Beats:
         network: Network,
         volunteers: Mapping[PeerId, Volunteer],
         changed: Callable[[Volunteer], None],
+        linked: Callable[[Volunteer, PeerId], None],
         note: Callable[[Volunteer, str], None],
         *,
         keep_links: bool,
     ) -> None:
         self._agenda, self._network, self._volunteers = agenda, network, volunteers
-        self._changed, self._note, self._keep_links = changed, note, keep_links
+        self._changed, self._linked = changed, linked
+        self._note, self._keep_links = note, keep_links
         network.on_closed = self._closed
 
     def now_of(self, volunteer: Volunteer) -> float:
@@ -52,7 +54,7 @@ class Beats:
         now = self.now_of(volunteer)
         volunteer.heartbeats += 1
         seat = volunteer.seat
-        status = None if seat is None else seat.status(rate=1.0)
+        status = volunteer.returning if seat is None else seat.status(rate=1.0)
         me = volunteer.peer
         if status is None:
             volunteer.statuses.pop(me, None)
@@ -84,6 +86,7 @@ class Beats:
         if number <= volunteer.heard.get(of, -1):
             return
         volunteer.heard[of] = number
+        volunteer.silent.discard(of)
         now = self.now_of(volunteer)
         volunteer.detector.heard(of, now)
         serving = [status.stage] if status and status.state == "serving" else []
@@ -98,6 +101,7 @@ class Beats:
         """The detector gives a peer up."""
         self._note(volunteer, f"has not heard {short(peer)} for too long")
         volunteer.statuses.pop(peer, None)
+        volunteer.silent.add(peer)
         if not self._keep_links:
             self._unlinked(volunteer, peer)
             volunteer.contacts.closed(peer, by_peer=False, now=self.now_of(volunteer))
@@ -115,6 +119,7 @@ class Beats:
     def _unlinked(volunteer: Volunteer, peer: PeerId) -> None:
         volunteer.detector.forget(peer)
         volunteer.heard.pop(peer, None)
+        volunteer.silent.discard(peer)
         volunteer.statuses.pop(peer, None)
 
     # --- links -----------------------------------------------------------------------------
@@ -139,9 +144,12 @@ class Beats:
             end.detector.watch(other.peer, self.now_of(end))
         self.say(one)
         self.say(two)
+        self._linked(one, two.peer)
+        self._linked(two, one.peer)
 
     def _show(self, volunteer: Volunteer) -> None:
         """Give the seat a new view if what it would see is new."""
-        if volunteer.statuses != volunteer.shown:
-            volunteer.shown = dict(volunteer.statuses)
+        seen = (dict(volunteer.statuses), volunteer.seen_live())
+        if seen != volunteer.shown:
+            volunteer.shown = seen
             self._changed(volunteer)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
+
+from protocol.restore.choice import SEED
+from protocol.restore.stored import Copy, Lineage
 
 KEEP = 3
 """Checkpoints kept of one stage."""
@@ -10,16 +14,33 @@ KEEP = 3
 
 @dataclass
 class Disk:
-    """Checkpoints by stage, era and version; the value is what ``SimWorker.save`` returned."""
+    """The lineage last followed, and checkpoints by stage and version.
 
-    checkpoints: dict[tuple[int, int, int], str] = field(default_factory=dict)
+    A checkpoint is what ``SimWorker.save`` returned: the exact arithmetic's name of a version,
+    which is its hash.
+    """
 
-    def write(self, stage: int, era: int, version: int, saved: str) -> None:
-        """Keep a checkpoint, and the newest few of its stage."""
-        self.checkpoints[stage, era, version] = saved
+    lineage: Lineage = SEED
+    checkpoints: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    def write(
+        self, stage: int, version: int, saved: str, protected: Collection[tuple[int, int]]
+    ) -> None:
+        """Keep a checkpoint, the newest few of its stage, and what others rely on."""
+        self.checkpoints[stage, version] = saved
         for key in sorted(k for k in self.checkpoints if k[0] == stage)[:-KEEP]:
-            del self.checkpoints[key]
+            if key not in protected:
+                del self.checkpoints[key]
+
+    def begin(self, lineage: Lineage) -> None:
+        """Another lineage begins: what is newer than its beginning is of the one that ended."""
+        self.lineage = lineage
+        self.checkpoints = {k: v for k, v in self.checkpoints.items() if k[1] <= lineage.version}
+
+    def copies(self) -> list[Copy]:
+        """Return what there is, as the stored record says it."""
+        return [Copy(s, v, saved.encode()) for (s, v), saved in self.checkpoints.items()]
 
     def lose(self) -> None:
         """Nothing is left."""
-        self.checkpoints = {}
+        self.lineage, self.checkpoints = SEED, {}

@@ -65,7 +65,7 @@ class Network:
         self.on_closed: Callable[[Volunteer, PeerId], None]
         """An end hears that the other one has closed the link."""
         self.carried = 0
-        """Messages sent, heartbeats not counted."""
+        """Messages sent; heartbeats and other upkeep of the swarm not counted."""
 
     # --- links -----------------------------------------------------------------------------
 
@@ -91,13 +91,22 @@ class Network:
 
     # --- messages --------------------------------------------------------------------------
 
-    def send(self, sender: Volunteer, to: PeerId, kind: str, lane: str, action: Action) -> None:
+    def send(
+        self,
+        sender: Volunteer,
+        to: PeerId,
+        kind: str,
+        lane: str,
+        action: Action,
+        *,
+        upkeep: bool = False,
+    ) -> None:
         """Let something travel on the link to ``to``, if there is one."""
         link = sender.links.get(to)
         if link is None:
             return
         other = self._volunteers[to]
-        self.carried += 1
+        self.carried += not upkeep
         if self._storms and self._drowns(sender.peer, to):
             return
         arrive = partial(self._arrive, link, other, action)

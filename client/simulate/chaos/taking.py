@@ -30,7 +30,7 @@ class Takings:
     def __init__(self, world: ChaosWorld) -> None:
         self._world = world
 
-    def begin(self, volunteer: Volunteer) -> None:
+    def start(self, volunteer: Volunteer) -> None:
         """Begin to take the stage a little later, when the worker has started."""
         again = partial(self._ask, volunteer, volunteer.epoch)
         self._world.agenda.sometime(START_S, again)
@@ -39,21 +39,46 @@ class Takings:
         self._world.agenda.after(delay_s, partial(volunteer.take_in, action))
 
     def _ask(self, volunteer: Volunteer, epoch: int) -> None:
-        """Ask every replica until somebody admits us."""
+        """Ask every replica until somebody admits us, or begin where the lineage begins."""
         if volunteer.epoch != epoch or volunteer.seat is not None or not volunteer.alive:
             return
         self._later(volunteer, JOIN_RETRY_S, partial(self._ask, volunteer, epoch))
-        view = volunteer.believes(self._world.config.stages)
-        others = view.serving(volunteer.stage)
-        if others and not any(replica.version for replica in others):
-            self._world.open_seat(volunteer, 0, serving=True)
+        history = volunteer.restore
+        begin, view = history.lineage.version, volunteer.believes(self._world.config.stages)
+        others = [r for r in view.serving(volunteer.stage) if r.peer != volunteer.peer]
+        begun = any(view.committed(s) > begin for s in range(len(view.stages)))
+        if not history.open or not (others or not begun):
+            return
+        if not any(replica.version > begin for replica in others):
+            self._begin(volunteer)
+            return
         for replica in others:
             self._world.send(volunteer, replica.peer, JoinStage(volunteer.stage))
+
+    def _begin(self, volunteer: Volunteer) -> None:
+        """Stand where the lineage begins, if somebody within reach has that version."""
+        lineage = volunteer.restore.lineage
+        if not lineage.version:
+            self._world.open_seat(volunteer, 0, serving=True)
+            return
+        key = (volunteer.stage, lineage.version)
+        for peer in self._world.histories.donors(volunteer):
+            donor = self._world.volunteers[peer]
+            if donor is volunteer or self._can_give(volunteer, donor):
+                saved = donor.disk.checkpoints.get(key)
+                if saved is not None and saved.encode() == lineage.hashes[volunteer.stage]:
+                    self._world.open_seat(volunteer, lineage.version, serving=True, saved=saved)
+                    return
+
+    def _can_give(self, volunteer: Volunteer, donor: Volunteer) -> bool:
+        linked = donor.peer in volunteer.links and donor.running
+        return linked and self._world.network.reaches(volunteer.peer, donor.peer)
 
     def admitted(self, volunteer: Volunteer, admit: Admit) -> None:
         """A leader lets us in at its version."""
         view = volunteer.believes(self._world.config.stages)
-        if volunteer.seat is not None or admit.version < view.committed(volunteer.stage) - 1:
+        ours = admit.era == volunteer.restore.lineage.era and volunteer.seat is None
+        if not ours or admit.version < view.committed(volunteer.stage) - 1:
             return
         self._world.open_seat(volunteer, admit.version, serving=False, admit=admit)
         fetch = partial(self._fetch, volunteer, admit, volunteer.epoch, DOWNLOAD_TRIES)
@@ -75,9 +100,7 @@ class Takings:
     def _from_donor(self, volunteer: Volunteer, admit: Admit) -> str | None:
         for name in admit.donors:
             donor = self._world.volunteers.get(PeerId(name))
-            if donor is None or donor.peer not in volunteer.links or not donor.running:
-                continue
-            if not self._world.network.reaches(volunteer.peer, donor.peer):
+            if donor is None or not self._can_give(volunteer, donor):
                 continue
             if (saved := donor.snapshots.get(admit.version)) is not None:
                 return saved

@@ -16,6 +16,8 @@ from client.simulate.peer import SimPeer
 from protocol.ids import PeerId
 from protocol.membership.contacts import Contacts
 from protocol.membership.detector import Detector
+from protocol.restore.machine import Restore
+from protocol.view import Replica, SwarmView
 from protocol.wire.messages import SeatStatus
 
 
@@ -37,12 +39,19 @@ class Volunteer(SimPeer):
     links: dict[PeerId, Link] = field(default_factory=dict)
     detector: Detector = field(default_factory=Detector)
     contacts: Contacts = field(default_factory=Contacts)
+    silent: set[PeerId] = field(default_factory=set)
+    """Linked, but held for dead."""
+    restore: Restore = field(init=False)
+    records: dict[PeerId, tuple[int, bytes]] = field(default_factory=dict)
+    """What is said of everybody's disk: sequence number and body of the stored record."""
     pulses: int = 0
     heartbeats: int = 0
     heard: dict[PeerId, int] = field(default_factory=dict)
     """Newest heartbeat of each link."""
-    shown: dict[PeerId, SeatStatus] = field(default_factory=dict)
-    """The statuses of which the seat's view was last made."""
+    shown: object = None
+    """Of what the seat's view was last made."""
+    returning: SeatStatus | None = None
+    """What is said of a seat that will be opened again in a new lineage."""
     corrupt: int = 0
     """So many of its next tasks find a malformed tensor."""
 
@@ -55,6 +64,21 @@ class Volunteer(SimPeer):
     def holds_state(self) -> bool:
         """Whether it serves its stage and can be asked now."""
         return self.running and self.serving
+
+    def seen_live(self) -> frozenset[PeerId]:
+        """Return whom it holds for alive, itself included."""
+        return frozenset(self.links.keys() - self.silent | {self.peer})
+
+    def believes(self, stages: int) -> SwarmView:
+        """Return the view of its own lineage; nobody of another one is there."""
+        replicas: list[list[Replica]] = [[] for _ in range(stages)]
+        era = self.restore.lineage.era
+        for peer, status in self.statuses.items():
+            if status.era == era:
+                serves = status.state == "serving"
+                said = (status.version, serves, status.attempt, status.digest, status.rate)
+                replicas[status.stage].append(Replica(peer, *said))
+        return SwarmView.of(replicas)
 
     def take_in(self, action: Action) -> None:
         """Do something now, or on waking up; a process that is gone never does."""
@@ -70,8 +94,9 @@ class Volunteer(SimPeer):
         self.epoch += 1
         self.incarnation += 1
         self.seat = self.worker = None
-        self.payloads, self.statuses, self.shown = {}, {}, {}
+        self.payloads, self.statuses, self.shown = {}, {}, None
+        self.silent, self.records = set(), {}
         self.backlog, self.links, self.heard = [], {}, {}
         self.detector, self.contacts = Detector(), Contacts()
         self.paused = self.missed_pulse = False
-        self.corrupt = 0
+        self.corrupt, self.returning = 0, None

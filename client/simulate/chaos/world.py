@@ -12,11 +12,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+import msgspec
+
+from client.simulate.agenda import Range
 from client.simulate.chaos.beats import PULSE_S, PULSES_PER_BEAT, Beats
 from client.simulate.chaos.checks import Checks
 from client.simulate.chaos.clock import Clock
 from client.simulate.chaos.config import STEPS, ChaosConfig
 from client.simulate.chaos.faults import Faults
+from client.simulate.chaos.history import Histories
 from client.simulate.chaos.links import Network
 from client.simulate.chaos.schedule import Fault, schedule
 from client.simulate.chaos.taking import Takings
@@ -38,10 +42,12 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.pipeline import Place
 from protocol.seat.seat import Seat
-from protocol.wire.messages import Admit, Message, lane
+from protocol.wire.messages import Admit, Message, SeatStatus, lane
 
 FURTHER_STEPS: Final = 2
 """Every stage makes so many once everything works again."""
+WRITE_S: Range = (0.05, 1.0)
+"""How long a checkpoint is on its way to the disk."""
 QUIET_AFTER_S: Final = 15.0
 QUIET_S: Final = 10.0
 CHECK_EVERY: Final = 400
@@ -74,11 +80,13 @@ class ChaosWorld(SeatWorld[Volunteer]):
             self.network,
             self.volunteers,
             self._show,
+            self._linked,
             self.note,
             keep_links=config.links_survive_silence,
         )
         self.checks = Checks(config.per_step)
         self.takings = Takings(self)
+        self.histories = Histories(self)
         self.faults = Faults(self)
         self.events = 0
         self._steps = STEPS
@@ -90,6 +98,8 @@ class ChaosWorld(SeatWorld[Volunteer]):
             for index in range(self.config.replicas):
                 self.add(stage, f"{stage}/{index}").alive = True
         everybody = list(self.volunteers.values())
+        for volunteer in everybody:
+            self.histories.begin(volunteer)
         for index, volunteer in enumerate(everybody):
             for other in everybody[:index]:
                 self.beats.link(volunteer, other)
@@ -115,8 +125,9 @@ class ChaosWorld(SeatWorld[Volunteer]):
             return
         volunteer.alive = True
         self.note(volunteer, "starts")
+        self.histories.begin(volunteer)
         self._pulse_later(volunteer)
-        self.takings.begin(volunteer)
+        self.takings.start(volunteer)
 
     def replace(self, gone: Volunteer) -> None:
         """Somebody else takes the place of a volunteer that never comes back."""
@@ -177,6 +188,8 @@ class ChaosWorld(SeatWorld[Volunteer]):
         volunteer.pulses += 1
         if volunteer.pulses % PULSES_PER_BEAT == 0:
             self.beats.second(volunteer)
+            self.histories.gossip(volunteer)
+        self.histories.tick(volunteer)
         now, seat = self.now_of(volunteer), volunteer.seat
         deadline = seat.next_deadline() if seat else None
         if seat is not None and deadline is not None and deadline <= now:
@@ -185,9 +198,15 @@ class ChaosWorld(SeatWorld[Volunteer]):
     # --- seats -----------------------------------------------------------------------------
 
     def open_seat(
-        self, volunteer: Volunteer, version: int, *, serving: bool, admit: Admit | None = None
+        self,
+        volunteer: Volunteer,
+        version: int,
+        *,
+        serving: bool,
+        admit: Admit | None = None,
+        saved: str = "",
     ) -> None:
-        """Open a seat at a version, or to observe from it."""
+        """Open a seat at a version, or to observe from it; ``saved``: the state of that version."""
         config = self.config
         place = Place(volunteer.peer, volunteer.stage, config.stages, config.per_step)
         volunteer.epoch += 1
@@ -200,8 +219,12 @@ class ChaosWorld(SeatWorld[Volunteer]):
             tokens_per_step=1,
             step=version,
             serving=serving,
+            era=volunteer.restore.lineage.era,
             touch=volunteer.contacts,
         )
+        volunteer.returning = None
+        if saved:
+            self.checks.loaded(volunteer, version, volunteer.worker.load(version, saved))
         if admit is not None:
             volunteer.seat.quorum.settle(admit.roll, admit.electors)
         self.perform(volunteer, volunteer.seat.allow_training(self.now_of(volunteer)))
@@ -221,9 +244,22 @@ class ChaosWorld(SeatWorld[Volunteer]):
         volunteer.seat = volunteer.worker = None
         volunteer.epoch += 1
         self.beats.say(volunteer)
-        self.takings.begin(volunteer)
+        self.takings.start(volunteer)
+
+    def begin_anew(self, volunteer: Volunteer) -> None:
+        """Another lineage begins: the seat is opened again where it begins."""
+        lineage = volunteer.restore.lineage
+        back = SeatStatus(volunteer.stage, lineage.version, "fetching", 0, b"", 0, 0.0)
+        volunteer.returning = msgspec.structs.replace(back, era=lineage.era)
+        volunteer.snapshots = {}
+        self.retake(volunteer, "a lineage begins")
+
+    def _linked(self, volunteer: Volunteer, to: PeerId) -> None:
+        self.histories.tell(volunteer, to)
 
     def _show(self, volunteer: Volunteer) -> None:
+        if volunteer.running:
+            self.histories.update(volunteer)
         if volunteer.seat is not None and volunteer.running:
             view = volunteer.believes(self.config.stages)
             self.perform(volunteer, volunteer.seat.update_view(view, self.now_of(volunteer)))
@@ -240,7 +276,8 @@ class ChaosWorld(SeatWorld[Volunteer]):
         self.checks.committed(peer, committed.version, committed.hash)
         if committed.version % self.config.checkpoint_every == 0 and peer.worker is not None:
             saved = peer.worker.save(committed.version)
-            peer.disk.write(peer.stage, 0, committed.version, saved)
+            wrote = (peer, committed.version, saved, peer.incarnation)
+            self.agenda.sometime(WRITE_S, partial(self.histories.wrote, *wrote))
         self.beats.say(peer)
 
     def faulted(self, peer: Volunteer, fault: SeatFault) -> None:

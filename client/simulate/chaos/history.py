@@ -1,0 +1,135 @@
+"""Lineages in the chaos world: drives the machine of ``protocol.restore`` for every volunteer.
+
+Does what ``client/train/history.py`` does: tells the machine what is on the disk, what others have
+said of theirs and what is seen of the swarm, and performs what it decides. Records of what is on
+whose disk spread by gossip: at once to all that are linked, and now and then to one of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from client.simulate.chaos.volunteer import Volunteer
+from protocol.effects import Explain, Publish
+from protocol.ids import PeerId
+from protocol.restore.choice import holders, newest_whole
+from protocol.restore.machine import Adopt, Outlook, Restore, RestoreEffect
+from protocol.restore.stored import Stored, parse_stored
+
+if TYPE_CHECKING:
+    from client.simulate.chaos.world import ChaosWorld
+
+SEQ_PER_S: Final = 1000
+Records = dict[PeerId, tuple[int, bytes]]
+"""Stored records by author: sequence number and body."""
+
+
+class Histories:
+    """See the module's docstring."""
+
+    def __init__(self, world: ChaosWorld) -> None:
+        self._world = world
+        self._stages = world.config.stages
+
+    def begin(self, volunteer: Volunteer) -> None:
+        """A process starts and reads its disk."""
+        config, now = self._world.config, self._world.now_of(volunteer)
+        seq = int(self._world.agenda.now * SEQ_PER_S)
+        lineage = volunteer.disk.lineage
+        volunteer.restore = Restore(
+            volunteer.peer, self._stages, config.checkpoint_every, lineage, seq
+        )
+        volunteer.records = {}
+        self._perform(volunteer, volunteer.restore.set_copies(volunteer.disk.copies(), now))
+
+    def wrote(self, volunteer: Volunteer, version: int, saved: str, incarnation: int) -> None:
+        """A checkpoint is on the disk, if its process lived to see that and its lineage did."""
+        made_in = volunteer.disk.lineage
+        if not volunteer.alive or volunteer.incarnation != incarnation:
+            return
+        machine = volunteer.restore
+        newest = newest_whole(machine.stored_live(), self._stages, machine.lineage)
+        protected = {(stage, newest.version) for stage in range(self._stages)}
+        if made_in == machine.lineage:
+            volunteer.disk.write(volunteer.stage, version, saved, protected)
+        volunteer.take_in(partial(self._say_copies, volunteer))
+
+    def _say_copies(self, volunteer: Volunteer) -> None:
+        now = self._world.now_of(volunteer)
+        copies = volunteer.disk.copies()
+        self._perform(volunteer, volunteer.restore.set_copies(copies, now))
+
+    def donors(self, volunteer: Volunteer) -> list[PeerId]:
+        """Return who has the version from which the lineage begins, ourselves first."""
+        found = holders(volunteer.restore.stored_live(), volunteer.restore.lineage, volunteer.stage)
+        return sorted(found, key=lambda peer: peer != volunteer.peer)
+
+    # --- what is seen ----------------------------------------------------------------------
+
+    def update(self, volunteer: Volunteer) -> None:
+        """The view of the swarm has changed."""
+        view, me, now = (
+            volunteer.believes(self._stages),
+            volunteer.peer,
+            self._world.now_of(volunteer),
+        )
+        versions = tuple(
+            view.committed(stage) if view.serving(stage) else None for stage in range(self._stages)
+        )
+        others = ((p, s) for p, s in volunteer.statuses.items() if p != me)
+        eras = Counter(s.era for _, s in others if s.state == "serving")
+        seat = volunteer.seat
+        quorum = seat is None or seat.quorum.holds(now)
+        outlook = Outlook(volunteer.seen_live(), versions, eras, quorum)
+        self._perform(volunteer, volunteer.restore.update(outlook, now))
+
+    def tick(self, volunteer: Volunteer) -> None:
+        """Act on deadlines that have passed."""
+        deadline, now = volunteer.restore.next_deadline(), self._world.now_of(volunteer)
+        if deadline is not None and deadline <= now:
+            self._perform(volunteer, volunteer.restore.tick(now))
+
+    # --- records ---------------------------------------------------------------------------
+
+    def gossip(self, volunteer: Volunteer) -> None:
+        """Tell somebody all that we know of anybody's disk."""
+        linked = sorted(volunteer.links)
+        if linked:
+            self.tell(volunteer, self._world.random.choice(linked))
+
+    def tell(self, volunteer: Volunteer, to: PeerId) -> None:
+        """Send what we know to one peer."""
+        other = self._world.volunteers[to]
+        take = partial(self._take, other, dict(volunteer.records))
+        self._world.network.send(volunteer, to, "Records", "control", take, upkeep=True)
+
+    def _take(self, volunteer: Volunteer, records: Records) -> None:
+        for author, (seq, body) in records.items():
+            known = volunteer.records.get(author, (-1, b""))
+            if author == volunteer.peer or seq <= known[0]:
+                continue
+            volunteer.records[author] = (seq, body)
+            stored = parse_stored(body, author, author, self._stages)
+            self._received(volunteer, author, stored)
+
+    def _received(self, volunteer: Volunteer, author: PeerId, stored: Stored) -> None:
+        now = self._world.now_of(volunteer)
+        self._perform(volunteer, volunteer.restore.receive(author, stored, now))
+
+    def _perform(self, volunteer: Volunteer, effects: Sequence[RestoreEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Publish(_, _, seq, body):
+                    volunteer.records[volunteer.peer] = (seq, body)
+                    for to in list(volunteer.links):
+                        self.tell(volunteer, to)
+                case Adopt(lineage):
+                    volunteer.disk.begin(lineage)
+                    self._world.begin_anew(volunteer)
+                case Explain(_, words):
+                    self._world.note(volunteer, words)
+                case _:
+                    pass
