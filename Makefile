@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 ABLATION_ARGS ?=
+CHAOS_ARGS ?=
 PYTEST_ARGS ?=
 
 # The first interpreter that runs, is new enough and can make virtual environments. A name on PATH
@@ -15,10 +16,11 @@ PROBE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 CANDIDATES := python3.11 python3.12 python3.13 python3 python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench ablation install clean
+.PHONY: help demo chaos test lint bench ablation install clean
 
 help:
 	@echo "make demo     four volunteers train on this machine; one is killed on the way"
+	@echo "make chaos    faults on real volunteers on this machine, and what they cost; 12 minutes"
 	@echo "make test     the tests"
 	@echo "make lint     style, types and import direction"
 	@echo "make bench    what this machine can do, and a swarm on it against one process"
@@ -28,6 +30,9 @@ help:
 
 demo: $(STAMP)
 	$(BIN)/volunteer demo $(DEMO_ARGS)
+
+chaos: $(STAMP)
+	$(BIN)/volunteer chaos $(CHAOS_ARGS)
 
 test: $(STAMP)
 	$(BIN)/pytest -q $(PYTEST_ARGS)
@@ -63,6 +68,6 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) demo-out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) demo-out chaos-out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
 		.hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

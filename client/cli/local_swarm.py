@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -164,17 +164,31 @@ class LocalSwarm:
         """The members that run."""
         return (member for member in self.members if member.alive)
 
-    def start(self, name: str, arguments: Sequence[str] = ()) -> Member:
-        """Start ``volunteer join --headless`` with a home of its own."""
+    def start(
+        self,
+        name: str,
+        arguments: Sequence[str] = (),
+        *,
+        log_name: str = "",
+        variables: Mapping[str, str] | None = None,
+    ) -> Member:
+        """Start ``volunteer join --headless`` with a home of its own.
+
+        Args:
+            name: of the volunteer, its home and, unless ``log_name`` is given, its log.
+            arguments: further flags.
+            log_name: of its log, for one that is started again.
+            variables: added to its environment.
+        """
         home = self._homes / name
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._logs.mkdir(parents=True, exist_ok=True)
-        log = self._logs / f"{name}.log"
+        log = self._logs / f"{log_name or name}.log"
         command = [*volunteer_command(), "join", "--swarm", str(self._swarm_file), "--headless"]
         with log.open("wb") as stderr:
             process = subprocess.Popen(
                 [*command, *arguments],
-                env=environment(home),
+                env={**environment(home), **(variables or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,

@@ -39,6 +39,7 @@ COMMANDS = {
     "status": "Show what the volunteer on this machine is doing.",
     "matches": "Show who holds which stage with whose consent, and why.",
     "demo": "Train with four volunteers on this machine, kill one, show that nothing is lost.",
+    "chaos": "Do faults to volunteers on this machine and report what they cost.",
     "sample": "Write text with the model a swarm has trained so far.",
     "export": "Save the model in the layout that Hugging Face transformers loads.",
     "simulate": "Simulate the matching of many volunteers and compare policies.",

@@ -1,0 +1,111 @@
+"""The faults that chaos knows, and the moments at which each can be done. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from client.errors import ExitCode, UserError
+from client.faults import PHASES, Action, Phase
+
+Kind = Literal["kill", "stop", "partition", "delay", "slow", "corrupt", "disk", "worker", "stage"]
+Moment = Phase | Literal["any"]
+"""A phase of a step at the one it hits, or any moment."""
+
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+MOMENTS: Final[dict[Kind, tuple[Moment, ...]]] = {
+    "kill": PHASES,
+    "stop": PHASES,
+    "worker": PHASES,
+    "corrupt": ("forward", "backward", "averaging"),
+    "disk": ("checkpoint",),
+    "partition": ("any",),
+    "delay": ("any",),
+    "slow": ("any",),
+    "stage": ("any",),
+}
+ACTIONS: Final[dict[Kind, Action]] = {
+    "kill": "kill",
+    "stop": "stop",
+    "worker": "kill-worker",
+    "corrupt": "corrupt",
+    "disk": "nospace",
+}
+"""How a failpoint does it."""
+MEANINGS: Final[dict[Kind, str]] = {
+    "kill": "SIGKILL to node and worker; started again",
+    "stop": "SIGSTOP to the node for 5 to 10 s",
+    "partition": "its packets get lost, in both directions, for 10 s",
+    "delay": "a second more each way for 10 s",
+    "slow": "128 kB/s each way for 10 s",
+    "corrupt": "bits of an encoded tensor flip before it is sent",
+    "disk": "no space is left while a checkpoint is written",
+    "worker": "SIGKILL to its compute worker",
+    "stage": "SIGKILL to all replicas of a stage; started again",
+}
+RELAYED: Final[frozenset[Kind]] = frozenset({"partition", "delay", "slow"})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Fault:
+    """A kind of fault at a moment."""
+
+    kind: Kind
+    moment: Moment
+
+    def __str__(self) -> str:
+        return self.kind if self.moment == "any" else f"{self.kind}@{self.moment}"
+
+
+def all_faults(kinds: Sequence[Kind]) -> tuple[Fault, ...]:
+    """Return every combination of these kinds."""
+    return tuple(Fault(kind, moment) for kind in kinds for moment in MOMENTS[kind])
+
+
+def choose_faults(
+    kinds: str | None, only: str | None, default: Sequence[Kind]
+) -> tuple[Fault, ...]:
+    """Return what ``--faults`` and ``--only`` ask for; ``default`` where neither is given.
+
+    Raises:
+        UserError: a name that does not exist, or both are given.
+    """
+    if kinds is not None and only is not None:
+        raise _usage("--faults and --only exclude each other", "give one of them")
+    if only is not None:
+        return tuple(_fault(part) for part in _parts(only, "--only"))
+    if kinds is None:
+        return all_faults(default)
+    return all_faults([_kind(part) for part in _parts(kinds, "--faults")])
+
+
+def _parts(text: str, flag: str) -> list[str]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise _usage(f"{flag} names no fault", f"choose from {', '.join(KINDS)}")
+    return list(dict.fromkeys(parts))
+
+
+def _kind(text: str) -> Kind:
+    for known in KINDS:
+        if known == text:
+            return known
+    raise _usage(f"there is no fault {text[:40]!r}", f"choose from {', '.join(KINDS)}")
+
+
+def _fault(text: str) -> Fault:
+    name, _, when = text.partition("@")
+    kind = _kind(name)
+    moments = MOMENTS[kind]
+    if not when and moments == ("any",):
+        return Fault(kind, "any")
+    for moment in moments:
+        if moment == when:
+            return Fault(kind, moment)
+    there_are = ", ".join(str(Fault(kind, moment)) for moment in moments)
+    raise _usage(f"there is no fault {text[:60]!r}", f"choose from {there_are}")
+
+
+def _usage(problem: str, next_step: str) -> UserError:
+    return UserError(problem, next_step, ExitCode.USAGE)

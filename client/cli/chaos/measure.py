@@ -1,0 +1,246 @@
+"""From what was seen of a run to figures: each fault's, and the pair's. Pure.
+
+The instant of a fault is the process's own note of it, or the harness's clock; all processes run on
+one machine, so all moments are of one clock.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from msgspec import Struct
+
+from client.cli.chaos.inject import Injected
+from client.cli.chaos.ledger import Ledger, closings, rollbacks
+from client.cli.chaos.record import Note
+from client.cli.chaos.run import Seen
+
+
+class FaultFigures(Struct, frozen=True, kw_only=True):
+    """What one fault cost. Times in seconds from the fault; None: it did not come to that."""
+
+    number: int
+    fault: str
+    stage: int
+    step: int | None
+    victims: list[str]
+    at_s: float | None
+    """Since the measured time began; None: its moment did not come, so nothing was done."""
+    detect_s: float | None
+    """Until another volunteer (of a dead worker: its own node) noticed."""
+    rematch_s: float | None
+    """Until somebody was given the stage of the one that was hit; it itself, started again."""
+    transfer_s: float | None
+    """From then until it served."""
+    rto_s: float | None
+    """Until the first accepted gradient of a microbatch that was sent another way."""
+    stall_s: float | None
+    """Until the swarm's next step was closed."""
+    lost_steps: int
+    """Steps that were rolled back (RPO)."""
+    lost_microbatches: int
+    rerouted_microbatches: int
+    replayed_microbatches: int
+    """Run again although their gradient had come: their count was lost with the volunteer."""
+    wasted_s: float
+    """Compute time of the microbatches that were sent again, an upper bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Steps and tokens over time."""
+
+    moments: dict[int, float]
+    """When a step was first known to be closed, Unix seconds."""
+    losses: dict[int, float]
+    """By step; of a step that was done again, the last."""
+    tokens: list[tuple[float, int]]
+    """Unix seconds and tokens trained on by then, rising."""
+
+    def tokens_at(self, moment: float) -> int:
+        """Return the tokens trained on by a moment."""
+        return max((tokens for time, tokens in self.tokens if time <= moment), default=0)
+
+    def rate(self, begin: float, end: float) -> float:
+        """Return tokens per second between the first and the last step of a span."""
+        inside = [(time, tokens) for time, tokens in self.tokens if begin <= time <= end]
+        if len(inside) < 2 or inside[-1][0] <= inside[0][0]:
+            return 0.0
+        return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
+
+
+def read_progress(notes: Iterable[Note]) -> Progress:
+    """Read what the volunteers said of the swarm's steps."""
+    moments: dict[int, float] = {}
+    losses: dict[int, float] = {}
+    tokens: list[tuple[float, int]] = []
+    for note in sorted(notes, key=lambda note: note.time):
+        step, trained, loss = note.number("step"), note.number("tokens"), note.data.get("loss")
+        if note.kind != "StepCommitted" or step is None or trained is None:
+            continue
+        moments.setdefault(step, note.time)
+        if isinstance(loss, float):
+            losses[step] = loss
+        if not tokens or trained > tokens[-1][1]:
+            tokens.append((note.time, trained))
+    return Progress(moments, losses, tokens)
+
+
+def measure_faults(seen: Seen, per_step: int) -> list[FaultFigures]:
+    """Return the figures of every fault, each within the time until the next one."""
+    ends = [fault.begun for fault in seen.injected[1:]] + [seen.ended]
+    return [
+        _measure(seen, fault, max(end, fault.over or end), per_step)
+        for fault, end in zip(seen.injected, ends, strict=True)
+    ]
+
+
+def _measure(seen: Seen, fault: Injected, end: float, per_step: int) -> FaultFigures:
+    at = fault.at
+    counted = _difference(seen, fault.begun, end)
+    window = [note for note in seen.notes if at is not None and at <= note.time < end]
+    lost = 0
+    if at is not None:
+        back = rollbacks(closings([note for note in seen.notes if note.time < end]))
+        lost = max((undone.steps for undone in back if undone.time >= at), default=0)
+    again = counted["rerouted_microbatches"]
+    speed = statistics.median(seen.rates.values()) if seen.rates else 0.0
+    held = _first(at, (n for n in window if _is_place(n, fault, "held")))
+    serving = _first(at, (n for n in window if _is_place(n, fault, "serving")))
+    return FaultFigures(
+        number=fault.planned.number,
+        fault=str(fault.planned.fault),
+        stage=fault.stage,
+        step=fault.step,
+        victims=fault.victims,
+        at_s=None if at is None else round(at - seen.began, 3),
+        detect_s=_first(at, (n for n in window if _notices(n, seen, fault))),
+        rematch_s=held,
+        transfer_s=None if held is None or serving is None else round(serving - held, 3),
+        rto_s=_first(at, (n for n in window if _is_recovered(n, fault))),
+        stall_s=_stall(seen, at),
+        lost_steps=lost,
+        lost_microbatches=lost * per_step,
+        rerouted_microbatches=again,
+        replayed_microbatches=counted["lost_microbatches"],
+        wasted_s=round(again / speed, 3) if speed else 0.0,
+    )
+
+
+def _first(at: float | None, notes: Iterable[Note]) -> float | None:
+    """Return seconds from the fault to the earliest of these."""
+    times = [note.time for note in notes]
+    return round(min(times) - at, 3) if times and at is not None else None
+
+
+def _notices(note: Note, seen: Seen, fault: Injected) -> bool:
+    """Whether a volunteer says that it sees the fault."""
+    own = note.name in fault.victims
+    if note.kind == "PeerChanged":
+        lost = seen.names.get(note.text("peer"))
+        return not own and note.text("state") != "up" and lost in fault.victims
+    if note.kind != "RecoveryEvent" or note.text("phase") != "detected":
+        return False
+    return note.text("fault") == "worker" if own else True
+
+
+def _is_recovered(note: Note, fault: Injected) -> bool:
+    recovered = note.kind == "RecoveryEvent" and note.text("phase") == "recovered"
+    return recovered and note.name not in fault.victims
+
+
+def _is_place(note: Note, fault: Injected, state: str) -> bool:
+    placed = note.kind == "StageAssigned" and note.text("state") == state
+    return placed and (note.name in fault.victims or note.number("stage") == fault.stage)
+
+
+def _stall(seen: Seen, at: float | None) -> float | None:
+    if at is None:
+        return None
+    moments = read_progress(seen.notes).moments.values()
+    later = [moment for moment in moments if moment > at]
+    return round(min(later) - at, 3) if later else None
+
+
+def _difference(seen: Seen, begin: float, end: float) -> dict[str, int]:
+    """Return how far the counters rose in a span, of which the first look may be a second old."""
+    before = [sums for time, sums in seen.counters if time <= begin]
+    after = [sums for time, sums in seen.counters if time <= end]
+    last = after[-1] if after else {}
+    first = before[-1] if before else {}
+    names = ("rerouted_microbatches", "lost_microbatches")
+    return {name: max(0, last.get(name, 0) - first.get(name, 0)) for name in names}
+
+
+def missing_share(seen: Seen) -> float:
+    """Return the share of volunteer-seconds that were missing, each weighted by its rate."""
+    span = seen.ended - seen.began
+    rates = [seen.rates[name] for name in seen.away if name in seen.rates]
+    usual = statistics.median(rates) if rates else 1.0
+    missing = total = 0.0
+    for name, spans in seen.away.items():
+        weight = seen.rates.get(name, usual)
+        gone = (_overlap(begin, end, seen.began, seen.ended) for begin, end in spans)
+        missing += weight * sum(gone)
+        total += weight * span
+    return missing / total if total > 0 else 0.0
+
+
+def _overlap(begin: float, end: float | None, first: float, last: float) -> float:
+    return max(0.0, min(last if end is None else end, last) - max(begin, first))
+
+
+def loss_gap(chaos: Progress, reference: Progress) -> tuple[int, float | None]:
+    """Return the steps both runs did and the largest relative difference of their losses."""
+    common = sorted(chaos.losses.keys() & reference.losses.keys())
+    gaps = [
+        abs(chaos.losses[step] - reference.losses[step]) / abs(reference.losses[step])
+        for step in common
+        if reference.losses[step]
+    ]
+    return len(common), max(gaps, default=None)
+
+
+def elasticity(seen: Seen, phase: str) -> float | None:
+    """Return the seconds of throughput that a join or leave cost, against the time before it.
+
+    The swarm's steps are few and long, so that this is no finer than about a step's length.
+    """
+    if phase not in seen.phases:
+        return None
+    begin, end = seen.phases[phase]
+    progress = read_progress(seen.notes)
+    usual, now = progress.rate(seen.began, seen.ended), progress.rate(begin, end)
+    return round(max(0.0, (1.0 - now / usual) * (end - begin)), 2) if usual and now else None
+
+
+def jitter_share(seen: Seen) -> float | None:
+    """Return the throughput under jitter against that without."""
+    if "jitter" not in seen.phases:
+        return None
+    progress = read_progress(seen.notes)
+    usual, now = progress.rate(seen.began, seen.ended), progress.rate(*seen.phases["jitter"])
+    return round(now / usual, 3) if usual else None
+
+
+def goodput(chaos: Seen, reference: Seen) -> tuple[int, int]:
+    """Return the tokens that each run committed in its measured time."""
+    return _trained(chaos), _trained(reference)
+
+
+def _trained(seen: Seen) -> int:
+    progress = read_progress(seen.notes)
+    return progress.tokens_at(seen.ended) - progress.tokens_at(seen.began)
+
+
+def missing_steps(progress: Progress) -> list[int]:
+    """Return the steps between the first and the last that nobody ever saw closed."""
+    known: Sequence[int] = sorted(progress.moments)
+    return [] if not known else sorted(set(range(known[0], known[-1] + 1)) - set(known))
+
+
+def sound(ledger: Ledger) -> bool:
+    """Whether the invariants hold that can be seen from outside."""
+    return ledger.doubled == 0 and ledger.differing == 0

@@ -1,0 +1,184 @@
+"""A relay between volunteers on loopback that loses, delays and slows down what passes.
+
+Every volunteer has a relay in front of it and advertises the relay's port as its own, so each
+connection passes the relay of the one that was dialled; who dialled is found by the owner of the
+socket. Rules are for bytes from one volunteer to another; None stands for anybody.
+
+A blocked direction keeps its connections open and delivers nothing (packets get lost); once it is
+free again everything that waited goes on. Memory: per direction of a connection at most
+``MAX_CHUNKS`` chunks of ``CHUNK_BYTES``; a full one is not read from, as a slow line would.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+CHUNK_BYTES = 32 * 1024
+MAX_CHUNKS = 64
+MAX_CONNECTIONS = 512
+LOOPBACK = "127.0.0.1"
+Who = Callable[[int, int], Awaitable[str | None]]
+"""Given the dialler's port and ours, say who dialled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What happens to bytes on their way."""
+
+    blocked: bool = False
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
+    """Up to so much more delay, drawn anew for every chunk; order is kept."""
+    bytes_per_s: float = math.inf
+
+    def joined(self, other: Shape) -> Shape:
+        """Return what both do together."""
+        return Shape(
+            self.blocked or other.blocked,
+            self.delay_s + other.delay_s,
+            self.jitter_s + other.jitter_s,
+            min(self.bytes_per_s, other.bytes_per_s),
+        )
+
+
+CLEAR = Shape()
+
+
+class Rules:
+    """The shape of every directed pair; whoever waits is woken when it changes."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._shapes: dict[tuple[str | None, str | None], Shape] = {}
+        self._changed = trio.lowlevel.ParkingLot()
+        self.rng = random.Random(seed)
+
+    def set(self, source: str | None, target: str | None, shape: Shape) -> None:
+        """Shape what goes from ``source`` to ``target``."""
+        if shape == CLEAR:
+            self._shapes.pop((source, target), None)
+        else:
+            self._shapes[source, target] = shape
+        self._changed.unpark_all()
+
+    def clear(self) -> None:
+        """Let everything pass."""
+        self._shapes.clear()
+        self._changed.unpark_all()
+
+    def between(self, source: str | None, target: str | None) -> Shape:
+        """Return what happens to bytes from one to the other now."""
+        found = CLEAR
+        for key in {(source, target), (source, None), (None, target), (None, None)}:
+            found = found.joined(self._shapes.get(key, CLEAR))
+        return found
+
+    async def until_free(self, source: str | None, target: str | None) -> None:
+        """Wait while the direction is blocked."""
+        while self.between(source, target).blocked:
+            await self._changed.park()
+
+
+@dataclass(slots=True)
+class _Chunk:
+    due: float
+    data: bytes
+
+
+class _Pipe:
+    """One direction of one connection: read, wait, write."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        source: str | None,
+        target: str | None,
+        reader: trio.SocketStream,
+        writer: trio.SocketStream,
+    ) -> None:
+        self._rules, self._source, self._target = rules, source, target
+        self._reader, self._writer = reader, writer
+        self._chunks: deque[_Chunk] = deque()
+        self._changed = trio.lowlevel.ParkingLot()
+        self._ended = False
+
+    async def read(self) -> None:
+        """Take what comes, and when it is due."""
+        due = 0.0
+        while data := await self._reader.receive_some(CHUNK_BYTES):
+            shape = self._rules.between(self._source, self._target)
+            later = shape.delay_s + self._rules.rng.uniform(0.0, shape.jitter_s)
+            due = max(due, trio.current_time() + later)
+            self._chunks.append(_Chunk(due, data))
+            self._changed.unpark_all()
+            while len(self._chunks) >= MAX_CHUNKS:
+                await self._changed.park()
+        self._ended = True
+        self._changed.unpark_all()
+
+    async def write(self) -> None:
+        """Pass on what is due, no faster than it may be; then say that nothing more comes."""
+        while True:
+            while not self._chunks and not self._ended:
+                await self._changed.park()
+            if not self._chunks:
+                await self._writer.send_eof()
+                return
+            chunk = self._chunks[0]
+            await trio.sleep_until(chunk.due)
+            await self._rules.until_free(self._source, self._target)
+            rate = self._rules.between(self._source, self._target).bytes_per_s
+            if math.isfinite(rate):
+                await trio.sleep(len(chunk.data) / rate)
+            await self._writer.send_all(chunk.data)
+            self._chunks.popleft()
+            self._changed.unpark_all()
+
+
+class Relay:
+    """The relay in front of one volunteer; ``serve`` runs until cancelled."""
+
+    def __init__(self, name: str, target_port: int, rules: Rules, who: Who) -> None:
+        self.name, self._target_port = name, target_port
+        self._rules, self._who = rules, who
+        self.connections = 0
+        """Connections alive now."""
+
+    async def serve(self, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+        """Accept and relay; the value it starts with is its port."""
+        (listener,) = await trio.open_tcp_listeners(0, host=LOOPBACK)
+        port: int = listener.socket.getsockname()[1]
+        async with listener, trio.open_nursery() as nursery:
+            task_status.started(port)
+            while True:
+                stream = await listener.accept()
+                nursery.start_soon(self._connection, stream, port)
+
+    async def _connection(self, near: trio.SocketStream, port: int) -> None:
+        async with near:
+            if self.connections >= MAX_CONNECTIONS:
+                return
+            self.connections += 1
+            try:
+                await self._relay(near, port)
+            except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+                pass  # nobody is behind, or either side has gone: then so has the connection
+            finally:
+                self.connections -= 1
+
+    async def _relay(self, near: trio.SocketStream, port: int) -> None:
+        dialler = await self._who(near.socket.getpeername()[1], port)
+        await self._rules.until_free(dialler, self.name)
+        async with await trio.open_tcp_stream(LOOPBACK, self._target_port) as far:
+            there = _Pipe(self._rules, dialler, self.name, near, far)
+            back = _Pipe(self._rules, self.name, dialler, far, near)
+            async with trio.open_nursery() as nursery:
+                for pipe in (there, back):
+                    nursery.start_soon(pipe.read)
+                    nursery.start_soon(pipe.write)

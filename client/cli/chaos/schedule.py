@@ -1,0 +1,76 @@
+"""When which fault is done to whom: drawn from a seed, the same for the same settings. Pure.
+
+A schedule does not name a volunteer, for who holds a stage is the swarm's own business: it says
+which of those who do, in the order of their names.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from client.cli.chaos.catalogue import Fault, Kind
+
+STOPPED_S = (5.0, 10.0)
+NETWORK_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One fault to come."""
+
+    number: int
+    at_s: float
+    """Since the measured time began."""
+    fault: Fault
+    stage: int
+    """Whom it hits holds this stage."""
+    pick: int
+    """Which of them: this many, counted in a circle."""
+    seconds: float
+    """How long it lasts, where it lasts."""
+
+
+def draw_schedule(
+    faults: Sequence[Fault], *, seconds: float, every_s: float, stages: int, seed: int
+) -> tuple[Planned, ...]:
+    """Return a fault for every ``every_s``, half of that before the first and after the last.
+
+    Kinds take turns in a random order, and so do the moments of each kind: with time enough every
+    fault is done, and a short run has as many kinds as it can.
+    """
+    rng = random.Random(seed)
+    count = max(1, int(seconds / every_s)) if faults else 0
+    return tuple(
+        Planned(
+            number=number,
+            at_s=(number + 0.5) * every_s,
+            fault=fault,
+            stage=rng.randrange(stages),
+            pick=rng.randrange(1000),
+            seconds=_duration(fault.kind, rng),
+        )
+        for number, fault in enumerate(_in_turns(faults, count, rng))
+    )
+
+
+def _in_turns(faults: Sequence[Fault], count: int, rng: random.Random) -> list[Fault]:
+    kinds = sorted({fault.kind for fault in faults})
+    rng.shuffle(kinds)
+    rounds: dict[Kind, list[Fault]] = {}
+    for kind in kinds:
+        rounds[kind] = sorted(fault for fault in faults if fault.kind == kind)
+        rng.shuffle(rounds[kind])
+    chosen = []
+    for number in range(count):
+        turn, place = divmod(number, len(kinds))
+        of_kind = rounds[kinds[place]]
+        chosen.append(of_kind[turn % len(of_kind)])
+    return chosen
+
+
+def _duration(kind: Kind, rng: random.Random) -> float:
+    if kind == "stop":
+        return round(rng.uniform(*STOPPED_S), 1)
+    return NETWORK_S if kind in ("partition", "delay", "slow") else 0.0
