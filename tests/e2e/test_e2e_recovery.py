@@ -1,0 +1,141 @@
+"""Volunteers as processes: what is left of a run after many of them are killed at once."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e_local import HOST, found, wait_for
+
+from client.cli.efficiency import training_plan
+from client.cli.local_swarm import LocalSwarm, Member
+from client.cli.options import RunChoices
+from client.control.snapshot import Snapshot
+from model_zoo.data import Corpus
+from model_zoo.reference import train_reference
+from protocol.invite import SwarmFile
+
+pytestmark = pytest.mark.slow
+FLAGS = ("--listen-host", HOST, "--threads", "1")
+EVERY = 5
+"""Steps between two checkpoints."""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="vol") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def processes(folder: Path) -> Iterator[LocalSwarm]:
+    with LocalSwarm(folder / "x.swarm", folder, folder / "logs") as swarm:
+        yield swarm
+
+
+def _found(folder: Path, steps: int) -> SwarmFile:
+    run = RunChoices(
+        name="recovery",
+        stages=2,
+        steps=steps,
+        sequences=2,
+        microbatches=4,
+        checkpoint_every=EVERY,
+        measure=False,
+        boundary_codec="fp32",
+        averaging_codec="fp32",
+        dual_homing=0,
+    )
+    return found(folder, "volunteer-1", run)
+
+
+def _start(processes: LocalSwarm, count: int, run: str = "") -> list[Member]:
+    names = [f"volunteer-{n}" for n in range(1, count + 1)]
+    first = processes.start(names[0], FLAGS, log_name=f"{names[0]}{run}")
+    first.wait_until_it_answers(60.0)
+    return [first, *(processes.start(n, FLAGS, log_name=f"{n}{run}") for n in names[1:])]
+
+
+def _at_step(member: Member, members: list[Member], step: int) -> Snapshot:
+    def look() -> Snapshot | None:
+        now = member.snapshot()
+        return now if now is not None and now.step >= step else None
+
+    return wait_for(look, f"{member.name} at step {step}", members)
+
+
+def _stages(members: list[Member]) -> dict[str, list[int]]:
+    """Which stages everybody serves."""
+    views = {member.name: member.snapshot() for member in members}
+    return {
+        name: [seat.stage for seat in view.seats if seat.state == "serving"]
+        for name, view in views.items()
+        if view is not None
+    }
+
+
+def _losses(members: list[Member]) -> dict[int, list[float]]:
+    """Every loss that was told of a step, by anybody."""
+    told: dict[int, list[float]] = {}
+    for member in members:
+        for event in member.new_events():
+            if event.kind == "StepCommitted":
+                told.setdefault(int(str(event.data["step"])), []).append(
+                    float(str(event.data["loss"]))
+                )
+    return told
+
+
+def _assert_as_one_process(swarm: SwarmFile, told: dict[int, list[float]]) -> None:
+    plan = training_plan(swarm.manifest)
+    expected = train_reference(plan, Corpus.from_stdlib(), threads=1).losses
+    for step, losses in told.items():
+        tolerance = 1e-5 if step < 20 else 1e-3  # I3
+        assert losses == pytest.approx([expected[step]] * len(losses), rel=tolerance)
+
+
+def test_a_swarm_that_was_shut_down_goes_on_where_it_was(
+    folder: Path, processes: LocalSwarm
+) -> None:
+    swarm = _found(folder, steps=60)
+    members = _start(processes, 2)
+    _at_step(members[0], members, 2 * EVERY + 1)
+    for member in members:  # as by a power cut: nothing is handed over, nothing is saved
+        member.kill()
+    again = _start(processes, 2, "-again")
+    _at_step(again[0], again, 60)
+    told = _losses(again)
+    assert min(told) >= EVERY, "it begins at a checkpoint, not at the beginning"
+    assert set(range(2 * EVERY, 60)) <= set(told)
+    _assert_as_one_process(swarm, told)
+
+
+def test_a_stage_of_which_every_replica_died_is_restored(
+    folder: Path, processes: LocalSwarm
+) -> None:
+    swarm = _found(folder, steps=400)
+    members = _start(processes, 4)
+    _at_step(members[0], members, 2 * EVERY)
+    holders = wait_for(lambda: _two_each(members), "two replicas in each stage", members)
+    lost = [member for member in members if holders[member.name] == [1]]
+    rest = [member for member in members if member not in lost]
+    for member in lost:
+        member.kill()
+    before = max(member.snapshot().step for member in rest if member.snapshot())  # type: ignore[union-attr]
+    told = _losses(rest)
+    for member in lost:
+        processes.start(member.name, FLAGS, log_name=f"{member.name}-again")
+    alive = [*rest, *(m for m in processes.members if m.alive and m not in rest)]
+    _at_step(rest[0], alive, before + EVERY)
+    for step, losses in _losses(alive).items():
+        told.setdefault(step, []).extend(losses)
+    _assert_as_one_process(swarm, {s: losses for s, losses in told.items() if s < 60})
+    assert all(m.snapshot().counters.doubled_microbatches == 0 for m in alive)  # type: ignore[union-attr]
+
+
+def _two_each(members: list[Member]) -> dict[str, list[int]] | None:
+    stages = _stages(members)
+    flat = sorted(stage for held in stages.values() for stage in held)
+    return stages if flat == [0, 0, 1, 1] else None
