@@ -12,16 +12,64 @@ import trio
 from client.errors import ExitCode, UserError
 from client.net.errors import NetworkError
 from client.net.network import Inbound, NetEvent, Network
+from client.store.swarms import SwarmStore
+from client.train.handshake import PROTOCOL
 from protocol.address import Address
+from protocol.admission import admission_proof
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
-from protocol.invite import SwarmFile
+from protocol.invite import Invite, SwarmFile, Target
 from protocol.manifest import swarm_id
 from protocol.wire.envelope import verify_manifest
 from protocol.wire.messages import Goodbye, Hello, ManifestReply, ManifestRequest
 
 RETRY_S = 1.0
 REPLY_S = 10.0
+
+
+async def find_swarm(
+    network: Network,
+    target: Target,
+    store: SwarmStore,
+    me: PeerId,
+    client: str,
+    seen: list[NetEvent],
+    timeout_s: float,
+) -> SwarmFile:
+    """Connect to a member; return the swarm with its manifest, fetched if need be.
+
+    Args:
+        store: the swarms that are known here; ``client``: what we call ourselves.
+        seen: gets the network events that were not about this.
+
+    Raises:
+        UserError: no member was reached, or the swarm is not what was asked for.
+    """
+    known = _known_swarm(target, store)
+    named = (target,) if isinstance(target, Address) else target.peers
+    remembered = known.peers if known else ()
+    peers = [p for p in dict.fromkeys((*named, *remembered)) if p.peer != me]
+    if peers:
+        member = await dial_first(network, peers, timeout_s)
+    elif known is None:
+        raise UserError("the invite names no member but ourselves", "ask for a new invite")
+    if known is not None:
+        return known
+    swarm = target.swarm if isinstance(target, Invite) else None
+    secret = target.secret if isinstance(target, Invite) else None
+    proof = admission_proof(secret, swarm, me, member) if secret and swarm else b""
+    hello = Hello(PROTOCOL, swarm, client, proof)
+    fetched = await fetch_manifest(network, member, swarm, hello, seen)
+    return SwarmFile(
+        fetched.manifest, fetched.encoded, fetched.signature, tuple(named), secret=secret
+    )
+
+
+def _known_swarm(target: Target, store: SwarmStore) -> SwarmFile | None:
+    if isinstance(target, SwarmFile):
+        verify_manifest(target.encoded, target.signature)
+        return target
+    return store.load(target.swarm) if isinstance(target, Invite) else None
 
 
 async def dial_first(network: Network, peers: Sequence[Address], timeout_s: float) -> PeerId:

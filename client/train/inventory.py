@@ -54,11 +54,12 @@ def checked(info: CheckpointInfo, swarm: str, stages: int) -> CheckpointInfo:
 async def offer_stored(
     folder: CheckpointFolder, swarm: str, stages: int, shelf: Shelf, hub: Hub
 ) -> None:
-    """Put what is on disk on the shelf, the newest of every stage first.
+    """Put what is on disk on the shelf, the newest first; call it before anything is written.
 
     Damaged files are told of and renamed; a disk that cannot be read offers nothing.
     """
     try:
+        folder.sweep()
         found = stored_states(folder, swarm, stages)
     except OSError as error:
         words = f"the checkpoints in {folder.folder} cannot be read: {error.strerror}"

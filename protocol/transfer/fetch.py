@@ -46,10 +46,11 @@ class Fetch:
     Args:
         query: what is wanted; its version may be None for the newest a donor has.
         donors: who may have it.
+        window: chunks outstanding per donor.
     """
 
-    def __init__(self, query: BlobQuery, donors: list[PeerId]) -> None:
-        self._query = query
+    def __init__(self, query: BlobQuery, donors: list[PeerId], window: int = WINDOW) -> None:
+        self._query, self._window = query, window
         self._donors = {donor: _Donor() for donor in donors}
         self._chosen: BlobOffer | None = None
         self._missing: list[int] = []
@@ -141,7 +142,9 @@ class Fetch:
         effects: list[FetchEffect] = []
         ready = [(p, d) for p, d in self._donors.items() if _same(d.offer, chosen)]
         while self._missing:
-            free = [(len(d.outstanding), p, d) for p, d in ready if len(d.outstanding) < WINDOW]
+            free = [
+                (len(d.outstanding), p, d) for p, d in ready if len(d.outstanding) < self._window
+            ]
             if not free:
                 break
             _, peer, donor = min(free, key=lambda entry: entry[:2])

@@ -1,0 +1,307 @@
+"""Keeping copies of a neighbouring stage's checkpoints, and having ours kept when we go.
+
+A task looks every few seconds which stages we are the buddy of (``protocol.transfer.buddy``) and
+fetches their newest checkpoint, one at a time and with few chunks under way, so that training
+hardly notices. A copy counts when all of it is verified; then it lies beside our own checkpoints
+and is offered like them. Offers that nobody asked for come from replicas that saved something out
+of turn, as the last one of a stage does before it leaves: it waits until we offer the same.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from client.compute.checkpoint import MAX_HEADER_BYTES, CheckpointInfo, examine
+from client.compute.errors import CheckpointError
+from client.compute.memory import stage_parameters
+from client.store.checkpoints import Checkpoint, CheckpointFolder
+from client.train.blobs import Download, DownloadFailed, Shelf
+from client.train.history import History
+from client.train.hub import Hub
+from client.train.inventory import checked
+from client.train.opening import model_fields
+from protocol.effects import Explain, Penalise
+from protocol.ids import PeerId, short
+from protocol.manifest import Manifest
+from protocol.transfer.buddy import FOREIGN_KEPT, buddy, due_version, is_beside, kept_by
+from protocol.view import SwarmView
+from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, Message, NoBlob
+
+LOOK_S = 2.0
+ASK_S = 1.0
+FETCH_S = 600.0
+RETRY_S = 30.0
+"""After a fetch that failed the stage's next checkpoint, or the same one again, waits so long."""
+WINDOW = 1
+SPARE_BYTES = 256 << 20
+"""Disk that a copy leaves free for our own checkpoints."""
+
+
+@dataclass(slots=True)
+class _Announced:
+    """What a stage offered without being asked."""
+
+    version: int
+    donors: set[PeerId] = field(default_factory=set)
+
+
+class Buddies:
+    """See the module's docstring.
+
+    Args:
+        history: what others say they have; it is told of every copy.
+        view: the swarm now; ``held``: the stages we hold or are taking; ``places``: where peers
+            are, for the choice of a buddy elsewhere.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        me: PeerId,
+        manifest: Manifest,
+        swarm: str,
+        folder: CheckpointFolder,
+        shelf: Shelf,
+        history: History,
+        view: Callable[[], SwarmView],
+        held: Callable[[], Collection[int]],
+        places: Callable[[], Mapping[PeerId, str]] = dict,
+    ) -> None:
+        self._hub, self._me, self._manifest, self._swarm = hub, me, manifest, swarm
+        self._folder, self._shelf, self._history = folder, shelf, history
+        self._view, self._held, self._places = view, held, places
+        self._download: Download | None = None
+        self._failed_disk = trio.CancelScope()
+        self._announced: dict[int, _Announced] = {}
+        self._not_before: dict[int, float] = {}
+        self._handing: dict[tuple[int, int], trio.Event] = {}
+        self._said_full = False
+        self._news = trio.Event()
+        self.kept = 0
+        """Copies placed since the start."""
+
+    # --- what staging hands over -------------------------------------------------------------
+
+    def receive(self, peer: PeerId, message: Message, payload: bytes) -> bool:
+        """Take a message about a copy; False if it is for somebody else."""
+        match message:
+            case BlobOffer(kind="state") if self._is_kept_now(peer, message):
+                return True
+            case BlobOffer() | NoBlob() | Chunk() if self._is_awaited(message):
+                self._feed(peer, message, payload)
+                return True
+            case BlobOffer(kind="state") if message.stage not in self._held():
+                self._note(peer, message)
+                return True
+            case _:
+                return False
+
+    def peer_lost(self, peer: PeerId) -> None:
+        """A donor may be gone."""
+        if self._download is not None:
+            self._download.lost(peer)
+
+    def _is_kept_now(self, peer: PeerId, offer: BlobOffer) -> bool:
+        """Whether it says that somebody keeps what we hand over."""
+        waiting = self._handing.get((offer.stage, offer.version))
+        ours = self._shelf.offer(offer.stage, offer.version)
+        if waiting is None or ours is None or ours.digests != offer.digests:
+            return False
+        waiting.set()
+        return True
+
+    def _is_awaited(self, message: BlobOffer | NoBlob | Chunk) -> bool:
+        if self._download is None or message.stage in self._held():
+            return False
+        wanted = self._download.query
+        return (message.kind, message.stage, message.version) == (
+            wanted.kind,
+            wanted.stage,
+            wanted.version,
+        )
+
+    def _feed(self, peer: PeerId, message: BlobOffer | NoBlob | Chunk, payload: bytes) -> None:
+        if isinstance(message, BlobOffer) and not self._plausible(message):
+            self._hub.perform(Penalise(peer, "checkpoint-of-wrong-size", 20))
+            return
+        if self._download is None:
+            return
+        try:
+            self._download.receive(peer, message, payload)
+        except OSError as error:
+            self._say_disk(f"{error.strerror}")
+            self._failed_disk.cancel()
+
+    def _note(self, peer: PeerId, offer: BlobOffer) -> None:
+        """Remember what a neighbour offers without being asked."""
+        view, stage = self._view(), offer.stage
+        speaks = any(replica.peer == peer for replica in view.serving(stage))
+        if not speaks or not is_beside(view, self._me, stage) or not self._plausible(offer):
+            return
+        if offer.version > self._manifest.steps:
+            return
+        if (ours := self._shelf.offer(stage, offer.version)) is not None:
+            self._hub.send(peer, ours)
+            return
+        known = self._announced.setdefault(stage, _Announced(offer.version))
+        if known.version < offer.version:
+            known = self._announced[stage] = _Announced(offer.version)
+        if known.version == offer.version:
+            known.donors.add(peer)
+            self._not_before.pop(stage, None)
+            self._news.set()
+
+    def _plausible(self, offer: BlobOffer) -> bool:
+        """Whether an offer is as large as this stage's checkpoints are."""
+        if not 0 <= offer.stage < self._manifest.stage_count:
+            return False
+        data = 12 * stage_parameters(
+            model_fields(self._manifest), self._manifest.layers_per_stage, offer.stage
+        )
+        return data < offer.size_bytes <= data + MAX_HEADER_BYTES
+
+    # --- keeping -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep what we are to keep, until cancelled."""
+        while True:
+            self._news = trio.Event()
+            for stage, version in self._wanted():
+                await self._keep(stage, version)
+            with trio.move_on_after(LOOK_S):
+                await self._news.wait()
+
+    def _wanted(self) -> list[tuple[int, int]]:
+        """The stages of which we lack a copy, with the version."""
+        view, policy, now = self._view(), self._manifest.policy, self._hub.now()
+        due = {
+            stage: due_version(view, stage, policy.checkpoint_every, self._manifest.steps)
+            for stage in kept_by(view, self._me, self._places())
+        }
+        for stage, announced in self._announced.items():
+            due[stage] = max(due.get(stage, 0), announced.version)
+        return [
+            (stage, version)
+            for stage, version in sorted(due.items())
+            if version > 0
+            and stage not in self._held()
+            and self._not_before.get(stage, now) <= now
+            and not self._folder.path(stage, version).exists()
+        ]
+
+    async def _keep(self, stage: int, version: int) -> None:
+        """Fetch one copy, verify it and put it in its place."""
+        try:
+            await self._fetch(stage, version)
+        except (DownloadFailed, CheckpointError) as error:
+            words = f"no copy of stage {stage} at version {version}: {error}"
+            self._hub.perform(Explain("transfer", words, "debug"))
+        except OSError as error:
+            self._say_disk(f"{error.strerror or error}")
+        else:
+            self._said_full = False
+            return
+        self._announced.pop(stage, None)
+        self._not_before[stage] = self._hub.now() + RETRY_S
+
+    async def _fetch(self, stage: int, version: int) -> None:
+        self._folder.folder.mkdir(parents=True, exist_ok=True)
+        self._check_room(stage)
+        path = self._folder.folder / f".stage-{stage}-v{version}.buddy.tmp"
+        query, era = BlobQuery("state", stage, version), self._history.lineage.era
+        self._download = Download(self._hub, query, self._donors(stage), path, WINDOW)
+        try:
+            with trio.CancelScope() as self._failed_disk:
+                await self._download.run(FETCH_S)
+                await self._place(path, stage, version, era)
+            if self._failed_disk.cancelled_caught:
+                raise DownloadFailed("the disk does not take it")
+        finally:
+            self._download = None
+            path.unlink(missing_ok=True)
+
+    def _donors(self, stage: int) -> list[PeerId]:
+        announced = self._announced.get(stage)
+        serving = {r.peer for r in self._view().serving(stage)} - {self._me}
+        return sorted(serving | (announced.donors if announced else set()))
+
+    async def _place(self, path: Path, stage: int, version: int, era: int) -> None:
+        info, digests = await trio.to_thread.run_sync(examine, path)
+        self._check(info, stage, version, era)
+        target = await trio.to_thread.run_sync(self._folder.adopt, path, stage, version)
+        if self._history.lineage.era != era:
+            self._folder.set_aside(Checkpoint(stage, version, target))
+            raise DownloadFailed("the run has been rolled back meanwhile")
+        offer = BlobOffer("state", stage, version, info.size_bytes, digests)
+        self._shelf.put(offer, target, temporary=False)
+        self.kept += 1
+        self._history.stored(stage, version)
+        for removed in self._folder.retain(stage=stage, keep=FOREIGN_KEPT):
+            self._shelf.withdraw(removed.stage, removed.version)
+        announced = self._announced.get(stage)
+        if announced is not None and announced.version <= version:
+            for donor in self._announced.pop(stage).donors:
+                self._hub.send(donor, offer)
+        words = f"kept a copy of stage {stage} at version {version}"
+        self._hub.perform(Explain("transfer", words, "debug"))
+
+    def _check(self, info: CheckpointInfo, stage: int, version: int, era: int) -> None:
+        checked(info, self._swarm, self._manifest.stage_count)
+        if (info.stage, info.version) != (stage, version):
+            raise CheckpointError(f"it is stage {info.stage} at version {info.version}")
+        if self._history.lineage.era != era:
+            raise CheckpointError("the run has been rolled back meanwhile")
+        said = Counter(
+            copy.hash.hex()
+            for one in self._history.machine.stored_live().values()
+            for copy in one.copies
+            if one.lineage.era == era and (copy.stage, copy.version) == (stage, version)
+        )
+        if said and info.hash != max(said, key=lambda h: (said[h], h)):
+            raise CheckpointError("it is not the state that its holders say they have")
+
+    def _check_room(self, stage: int) -> None:
+        parameters = stage_parameters(
+            model_fields(self._manifest), self._manifest.layers_per_stage, stage
+        )
+        needed = 12 * parameters + SPARE_BYTES
+        if shutil.disk_usage(self._folder.folder).free < needed:
+            raise OSError(f"less than {needed >> 20} MiB are free in {self._folder.folder}")
+
+    def _say_disk(self, problem: str) -> None:
+        """Tell once that there is no room, until there was."""
+        if not self._said_full:
+            self._said_full = True
+            words = f"no copies of neighbouring stages are kept: {problem}; make room on the disk"
+            self._hub.perform(Explain("transfer", words, "warning"))
+
+    # --- being kept --------------------------------------------------------------------------
+
+    async def hand_over(self, stage: int, version: int, timeout_s: float) -> bool:
+        """Have our buddy keep a checkpoint of ours; whether it does, within ``timeout_s``."""
+        keeper, offer = self._keeper(stage), self._shelf.offer(stage, version)
+        if keeper is None or offer is None:
+            return False
+        kept = self._handing[stage, version] = trio.Event()
+        words = f"{short(keeper)} is asked to keep stage {stage} at version {version}"
+        self._hub.perform(Explain("transfer", words))
+        try:
+            with trio.move_on_after(timeout_s):
+                while not kept.is_set():
+                    if (keeper := self._keeper(stage)) is None:
+                        return False
+                    self._hub.send(keeper, offer)
+                    with trio.move_on_after(ASK_S):
+                        await kept.wait()
+        finally:
+            del self._handing[stage, version]
+        return kept.is_set()
+
+    def _keeper(self, stage: int) -> PeerId | None:
+        return buddy(self._view(), stage, self._places())

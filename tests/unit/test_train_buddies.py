@@ -1,0 +1,338 @@
+"""Copies of a neighbour's checkpoints: fetched, verified, bounded, handed over before leaving."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+from protocol_examples import manifest
+from trio.testing import MockClock
+
+from client.compute.checkpoint import build_header, verify
+from client.compute.memory import stage_parameters
+from client.compute.replica import state_hash
+from client.store.checkpoints import CheckpointFolder
+from client.train import buddies
+from client.train.blobs import Shelf
+from client.train.buddies import Buddies
+from client.train.inventory import checked, offer_stored, stored_states
+from client.train.opening import model_fields
+from protocol.effects import Effect, Explain, Penalise
+from protocol.ids import PeerId
+from protocol.manifest import Policy
+from protocol.restore.stored import Copy, Lineage, Stored
+from protocol.view import Replica, SwarmView
+from protocol.wire.messages import BlobOffer, BlobQuery, ChunkRequest, Message
+
+A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
+SWARM = "ab" * 32
+MANIFEST = manifest(stages=3, policy=Policy(checkpoint_every=10))
+STAGES = MANIFEST.stage_count
+EVERY = MANIFEST.policy.checkpoint_every
+LIMIT_S = 120.0
+
+
+def checkpoint(stage: int, version: int, *, swarm: str = SWARM, fill: int = 0) -> bytes:
+    """A checkpoint of the right size for the stage; every byte of its data is ``fill``."""
+    count = stage_parameters(model_fields(MANIFEST), MANIFEST.layers_per_stage, stage)
+    data = bytes([fill]) * (12 * count)
+    digest = state_hash(version, memoryview(data))
+    layout = (("weights", (count,)),)
+    header = build_header(
+        swarm=swarm, stage=stage, stages=STAGES, version=version, digest=digest, layout=layout
+    )
+    return header + data
+
+
+@dataclass
+class History:
+    """What buddies ask of the run's history."""
+
+    lineage: Lineage = field(default_factory=Lineage)
+    said: dict[PeerId, Stored] = field(default_factory=dict)
+    told: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def machine(self) -> Any:
+        return SimpleNamespace(stored_live=lambda: self.said)
+
+    def stored(self, stage: int, version: int) -> None:
+        self.told.append((stage, version))
+
+
+class Member:
+    """A volunteer without seats, worker and network: shelf, folder, buddies."""
+
+    def __init__(self, world: World, me: PeerId, folder: Path) -> None:
+        self._world, self.me = world, me
+        folder.mkdir()
+        self.folder = CheckpointFolder(folder)
+        self.shelf, self.history = Shelf(self), History()
+        self.said: list[Explain] = []
+        self.blamed: list[PeerId] = []
+        self.spoil: Callable[[bytes], bytes] = lambda payload: payload
+        self.buddies = Buddies(
+            self,
+            me,
+            MANIFEST,
+            SWARM,
+            self.folder,
+            self.shelf,
+            cast(Any, self.history),
+            view=lambda: world.view,
+            held=lambda: world.held(me),
+        )
+
+    def now(self) -> float:
+        return trio.current_time()
+
+    def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
+        self._world.post(self.me, peer, message, self.spoil(payload))
+
+    def perform(self, effect: Effect) -> None:
+        if isinstance(effect, Explain):
+            self.said.append(effect)
+        elif isinstance(effect, Penalise):
+            self.blamed.append(effect.peer)
+
+    def take(self, sender: PeerId, message: Message, payload: bytes) -> None:
+        match message:
+            case BlobQuery():
+                self.shelf.query(sender, message)
+            case ChunkRequest():
+                self.shelf.request(sender, message)
+            case _:
+                self.buddies.receive(sender, message, payload)
+
+    async def store(self, *copies: tuple[int, int], **how: Any) -> None:
+        """Have checkpoints on disk and on the shelf."""
+        for stage, version in copies:
+            self.folder.path(stage, version).write_bytes(checkpoint(stage, version, **how))
+        await offer_stored(self.folder, SWARM, STAGES, self.shelf, self)
+
+    def has(self, stage: int, version: int) -> bool:
+        return self.folder.path(stage, version).exists()
+
+
+class World:
+    """A message takes a moment; whoever is not there does not get it."""
+
+    def __init__(self, folder: Path, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self.members = {peer: Member(self, peer, folder / peer) for peer in (A, B, C)}
+        self.view = SwarmView(((),) * STAGES)
+
+    def serve(self, version: int, *stages: str) -> None:
+        """Who serves what, a letter per replica."""
+        held = [[Replica(PeerId(name), version, True) for name in names] for names in stages]
+        self.view = SwarmView.of([*held, *[[]] * (STAGES - len(held))])
+
+    def held(self, peer: PeerId) -> set[int]:
+        return {s for s in range(STAGES) if any(r.peer == peer for r in self.view.stages[s])}
+
+    def post(self, sender: PeerId, to: PeerId, message: Message, payload: bytes) -> None:
+        self._nursery.start_soon(self._deliver, sender, to, message, payload)
+
+    async def _deliver(self, sender: PeerId, to: PeerId, message: Message, payload: bytes) -> None:
+        await trio.sleep(0.01)
+        if to in self.members:
+            self.members[to].take(sender, message, payload)
+
+    async def until(self, happened: Callable[[], object]) -> None:
+        with trio.fail_after(LIMIT_S):
+            while not happened():
+                await trio.sleep(0.1)
+
+
+async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
+    """In place of a thread, during which virtual time would run away."""
+    await trio.lowlevel.checkpoint()
+    return function(*arguments)
+
+
+@pytest.fixture
+async def world(
+    tmp_path: Path,
+    nursery: trio.Nursery,
+    monkeypatch: pytest.MonkeyPatch,
+) -> World:
+    monkeypatch.setattr(trio.to_thread, "run_sync", _at_once)
+    return World(tmp_path, nursery)
+
+
+async def test_the_buddy_keeps_every_checkpoint_and_bounds_its_disk(
+    world: World, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    holder, keeper = world.members[A], world.members[B]
+    nursery.start_soon(keeper.buddies.run)
+    for number in range(1, 5):
+        world.serve(number * EVERY + 1, "a", "b")
+        await holder.store((0, number * EVERY))
+        await world.until(lambda v=number * EVERY: keeper.shelf.offer(0, v))
+    assert [(c.stage, c.version) for c in keeper.folder.entries()] == [
+        (0, 3 * EVERY),
+        (0, 4 * EVERY),
+    ]
+    assert keeper.shelf.offer(0, EVERY) is None
+    assert keeper.shelf.offer(0, 4 * EVERY) == holder.shelf.offer(0, 4 * EVERY)
+    assert checked(verify(keeper.folder.path(0, 4 * EVERY)), SWARM, STAGES).version == 4 * EVERY
+    assert keeper.history.told == [(0, EVERY * n) for n in range(1, 5)]
+    assert not holder.blamed
+    assert not keeper.blamed
+    assert {path.name for path in keeper.folder.folder.iterdir()} == {
+        c.path.name for c in keeper.folder.entries()
+    }
+
+
+async def test_who_is_not_the_buddy_keeps_nothing(
+    world: World, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    world.serve(EVERY, "ab", "c")
+    for member in world.members.values():
+        nursery.start_soon(member.buddies.run)
+    await world.members[A].store((0, EVERY))
+    await world.members[B].store((0, EVERY))
+    await world.until(lambda: world.members[C].has(0, EVERY))
+    await trio.sleep(60)
+    assert not world.members[C].has(1, EVERY)
+    assert not world.members[A].has(1, EVERY), "nobody has that to give"
+
+
+@pytest.mark.parametrize("how", [{"swarm": "cd" * 32}, {"fill": 1}])
+async def test_what_is_not_the_swarms_state_is_not_kept(
+    world: World, autojump_clock: MockClock, nursery: trio.Nursery, how: dict[str, Any]
+) -> None:
+    liar, keeper = world.members[A], world.members[B]
+    world.serve(EVERY, "a", "b")
+    truth = bytes.fromhex(verify_hash(checkpoint(0, EVERY), liar.folder.folder))
+    keeper.history.said = {C: Stored(Lineage(), (Copy(0, EVERY, truth),))}
+    path = liar.folder.path(0, EVERY)
+    path.write_bytes(checkpoint(0, EVERY, **how))
+    digests = buddies.examine(path)[1]
+    offer = BlobOffer("state", 0, EVERY, path.stat().st_size, digests)
+    liar.shelf.put(offer, path, temporary=False)
+    nursery.start_soon(keeper.buddies.run)
+    await world.until(lambda: any("no copy of stage 0" in said.words for said in keeper.said))
+    assert not list(keeper.folder.folder.iterdir())
+    assert keeper.shelf.offer(0, EVERY) is None
+
+
+def verify_hash(data: bytes, folder: Path) -> str:
+    path = folder / "x"
+    path.write_bytes(data)
+    return verify(path).hash
+
+
+async def test_an_offer_of_absurd_size_costs_no_disk(
+    world: World, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    liar, keeper = world.members[A], world.members[B]
+    world.serve(EVERY, "a", "b")
+    nursery.start_soon(keeper.buddies.run)
+    await trio.sleep(1)
+    liar.send(B, BlobOffer("state", 0, EVERY, 2**31, [bytes(32)] * 1024))
+    await world.until(lambda: keeper.blamed == [A])
+    liar.send(B, BlobOffer("state", 0, EVERY + 1, 2**31, [bytes(32)] * 1024))
+    await trio.sleep(5)
+    assert not keeper.has(0, EVERY)
+
+
+async def test_a_full_disk_is_said_once_and_later_copies_come(
+    world: World, autojump_clock: MockClock, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, keeper = world.members[A], world.members[B]
+    world.serve(EVERY, "a", "b")
+    await holder.store((0, EVERY))
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(buddies.Download, "_write", full)
+        nursery.start_soon(keeper.buddies.run)
+        await trio.sleep(10 * buddies.RETRY_S)
+    warnings = [said.words for said in keeper.said if said.level == "warning"]
+    assert len(warnings) == 1
+    assert "No space left" in warnings[0]
+    await world.until(lambda: keeper.has(0, EVERY))
+
+
+async def test_the_last_replica_hands_its_last_checkpoint_over(
+    world: World, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    leaver, keeper = world.members[A], world.members[B]
+    world.serve(EVERY - 1, "a", "b")
+    nursery.start_soon(keeper.buddies.run)
+    await leaver.store((0, EVERY - 1))
+    assert await leaver.buddies.hand_over(0, EVERY - 1, 60.0)
+    assert keeper.has(0, EVERY - 1), "it says so only when it is on its disk"
+    assert await leaver.buddies.hand_over(0, EVERY - 1, 60.0), "it may be asked again"
+
+
+async def test_handing_over_is_bounded(world: World, autojump_clock: MockClock) -> None:
+    leaver = world.members[A]
+    await leaver.store((0, 3))
+    world.serve(3, "a", "")
+    assert not await leaver.buddies.hand_over(0, 3, 60.0), "nobody is there"
+    world.serve(3, "a", "b")
+    began = trio.current_time()
+    assert not await leaver.buddies.hand_over(0, 3, 60.0), "its buddy keeps nothing"
+    assert trio.current_time() - began == pytest.approx(60.0, abs=1)
+    assert not await leaver.buddies.hand_over(0, 4, 60.0), "there is no such checkpoint"
+
+
+async def test_strangers_cannot_make_us_keep_things(
+    world: World, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    stranger, keeper = world.members[C], world.members[B]
+    world.serve(3, "a", "b")
+    nursery.start_soon(keeper.buddies.run)
+    await stranger.store((0, 3))
+    offer = stranger.shelf.offer(0, 3)
+    assert offer is not None
+    stranger.send(B, offer)
+    await trio.sleep(30)
+    assert not keeper.has(0, 3)
+
+
+async def test_a_copy_of_an_ended_lineage_is_not_kept(
+    world: World, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    holder, keeper = world.members[A], world.members[B]
+    world.serve(EVERY, "a", "b")
+    nursery.start_soon(keeper.buddies.run)
+    await trio.sleep(5)  # it asks, and nobody has it yet
+    keeper.history.lineage = Lineage(1 << 32)
+    await holder.store((0, EVERY))
+    await world.until(lambda: any("rolled back" in said.words for said in keeper.said))
+    assert not keeper.has(0, EVERY)
+    assert keeper.history.told == []
+
+
+async def test_what_lies_on_disk_is_offered_when_we_start(
+    world: World, autojump_clock: MockClock
+) -> None:
+    member = world.members[A]
+    damaged = bytearray(checkpoint(1, 5))
+    damaged[-1] ^= 1
+    member.folder.path(1, 5).write_bytes(damaged)
+    member.folder.path(2, 5).write_bytes(b"no header")
+    member.folder.path(0, 7).write_bytes(checkpoint(0, 7, swarm="cd" * 32))
+    (member.folder.folder / ".stage-0-v9.safetensors.tmp").write_bytes(b"interrupted")
+    await member.store((0, 5))
+    assert member.shelf.offer(0, 5) is not None
+    assert member.shelf.offer(1, 5) is None
+    assert sorted(path.name for path in member.folder.folder.iterdir()) == [
+        "stage-0-v5.safetensors",
+        "stage-0-v7.safetensors.damaged",
+        "stage-1-v5.safetensors.damaged",
+        "stage-2-v5.safetensors.damaged",
+    ]
+    assert [(s.stage, s.version) for s in stored_states(member.folder, SWARM, STAGES)] == [(0, 5)]
+    assert any("damaged" in said.words for said in member.said)

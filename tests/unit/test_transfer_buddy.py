@@ -1,0 +1,78 @@
+"""Who keeps copies of whose checkpoints."""
+
+from __future__ import annotations
+
+from protocol.ids import PeerId
+from protocol.transfer.buddy import buddy, complete_version, due_version, is_beside, kept_by
+from protocol.view import Replica, SwarmView
+
+
+def view(*stages: str, version: int = 0, fetching: str = "") -> SwarmView:
+    """A letter per replica: ``view("ab", "c")`` has two in stage 0."""
+    return SwarmView.of(
+        [
+            [Replica(PeerId(name), version, name not in fetching) for name in names]
+            for names in stages
+        ]
+    )
+
+
+def test_the_buddy_stands_beside_the_stage_and_does_not_hold_it() -> None:
+    swarm = view("ab", "bcd", "e")
+    assert buddy(swarm, 0) in ("c", "d")
+    assert buddy(swarm, 1) == "e"
+    assert buddy(swarm, 2) in ("b", "c", "d")
+
+
+def test_everybody_names_the_same_one_and_every_stage_has_one() -> None:
+    swarm = view("abc", "def", "ghi")
+    keepers = [peer for peer in "abcdefghi" for _ in kept_by(swarm, PeerId(peer))]
+    assert len(keepers) == 3
+    assert kept_by(swarm, PeerId("z")) == ()
+
+
+def test_a_buddy_goes_and_only_its_stage_gets_another() -> None:
+    swarm = view("a", "bcdef", "g")
+    first = buddy(swarm, 0)
+    assert first is not None
+    rest = "bcdef".replace(first, "")
+    second = buddy(view("a", rest, "g"), 0)
+    assert second in rest
+    for other in rest.replace(str(second), ""):  # whoever else goes changes nothing
+        assert buddy(view("a", "bcdef".replace(other, ""), "g"), 0) == first
+
+
+def test_who_is_in_another_place_comes_first() -> None:
+    swarm = view("ab", "cdef")
+    places = {PeerId(p): "here" for p in "abcdef"}
+    for elsewhere in "cdef":
+        assert buddy(swarm, 0, {**places, PeerId(elsewhere): "there"}) == elsewhere
+    assert buddy(swarm, 0, places) == buddy(swarm, 0), "all in one place: better than none"
+
+
+def test_without_anybody_beside_there_is_none() -> None:
+    assert buddy(view("abc"), 0) is None
+    assert buddy(view("a", ""), 0) is None
+    assert buddy(view("a", "a"), 0) is None, "both stages are on one machine"
+    assert buddy(view("a", "b", fetching="b"), 0) is None
+    assert buddy(view("a", "", "c"), 0) is None
+
+
+def test_who_serves_a_stage_stands_beside_the_next_ones() -> None:
+    swarm = view("a", "b", "c")
+    assert [is_beside(swarm, PeerId("b"), stage) for stage in range(3)] == [True, False, True]
+    assert [is_beside(swarm, PeerId("a"), stage) for stage in range(3)] == [False, True, False]
+
+
+def test_versions_due_and_complete() -> None:
+    swarm = SwarmView.of(
+        [
+            [Replica(PeerId("a"), 49, True)],
+            [Replica(PeerId("b"), 50, True), Replica(PeerId("c"), 99, False)],
+        ]
+    )
+    assert [due_version(swarm, stage, 25, 1000) for stage in (0, 1)] == [25, 50]
+    assert due_version(swarm, 0, 25, 49) == 49, "the end of the run"
+    assert due_version(swarm, 0, 50, 1000) == 0
+    assert complete_version(swarm, 25, 1000) == 25
+    assert complete_version(view("a", ""), 25, 1000) == 0
