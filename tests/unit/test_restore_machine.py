@@ -1,0 +1,278 @@
+"""Rolling back together, resuming, and following the right lineage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from protocol.effects import Publish
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId, peer_id_from_key, rank
+from protocol.restore.choice import SEED, holders, newest_whole
+from protocol.restore.machine import (
+    LOST_S,
+    PATIENCE_S,
+    REFRESH_S,
+    SETTLE_S,
+    STUCK_S,
+    TURN_S,
+    Adopt,
+    Outlook,
+    Restore,
+    RestoreEffect,
+)
+from protocol.restore.stored import (
+    STORED,
+    Copy,
+    Lineage,
+    Stored,
+    encode_stored,
+    parse_stored,
+)
+
+PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(4))
+EVERY = 10
+
+
+def digest(stage: int, version: int, variant: int = 0) -> bytes:
+    return bytes([stage, version % 256, variant]) + bytes(29)
+
+
+def copies(*held: tuple[int, int]) -> tuple[Copy, ...]:
+    return tuple(sorted(Copy(stage, version, digest(stage, version)) for stage, version in held))
+
+
+def stored(*held: tuple[int, int], lineage: Lineage = SEED) -> Stored:
+    return Stored(lineage, copies(*held))
+
+
+def adopted(effects: Iterable[RestoreEffect]) -> Lineage | None:
+    return next((e.lineage for e in effects if isinstance(e, Adopt)), None)
+
+
+def first(peers: Iterable[PeerId], era: int = 0) -> PeerId:
+    return min(peers, key=lambda peer: rank("restore", era, peer))
+
+
+def machine(me: PeerId, *held: tuple[int, int], lineage: Lineage = SEED) -> Restore:
+    made = Restore(me, 2, EVERY, lineage, seq=5)
+    made.set_copies(copies(*held), 0.0)
+    return made
+
+
+def outlook(
+    *versions: int | None, live: Iterable[PeerId] = PEERS, quorum: bool = True, era: int = 0
+) -> Outlook:
+    serving = sum(version is not None for version in versions)
+    return Outlook(frozenset(live), versions, {era: serving} if serving else {}, quorum)
+
+
+def running(me: PeerId, *held: tuple[int, int]) -> Restore:
+    """One that has seen a swarm train up to step 27."""
+    made = machine(me, *held)
+    for other in PEERS:
+        made.receive(other, stored((0, 20), (1, 20), (0, 10), (1, 10)), 1.0)
+    assert adopted(made.update(outlook(27, 27), 10.0)) is None
+    return made
+
+
+class TestLost:
+    def test_the_first_by_rank_rolls_back_to_the_newest_whole_version(self) -> None:
+        made = running(first(PEERS), (0, 20))
+        assert adopted(made.update(outlook(27, None), 20.0)) is None, "it may be a hand-over"
+        lineage = adopted(made.tick(20.0 + LOST_S))
+        assert lineage is not None
+        assert (lineage.version, lineage.number) == (20, 1)
+        assert lineage.hashes == (digest(0, 20), digest(1, 20))
+
+    def test_the_others_wait_their_turn(self) -> None:
+        order = sorted(PEERS, key=lambda peer: rank("restore", 0, peer))
+        made = running(order[1])
+        made.update(outlook(27, None), 20.0)
+        assert adopted(made.tick(20.0 + LOST_S)) is None
+        assert adopted(made.tick(20.0 + LOST_S + TURN_S)) is not None
+
+    def test_others_follow_who_see_the_same(self) -> None:
+        decider, other = first(PEERS), max(PEERS, key=lambda p: rank("restore", 0, p))
+        made = running(decider)
+        made.update(outlook(27, None), 20.0)
+        lineage = adopted(made.tick(20.0 + LOST_S))
+        assert lineage is not None
+        follower = running(other)
+        follower.update(outlook(27, None), 20.1)
+        said = stored((0, 20), (1, 20), lineage=lineage)
+        assert adopted(follower.receive(decider, said, 21.5)) == lineage
+
+    def test_nobody_follows_one_that_is_alone_with_it(self) -> None:
+        made = running(PEERS[0])
+        rogue = Lineage(9 << 32, 0, ())
+        assert adopted(made.receive(PEERS[1], stored(lineage=rogue), 20.0)) is None
+
+    def test_most_of_the_swarm_is_followed(self) -> None:
+        made = running(PEERS[0])
+        later = Lineage(1 << 32, 20, (digest(0, 20), digest(1, 20)))
+        assert adopted(made.receive(PEERS[1], stored(lineage=later), 20.0)) is None
+        assert adopted(made.receive(PEERS[2], stored(lineage=later), 20.0)) == later
+
+    def test_without_a_quorum_it_waits(self) -> None:
+        made = running(first(PEERS))
+        made.update(outlook(27, None, quorum=False), 20.0)
+        assert adopted(made.tick(60.0)) is None
+
+    def test_a_stage_that_comes_back_is_not_lost(self) -> None:
+        made = running(first(PEERS))
+        made.update(outlook(27, None), 20.0)
+        made.update(outlook(27, 27), 20.5)
+        assert adopted(made.tick(90.0)) is None
+
+    def test_before_anything_was_made_nothing_is_lost(self) -> None:
+        made = machine(first(PEERS))
+        for other in PEERS:
+            made.receive(other, stored(), 0.0)
+        made.update(outlook(0, None), 1.0)
+        assert adopted(made.tick(60.0)) is None
+
+    def test_much_is_not_thrown_away_at_once(self) -> None:
+        """The copies of the last versions may be with somebody who comes back in a moment."""
+        made = machine(first(PEERS))
+        for other in PEERS:
+            made.receive(other, stored((0, 50), (0, 10), (1, 10)), 1.0)
+        made.update(outlook(57, 57), 10.0)
+        made.update(outlook(57, None), 20.0)
+        assert adopted(made.tick(30.0)) is None
+        lineage = adopted(made.tick(20.0 + LOST_S + PATIENCE_S))
+        assert lineage is not None
+        assert lineage.version == 10
+
+    def test_a_beginning_that_nobody_has_any_more_is_left(self) -> None:
+        made = running(first(PEERS), (0, 10), (1, 10))
+        made.update(outlook(27, None), 20.0)
+        lineage = adopted(made.tick(20.0 + LOST_S))
+        assert lineage is not None
+        for other in PEERS:  # the copies of stage 1 at version 20 went with their last holder
+            made.receive(other, stored((0, 20), (0, 10), (1, 10), lineage=lineage), 22.0)
+        order = sorted(PEERS, key=lambda peer: rank("restore", lineage.era, peer))
+        late = 22.0 + LOST_S + TURN_S * order.index(first(PEERS))
+        made.update(outlook(20, None, era=lineage.era), 22.0)
+        again = adopted([*made.tick(22.0 + LOST_S), *made.tick(late), *made.tick(late + LOST_S)])
+        assert again is not None
+        assert (again.version, again.number) == (10, 2)
+
+
+def test_a_step_that_cannot_close_any_more_is_done_again() -> None:
+    """Its gradients died with those who held them, after the next stage had closed it."""
+    made = running(first(PEERS))
+    made.update(outlook(27, 28), 20.0)
+    assert adopted(made.tick(20.0 + STUCK_S - 0.1)) is None
+    assert adopted(made.tick(20.0 + STUCK_S)) is None, "believed a moment later"
+    assert adopted(made.tick(20.0 + STUCK_S + LOST_S)) is not None
+
+
+def test_a_stage_that_drains_is_not_stuck() -> None:
+    made = running(first(PEERS))
+    for step in range(28, 60):
+        made.update(outlook(step - 1, step), float(step))
+        made.update(outlook(step, step), step + 0.5)
+    assert adopted(made.tick(61.0)) is None
+
+
+class TestResume:
+    def test_a_new_swarm_begins_at_once(self) -> None:
+        made = machine(PEERS[0])
+        made.receive(PEERS[1], stored(), 0.1)
+        made.update(outlook(None, None, live=PEERS[:2]), 0.2)
+        assert made.open
+        assert made.lineage == SEED
+
+    def test_copies_are_waited_for(self) -> None:
+        made = machine(PEERS[0])
+        made.update(outlook(None, None, live=PEERS[:2]), 0.2)
+        assert not made.open, "the other has not said what it has"
+
+    def test_it_goes_on_at_the_newest_version_that_every_stage_has(self) -> None:
+        me = first(PEERS[:2])
+        made = machine(me, (0, 30), (0, 20))
+        other = next(p for p in PEERS[:2] if p != me)
+        made.receive(other, stored((1, 20), (1, 30)), 0.1)
+        made.update(outlook(None, None, live=PEERS[:2]), 0.2)
+        assert not made.open
+        lineage = adopted(made.tick(0.2 + SETTLE_S))
+        assert lineage is not None
+        assert lineage.version == 30
+        assert made.open
+
+    def test_a_newer_version_is_waited_for(self) -> None:
+        me = first(PEERS[:2])
+        made = machine(me, (0, 40), (0, 20))
+        other = next(p for p in PEERS[:2] if p != me)
+        made.receive(other, stored((1, 20)), 0.1)
+        made.update(outlook(None, None, live=PEERS[:2]), 0.2)
+        assert adopted(made.tick(0.2 + SETTLE_S)) is None, "who has (1, 40) may be on its way"
+        lineage = adopted(made.tick(0.2 + SETTLE_S + PATIENCE_S))
+        assert lineage is not None
+        assert lineage.version == 20
+
+    def test_who_comes_late_follows_the_lineage_that_trains(self) -> None:
+        training = Lineage(3 << 32, 20, (digest(0, 20), digest(1, 20)))
+        made = machine(PEERS[0], (0, 90))
+        made.receive(PEERS[1], stored((0, 40), lineage=training), 0.1)
+        seen = outlook(None, None, live=PEERS[:2])
+        effects = made.update(Outlook(seen.live, seen.versions, {training.era: 2}), 0.2)
+        assert adopted(effects) == training
+
+
+def test_the_record_is_said_again_before_it_expires() -> None:
+    made = machine(PEERS[0], (0, 10))
+    made.update(outlook(11, 11), 1.0)
+    said = [e for e in made.tick(REFRESH_S + 1) if isinstance(e, Publish)]
+    assert [(e.kind, e.key, e.seq) for e in said] == [(STORED, PEERS[0], 7)]
+
+
+class TestChoice:
+    def test_a_lying_copy_decides_nothing_where_there_are_others(self) -> None:
+        honest = stored((0, 10), (1, 10))
+        liar = Stored(SEED, (Copy(1, 10, digest(1, 10, 9)),))
+        found = newest_whole({PEERS[0]: honest, PEERS[1]: honest, PEERS[2]: liar}, 2, SEED)
+        assert found.hashes == (digest(0, 10), digest(1, 10))
+
+    def test_copies_of_another_lineage_do_not_count(self) -> None:
+        later = Lineage(1 << 32, 10, (digest(0, 10), digest(1, 10)))
+        old = stored((0, 30), (1, 30), (0, 10), (1, 10))
+        assert newest_whole({PEERS[0]: old}, 2, later).version == 0
+        new = stored((0, 10), (1, 10), (0, 20), lineage=later)
+        assert newest_whole({PEERS[0]: old, PEERS[1]: new}, 2, later).version == 10
+
+    def test_holders_have_just_that_state(self) -> None:
+        lineage = Lineage(1 << 32, 10, (digest(0, 10), digest(1, 10)))
+        known = {
+            PEERS[0]: stored((0, 10), lineage=lineage),
+            PEERS[1]: Stored(lineage, (Copy(0, 10, digest(0, 10, 1)),)),
+        }
+        assert holders(known, lineage, 0) == [PEERS[0]]
+        assert holders(known, lineage, 1) == []
+
+
+class TestRecord:
+    def test_it_survives_the_wire(self) -> None:
+        whole = stored((0, 1), (1, 7), lineage=Lineage(5, 3, (digest(0, 3), digest(1, 3))))
+        body = encode_stored(whole)
+        assert parse_stored(body, PEERS[0], PEERS[0], 2) == whole
+
+    @pytest.mark.parametrize(
+        ("record", "key", "reason"),
+        [
+            (stored((0, 1)), PEERS[1], "stored-forged"),
+            (Stored(SEED, (Copy(7, 1, digest(7, 1)),)), PEERS[0], "stored-absurd"),
+            (Stored(SEED, copies((1, 1), (0, 1))[::-1]), PEERS[0], "stored-absurd"),
+            (Stored(Lineage(1, 5, ()), ()), PEERS[0], "stored-absurd"),
+        ],
+    )
+    def test_absurd_ones_are_refused(self, record: Stored, key: str, reason: str) -> None:
+        with pytest.raises(RemoteProtocolError) as refused:
+            parse_stored(encode_stored(record), key, PEERS[0], 2)
+        assert refused.value.reason == reason
+
+    def test_garbage_is_refused(self) -> None:
+        with pytest.raises(RemoteProtocolError):
+            parse_stored(b"\x93\x01\x02", PEERS[0], PEERS[0], 2)

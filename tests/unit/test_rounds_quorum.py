@@ -1,0 +1,169 @@
+"""Who may close a step when the swarm is split."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.ids import PeerId, peer_id_from_key, rank
+from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, Contacts
+from protocol.rounds.quorum import Quorum
+from protocol.view import Replica, SwarmView
+
+PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(6))
+STAGE = 1
+
+
+def contacts_of(
+    me: PeerId, side: set[PeerId], *, since: float, now: float, everybody: list[PeerId]
+) -> Contacts:
+    """What ``me`` knows at ``now`` if a split at ``since`` left it with ``side``."""
+    contacts = Contacts()
+    for other in everybody:
+        if other == me:
+            continue
+        contacts.heard(other, (), (STAGE,), since)
+        if other in side:
+            lost = [p for p in everybody if p not in side and now >= since + LOST_AFTER_S]
+            contacts.heard(other, lost, (STAGE,), now)
+    return contacts
+
+
+def quorum(me: PeerId, contacts: Contacts, everybody: list[PeerId]) -> Quorum:
+    made = Quorum(me, STAGE, contacts)
+    made.settle(everybody, everybody)
+    return made
+
+
+def may_close(me: PeerId, side: set[PeerId], everybody: list[PeerId], after_s: float) -> bool:
+    contacts = contacts_of(me, side, since=100.0, now=100.0 + after_s, everybody=everybody)
+    made = quorum(me, contacts, everybody)
+    now = 100.0 + after_s
+    return made.holds(now) and made.may_go_on_without(set(everybody) - side, now)
+
+
+class TestSplit:
+    @pytest.mark.parametrize("count", range(2, 7))
+    def test_one_side_at_most_goes_on(self, count: int) -> None:
+        everybody = PEERS[:count]
+        for size in range(1, count):
+            for chosen in itertools.combinations(everybody, size):
+                one, other = set(chosen), set(everybody) - set(chosen)
+                sides = [
+                    may_close(min(side), side, everybody, after_s)
+                    for side in (one, other)
+                    for after_s in (LOST_AFTER_S + 1,)
+                ]
+                assert sum(sides) == 1, "an even split is decided by the first by rank"
+
+    def test_of_an_even_split_the_side_of_the_first_by_rank_goes_on(self) -> None:
+        everybody = PEERS[:4]
+        first = min(everybody, key=lambda peer: rank("elector", peer))
+        side = {first, next(p for p in everybody if p != first)}
+        assert may_close(first, side, everybody, LOST_AFTER_S + 1)
+
+    @given(
+        st.sets(st.sampled_from(PEERS), min_size=1, max_size=5),
+        st.floats(0, 20),
+        st.floats(0, 1),
+    )
+    def test_not_even_at_different_moments(
+        self, side: set[PeerId], after_s: float, skew_s: float
+    ) -> None:
+        """Whoever closes a step alone late, the other side has not been able to for a while."""
+        other = set(PEERS) - side
+        one_may = may_close(min(side), side, PEERS, after_s)
+        other_may = may_close(min(other), other, PEERS, after_s + skew_s)
+        assert not (one_may and other_may)
+
+    def test_nobody_goes_on_without_others_before_they_have_stopped(self) -> None:
+        side, everybody = set(PEERS[:4]), PEERS
+        after_s = (CONTACT_S + LOST_AFTER_S) / 2
+        assert not may_close(PEERS[0], side, everybody, after_s), "they are silent, not lost"
+        assert not may_close(PEERS[5], set(PEERS[4:]), everybody, after_s), "and do not count us"
+
+
+class TestEvidence:
+    def test_half_of_a_swarm_may_be_killed_at_once(self) -> None:
+        everybody = PEERS
+        for dead in itertools.combinations(everybody, 3):
+            me = next(p for p in everybody if p not in dead)
+            contacts = Contacts()
+            for other in everybody:
+                if other != me:
+                    contacts.heard(other, dead if other not in dead else (), (STAGE,), 10.0)
+            for peer in dead:
+                contacts.closed(peer, by_peer=True, now=10.1)
+            made = quorum(me, contacts, everybody)
+            assert made.holds(10.2)
+            assert made.may_go_on_without(dead, 10.2)
+
+    def test_a_connection_that_is_closed_after_a_silence_is_no_death(self) -> None:
+        """After a split heals, the other side closes what it had given up; it lives."""
+        me, other = PEERS[:2]
+        contacts = Contacts()
+        contacts.heard(other, (), (STAGE,), 10.0)
+        contacts.closed(other, by_peer=True, now=10.0 + CONTACT_S)
+        assert not contacts.is_gone(other)
+        assert not quorum(me, contacts, [me, other]).holds(14.0) or rank("elector", me) < rank(
+            "elector", other
+        )
+
+    def test_who_says_that_it_serves_no_more_is_out_by_its_own_word(self) -> None:
+        me, other = PEERS[:2]
+        contacts = Contacts()
+        contacts.heard(other, (), (STAGE,), 10.0)
+        made = quorum(me, contacts, [me, other])
+        assert not made.may_go_on_without({other}, 10.5)
+        contacts.heard(other, (), (), 11.0)
+        assert made.may_go_on_without({other}, 11.5)
+
+    def test_who_said_goodbye_is_out(self) -> None:
+        me, other = PEERS[:2]
+        contacts = Contacts()
+        contacts.heard(other, (), (STAGE,), 10.0)
+        contacts.left(other)
+        made = quorum(me, contacts, [me, other])
+        assert made.holds(30.0)
+        assert made.may_go_on_without({other}, 30.0)
+
+    def test_one_that_slept_counts_nobody_until_it_hears_them(self) -> None:
+        me = PEERS[0]
+        contacts = contacts_of(me, set(PEERS), since=100.0, now=100.0, everybody=PEERS)
+        made = quorum(me, contacts, PEERS)
+        assert made.holds(101.0)
+        assert not made.holds(160.0)
+
+    def test_one_whom_the_electors_have_lost_has_no_quorum(self) -> None:
+        me = PEERS[0]
+        contacts = Contacts()
+        for other in PEERS[1:]:
+            contacts.heard(other, (me,), (STAGE,), 10.0)
+        assert not quorum(me, contacts, PEERS).holds(10.1)
+
+    def test_without_the_electors_word_a_sibling_is_not_left_out(self) -> None:
+        """Our own link to it may be all that is broken."""
+        me, sibling, *others = PEERS
+        contacts = Contacts()
+        contacts.heard(sibling, (), (STAGE,), 10.0)
+        for other in others:
+            contacts.heard(other, (), (), 20.0)
+        made = quorum(me, contacts, PEERS)
+        assert made.holds(20.1)
+        assert not made.may_go_on_without({sibling}, 20.1)
+
+
+def test_before_the_first_plan_everybody_seen_counts() -> None:
+    me, sibling, other, stranger = PEERS[:4]
+    made = Quorum(me, 0, Contacts())
+    replicas = [[Replica(p, 0, True) for p in (me, sibling)], [Replica(other, 0, True)]]
+    made.observe(SwarmView.of(replicas))
+    made.observe(SwarmView.of([[Replica(me, 0, True)], [Replica(stranger, 0, True)]]))
+    assert made.roll == {me, sibling}
+    assert made.electors == {me, sibling, other, stranger}
+    made.settle([me], [me, other])
+    made.observe(SwarmView.of(replicas))
+    assert (made.roll, made.electors) == ({me}, {me, other})
