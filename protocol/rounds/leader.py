@@ -202,11 +202,16 @@ class RoundLeader:
         return effects
 
     def _unfinished(self, members: list[PeerId]) -> tuple[int, bytes] | None:
-        """Return attempt and digest of a round that a lost leader may have decided."""
+        """Return attempt and digest of a round that a lost leader may have decided.
+
+        Only one for which we are Ready ourselves: a sibling's word alone closes no step.
+        """
         attempt = max(self.reports[p].promised for p in members)
         ready = {r.ready for r in (self.reports[p] for p in members) if r.promised == attempt}
         digest = ready.pop() if len(ready) == 1 else b""
-        return (attempt, digest) if len(digest) == DIGEST_BYTES else None
+        own = self.reports.get(self._place.me)
+        ours = own is not None and (own.promised, own.ready) == (attempt, digest)
+        return (attempt, digest) if ours and len(digest) == DIGEST_BYTES else None
 
     def _complete(
         self, unfinished: tuple[int, bytes], members: list[PeerId], now: float
@@ -245,22 +250,21 @@ class RoundLeader:
         return [Send(peer, self._plan) for peer in [*members, *map(PeerId, self._plan.observers)]]
 
     def _split(self, members: list[PeerId]) -> list[PlanMember]:
-        """Count every id for the first member that has it; the others drop it."""
+        """Count every id for the member that has it and has done least: it is the slow one. The
+        others drop it."""
         per_step = self._place.per_step
         taken: set[int] = set()
-        result = []
-        for peer in members:
+        result = {}
+        for peer in sorted(members, key=lambda peer: (len(self.reports[peer].done), peer)):
             done = self.reports[peer].done
             counted, dropped = done - taken, done & taken
             taken |= counted
-            result.append(
-                PlanMember(
-                    peer,
-                    to_bitmap(counted, self.step, per_step),
-                    to_bitmap(dropped, self.step, per_step),
-                )
+            result[peer] = PlanMember(
+                peer,
+                to_bitmap(counted, self.step, per_step),
+                to_bitmap(dropped, self.step, per_step),
             )
-        return result
+        return [result[peer] for peer in members]
 
     def ready(self, sender: PeerId, message: Ready, now: float) -> list[Effect]:
         """Take a member's Ready; commit when all agree."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
+from protocol.membership.contacts import Contacts
 from protocol.pipeline.ledger import from_bitmap, to_bitmap
 from protocol.pipeline.pipeline import Place
 from protocol.rounds.leader import LAGGARD_S, MAX_REPORTS, RESEND_S, ROUND_TIMEOUT_S, RoundLeader
+from protocol.rounds.quorum import Quorum
 from protocol.rounds.shards import check_bounds
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, Commit, CommitAck, LedgerReport, Plan, Ready
@@ -40,6 +43,11 @@ def report(
 ) -> LedgerReport:
     bits = [to_bitmap(ids, step, PER_STEP) for ids in (done, in_flight)]  # type: ignore[arg-type]
     return LedgerReport(STAGE, step, seq, bits[0], bits[1], promised)
+
+
+def ready_report(attempt: int, digest: bytes = DIGEST) -> LedgerReport:
+    """Of a replica that holds all that an attempt would apply."""
+    return msgspec.structs.replace(report(range(16, 20), promised=attempt), ready=digest)
 
 
 def plans(effects: list[object]) -> dict[PeerId, Plan]:
@@ -328,3 +336,48 @@ class TestNewcomers:
     def test_who_serves_already_is_not_admitted(self) -> None:
         made = leader(ME, B)
         assert self.admits(list(made.join(B, 0.0))) == []
+
+
+class TestTakingOver:
+    """A leader died when its members were Ready: it may have told the commit to another dead."""
+
+    def test_the_attempt_for_which_all_are_ready_is_completed(self) -> None:
+        made = leader(ME, B)
+        made.report(ME, ready_report(3), 1.0)
+        effects = list(made.report(B, ready_report(3), 1.0))
+        assert not plans(effects)
+        sent = [e.message for e in effects if isinstance(e, Send)]
+        assert sent == [Commit(STAGE, STEP, 3, DIGEST, None)]
+        assert commits(list(made.acknowledged(B, CommitAck(STAGE, STEP, 3)))) == [ME]
+
+    def test_one_that_is_not_ready_proves_that_nothing_was_decided(self) -> None:
+        made = leader(ME, B)
+        made.report(ME, ready_report(3), 1.0)
+        effects = list(made.report(B, report(range(20, 24), promised=3), 1.0))
+        assert {plan.attempt for plan in plans(effects).values()} == {4}
+
+    def test_different_digests_are_of_different_plans(self) -> None:
+        made = leader(ME, B)
+        made.report(ME, ready_report(3), 1.0)
+        assert not commits(list(made.report(B, ready_report(3, b"\1" * 32), 1.0)))
+
+    def test_a_siblings_word_alone_closes_no_step(self) -> None:
+        made = leader(ME, B)
+        made.report(ME, report(range(16, 20)), 1.0)
+        assert not commits(list(made.report(B, ready_report(2**30), 1.0)))
+
+
+class TestQuorum:
+    def test_a_sibling_that_others_still_see_is_not_left_out(self) -> None:
+        contacts = Contacts()
+        contacts.heard(B, (), (STAGE,), 0.0)
+        contacts.heard(C, (), (), 0.0)
+        quorum = Quorum(ME, STAGE, contacts)
+        quorum.settle([ME, B], [ME, B, C])
+        made = RoundLeader(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP, quorum)
+        contacts.heard(C, (), (), 6.0)
+        made.update_view(view(ME), True, 6.0)  # our own link to B is gone
+        assert not plans(list(made.report(ME, report(IDS), 6.1)))
+        assert made.next_deadline() is not None, "it looks again"
+        contacts.heard(C, (B,), (), 7.0)
+        assert set(plans(list(made.tick(7.1)))) == {ME}

@@ -1,0 +1,65 @@
+"""After a roll-back, messages of the time before change nothing."""
+
+from __future__ import annotations
+
+from protocol.effects import Send
+from protocol.ids import peer_id_from_key
+from protocol.pipeline.effects import Keep, SendPayload
+from protocol.pipeline.pipeline import Place
+from protocol.seat.seat import Seat
+from protocol.view import Replica, SwarmView
+from protocol.wire.messages import Forward, LedgerReport, Receipt
+
+ME, UPSTREAM = (peer_id_from_key(bytes([n]) * 32) for n in range(2))
+ERA = 7 << 32
+
+
+def seat() -> Seat:
+    made = Seat(
+        Place(ME, 1, 2, 4), size=64, steps=9, tokens_per_step=1, step=3, serving=True, era=ERA
+    )
+    made.update_view(SwarmView.of([[Replica(UPSTREAM, 3, True)], [Replica(ME, 3, True)]]), 0.0)
+    return made
+
+
+def forward(era: int) -> Forward:
+    return Forward(1, 3, 12, 1, 10, False, era)
+
+
+def receipts(effects: list[object]) -> list[Receipt]:
+    return [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Receipt)]
+
+
+def test_a_forward_of_another_era_is_not_run() -> None:
+    made = seat()
+    for era in (0, ERA - 1, ERA + 1):
+        effects = list[object](made.receive(UPSTREAM, forward(era), 1.0))
+        (receipt,) = receipts(effects)
+        assert (receipt.verdict, receipt.era) == ("stale", era), "so that its sender hears it"
+        assert not any(isinstance(e, Keep) for e in effects)
+    assert not made.pipeline.in_flight()
+
+
+def test_one_of_ours_is() -> None:
+    made = seat()
+    (receipt,) = receipts(list(made.receive(UPSTREAM, forward(ERA), 1.0)))
+    assert (receipt.verdict, receipt.era) == ("accepted", ERA)
+    assert made.pipeline.in_flight() == {12}
+
+
+def test_whatever_a_seat_says_bears_its_era() -> None:
+    made = seat()
+    effects = [*made.allow_training(0.0), *made.receive(UPSTREAM, forward(ERA), 1.0)]
+    said = [e.message for e in effects if isinstance(e, Send | SendPayload)]
+    assert said
+    assert all(message.era == ERA for message in said if hasattr(message, "era"))
+    assert made.status(1.0).era == ERA
+
+
+def test_a_report_of_another_era_does_not_reach_the_leader() -> None:
+    made = seat()
+    sibling = LedgerReport(1, 3, 5, b"\x0f", b"\0", 0, era=0)
+    view = [[Replica(UPSTREAM, 3, True)], [Replica(ME, 3, True), Replica(UPSTREAM, 3, True)]]
+    made.update_view(SwarmView.of(view), 1.0)
+    assert made.receive(UPSTREAM, sibling, 1.0) == []
+    assert UPSTREAM not in made.leader.reports
