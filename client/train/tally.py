@@ -13,6 +13,7 @@ class Tally:
     def __init__(self, hub: Hub, news: News) -> None:
         self._hub, self._news = hub, news
         self._detected_at: float | None = None
+        self._detected_step = 0
         self.rerouted = 0
         self.replayed = 0
         self.rounds = 0
@@ -27,13 +28,15 @@ class Tally:
         self.rounds += 1
         self.restarted += max(0, committed.attempt - 1)
         self._news.closed(committed)
+        if committed.version > self._detected_step:  # what was lost is made good: no gradient comes
+            self._detected_at = None
 
     def note_rerouted(self, rerouted: Rerouted) -> None:
         """A microbatch goes to another replica, because one was lost or was late."""
         self.rerouted += 1
         self.replayed += rerouted.replayed
         if self._detected_at is None:
-            self._detected_at = self._hub.now()
+            self._detected_at, self._detected_step = self._hub.now(), rerouted.step
             words = f"{rerouted.cause}: its microbatches go to other replicas"
             self._news.recovery(words, "peer", "detected", rerouted.step, rerouted.lost_peer)
 

@@ -58,6 +58,19 @@ class Fault:
         return self.kind if self.moment == "any" else f"{self.kind}@{self.moment}"
 
 
+def stages_of(fault: Fault, stages: int) -> range:
+    """Return the stages at which a fault can be done: some moments have no place at an end.
+
+    The last stage sends no forward and stage 0 no gradient; only who has a next stage can lose
+    somebody there, and so have something to mend.
+    """
+    if fault.moment == "recovery" or fault == Fault("corrupt", "forward"):
+        return range(stages - 1)
+    if fault == Fault("corrupt", "backward"):
+        return range(1, stages)
+    return range(stages)
+
+
 def all_faults(kinds: Sequence[Kind]) -> tuple[Fault, ...]:
     """Return every combination of these kinds."""
     return tuple(Fault(kind, moment) for kind in kinds for moment in MOMENTS[kind])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import Parameter, validators
 
-from client.cli.chaos.catalogue import KINDS, RELAYED, Fault, Kind, choose_faults
+from client.cli.chaos.catalogue import KINDS, RELAYED, Fault, Kind, choose_faults, stages_of
 from client.cli.output import print_json, printable, say
 from client.errors import ExitCode, UserError
 
@@ -103,6 +103,9 @@ def chaos(
         problem = f"{stages} stages need at least {MIN_VOLUNTEERS_PER_STAGE * stages} volunteers"
         raise UserError(problem, "see volunteer chaos --help", ExitCode.USAGE)
     chosen = choose_faults(faults, only, QUICK if quick else USUAL)
+    chosen = tuple(fault for fault in chosen if stages_of(fault, stages))
+    if not chosen:
+        raise UserError(f"no such fault is possible with {stages} stages", "", ExitCode.USAGE)
     seconds = 60.0 * minutes if minutes else QUICK_S if quick else 300.0
     every_s = every or (QUICK_EVERY_S if quick else 20.0)
     if every_s > seconds:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from client.cli.chaos.catalogue import ACTIONS, Kind
+from client.cli.chaos.catalogue import ACTIONS, Kind, stages_of
 from client.cli.chaos.crew import Crew, Volunteer
 from client.cli.chaos.relay import CLEAR, Shape
 from client.cli.chaos.schedule import Planned
@@ -126,8 +126,8 @@ class Injector:
     def _choose(self, planned: Planned) -> tuple[int, list[Volunteer]] | None:
         """Return a stage and whom to hit there; all of a stage for ``stage``."""
         whole = planned.fault.kind == "stage"
-        for offset in range(self._stages):
-            stage = (planned.stage + offset) % self._stages
+        possible = stages_of(planned.fault, self._stages)
+        for stage in sorted(possible, key=lambda stage: stage != planned.stage):
             healthy = self._healthy(stage)
             if whole and healthy:
                 return stage, healthy
@@ -166,7 +166,7 @@ class Injector:
 
     def _give_it_something_to_mend(self, opened: _Open, now: float) -> None:
         """Kill somebody of the next stage, to whom the victim may have sent microbatches."""
-        neighbours = self._healthy((opened.injected.stage + 1) % self._stages)
+        neighbours = self._healthy(opened.injected.stage + 1)
         if len(neighbours) > 1:
             other = neighbours[opened.injected.planned.pick % len(neighbours)]
             other.went(self._crew.kill(other))

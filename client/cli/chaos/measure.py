@@ -35,7 +35,10 @@ class FaultFigures(Struct, frozen=True, kw_only=True):
     transfer_s: float | None
     """From then until it served."""
     rto_s: float | None
-    """Until the first accepted gradient of a microbatch that was sent another way."""
+    """Until the first accepted gradient of a microbatch that was sent another way; where no such
+    gradient came, for all were counted again or none was under way, until ``rto_by``."""
+    rto_by: str
+    """``gradient``; ``step``: the next step that its stage closed; empty: neither."""
     stall_s: float | None
     """Until the swarm's next step was closed."""
     lost_steps: int
@@ -107,8 +110,8 @@ def _measure(seen: Seen, fault: Injected, end: float, per_step: int) -> FaultFig
         lost = max((undone.steps for undone in back if undone.time >= at), default=0)
     again = counted["rerouted_microbatches"]
     speed = statistics.median(seen.rates.values()) if seen.rates else 0.0
-    held = _first(at, (n for n in window if _is_place(n, fault, "held")))
-    serving = _first(at, (n for n in window if _is_place(n, fault, "serving")))
+    held, served = _replaced(window, fault)
+    rto_s, rto_by = _recovery(seen, window, fault)
     return FaultFigures(
         number=fault.planned.number,
         fault=str(fault.planned.fault),
@@ -117,9 +120,10 @@ def _measure(seen: Seen, fault: Injected, end: float, per_step: int) -> FaultFig
         victims=fault.victims,
         at_s=None if at is None else round(at - seen.began, 3),
         detect_s=_first(at, (n for n in window if _notices(n, seen, fault))),
-        rematch_s=held,
-        transfer_s=None if held is None or serving is None else round(serving - held, 3),
-        rto_s=_first(at, (n for n in window if _is_recovered(n, fault))),
+        rematch_s=_first(at, held),
+        transfer_s=_first(held[0].time, served) if held else None,
+        rto_s=rto_s,
+        rto_by=rto_by,
         stall_s=_stall(seen, at),
         lost_steps=lost,
         lost_microbatches=lost * per_step,
@@ -146,14 +150,39 @@ def _notices(note: Note, seen: Seen, fault: Injected) -> bool:
     return note.text("fault") == "worker" if own else True
 
 
+def _recovery(seen: Seen, window: Sequence[Note], fault: Injected) -> tuple[float | None, str]:
+    """Return seconds until work went on, and by what it is known."""
+    gradients = [note for note in window if _is_recovered(note, fault)]
+    if gradients:
+        return _first(fault.at, gradients), "gradient"
+    others = closings([note for note in seen.notes if note.name not in fault.victims])
+    of_stage = [closing for closing in others if closing.stage == fault.stage]
+    at = fault.at or 0.0
+    known = max((closing.version for closing in of_stage if closing.time <= at), default=0)
+    later = [c.time for c in of_stage if c.time > at and c.version > known]
+    if fault.at is None or not later:
+        return None, ""
+    return round(min(later) - at, 3), "step"
+
+
 def _is_recovered(note: Note, fault: Injected) -> bool:
     recovered = note.kind == "RecoveryEvent" and note.text("phase") == "recovered"
     return recovered and note.name not in fault.victims
 
 
-def _is_place(note: Note, fault: Injected, state: str) -> bool:
-    placed = note.kind == "StageAssigned" and note.text("state") == state
-    return placed and (note.name in fault.victims or note.number("stage") == fault.stage)
+def _replaced(window: Sequence[Note], fault: Injected) -> tuple[list[Note], list[Note]]:
+    """Return who was given the stage first, and its service there; each a list of one or none."""
+    places = sorted(
+        (n for n in window if n.kind == "StageAssigned" and n.number("stage") == fault.stage),
+        key=lambda note: note.time,
+    )
+    held = [note for note in places if note.text("state") == "held"][:1]
+    served = [
+        note
+        for note in places
+        if held and note.text("state") == "serving" and note.name == held[0].name
+    ]
+    return held, [note for note in served if note.time >= held[0].time][:1]
 
 
 def _stall(seen: Seen, at: float | None) -> float | None:

@@ -176,6 +176,14 @@ def _series(seen: Seen) -> Series:
     return Series(losses=sorted(progress.losses.items()), tokens=tokens)
 
 
+LEGEND = (
+    "Seconds from the instant of the fault: until another volunteer noticed, until a place was "
+    "given again, how long taking it took, until the first accepted gradient of a microbatch that "
+    "was sent another way, until the swarm knew of the next closed step. An s behind the RTO: no "
+    "such gradient came, for all work was run for its count alone, or leased again, or none was "
+    "under way; then it is until the stage closed its next step. Re-match and transfer restore "
+    "redundancy and hold nobody up as long as the stage has another replica."
+)
 HEAD = ("#", "fault", "stage", "step", "detect", "re-match", "transfer", "RTO", "next step")
 TAIL = ("lost steps", "re-sent", "replayed")
 
@@ -184,12 +192,14 @@ def table(report: Report) -> list[list[str]]:
     """Return the faults as rows of text, the head first; times in seconds."""
     rows = [[*HEAD, *TAIL]]
     for fault in report.faults:
-        times = (fault.detect_s, fault.rematch_s, fault.transfer_s, fault.rto_s, fault.stall_s)
+        times = (fault.detect_s, fault.rematch_s, fault.transfer_s)
+        rto = _seconds(fault.rto_s) + (" s" if fault.rto_by == "step" else "")
         counts = (fault.lost_steps, fault.rerouted_microbatches, fault.replayed_microbatches)
         name = fault.fault if fault.at_s is not None else f"{fault.fault} (its moment never came)"
         step = "-" if fault.step is None else str(fault.step)
         start = [str(fault.number + 1), name, str(fault.stage), step]
-        rows.append([*start, *map(_seconds, times), *map(str, counts)])
+        middle = [*map(_seconds, times), rto, _seconds(fault.stall_s)]
+        rows.append([*start, *middle, *map(str, counts)])
     return rows
 
 
@@ -197,6 +207,7 @@ def summary(report: Report) -> list[tuple[str, str]]:
     """Return the figures of the pair with their names."""
     done = [fault for fault in report.faults if fault.at_s is not None]
     times = [fault.rto_s for fault in done if fault.rto_s is not None]
+    by_gradient = sum(fault.rto_by == "gradient" for fault in done)
     gap = "-" if report.loss_gap is None else f"{report.loss_gap:.1e}"
     middle = statistics.median(times) if times else None
     return [
@@ -205,7 +216,11 @@ def summary(report: Report) -> list[tuple[str, str]]:
         ("counted twice (I1)", f"{report.microbatches_doubled} microbatches"),
         ("replicas that differ (I2)", f"{report.steps_differing} steps"),
         ("attested whole", f"{report.steps_attested} steps; {report.steps_unattested} not"),
-        ("RTO, median and worst", f"{_seconds(middle)}, {_seconds(max(times, default=None))} s"),
+        (
+            "RTO, median and worst",
+            f"{_seconds(middle)}, {_seconds(max(times, default=None))} s; "
+            f"{by_gradient} of {len(times)} by a gradient",
+        ),
         ("loss at equal step (I4)", f"{gap} relative at most, {report.steps_compared} steps"),
         ("tokens", f"{report.tokens} against {report.reference_tokens} without faults"),
         ("goodput", f"{_share(report.goodput)}; volunteers away {_share(report.missing_share)}"),
@@ -252,11 +267,7 @@ def markdown(report: Report) -> str:
         "",
         *_markdown_table(head, rows),
         "",
-        "Seconds from the instant of the fault: until another volunteer noticed, until a place was "
-        "given again, how long taking it took, until the first accepted gradient of a microbatch "
-        "that was sent another way (none where nothing was under way), until the next step was "
-        "closed. Re-match and transfer restore redundancy and hold nobody up as long as the stage "
-        "has another replica.",
+        LEGEND,
         "",
         *_markdown_table(
             ["fault", "what is done"], [[k, MEANINGS[k]] for k in MEANINGS if k in kinds]

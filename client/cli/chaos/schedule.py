@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from client.cli.chaos.catalogue import Fault, Kind
+from client.cli.chaos.catalogue import Fault, Kind, stages_of
 
 STOPPED_S = (5.0, 10.0)
 NETWORK_S = 10.0
@@ -41,17 +41,18 @@ def draw_schedule(
     fault is done, and a short run has as many kinds as it can.
     """
     rng = random.Random(seed)
-    count = max(1, int(seconds / every_s)) if faults else 0
+    possible = [fault for fault in faults if stages_of(fault, stages)]
+    count = max(1, int(seconds / every_s)) if possible else 0
     return tuple(
         Planned(
             number=number,
             at_s=(number + 0.5) * every_s,
             fault=fault,
-            stage=rng.randrange(stages),
+            stage=rng.choice(stages_of(fault, stages)),
             pick=rng.randrange(1000),
             seconds=_duration(fault.kind, rng),
         )
-        for number, fault in enumerate(_in_turns(faults, count, rng))
+        for number, fault in enumerate(_in_turns(possible, count, rng))
     )
 
 

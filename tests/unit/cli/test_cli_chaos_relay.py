@@ -1,0 +1,185 @@
+"""The relay on real sockets: it passes, loses, delays and slows, in one direction or both."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import trio
+
+from client.cli.chaos.relay import CHUNK_BYTES, CLEAR, LOOPBACK, MAX_CHUNKS, Relay, Rules, Shape
+from client.cli.chaos.wires import Wires, owner_of
+
+LIMIT_S = 20.0
+MOMENT_S = 0.2
+
+
+@asynccontextmanager
+async def relayed(rules: Rules, who: str | None = "a") -> AsyncIterator[trio.SocketStream]:
+    """A stream through the relay of ``b``, behind which everything is sent back."""
+
+    async def echo(stream: trio.SocketStream) -> None:
+        async for data in stream:
+            await stream.send_all(data)
+
+    async def knows(their_port: int, our_port: int) -> str | None:
+        return who
+
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            serve = partial(trio.serve_tcp, echo, 0, host=LOOPBACK)
+            (listener,) = await nursery.start(serve)
+            relay = Relay("b", listener.socket.getsockname()[1], rules, knows)
+            port: int = await nursery.start(relay.serve)
+            async with await trio.open_tcp_stream(LOOPBACK, port) as stream:
+                yield stream
+            nursery.cancel_scope.cancel()
+
+
+async def _receive(stream: trio.SocketStream, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = await stream.receive_some(size - len(data))
+        assert more, "closed"
+        data += more
+    return data
+
+
+async def test_what_goes_in_comes_out() -> None:
+    sent = os.urandom(3 * CHUNK_BYTES + 17)
+    async with relayed(Rules()) as stream, trio.open_nursery() as nursery:
+        nursery.start_soon(stream.send_all, sent)
+        assert await _receive(stream, len(sent)) == sent
+
+
+async def test_an_end_is_passed_on() -> None:
+    async with relayed(Rules()) as stream:
+        await stream.send_all(b"x")
+        assert await _receive(stream, 1) == b"x"
+        await stream.send_eof()
+        assert await stream.receive_some() == b""
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [("a", "b"), ("b", "a"), ("a", None), (None, "a"), (None, None)]
+)
+async def test_a_partition_loses_nothing_that_comes_after_it(
+    source: str | None, target: str | None
+) -> None:
+    rules = Rules()
+    async with relayed(rules) as stream:
+        await stream.send_all(b"before")
+        assert await _receive(stream, 6) == b"before"
+        rules.set(source, target, Shape(blocked=True))
+        await stream.send_all(b"during")
+        with trio.move_on_after(MOMENT_S) as waiting:
+            await stream.receive_some(1)
+        assert waiting.cancelled_caught
+        rules.set(source, target, CLEAR)
+        assert await _receive(stream, 6) == b"during"
+
+
+@pytest.mark.parametrize(("source", "target"), [("c", None), ("b", "c"), ("b", "b")])
+async def test_rules_are_for_their_pair_alone(source: str, target: str | None) -> None:
+    rules = Rules()
+    rules.set(source, target, Shape(blocked=True))
+    async with relayed(rules) as stream:
+        await stream.send_all(b"x")
+        assert await _receive(stream, 1) == b"x"
+
+
+async def test_a_delay_is_paid_once_each_way() -> None:
+    rules = Rules()
+    async with relayed(rules) as stream:
+        rules.set("a", "b", Shape(delay_s=0.1))
+        rules.set("b", "a", Shape(delay_s=0.2))
+        begin = trio.current_time()
+        await stream.send_all(b"x")
+        await _receive(stream, 1)
+        assert trio.current_time() - begin >= 0.3
+
+
+async def test_jitter_keeps_the_order() -> None:
+    rules = Rules(seed=1)
+    rules.set(None, None, Shape(jitter_s=0.02))
+    sent = bytes(range(50))
+    async with relayed(rules) as stream:
+        for number in sent:
+            await stream.send_all(bytes([number]))
+            await trio.sleep(0.001)
+        assert await _receive(stream, len(sent)) == sent
+
+
+async def test_a_slow_line_takes_its_time() -> None:
+    rules = Rules()
+    rules.set("a", "b", Shape(bytes_per_s=100_000.0))
+    async with relayed(rules) as stream, trio.open_nursery() as nursery:
+        begin = trio.current_time()
+        nursery.start_soon(stream.send_all, bytes(50_000))
+        await _receive(stream, 50_000)
+        assert trio.current_time() - begin >= 0.5
+
+
+async def test_a_blocked_relay_takes_no_more_than_its_bound() -> None:
+    rules = Rules()
+    async with relayed(rules) as stream:
+        await stream.send_all(b"x")
+        await _receive(stream, 1)
+        rules.set("a", "b", Shape(blocked=True))
+        taken = 0
+        with trio.move_on_after(2.0):
+            while taken < 64 * 2**20:
+                await stream.send_all(bytes(CHUNK_BYTES))
+                taken += CHUNK_BYTES
+        kernel_bytes = 16 * 2**20  # buffers of the two sockets
+        assert taken <= MAX_CHUNKS * CHUNK_BYTES + kernel_bytes
+
+
+def test_shapes_add_up() -> None:
+    both = Shape(delay_s=1.0, bytes_per_s=5.0).joined(Shape(blocked=True, delay_s=0.5))
+    assert both == Shape(blocked=True, delay_s=1.5, bytes_per_s=5.0)
+
+
+@pytest.fixture
+def wires() -> Iterator[Wires]:
+    with Wires(lambda: {"me": os.getpid()}) as found:
+        yield found
+
+
+def test_wires_know_who_dials_and_end_with_their_block(wires: Wires) -> None:
+    with socket.create_server((LOOPBACK, 0)) as server:
+        port = wires.add("b", server.getsockname()[1])
+        wires.shape("me", "b", Shape(delay_s=0.3))
+        with socket.create_connection((LOOPBACK, port), timeout=LIMIT_S) as dialler:
+            server.settimeout(LIMIT_S)
+            behind, _ = server.accept()
+            with behind:
+                behind.settimeout(LIMIT_S)
+                begin = time.monotonic()
+                dialler.sendall(b"x")
+                assert behind.recv(1) == b"x"
+                assert time.monotonic() - begin >= 0.3
+                begin = time.monotonic()
+                wires.surround("me", Shape(blocked=True))
+                behind.sendall(b"y")
+                dialler.settimeout(MOMENT_S)
+                with pytest.raises(TimeoutError):
+                    dialler.recv(1)
+                wires.surround("me", CLEAR)
+                dialler.settimeout(LIMIT_S)
+                assert dialler.recv(1) == b"y"
+
+
+def test_a_socket_is_found_by_its_ports() -> None:
+    with socket.create_server((LOOPBACK, 0)) as server:
+        ours = server.getsockname()[1]
+        with socket.create_connection((LOOPBACK, ours)) as dialler:
+            theirs = dialler.getsockname()[1]
+            assert owner_of(theirs, ours, {"me": os.getpid()}) == "me"
+            assert owner_of(theirs, ours, {"gone": 2**22 + 1}) is None
+            assert owner_of(theirs, ours + 1, {"me": os.getpid()}) is None
