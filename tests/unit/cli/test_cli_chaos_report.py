@@ -1,0 +1,386 @@
+"""From recorded logs to figures: what a fault cost is read off, not believed."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from client.cli.chaos.catalogue import Fault
+from client.cli.chaos.inject import Injected
+from client.cli.chaos.ledger import read_ledger
+from client.cli.chaos.measure import (
+    FaultFigures,
+    elasticity,
+    jitter_share,
+    loss_gap,
+    measure_faults,
+    missing_share,
+    missing_steps,
+    read_progress,
+)
+from client.cli.chaos.plot import plot
+from client.cli.chaos.record import MAX_LINE_BYTES, FailpointLog, LogTail, Note
+from client.cli.chaos.report import Report, Settings, make_report, markdown, text_report
+from client.cli.chaos.run import Seen
+from client.cli.chaos.schedule import Planned
+from client.cli.chaos.score import WEIGHTS, score
+
+PER_STEP = 4
+TOKENS = 100
+BEGAN = 1000.0
+NAMES = {f"peer-{name}": name for name in ("v1", "v2", "v3", "v4")}
+
+
+def _line(kind: str, time: float, data: Mapping[str, object], **more: object) -> str:
+    record = {"time": time, "level": "info", "kind": kind, "words": "", "data": data, **more}
+    return json.dumps(record) + "\n"
+
+
+def _note(name: str, kind: str, time: float, life: int = 1, **data: object) -> Note:
+    return Note(name, life, time, kind, "info", "", data)
+
+
+def _closed(
+    name: str,
+    time: float,
+    version: int,
+    counted: int,
+    *,
+    stage: int = 0,
+    life: int = 1,
+    of: str = "",
+) -> Note:
+    data = {"stage": stage, "version": version, "hash": of or f"{stage}:{version}"}
+    return _note(name, "StageClosed", time, life, counted=counted, attempt=1, **data)
+
+
+def _steps(count: int, every_s: float, *, gap: tuple[int, float] = (0, 0.0)) -> list[Note]:
+    """Steps closed by v1 and v2 in stage 0 and v3 and v4 in stage 1; one of them late."""
+    notes = []
+    for step in range(count):
+        late, late_s = gap
+        time = BEGAN + (step + 1) * every_s + (late_s if step >= late > 0 else 0.0)
+        trained = (step + 1) * TOKENS
+        notes.append(
+            _note("v3", "StepCommitted", time, step=step, loss=5.0 / (step + 1), tokens=trained)
+        )
+        for name, stage in (("v1", 0), ("v2", 0), ("v3", 1), ("v4", 1)):
+            notes.append(_closed(name, time, step + 1, PER_STEP // 2, stage=stage))
+    return notes
+
+
+def _injected(kind: str = "kill", at: float | None = BEGAN + 3.0, over: float = 6.0) -> Injected:
+    planned = Planned(0, 3.0, Fault(kind, "forward"), 1, 0, 0.0)  # type: ignore[arg-type]
+    return Injected(planned, 1, ["v4"], BEGAN + 2.5, at, 2, BEGAN + over)
+
+
+def _seen(notes: list[Note], *injected: Injected, seconds: float = 20.0) -> Seen:
+    none = {"lost_microbatches": 0, "doubled_microbatches": 0, "rerouted_microbatches": 0}
+    some = {**none, "lost_microbatches": 1, "rerouted_microbatches": 3}
+    return Seen(
+        names=dict(NAMES),
+        began=BEGAN,
+        ended=BEGAN + seconds,
+        notes=notes,
+        counters=[(BEGAN, none), (BEGAN + 2.0, none), (BEGAN + 5.0, some)],
+        rates={"v1": 10.0, "v2": 10.0, "v3": 10.0, "v4": 10.0},
+        injected=list(injected),
+        away={name: [] for name in NAMES.values()},
+    )
+
+
+# --- logs ------------------------------------------------------------------------------------
+
+
+def test_a_log_is_read_while_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    tail = LogTail(path, "v1", 1)
+    assert list(tail.new_notes()) == []
+    line = _line("StepCommitted", 5.0, {"step": 1})
+    path.write_text("not json\n{broken\n" + line + line[:10])
+    (note,) = tail.new_notes()
+    assert (note.name, note.time, note.number("step")) == ("v1", 5.0, 1)
+    with path.open("a") as file:
+        file.write(line[10:] + '{"time": "noon", "kind": 3}\n')
+    assert len(list(tail.new_notes())) == 1
+    assert list(tail.new_notes()) == []
+
+
+def test_a_log_line_without_end_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("{" + "x" * (2 * MAX_LINE_BYTES))
+    tail = LogTail(path, "v1", 1)
+    assert list(tail.new_notes()) == []
+    with path.open("a") as file:
+        file.write("\n" + _line("A", 1.0, {}))
+    assert [note.kind for note in tail.new_notes()] == ["A"]
+
+
+def test_failpoints_are_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = FailpointLog(path)
+    record = {
+        "time": 7.0,
+        "pid": 1,
+        "failpoint": "forward@*=kill",
+        "phase": "forward",
+        "action": "kill",
+        "step": 3,
+        "stage": 1,
+        "seconds": 0.0,
+        "monotonic": 1.0,
+    }
+    assert log.new() == []
+    path.write_text(json.dumps(record) + "\nrubbish\n{half")
+    (reached,) = log.new()
+    assert (reached.time, reached.step) == (7.0, 3)
+    assert log.new() == []
+
+
+# --- the ledger ------------------------------------------------------------------------------
+
+
+def test_a_whole_ledger_is_sound() -> None:
+    ledger = read_ledger(_steps(5, 1.0), PER_STEP, 2)
+    assert (ledger.closed, ledger.whole, ledger.unattested) == (5, 10, 0)
+    assert (ledger.doubled, ledger.differing, ledger.undone) == (0, 0, ())
+
+
+def test_a_microbatch_counted_twice_shows() -> None:
+    notes = [_closed("v1", 1.0, 1, 3), _closed("v2", 1.0, 1, 2)]
+    assert read_ledger(notes, PER_STEP, 1).doubled == 1
+
+
+def test_replicas_that_differ_show() -> None:
+    notes = [_closed("v1", 1.0, 1, 2), _closed("v2", 1.0, 1, 2, of="other")]
+    assert read_ledger(notes, PER_STEP, 1).differing == 1
+
+
+def test_one_that_died_before_it_logged_is_missed_and_no_more() -> None:
+    ledger = read_ledger([_closed("v1", 1.0, 1, 2)], PER_STEP, 1)
+    assert (ledger.unattested, ledger.doubled) == (1, 0)
+
+
+def test_a_roll_back_is_told_from_one_who_comes_late() -> None:
+    late = [_closed("v1", 1.0, 1, 4), _closed("v1", 2.0, 2, 4), _closed("v2", 3.0, 1, 0, life=2)]
+    assert read_ledger(late, PER_STEP, 1).undone == ()
+    back = [
+        *(_closed("v1", float(v), v, 2) for v in range(1, 6)),
+        *(_closed("v2", float(v), v, 2) for v in range(1, 6)),
+        *(_closed("v1", v + 5.0, v, 2, of=f"again {v}") for v in range(4, 7)),
+        *(_closed("v2", v + 5.0, v, 2, of=f"again {v}") for v in range(4, 7)),
+    ]
+    ledger = read_ledger(back, PER_STEP, 1)
+    assert [undone.steps for undone in ledger.undone] == [2]
+    assert (ledger.doubled, ledger.differing, ledger.closed) == (0, 0, 6)
+
+
+# --- a fault's figures -----------------------------------------------------------------------
+
+
+def _measured(notes: list[Note], fault: Injected) -> FaultFigures:
+    (figures,) = measure_faults(_seen(notes, fault), PER_STEP)
+    return figures
+
+
+def _recovery(name: str, time: float, phase: str, **data: object) -> Note:
+    return _note(name, "RecoveryEvent", time, phase=phase, fault="peer", **data)
+
+
+def test_a_recovery_is_measured_from_the_instant_of_the_fault() -> None:
+    notes = [
+        *_steps(20, 1.0, gap=(3, 2.0)),
+        _recovery("v1", BEGAN + 1.0, "recovered"),  # of something before
+        _note("v4", "PeerChanged", BEGAN + 3.1, peer="peer-v1", state="down"),  # its own view
+        _note("v1", "PeerChanged", BEGAN + 3.5, peer="peer-v4", state="down"),
+        _recovery("v2", BEGAN + 3.75, "detected"),
+        _recovery("v1", BEGAN + 4.5, "recovered"),
+        _recovery("v2", BEGAN + 4.25, "recovered"),
+        _note("v4", "StageAssigned", BEGAN + 7.0, 2, stage=1, state="held"),
+        _note("v4", "StageAssigned", BEGAN + 8.5, 2, stage=1, state="serving"),
+    ]
+    found = _measured(notes, _injected())
+    assert found.at_s == 3.0
+    assert found.detect_s == 0.5
+    assert (found.rto_s, found.rto_by) == (1.25, "gradient")
+    assert (found.rematch_s, found.transfer_s) == (4.0, 1.5)
+    assert (found.lost_steps, found.lost_microbatches) == (0, 0)
+    assert (found.rerouted_microbatches, found.replayed_microbatches) == (3, 1)
+    assert found.wasted_s == 0.3
+
+
+def test_without_a_gradient_the_next_closed_step_ends_a_recovery() -> None:
+    found = _measured(_steps(20, 1.0, gap=(3, 2.0)), _injected())
+    assert (found.rto_s, found.rto_by) == (3.0, "step")
+    assert found.stall_s == 3.0
+    assert (found.detect_s, found.rematch_s, found.transfer_s) == (None, None, None)
+
+
+def test_a_worker_that_dies_is_noticed_by_its_own_node() -> None:
+    event = _note("v4", "RecoveryEvent", BEGAN + 3.2, phase="detected", fault="worker")
+    assert _measured([*_steps(9, 1.0), event], _injected("worker")).detect_s == 0.2
+
+
+def test_what_was_rolled_back_is_lost() -> None:
+    again = [
+        _closed(n, BEGAN + 10.0 + v, v, 2, stage=0, of=f"again {v}")
+        for v in (2, 3, 4)
+        for n in ("v1", "v2")
+    ]
+    found = _measured([*_steps(3, 1.0), *again], _injected("stage"))
+    assert (found.lost_steps, found.lost_microbatches) == (2, 2 * PER_STEP)
+
+
+def test_a_fault_that_never_came_costs_nothing() -> None:
+    found = _measured(_steps(20, 1.0), _injected(at=None))
+    assert (found.at_s, found.rto_s, found.rto_by, found.stall_s) == (None, None, "", None)
+
+
+# --- the pair --------------------------------------------------------------------------------
+
+
+def test_losses_are_compared_step_by_step() -> None:
+    one, other = read_progress(_steps(5, 1.0)), read_progress(_steps(4, 2.0))
+    assert loss_gap(one, other) == (4, 0.0)
+    other.losses[2] *= 1.01
+    steps, gap = loss_gap(one, other)
+    assert (steps, round(gap or 0.0, 4)) == (4, 0.0099)
+    assert loss_gap(one, read_progress([])) == (0, None)
+
+
+def test_steps_that_nobody_saw_are_named() -> None:
+    notes = [note for note in _steps(6, 1.0) if note.number("step") != 3]
+    assert missing_steps(read_progress(notes)) == [3]
+
+
+def test_time_away_is_weighed_by_rate_and_cut_to_the_run() -> None:
+    seen = _seen(_steps(5, 1.0))
+    seen.away["v1"] = [(BEGAN - 5.0, BEGAN + 5.0), (BEGAN + 15.0, None)]
+    assert missing_share(seen) == pytest.approx(10.0 / 80.0)
+    seen.rates["v1"] = 30.0
+    assert missing_share(seen) == pytest.approx(30.0 / 120.0)
+
+
+def test_throughput_beside_the_run_is_compared_with_it() -> None:
+    seen = _seen(_steps(20, 1.0), seconds=10.0)
+    slow = [
+        _note("v3", "StepCommitted", BEGAN + 22.0 + 2.0 * n, step=20 + n, tokens=(21 + n) * TOKENS)
+        for n in range(10)
+    ]
+    seen.notes += slow
+    seen.phases = {"jitter": (BEGAN + 20.0, BEGAN + 38.0), "join": (BEGAN + 20.0, BEGAN + 30.0)}
+    assert jitter_share(seen) == 0.5
+    assert elasticity(seen, "join") == 5.0
+    assert elasticity(seen, "leave") is None
+
+
+# --- the score and the report ----------------------------------------------------------------
+
+
+def _figures(**changes: object) -> FaultFigures:
+    found = _measured(_steps(20, 1.0), _injected())
+    return msgspec.structs.replace(found, **changes)
+
+
+def test_no_cost_is_a_score_of_one() -> None:
+    done = [_figures(lost_steps=0, rto_s=0.0)]
+    best = score(done, elasticity_s=[0.0], jitter=1.2, corrected_goodput=1.1)
+    assert best.total == 1.0
+    assert sum(WEIGHTS.values()) == pytest.approx(1.0)
+
+
+def test_every_cost_lowers_the_score() -> None:
+    def total(
+        lost: int = 0, rto_s: float = 0.0, join_s: float = 0.0, jitter: float = 1, share: float = 1
+    ) -> float:
+        done = [_figures(lost_steps=lost, rto_s=rto_s)]
+        found = score(done, elasticity_s=[join_s], jitter=jitter, corrected_goodput=share)
+        return found.total or 0.0
+
+    assert total() == 1.0
+    assert total(lost=1) == pytest.approx(1.0 - 0.5 * WEIGHTS["rpo"])
+    assert total(rto_s=3.0) == pytest.approx(1.0 - 0.75 * WEIGHTS["rto"])
+    assert total(join_s=1.0) == pytest.approx(1.0 - 0.5 * WEIGHTS["elasticity"])
+    assert total(jitter=0.5) == pytest.approx(1.0 - 0.5 * WEIGHTS["jitter"])
+    assert total(share=0.0) == pytest.approx(1.0 - WEIGHTS["preemption"])
+
+
+def test_what_was_not_measured_does_not_count() -> None:
+    nothing = score([], elasticity_s=[], jitter=None, corrected_goodput=None)
+    assert nothing.total is None
+    assert score([], elasticity_s=[], jitter=0.5, corrected_goodput=None).total == 0.5
+
+
+SETTINGS = Settings(
+    volunteers=4,
+    stages=2,
+    seconds=20.0,
+    every_s=20.0,
+    seed=1,
+    faults=["kill@forward"],
+    compute_share=25,
+    cores=2,
+    load=1.0,
+)
+
+
+def _report(chaos: list[Note], fault: Injected | None = None) -> Report:
+    seen = _seen(chaos, fault or _injected())
+    return make_report(SETTINGS, seen, _seen(_steps(20, 1.0)), PER_STEP)
+
+
+def test_a_pair_that_held_is_ok_and_reads_well() -> None:
+    report = _report(_steps(17, 1.0, gap=(3, 3.0)))
+    assert report.ok, report.problems
+    assert (report.tokens, report.reference_tokens) == (1700, 2000)
+    assert (report.goodput, report.loss_gap) == (0.85, 0.0)
+    assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
+    text = text_report(report)
+    assert "kill@forward" in text
+    assert "85.0%" in text
+    document = markdown(report)
+    assert "| 1 | kill@forward | 1 | 2 |" in document
+    assert "Everything held." in document
+    chart = ElementTree.fromstring(plot(report))
+    assert len([child for child in chart if child.tag.endswith("svg")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (lambda n: n.append(_closed("v5", 1.0, 1, 1)), "invariant"),
+        (lambda n: n.append(_closed("v5", 1.0, 1, 0, of="other")), "invariant"),
+        (
+            lambda n: n.append(
+                _note("v3", "StepCommitted", BEGAN + 99.0, step=3, loss=9.0, tokens=1)
+            ),
+            "losses differ",
+        ),
+        (lambda n: n.clear(), "did not go on"),
+        (
+            lambda n: n.extend(
+                _closed(name, BEGAN + 15.0, 1, 2, of="again") for name in ("v1", "v2")
+            ),
+            "rolled back",
+        ),
+    ],
+)
+def test_what_broke_is_a_problem(spoil: object, problem: str) -> None:
+    notes = _steps(10, 1.0)
+    spoil(notes)  # type: ignore[operator]
+    report = _report(notes)
+    assert not report.ok
+    assert any(problem in words for words in report.problems), report.problems
+    assert f"not ok: {report.problems[0]}" in text_report(report)
+
+
+def test_a_stage_that_was_lost_whole_may_roll_back() -> None:
+    again = [_closed(name, BEGAN + 15.0, 10, 2, of="again") for name in ("v1", "v2")]
+    report = _report([*_steps(10, 1.0), *again], _injected("stage"))
+    assert report.steps_rolled_back == 1
+    assert report.ok, report.problems
