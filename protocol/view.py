@@ -26,6 +26,8 @@ class Replica:
     """Digest of the reduced gradient that made ``version``."""
     rate: float = 0.0
     """Microbatches per second."""
+    leaving: bool = False
+    """It hands its work over and goes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ def swarm_view(roster: Roster, own: PeerId, stages: int, era: int) -> SwarmView:
                     attempt=replica.seat.attempt,
                     digest=replica.seat.digest,
                     rate=replica.seat.rate,
+                    leaving=replica.seat.leaving,
                 )
                 for replica in roster.replicas(stage)
                 if (replica.linked or replica.peer == own) and replica.seat.era == era

@@ -6,13 +6,15 @@ left when nobody can ask it for anything any more: its own and both neighbour st
 every step it worked on. How long that may take is the driver's decision; whoever goes earlier costs
 its stage a replay, as if it had died.
 
-The only replica of a stage has nobody to give its work to: it still takes the running step whole.
+The only replica of a stage has nobody to give its work to: it still takes the running step whole,
+and so do all replicas of a stage that leave together.
 """
 
 from __future__ import annotations
 
-from protocol.pipeline.pipeline import Pipeline, PipelineEffect
+from protocol.pipeline.pipeline import Pipeline, PipelineEffect, Place
 from protocol.rounds.member import Progress, RoundMember
+from protocol.view import SwarmView
 
 
 class Departure:
@@ -20,6 +22,7 @@ class Departure:
 
     def __init__(self, pipeline: Pipeline, member: RoundMember) -> None:
         self._pipeline, self._member = pipeline, member
+        self._began_at = 0
 
     @property
     def begun(self) -> bool:
@@ -34,8 +37,13 @@ class Departure:
 
     def begin(self, *, alone: bool) -> list[PipelineEffect]:
         """Take no more work; ``alone``: none of the steps after the running one."""
-        step = self._pipeline.step
+        step = self._began_at = self._pipeline.step
         return list(self._pipeline.refuse_from(step + 1 if alone else step))
+
+    def go_on(self) -> None:
+        """Those we left the work to leave as well: take the step whole in which we began to."""
+        if self._pipeline.refused_from is not None:
+            self._pipeline.refused_from = max(self._pipeline.refused_from, self._began_at + 1)
 
     def cancel(self) -> None:
         """Stay after all."""
@@ -45,3 +53,8 @@ class Departure:
         """Whether microbatches of a step may still be leased."""
         refused_from = self._pipeline.refused_from
         return refused_from is None or step < refused_from
+
+
+def others_stay(view: SwarmView, place: Place) -> bool:
+    """Whether another replica of the stage serves and does not leave."""
+    return any(r.peer != place.me and not r.leaving for r in view.serving(place.stage))

@@ -30,7 +30,7 @@ def buddy(view: SwarmView, stage: int, places: Mapping[PeerId, str] | None = Non
     """
     holders = {replica.peer for replica in view.stages[stage]}
     for beside in (stage + 1, stage - 1):
-        others = [r.peer for r in view.serving(beside) if r.peer not in holders]
+        others = [r.peer for r in view.serving(beside) if r.peer not in holders and not r.leaving]
         if others:
             return min(others, key=lambda peer: _order(stage, peer, holders, places or {}))
     return None

@@ -114,6 +114,8 @@ class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     seat: Annotated[int, Meta(ge=0, lt=limits.MAX_SEATS)] = 0
     """0: its home; 1: its second stage (dual homing)."""
     era: Era = 0
+    leaving: bool = False
+    """It takes no new work and goes when the step is closed."""
 
 
 class Heartbeat(Wire, frozen=True):

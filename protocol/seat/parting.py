@@ -1,0 +1,44 @@
+"""What it would cost the swarm if we left now, stage by stage. A pure function of the view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.ids import PeerId
+from protocol.view import SwarmView
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """What becomes of a stage that we hold."""
+
+    stage: int
+    remaining: int
+    """Replicas that serve it without us and do not leave either."""
+
+    @property
+    def last(self) -> bool:
+        """Whether nobody is left to serve the stage."""
+        return self.remaining == 0
+
+    @property
+    def words(self) -> str:
+        """Say it in a sentence."""
+        if self.last:
+            return (
+                f"you are the last replica of stage {self.stage}: "
+                "the swarm will wait for another volunteer"
+            )
+        replicas = "1 replica" if self.remaining == 1 else f"{self.remaining} replicas"
+        return f"stage {self.stage} keeps {replicas}"
+
+
+def partings(view: SwarmView, me: PeerId) -> tuple[Parting, ...]:
+    """Return what becomes of every stage that ``me`` serves if it leaves."""
+    found = []
+    for stage in range(len(view.stages)):
+        serving = view.serving(stage)
+        if any(replica.peer == me for replica in serving):
+            staying = [r for r in serving if r.peer != me and not r.leaving]
+            found.append(Parting(stage, len(staying)))
+    return tuple(found)
