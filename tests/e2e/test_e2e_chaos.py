@@ -1,0 +1,102 @@
+"""Chaos in the small: a volunteer is killed in the middle of a step and nothing is lost by it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+from e2e_local import REPOSITORY, environment, wait_for
+
+from client.cli.chaos.catalogue import Fault
+from client.cli.chaos.ground import Ground
+from client.cli.chaos.ledger import read_ledger
+from client.cli.chaos.measure import measure_faults, missing_steps, read_progress
+from client.cli.chaos.run import Run
+from client.cli.chaos.schedule import draw_schedule
+from client.cli.efficiency import training_plan
+from client.errors import ExitCode
+from model_zoo.data import Corpus
+from model_zoo.reference import train_reference
+
+pytestmark = pytest.mark.slow
+SECONDS = 12.0
+COMPARED = 150
+"""Steps to compare at most: beyond, the order of sums may show (I3)."""
+
+
+def test_a_kill_in_the_middle_of_a_step_loses_nothing() -> None:
+    with tempfile.TemporaryDirectory(prefix="vol") as name:
+        folder = Path(name)
+        ground = Ground(folder / "founder", stages=2, replicas=2, seed=1, small=True)
+        faults = [Fault("kill", "forward")]
+        schedule = draw_schedule(faults, seconds=SECONDS, every_s=SECONDS, stages=2, seed=1)
+        run = Run(ground, folder / "c", volunteers=4, flags=(), relayed=False, seed=1, say=print)
+        seen = run.perform(schedule, SECONDS, jitter_s=0.0, elastic_s=0.0)
+
+    per_step = ground.manifest.microbatches_per_step
+    (fault,) = measure_faults(seen, per_step)
+    assert fault.at_s is not None, "the failpoint was reached"
+    assert fault.lost_steps == 0
+    assert fault.rto_s is not None, "work went on"
+    assert seen.crashes == []
+
+    ledger = read_ledger(seen.notes, per_step, 2)
+    assert (ledger.doubled, ledger.differing, ledger.undone) == (0, 0, ())
+    assert seen.counters[-1][1]["doubled_microbatches"] == 0
+    progress = read_progress(seen.notes)
+    assert fault.step is not None
+    assert ledger.closed > fault.step + 1, "the step of the kill and one more are closed"
+    assert missing_steps(progress) == []
+
+    steps = min(COMPARED, max(progress.losses) + 1)
+    assert steps > fault.step
+    expected = _reference(ground, steps)
+    found = [progress.losses[step] for step in range(steps)]
+    assert found == pytest.approx(expected, rel=1e-3)
+
+
+def _reference(ground: Ground, steps: int) -> list[float]:
+    """Return the losses of one process on the same manifest."""
+    losses: list[float] = []
+
+    def note(step: int, loss: float) -> None:
+        losses.append(loss)
+        if len(losses) == steps:
+            raise StopIteration
+
+    with pytest.raises(StopIteration):
+        train_reference(training_plan(ground.manifest), Corpus.from_stdlib(), on_step=note)
+    return losses
+
+
+def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "client.cli.main", "chaos", "--quick", "--out", str(tmp_path)],
+        env=environment(tmp_path / "home"),
+        cwd=REPOSITORY,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    me = psutil.Process(process.pid)
+    try:
+        children = wait_for(lambda: _descendants(me, 4), "volunteers and their workers")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == ExitCode.INTERRUPTED
+        _, alive = psutil.wait_procs(children, timeout=30)
+        assert alive == []
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _descendants(process: psutil.Process, count: int) -> list[psutil.Process] | None:
+    found = process.children(recursive=True)
+    return found if len(found) >= count else None
