@@ -109,7 +109,7 @@ class History:
 
     def update(self, roster: Roster, view: SwarmView) -> None:
         """Take a new view of the swarm; ``view`` is that of our lineage."""
-        linked = (m.peer for m in roster.members() if m.linked and m.advert.seats > 0)
+        linked = (member.peer for member in roster.members() if member.linked)
         versions = tuple(
             view.committed(stage) if view.serving(stage) else None for stage in range(self._stages)
         )

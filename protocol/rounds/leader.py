@@ -126,6 +126,8 @@ class RoundLeader:
             in_flight = from_bitmap(message.in_flight, self.step, self._place.per_step)
         except RemoteProtocolError as error:
             return [Penalise(sender, error.reason, error.penalty)]
+        if known is not None and known.done != done:
+            del self.reports[sender]  # they stand in the order in which they changed
         self.reports[sender] = Report(
             message.seq, done, in_flight, message.promised, message.state, message.ready
         )
@@ -250,12 +252,12 @@ class RoundLeader:
         return [Send(peer, self._plan) for peer in [*members, *map(PeerId, self._plan.observers)]]
 
     def _split(self, members: list[PeerId]) -> list[PlanMember]:
-        """Count every id for the member that has it and has done least: it is the slow one. The
-        others drop it."""
+        """Count every id for the member that has it and was done last: it is the slow one, and
+        taking a microbatch out again is work. The others drop it."""
         per_step = self._place.per_step
         taken: set[int] = set()
         result = {}
-        for peer in sorted(members, key=lambda peer: (len(self.reports[peer].done), peer)):
+        for peer in [peer for peer in reversed(self.reports) if peer in members]:
             done = self.reports[peer].done
             counted, dropped = done - taken, done & taken
             taken |= counted

@@ -19,11 +19,14 @@ Holds the electors and the roll of the last plan. Before the first one it goes b
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
-from protocol import limits
 from protocol.ids import PeerId, rank
 from protocol.view import SwarmView
+
+
+MAX_ELECTORS: Final = 16
+"""Few enough for every replica to be linked with most of them; a larger stage elects by itself."""
 
 
 class Touch(Protocol):
@@ -113,7 +116,7 @@ class Quorum:
 
 
 def electors(view: SwarmView, stage: int, me: PeerId) -> list[PeerId]:
-    """Return who decides between the sides of a split: the stage and its neighbours, capped."""
+    """Return who decides between the sides of a split: the stage first, then its neighbours."""
     near = [view.serving(s) for s in (stage, stage - 1, stage + 1)]
     peers = dict.fromkeys([me, *(replica.peer for replicas in near for replica in replicas)])
-    return sorted(list(peers)[: limits.MAX_REPLICAS_IN_ROUND])
+    return sorted(list(peers)[: max(MAX_ELECTORS, len(near[0]))])

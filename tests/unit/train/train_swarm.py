@@ -6,8 +6,9 @@ The matching is a script here: a test says who is assigned what, as the matching
 from __future__ import annotations
 
 import os
+import shutil
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -145,6 +146,9 @@ class Volunteer:
     staging: Staging
     losses: dict[int, float]
     workers: list[LocalWorker]
+    life: trio.CancelScope
+    disk: Path
+    """Where its checkpoints are."""
 
     def assign(self, stage: int) -> None:
         self.engine.matched([Assign(Stage(stage), "the test says so")])
@@ -192,12 +196,16 @@ class TestSwarm:
         manifest = found_swarm(founder.peer, run, model, OptimizerChoices()).manifest
         self.file: SwarmFile = sign(manifest, founder, ())
         self.manifest, self.volunteers = manifest, list[Volunteer]()
+        self.dead: list[Volunteer] = []
         self._folder, self._hub, self._nursery, self._text = folder, hub, nursery, text
         self._processes = processes
 
-    async def add(self, stage: int | None = None, memory_bytes: int = 0) -> Volunteer:
-        """Start a volunteer, link it to the others, assign it a stage."""
-        number = len(self.volunteers)
+    async def add(
+        self, stage: int | None = None, memory_bytes: int = 0, copies: Path | None = None
+    ) -> Volunteer:
+        """Start a volunteer, link it to the others, assign it a stage; ``copies``: checkpoints that
+        lie on its disk."""
+        number = len(self.volunteers) + len(self.dead)
         signer = Signer(bytes([number + 1]) * 32)
         losses: dict[int, float] = {}
         engine = RecordingEngine(
@@ -213,7 +221,10 @@ class TestSwarm:
             signer.peer, self.file.swarm, "test", self.file.encoded, self.file.signature, engine
         )
         workers: list[LocalWorker] = []
-        folder = CheckpointFolder(self._folder / str(number) / "checkpoints")
+        disk = self._folder / str(number) / "checkpoints"
+        if copies is not None:
+            shutil.copytree(copies, disk)
+        folder = CheckpointFolder(disk)
         history = engine.history = History(
             engine,
             signer.peer,
@@ -227,17 +238,24 @@ class TestSwarm:
         start_worker = open_worker if self._processes else _starter(workers)
         staging = Staging(engine, terms, start_worker)
         engine.staging = history.seats = staging
-        self._nursery.start_soon(engine.run)
-        self._nursery.start_soon(history.run)
-        self._nursery.start_soon(staging.run)
+        life = trio.CancelScope()
+        self._nursery.start_soon(_within, life, engine.run, history.run, staging.run)
         engine._members(engine.membership.describe(ADVERT, engine.now(), engine.wall()))
         for other in self.volunteers:
             await engine.network.connect(other.engine.network.addresses[0])
-        volunteer = Volunteer(engine, staging, losses, workers)
+        volunteer = Volunteer(engine, staging, losses, workers, life, disk)
         self.volunteers.append(volunteer)
         if stage is not None:
             volunteer.assign(stage)
         return volunteer
+
+    def vanish(self, volunteer: Volunteer) -> None:
+        """It dies, as by SIGKILL: nothing is said, its connections end."""
+        self.volunteers.remove(volunteer)
+        self.dead.append(volunteer)
+        volunteer.life.cancel()
+        for other in self.volunteers:
+            self._hub.unlink(volunteer.engine.signer.peer, other.engine.signer.peer, "reset")
 
     def start(self) -> None:
         """The matching's gang start, at everybody."""
@@ -265,7 +283,7 @@ class TestSwarm:
         """I1, I2, I5, and the losses of one process."""
         counted: dict[tuple[int, int], int] = defaultdict(int)
         hashes: dict[tuple[int, int], set[str]] = defaultdict(set)
-        for volunteer in self.volunteers:
+        for volunteer in [*self.volunteers, *self.dead]:
             assert volunteer.engine.internal_errors == 0
             assert volunteer.staging.tally.miscounted == 0
             assert not any(driver.miscounted for driver in volunteer.staging.drivers())
@@ -281,7 +299,7 @@ class TestSwarm:
 
     def _assert_losses(self) -> None:
         losses: dict[int, float] = {}
-        for volunteer in self.volunteers:
+        for volunteer in [*self.dead, *self.volunteers]:
             losses |= volunteer.losses
         plan = training_plan(self.manifest)
         expected = train_reference(plan, Corpus.from_bytes_file(self._text), threads=1).losses
@@ -317,6 +335,13 @@ ADVERT = Advert(
     seats=0,
     joined=1,
 )
+
+
+async def _within(scope: trio.CancelScope, *tasks: Callable[[], Awaitable[None]]) -> None:
+    with scope:
+        async with trio.open_nursery() as nursery:
+            for task in tasks:
+                nursery.start_soon(task)
 
 
 @asynccontextmanager

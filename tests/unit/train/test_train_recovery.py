@@ -1,0 +1,75 @@
+"""Volunteers vanish: who takes over, from which state, and what becomes of the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from train_swarm import TestSwarm, Volunteer, open_swarm
+from trio.testing import MockClock
+
+from protocol.restore.stored import Lineage
+
+
+def lineage(volunteer: Volunteer) -> Lineage:
+    assert volunteer.engine.history is not None
+    return volunteer.engine.history.lineage
+
+
+async def dual_home(swarm: TestSwarm) -> tuple[Volunteer, Volunteer, Volunteer]:
+    """One volunteer for each stage, and one that holds both and is as far as they are."""
+    first, second, dual = await swarm.add(0), await swarm.add(1), await swarm.add(0)
+    dual.assign(1)
+    swarm.start()
+    await swarm.until(lambda: dual.serves(0) and dual.serves(1) and dual.step(1) >= 3)
+    return first, second, dual
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+async def test_who_also_holds_the_stage_takes_over_at_once(
+    tmp_path: Path, autojump_clock: MockClock, stage: int
+) -> None:
+    async with open_swarm(tmp_path, steps=20) as swarm:
+        *homes, dual = await dual_home(swarm)
+        before = dual.step(stage)
+        seat = dual.tenancy(stage).driver
+        swarm.vanish(homes[stage])
+        await swarm.until_done()
+        assert before < 20, "it died while there was something to do"
+        assert dual.tenancy(stage).driver is seat, "its copy was current: nothing was loaded"
+        assert lineage(dual).number == 0, "nothing was rolled back"
+        swarm.assert_exact()
+
+
+async def test_a_stage_that_died_is_begun_anew_by_whoever_is_matched_to_it(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Nobody has a copy, so it is the beginning of the run, which is not many steps ago."""
+    async with open_swarm(tmp_path, steps=20, checkpoint_every=8) as swarm:
+        first, second, spare = await swarm.add(0), await swarm.add(1), await swarm.add()
+        swarm.start()
+        await swarm.until(lambda: 2 <= first.step(0) < 7)
+        swarm.vanish(second)
+        spare.assign(1)
+        await swarm.until_done()
+        assert lineage(first).number == 1
+        assert lineage(first) == lineage(spare)
+        swarm._assert_losses()
+
+
+async def test_a_stage_that_died_goes_on_from_a_copy(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=24, checkpoint_every=4) as swarm:
+        first, second = await swarm.add(0), await swarm.add(1)
+        swarm.start()
+        await swarm.until(lambda: first.step(0) >= 10)
+        swarm.vanish(second)
+        spare = await swarm.add(copies=second.disk)
+        spare.assign(1)
+        await swarm.until_done()
+        begin = lineage(first)
+        assert begin.number == 1
+        assert begin.version >= 4
+        assert spare.engine.commits[0].version == begin.version + 1
+        swarm._assert_losses()
