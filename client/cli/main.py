@@ -37,6 +37,7 @@ COMMANDS = {
     "create": "Found a swarm: write its signed .swarm file and print an invite.",
     "join": "Take part in a swarm's training until it is done or you stop.",
     "status": "Show what the volunteer on this machine is doing.",
+    "finish": "Leave the swarm in order: hand over, close the step, save, say goodbye.",
     "matches": "Show who holds which stage with whose consent, and why.",
     "demo": "Train with four volunteers on this machine, kill one, show that nothing is lost.",
     "chaos": "Do faults to volunteers on this machine and report what they cost.",
@@ -51,6 +52,19 @@ COMMANDS = {
 }
 
 EXAMPLES = {
+    "chaos": (
+        "Examples: volunteer chaos --quick; volunteer chaos --minutes 10 --faults kill,stop; "
+        "volunteer chaos --only kill@averaging,stage. Faults: kill, stop, worker (each at forward, "
+        "backward, before-optimizer, after-optimizer, averaging, recovery, checkpoint), corrupt "
+        "(at forward, backward, averaging), disk@checkpoint, partition, delay, slow, stage. Ends "
+        "with 1 if anything was lost that need not be."
+    ),
+    "finish": (
+        "Examples: volunteer finish leaves the swarm that runs here and waits until it has left. "
+        "volunteer finish --swarm my-swarm --yes does not ask, even if the swarm will have to wait "
+        "for another volunteer. Ctrl-C or SIGTERM to volunteer join do the same; twice, and it "
+        "ends at once."
+    ),
     "matches": (
         "Examples: volunteer matches --swarm my-swarm --watch shows our seats, every stage as we "
         "see it, and why we moved or stayed. volunteer matches --records checks the signatures of "

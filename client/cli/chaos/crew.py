@@ -113,6 +113,13 @@ class Crew:
         return self
 
     def __exit__(self, *_: object) -> None:
+        try:
+            self._end()
+        except BaseException:  # a second Ctrl-C must leave nothing behind either
+            self._end()
+            raise
+
+    def _end(self) -> None:
         for member in self._swarm.members:  # nothing of theirs is needed: no orderly end
             member.reap(0.0)
 

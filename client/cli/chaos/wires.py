@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 
@@ -48,7 +49,8 @@ class Wires:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._token.run_sync_soon(lambda: self._nursery.cancel_scope.cancel())
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(lambda: self._nursery.cancel_scope.cancel())
         self._thread.join(START_S)
 
     def add(self, name: str, target_port: int) -> int:
