@@ -24,7 +24,6 @@ from typing import Final, Protocol
 from protocol.ids import PeerId, rank
 from protocol.view import SwarmView
 
-
 MAX_ELECTORS: Final = 16
 """Few enough for every replica to be linked with most of them; a larger stage elects by itself."""
 
