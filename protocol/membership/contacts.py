@@ -1,30 +1,37 @@
 """Whom we are in touch with, and whom others say they have lost: what a quorum is counted from.
 
 Unlike the roster, which believes the best (a silence that we slept through is forgiven), this is
-about what is certain: when each peer was last heard, whom it lists as lost, and whether its process
-ended before our eyes. Holds one entry per peer ever heard, bounded; times are monotonic seconds.
+about what is certain: when each peer was last heard, what it had heard of us by then, whom it lists
+as lost, and whether its process ended before our eyes. Holds one entry per peer ever heard and the
+moments of our own heartbeats, both bounded; times are monotonic seconds.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from protocol import limits
 from protocol.ids import PeerId
-from protocol.membership.detector import DEAD_AFTER_S, SUSPECT_AFTER_S
+from protocol.membership.detector import DEAD_AFTER_S
 
-CONTACT_S: Final = SUSPECT_AFTER_S
-"""Who was heard within so many seconds still counts us as alive: two seconds of margin lie between
-this and ``LOST_AFTER_S``."""
+CONTACT_S: Final = 4.0
+"""Who has got a heartbeat that we sent within so many seconds still counts us as alive. That we
+hear of it proves nothing: what waited while we were paused is old. Clocks may differ in rate by the
+margin that lies between this and ``LOST_AFTER_S``."""
 LOST_AFTER_S: Final = DEAD_AFTER_S
 MAX_CONTACTS: Final = 1024
+MAX_SAID: Final = 64
+"""Own heartbeats whose moment is remembered; there is one every second, and at every commit."""
 
 
 @dataclass(slots=True)
 class _Contact:
     heard: float
+    echoed: float
+    """When we sent the newest of our heartbeats that it has got."""
     lost: frozenset[PeerId] = frozenset()
     stages: frozenset[int] = frozenset()
     closed: bool = False
@@ -37,22 +44,34 @@ class Contacts:
 
     def __init__(self) -> None:
         self._contacts: dict[PeerId, _Contact] = {}
+        self._said: dict[int, float] = {}
+
+    def said(self, seq: int, now: float) -> None:
+        """We send a heartbeat with this number (the first moment of a number counts)."""
+        self._said.setdefault(seq, now)
+        if len(self._said) > MAX_SAID:
+            del self._said[next(iter(self._said))]
 
     def heard(
-        self, peer: PeerId, lost: Iterable[PeerId], serving: Iterable[int], now: float
+        self, peer: PeerId, lost: Iterable[PeerId], serving: Iterable[int], echo: int, now: float
     ) -> None:
-        """A heartbeat came: whom its sender has lost, and the stages it serves."""
+        """A heartbeat came: whom its sender has lost, the stages it serves, and which of our
+        heartbeats it had got."""
         if peer not in self._contacts and len(self._contacts) >= MAX_CONTACTS:
             del self._contacts[min(self._contacts, key=lambda p: self._contacts[p].heard)]
-        self._contacts[peer] = _Contact(now, frozenset(lost), frozenset(serving))
+        known = self._contacts.get(peer)
+        echoed = self._said.get(echo, -math.inf)
+        if known is not None and not known.closed:
+            echoed = max(echoed, known.echoed)
+        self._contacts[peer] = _Contact(now, echoed, frozenset(lost), frozenset(serving))
 
     def closed(self, peer: PeerId, *, by_peer: bool, now: float) -> None:
-        """The link ended. A process that ended closes its connections while we still hear of it;
-        what is closed after a silence only says that it had lost us."""
+        """The link ended. A process that ended closes its connections while it still counts us as
+        alive; what is closed after a silence only says that it had lost us."""
         contact = self._contacts.get(peer)
         if contact is not None:
+            contact.crashed = by_peer and self.present(peer, now)
             contact.closed = True
-            contact.crashed = by_peer and now < contact.heard + CONTACT_S
 
     def left(self, peer: PeerId) -> None:
         """The peer said goodbye to the swarm."""
@@ -60,11 +79,11 @@ class Contacts:
             contact.left = True
 
     def present(self, peer: PeerId, now: float) -> bool:
-        """Whether the peer was heard so lately that it cannot have given us up."""
+        """Whether the peer has heard us so lately that it cannot have given us up."""
         contact = self._contacts.get(peer)
         if contact is None or contact.closed or contact.left:
             return False
-        return now < contact.heard + CONTACT_S
+        return now < contact.echoed + CONTACT_S
 
     def is_gone(self, peer: PeerId) -> bool:
         """Whether the peer's process ended before our eyes, or it said goodbye."""
@@ -86,7 +105,7 @@ class Contacts:
         lost = [
             (contact.heard, peer)
             for peer, contact in self._contacts.items()
-            if contact.closed or contact.left or now >= contact.heard + LOST_AFTER_S
+            if contact.crashed or contact.left or now >= contact.heard + LOST_AFTER_S
         ]
         lost.sort(reverse=True)
         return tuple(peer for _, peer in lost[: limits.MAX_LOST])

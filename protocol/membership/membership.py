@@ -156,7 +156,7 @@ class Membership:
         if self._next_heartbeat is None:
             self._next_heartbeat = now + TICK_S
         self.detector.watch(peer, now)
-        greeting = Send(peer, self._status(now))
+        greeting = Send(peer, self._status(peer, now))
         return [*self.roster.link_up(peer), greeting, *self.gossip.link_up(peer, now)]
 
     def link_down(
@@ -253,12 +253,12 @@ class Membership:
     def _heartbeat(self, now: float) -> list[MembershipEffect]:
         self._heartbeat_seq += 1
         self._next_heartbeat = now + TICK_S if self._linked else None
-        message = self._status(now)
-        return [Send(peer, message) for peer in self._linked]
+        return [Send(peer, self._status(peer, now)) for peer in self._linked]
 
-    def _status(self, now: float) -> Heartbeat:
-        lost = list[str](self.contacts.lost(now))
-        return Heartbeat(seq=self._heartbeat_seq, seats=list(self._seats), lost=lost)
+    def _status(self, to: PeerId, now: float) -> Heartbeat:
+        self.contacts.said(self._heartbeat_seq, now)
+        lost, echo = list[str](self.contacts.lost(now)), self._linked[to]
+        return Heartbeat(self._heartbeat_seq, seats=list(self._seats), lost=lost, echo=echo)
 
     def _receive_heartbeat(
         self, sender: PeerId, message: Heartbeat, now: float
@@ -271,7 +271,7 @@ class Membership:
             return [Penalise(sender, error.reason, error.penalty)]
         self._linked[sender] = message.seq
         serving = [seat.stage for seat in message.seats if seat.state == "serving"]
-        self.contacts.heard(sender, map(PeerId, message.lost), serving, now)
+        self.contacts.heard(sender, map(PeerId, message.lost), serving, message.echo, now)
         effects: list[MembershipEffect] = []
         for transition in self.detector.heard(sender, now):
             effects += self.roster.judged(transition)
@@ -308,7 +308,7 @@ class Membership:
 
 
 def _versions(seats: tuple[SeatStatus, ...]) -> object:
-    return tuple((seat.stage, seat.version, seat.state, seat.attempt) for seat in seats)
+    return tuple((seat.stage, seat.version, seat.state, seat.attempt, seat.leaving) for seat in seats)
 
 
 def _places(seats: tuple[SeatStatus, ...]) -> object:

@@ -127,6 +127,8 @@ class Heartbeat(Wire, frozen=True):
         default_factory=list
     )
     """Peers the sender has lost: silent for too long, or their connection ended."""
+    echo: Annotated[int, Meta(ge=-1, lt=2**48)] = -1
+    """Newest heartbeat of the receiver that the sender has got on this link; -1: none yet."""
 
 
 class Signed(Wire, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,15 @@ PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(6))
 STAGE = 1
 
 
+def hear(
+    contacts: Contacts, other: PeerId, lost: Iterable[PeerId], stages: Iterable[int], now: float
+) -> None:
+    """A heartbeat comes that was sent when our own had just arrived there."""
+    seq = round(now * 1000)
+    contacts.said(seq, now)
+    contacts.heard(other, lost, stages, seq, now)
+
+
 def contacts_of(
     me: PeerId, side: set[PeerId], *, since: float, now: float, everybody: list[PeerId]
 ) -> Contacts:
@@ -25,10 +35,10 @@ def contacts_of(
     for other in everybody:
         if other == me:
             continue
-        contacts.heard(other, (), (STAGE,), since)
+        hear(contacts, other, (), (STAGE,), since)
         if other in side:
             lost = [p for p in everybody if p not in side and now >= since + LOST_AFTER_S]
-            contacts.heard(other, lost, (STAGE,), now)
+            hear(contacts, other, lost, (STAGE,), now)
     return contacts
 
 
@@ -94,7 +104,7 @@ class TestEvidence:
             contacts = Contacts()
             for other in everybody:
                 if other != me:
-                    contacts.heard(other, dead if other not in dead else (), (STAGE,), 10.0)
+                    hear(contacts, other, dead if other not in dead else (), (STAGE,), 10.0)
             for peer in dead:
                 contacts.closed(peer, by_peer=True, now=10.1)
             made = quorum(me, contacts, everybody)
@@ -105,26 +115,54 @@ class TestEvidence:
         """After a split heals, the other side closes what it had given up; it lives."""
         me, other = PEERS[:2]
         contacts = Contacts()
-        contacts.heard(other, (), (STAGE,), 10.0)
+        hear(contacts, other, (), (STAGE,), 10.0)
         contacts.closed(other, by_peer=True, now=10.0 + CONTACT_S)
         assert not contacts.is_gone(other)
         assert not quorum(me, contacts, [me, other]).holds(14.0) or rank("elector", me) < rank(
             "elector", other
         )
 
+    def test_what_waited_while_we_were_paused_proves_nothing(self) -> None:
+        """It comes all at once on waking: heartbeats of a time when we still counted, then the end
+        of a link that was given up because of our silence."""
+        me, other = PEERS[:2]
+        contacts = Contacts()
+        hear(contacts, other, (), (STAGE,), 10.0)
+        contacts.heard(other, (), (STAGE,), 10_000, 20.0)
+        assert not contacts.present(other, 20.0)
+        contacts.closed(other, by_peer=True, now=20.0)
+        assert not contacts.is_gone(other)
+        assert not quorum(me, contacts, PEERS[:3]).holds(20.0)
+
+    def test_an_echo_of_what_we_never_said_proves_nothing(self) -> None:
+        contacts = Contacts()
+        contacts.said(1, 10.0)
+        for echo in (-1, 0, 2):
+            contacts.heard(PEERS[1], (), (STAGE,), echo, 10.0)
+            assert not contacts.present(PEERS[1], 10.0)
+
+    def test_an_end_of_ours_of_the_link_is_not_yet_a_loss(self) -> None:
+        """The other may still count us for as long as it has heard us."""
+        contacts = Contacts()
+        hear(contacts, PEERS[1], (), (STAGE,), 10.0)
+        contacts.closed(PEERS[1], by_peer=False, now=11.0)
+        assert not contacts.present(PEERS[1], 11.0)
+        assert PEERS[1] not in contacts.lost(10.0 + CONTACT_S)
+        assert PEERS[1] in contacts.lost(10.0 + LOST_AFTER_S)
+
     def test_who_says_that_it_serves_no_more_is_out_by_its_own_word(self) -> None:
         me, other = PEERS[:2]
         contacts = Contacts()
-        contacts.heard(other, (), (STAGE,), 10.0)
+        hear(contacts, other, (), (STAGE,), 10.0)
         made = quorum(me, contacts, [me, other])
         assert not made.may_go_on_without({other}, 10.5)
-        contacts.heard(other, (), (), 11.0)
+        hear(contacts, other, (), (), 11.0)
         assert made.may_go_on_without({other}, 11.5)
 
     def test_who_said_goodbye_is_out(self) -> None:
         me, other = PEERS[:2]
         contacts = Contacts()
-        contacts.heard(other, (), (STAGE,), 10.0)
+        hear(contacts, other, (), (STAGE,), 10.0)
         contacts.left(other)
         made = quorum(me, contacts, [me, other])
         assert made.holds(30.0)
@@ -141,16 +179,16 @@ class TestEvidence:
         me = PEERS[0]
         contacts = Contacts()
         for other in PEERS[1:]:
-            contacts.heard(other, (me,), (STAGE,), 10.0)
+            hear(contacts, other, (me,), (STAGE,), 10.0)
         assert not quorum(me, contacts, PEERS).holds(10.1)
 
     def test_without_the_electors_word_a_sibling_is_not_left_out(self) -> None:
         """Our own link to it may be all that is broken."""
         me, sibling, *others = PEERS
         contacts = Contacts()
-        contacts.heard(sibling, (), (STAGE,), 10.0)
+        hear(contacts, sibling, (), (STAGE,), 10.0)
         for other in others:
-            contacts.heard(other, (), (), 20.0)
+            hear(contacts, other, (), (), 20.0)
         made = quorum(me, contacts, PEERS)
         assert made.holds(20.1)
         assert not made.may_go_on_without({sibling}, 20.1)

@@ -61,8 +61,11 @@ class Beats:
         else:
             volunteer.statuses[me] = status
         lost = volunteer.contacts.lost(now)
-        said = (me, volunteer.heartbeats, status, lost)
-        self._network.send_beat(volunteer, lambda other: self._hear(other, *said))
+        volunteer.contacts.said(volunteer.heartbeats, now)
+        said, echoes = (me, volunteer.heartbeats, status, lost), dict(volunteer.heard)
+        self._network.send_beat(
+            volunteer, lambda other: self._hear(other, *said, echoes.get(other.peer, -1))
+        )
         self._show(volunteer)
 
     def second(self, volunteer: Volunteer) -> None:
@@ -82,6 +85,7 @@ class Beats:
         number: int,
         status: SeatStatus | None,
         lost: tuple[PeerId, ...],
+        echo: int,
     ) -> None:
         if number <= volunteer.heard.get(of, -1):
             return
@@ -90,7 +94,7 @@ class Beats:
         now = self.now_of(volunteer)
         volunteer.detector.heard(of, now)
         serving = [status.stage] if status and status.state == "serving" else []
-        volunteer.contacts.heard(of, lost, serving, now)
+        volunteer.contacts.heard(of, lost, serving, echo, now)
         if status is None:
             volunteer.statuses.pop(of, None)
         else:
