@@ -6,6 +6,7 @@ which of those who do, in the order of their names.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,8 +38,8 @@ def draw_schedule(
 ) -> tuple[Planned, ...]:
     """Return a fault for every ``every_s``, half of that before the first and after the last.
 
-    Kinds take turns in a random order, and so do the moments of each kind: with time enough every
-    fault is done, and a short run has as many kinds as it can.
+    Kinds take turns in a random order, and so do the moments of each: a short run has as many kinds
+    as it can, and one that is long enough has every fault once before any comes again.
     """
     rng = random.Random(seed)
     possible = [fault for fault in faults if stages_of(fault, stages)]
@@ -57,18 +58,15 @@ def draw_schedule(
 
 
 def _in_turns(faults: Sequence[Fault], count: int, rng: random.Random) -> list[Fault]:
+    """Deal: a first moment of every kind, then a second of those that have one, and so on."""
     kinds = sorted({fault.kind for fault in faults})
     rng.shuffle(kinds)
-    rounds: dict[Kind, list[Fault]] = {}
+    hands: list[list[Fault]] = []
     for kind in kinds:
-        rounds[kind] = sorted(fault for fault in faults if fault.kind == kind)
-        rng.shuffle(rounds[kind])
-    chosen = []
-    for number in range(count):
-        turn, place = divmod(number, len(kinds))
-        of_kind = rounds[kinds[place]]
-        chosen.append(of_kind[turn % len(of_kind)])
-    return chosen
+        hands.append(sorted({fault for fault in faults if fault.kind == kind}))
+        rng.shuffle(hands[-1])
+    dealt = [fault for row in itertools.zip_longest(*hands) for fault in row if fault is not None]
+    return list(itertools.islice(itertools.cycle(dealt), count))
 
 
 def _duration(kind: Kind, rng: random.Random) -> float:
