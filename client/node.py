@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from client import __version__
 from client.config import Settings
 from client.control.matches import MatchesSnapshot
 from client.control.server import serve_control
-from client.control.snapshot import EventView, Snapshot
+from client.control.snapshot import EventView, LeavingView, Snapshot
 from client.control.sockets import SocketFolderError, socket_path
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
@@ -40,6 +40,7 @@ from client.train.capacity import (
     usable_memory_bytes,
 )
 from client.train.engine import Engine
+from client.train.finishing import Finishing
 from client.train.handshake import Handshake
 from client.train.history import History
 from client.train.inventory import checkpoint_folder, offer_stored
@@ -48,11 +49,11 @@ from client.train.news import News
 from client.train.opening import check_fits
 from client.train.presence import Presence
 from client.train.staging import Staging
-from client.train.status import take_snapshot
+from client.train.status import leaving_views, take_snapshot
 from client.train.taking import Folders as StageFolders
 from client.train.taking import Terms
 from client.train.views import hosts
-from protocol.address import Address, parse_address
+from protocol.address import parse_address, parse_peer_address
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile, Target
 from protocol.wire.envelope import Signer
@@ -61,7 +62,10 @@ CLIENT = f"volunteer/{__version__}"
 CHECK_S = 0.2
 LINGER_S = 30.0
 """A node that ends with the run stays so long for neighbours that still close their last step."""
+FINISH_S = 240.0
+"""For handing over, saving, and a copy elsewhere; each of these is bounded, too."""
 STOP_S = 15.0
+"""For the goodbye."""
 USUAL_SEATS = 2
 """The home and a second stage beside it; whether memory holds both, the matching reckons."""
 
@@ -193,8 +197,13 @@ class Node:
         return [EventView.of(entry) for entry in self._news.log.since(since).entries]
 
     def stop(self) -> None:
-        """Begin an orderly stop."""
+        """Begin to leave in order."""
         self._stop_asked.set()
+
+    def finish(self) -> list[LeavingView]:
+        """Begin to leave in order; return what becomes of our stages."""
+        self.stop()
+        return leaving_views(self._staging.view, self._signer.peer)
 
     # --- running -----------------------------------------------------------------------------
 
@@ -225,8 +234,7 @@ class Node:
             nursery.start_soon(self._offer_copies)
             nursery.start_soon(self._enter)
             await self._until_over()
-            with trio.move_on_after(STOP_S):
-                await self._leave()
+            await self._leave()
 
     def _wire(self, nursery: trio.Nursery) -> None:
         swarm, me = self._swarm, self._signer.peer
@@ -358,33 +366,31 @@ class Node:
             peer: roster.addresses(peer) for peer in self._network.statistics().peers
         }
         met = [text for texts in addresses.values() for text in texts]
-        parsed = [address for address in map(_address, met) if address is not None]
+        parsed = []
+        for text in met:
+            with suppress(ValueError):
+                parsed.append(parse_peer_address(text))
         try:
             self._store.meet(self._swarm.swarm, parsed)
         except OSError:
             return  # a full disk must not stop training; the invite still works
 
     async def _leave(self) -> None:
-        """Save what we hold, then say goodbye: until then we still do our part."""
+        """Hand over and save what we hold, then say goodbye: until then we do our part."""
         self._stop_asked.set()
         self._history.end()
-        async with trio.open_nursery() as nursery:
-            for tenancy in self._staging.tenancies.values():
-                nursery.start_soon(tenancy.save)
+        staging = self._staging
+        finishing = Finishing(self._engine, self._signer.peer, staging, staging.buddies)
+        with trio.move_on_after(FINISH_S):
+            finishing.prepare()
+            self._engine.withdraw()
+            await finishing.run()
         self._engine.leave()
-        for peer in self._network.statistics().peers:
-            await self._network.disconnect(peer, "leaving")
+        with trio.move_on_after(STOP_S):
+            for peer in self._network.statistics().peers:
+                await self._network.disconnect(peer, "leaving")
 
 
 def announced(settings: Settings, me: PeerId) -> list[str]:
     """Return the addresses the user wants advertised, each with our peer id behind it."""
     return [str(replace(parse_address(text), peer=me)) for text in settings.announce]
-
-
-def _address(text: str) -> Address | None:
-    from protocol.address import parse_peer_address
-
-    try:
-        return parse_peer_address(text)
-    except ValueError:
-        return None

@@ -24,7 +24,7 @@ from client.control.snapshot import EventView, Snapshot
 from client.errors import UserError
 from client.store.paths import HOME_VARIABLE, runtime_folder
 
-STOP_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 90.0
 """An orderly stop hands off and writes a checkpoint; after this it is killed."""
 _POLL_S = 0.1
 

@@ -20,6 +20,7 @@ def status_report(now: Snapshot) -> str:
         f"speed     {human_rate(now.tokens_per_s)} tokens in the swarm, "
         f"{human_rate(now.own_tokens_per_s)} here",
         *(_stage_line(stage, now.peer) for stage in now.stages),
+        *(f"leaving   {leaving.words}" for leaving in now.leaving),
         f"network   {len(now.peers)} peers, {human_bytes(now.network.sent_bytes)} sent, "
         f"{human_bytes(now.network.received_bytes)} received",
         f"worker    {now.worker.state}, {human_bytes(now.worker.rss_bytes)}; "

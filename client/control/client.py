@@ -14,7 +14,7 @@ import msgspec
 
 from client.control import rpc
 from client.control.matches import MatchesSnapshot
-from client.control.methods import EventBatch, Greeting, Stopping
+from client.control.methods import EventBatch, Finishing, Greeting, Stopping
 from client.control.snapshot import Snapshot
 from client.control.sockets import live_sockets
 
@@ -95,6 +95,10 @@ class ControlClient:
     def stop(self) -> None:
         """Ask the node to hand off, checkpoint and exit; returns before it has."""
         self.call("stop", Stopping)
+
+    def finish(self) -> Finishing:
+        """As ``stop``; return what becomes of the stages that the node serves."""
+        return self.call("finish", Finishing)
 
     def call(self, method: str, kind: type[Answer], **params: Any) -> Answer:
         """Call a method and return its typed result.

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from client.control import rpc
 from client.control.matches import MatchesSnapshot
-from client.control.snapshot import EventView, Snapshot
+from client.control.snapshot import EventView, LeavingView, Snapshot
 
 MAX_EVENTS_PER_ANSWER = 500
 
@@ -33,6 +33,9 @@ class Provider(Protocol):
 
     def stop(self) -> None:
         """Begin an orderly stop and return at once."""
+
+    def finish(self) -> list[LeavingView]:
+        """As ``stop``; return what becomes of the stages that the node serves."""
 
 
 class Greeting(Struct, frozen=True):
@@ -57,6 +60,12 @@ class Stopping(Struct, frozen=True):
     """Answer to ``stop``."""
 
     stopping: bool = True
+
+
+class Finishing(Struct, frozen=True):
+    """Answer to ``finish``: the node hands over, saves, and leaves."""
+
+    leaving: list[LeavingView]
 
 
 class _HelloParams(Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,12 +114,18 @@ def _stop(request: rpc.Request, provider: Provider) -> Stopping:
     return Stopping()
 
 
+def _finish(request: rpc.Request, provider: Provider) -> Finishing:
+    rpc.parse_params(request, _NoParams)
+    return Finishing(provider.finish())
+
+
 _METHODS: dict[str, Callable[[rpc.Request, Provider], Struct]] = {
     "hello": _hello,
     "status": _status,
     "matches": _matches,
     "events": _events,
     "stop": _stop,
+    "finish": _finish,
 }
 
 

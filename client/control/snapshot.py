@@ -50,6 +50,17 @@ class SeatView(Struct, frozen=True, kw_only=True):
     """0: its home; 1: its second stage."""
 
 
+class LeavingView(Struct, frozen=True, kw_only=True):
+    """What would become of a stage that this node serves if it left now."""
+
+    stage: int
+    remaining: int
+    """Replicas that would still serve it."""
+    last: bool
+    """Whether none would: the swarm would wait."""
+    words: str
+
+
 class PeerView(Struct, frozen=True, kw_only=True):
     """A peer this node knows."""
 
@@ -153,4 +164,6 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     events: list[EventView] = field(default_factory=list)
     workers: list[WorkerView] = field(default_factory=list)
     """One per held stage, and one that stands by."""
+    leaving: list[LeavingView] = field(default_factory=list)
+    """One per stage that this node serves."""
     schema_version: int = SCHEMA_VERSION

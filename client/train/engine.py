@@ -414,8 +414,11 @@ class Engine:
             body = encode_progress(progress)
             self.perform(Publish(PROGRESS, PROGRESS_KEY, progress.step, body))
 
-    def leave(self) -> None:
-        """Say goodbye to the swarm."""
+    def withdraw(self) -> None:
+        """Take no part in the matching any more; every stage of ours is given up."""
         if self.matching is not None:
             self.matched(self.matching.leave(self.now()))
+
+    def leave(self) -> None:
+        """Say goodbye to the swarm."""
         self._members(self.membership.leave(self.now(), self.wall()))

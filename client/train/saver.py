@@ -1,8 +1,9 @@
 """Writing state: snapshots for newcomers and periodic checkpoints, one at a time.
 
 A save names the version that the worker holds *now*: it is submitted at once, in order with the
-round's tasks, and the worker copies its buffers before it goes on. While one is being written
-another is skipped (a newcomer asks again, the next checkpoint comes).
+round's tasks, and the worker copies its buffers before it applies the next. While one is being
+written a snapshot is skipped (the newcomer asks again) and a checkpoint is written afterwards, if
+the worker still holds that version by then.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class StateSaver:
         self._stored = stored  # told of every durable checkpoint
         self._busy = self._complained = False
         self._idle = trio.Event()
+        self._next = -1  # version of the checkpoint to write after the present one
         self.saved_version = -1
         """Newest version in a durable checkpoint of this run."""
 
@@ -82,6 +84,7 @@ class StateSaver:
 
     def _save(self, version: int, path: Path, *, durable: bool) -> None:
         if self._busy:
+            self._next = max(self._next, version) if durable else self._next
             return
         request = Save(version=version, path=str(path), durable=durable)
         failpoints.before_save(version, self._stage, self._worker.pid)
@@ -116,6 +119,9 @@ class StateSaver:
         finally:
             self._busy = False
             self._idle.set()
+            if (version := self._next) >= 0:
+                self._next = -1
+                self.checkpoint(version)
 
     def _retain(self, version: int) -> None:
         self.saved_version = max(self.saved_version, version)

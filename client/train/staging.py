@@ -14,11 +14,12 @@ from client.compute.process import RequestFailed, Worker, open_worker
 from client.errors import UserError
 from client.train.buddies import Buddies
 from client.train.capacity import usable_memory_bytes
+from client.train.house import House, Owner
 from client.train.room import Room
 from client.train.seat_driver import SeatDriver
 from client.train.taking import Terms, prepare_request
 from client.train.tally import Tally
-from client.train.tenancy import House, Owner, Tenancy
+from client.train.tenancy import Tenancy
 from client.train.turnstile import Turnstile
 from client.train.workers import OpenWorker, WorkerPool
 from protocol.effects import Explain

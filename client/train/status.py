@@ -12,6 +12,7 @@ from client.compute.process import Worker
 from client.control.snapshot import (
     Counters,
     EventView,
+    LeavingView,
     NetworkView,
     NodeState,
     PeerView,
@@ -25,6 +26,9 @@ from client.control.snapshot import (
 from client.events import Entry
 from client.train.engine import Engine
 from client.train.staging import Staging
+from protocol.ids import PeerId
+from protocol.seat.parting import partings
+from protocol.view import SwarmView
 
 RECENT_EVENTS = 20
 
@@ -68,7 +72,16 @@ def take_snapshot(engine: Engine, staging: Staging, started: float, stopping: bo
         uptime_s=time.monotonic() - started,
         addresses=list(engine.network.addresses),
         events=[EventView.of(e) for e in _recent(engine)],
+        leaving=leaving_views(staging.view, engine.signer.peer),
     )
+
+
+def leaving_views(view: SwarmView, me: PeerId) -> list[LeavingView]:
+    """Return what would become of our stages if we left."""
+    return [
+        LeavingView(stage=p.stage, remaining=p.remaining, last=p.last, words=p.words)
+        for p in partings(view, me)
+    ]
 
 
 def _recent(engine: Engine) -> list[Entry]:

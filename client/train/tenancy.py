@@ -7,9 +7,6 @@ business, what a seat does its driver's. It knows nothing of other stages held h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
-
 import msgspec
 import trio
 
@@ -17,22 +14,19 @@ from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.errors import UserError
 from client.store.boundaries import BoundaryStore
 from client.train.blobs import DownloadFailed
-from client.train.hub import Hub
+from client.train.house import House
 from client.train.inventory import checkpoint_folder
 from client.train.opening import Fit
 from client.train.payloads import Payloads
-from client.train.room import Room
 from client.train.saver import StateSaver
 from client.train.seat_driver import SeatDriver, SeatHooks
-from client.train.taking import Taking, Terms
-from client.train.tally import Tally
-from client.train.turnstile import Turnstile
-from client.train.workers import WorkerPool
+from client.train.taking import Taking
 from protocol.effects import Explain
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Committed, Fault
 from protocol.pipeline.pipeline import Place
 from protocol.seat.effects import Snapshot
+from protocol.seat.parting import is_ending
 from protocol.seat.seat import Seat
 from protocol.view import SwarmView
 from protocol.wire.messages import Message, SeatStatus
@@ -42,37 +36,8 @@ MAX_WORKER_RESTARTS = 5
 """Within one tenancy; a worker that dies more often has a reason that a restart does not mend."""
 HAND_OVER_S = 60.0
 """How long a seat that leaves may take to bring what it has counted into its step's round."""
-
-
-class Owner(Hub, Protocol):
-    """What a tenancy needs of the engine beyond a hub."""
-
-    def seats_changed(self) -> None:
-        """One of our seats changed: tell the neighbours."""
-
-    def serving(self, stage: int) -> None:
-        """Our seat in a stage serves."""
-
-    def lost(self, stage: int, reason: str) -> None:
-        """A stage cannot be held."""
-
-    def stage_closed(self, committed: Committed) -> None:
-        """A stage of ours has committed a step."""
-
-    def seat_of(self, stage: int) -> int:
-        """Return 0 for our home, 1 for our second stage."""
-
-
-@dataclass(frozen=True, slots=True)
-class House:
-    """What the stages of one volunteer share."""
-
-    owner: Owner
-    terms: Terms
-    workers: WorkerPool
-    turnstile: Turnstile
-    room: Room
-    tally: Tally
+PART_S = 180.0
+"""How long a last checkpoint may take after that, and a copy of it elsewhere."""
 
 
 class Tenancy:
@@ -88,6 +53,8 @@ class Tenancy:
         self._fit: Fit | None = None
         self._taking: Taking | None = None
         self._leave_by: float | None = None
+        self.parting: trio.Event | None = None
+        """The worker is still wanted when the seat has left; set when it has."""
         self._announced = False
         self._beginning = False
         """Between two lineages: the seat is closed and will be opened again."""
@@ -119,6 +86,15 @@ class Tenancy:
             self._life.cancel()
         else:
             self.driver.leave()
+            self._house.owner.seats_changed()
+
+    def part(self) -> None:
+        """The seat has left, or has had time enough."""
+        if self.parting is None or self.parting.is_set():
+            self._life.cancel()
+        else:
+            self._leave_by = self._house.owner.now() + PART_S
+            self.parting.set()
 
     def stay(self) -> bool:
         """The stage is assigned to us again; False: it is given up already."""
@@ -148,9 +124,12 @@ class Tenancy:
 
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""
+        ending = is_ending(view) and not is_ending(self._view)
         self._view = view
         if self.driver is not None:
             self.driver.update_view(view)
+        if ending and self.driver and self.saver and self.driver.seat.serving:
+            self.saver.checkpoint(self.driver.seat.step)
         if self._taking is not None:
             self._taking.view_changed()
 
@@ -169,7 +148,7 @@ class Tenancy:
     def tick(self, now: float) -> None:
         """Let the seat act on its deadlines; end a departure that takes too long."""
         if self._leave_by is not None and self._leave_by <= now:
-            self._life.cancel()
+            self.part()
         deadline = self.driver.seat.next_deadline() if self.driver else None
         if self.driver is not None and deadline is not None and deadline <= now:
             self.driver.tick()
@@ -326,8 +305,12 @@ class Tenancy:
             snapshot=self._snapshot,
             fault=self._fault,
             worker_died=self._fail,
-            left=self._life.cancel,
+            left=self._has_left,
         )
+
+    def _has_left(self) -> None:
+        if self.parting is None or not self.parting.is_set():
+            self.part()
 
     def _close_seat(self) -> None:
         if self.driver is None:
@@ -355,7 +338,7 @@ class Tenancy:
         self._house.tally.note_committed(committed)
         self._house.owner.stage_closed(committed)
         manifest = self._house.terms.manifest
-        due = committed.version % manifest.policy.checkpoint_every == 0
+        due = committed.version % manifest.policy.checkpoint_every == 0 or is_ending(self._view)
         if self.saver is not None and (due or committed.version >= manifest.steps):
             self.saver.checkpoint(committed.version)
 

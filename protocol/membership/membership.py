@@ -308,7 +308,7 @@ class Membership:
 
 
 def _versions(seats: tuple[SeatStatus, ...]) -> object:
-    return tuple((seat.stage, seat.version, seat.state, seat.attempt, seat.leaving) for seat in seats)
+    return tuple((s.stage, s.version, s.state, s.attempt, s.leaving) for s in seats)
 
 
 def _places(seats: tuple[SeatStatus, ...]) -> object:

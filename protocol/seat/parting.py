@@ -1,4 +1,4 @@
-"""What it would cost the swarm if we left now, stage by stage. A pure function of the view."""
+"""What it would cost the swarm if we left now, stage by stage. Pure functions of the view."""
 
 from __future__ import annotations
 
@@ -31,6 +31,13 @@ class Parting:
             )
         replicas = "1 replica" if self.remaining == 1 else f"{self.remaining} replicas"
         return f"stage {self.stage} keeps {replicas}"
+
+
+def is_ending(view: SwarmView) -> bool:
+    """Whether a stage is about to lose its last replica: then the others save where they stand,
+    so that the run can be taken up there."""
+    stages = (view.serving(stage) for stage in range(len(view.stages)))
+    return any(serving and all(r.leaving for r in serving) for serving in stages)
 
 
 def partings(view: SwarmView, me: PeerId) -> tuple[Parting, ...]:

@@ -14,6 +14,8 @@ from __future__ import annotations
 import hashlib
 from typing import Literal
 
+from msgspec.structs import replace
+
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, short
 from protocol.pipeline.effects import (
@@ -41,7 +43,7 @@ from protocol.seat.audience import answer, is_for, may_say, unheard
 from protocol.seat.effects import SeatEffect, Serving, Snapshot
 from protocol.seat.era import era_of, other_era, stamped
 from protocol.seat.following import Following
-from protocol.seat.leaving import Departure
+from protocol.seat.leaving import Departure, others_stay
 from protocol.seat.reporting import LedgerReporter
 from protocol.seat.work import WorkDesk
 from protocol.view import SwarmView, leader
@@ -132,7 +134,8 @@ class Seat:
         attempt, digest = self._made_by
         stage, queue = self.place.stage, self.pipeline.queued
         state: Literal["serving", "fetching"] = "serving" if self.serving else "fetching"
-        return SeatStatus(stage, self.step, state, attempt, digest, queue, rate, era=self.era)
+        told = SeatStatus(stage, self.step, state, attempt, digest, queue, rate, era=self.era)
+        return replace(told, leaving=self.departure.begun)
 
     def why(self) -> str:
         """Say in words what the seat is doing."""
@@ -174,6 +177,8 @@ class Seat:
             self.desk.take_over()
         for peer in sorted(lost):
             self.desk.release(peer, self.leader.reports)
+        if not others_stay(view, self.place):
+            self.departure.go_on()
         return self._settle(effects, now)
 
     def allow_training(self, now: float) -> list[SeatEffect]:
@@ -183,8 +188,8 @@ class Seat:
 
     def leave(self, now: float) -> list[SeatEffect]:
         """Take no new work and finish what is begun; ``departure`` says when that is done."""
-        siblings = {r.peer for r in self._view.serving(self.place.stage)} - {self.place.me}
-        return self._settle([*self.departure.begin(alone=not siblings)], now)
+        alone = not others_stay(self._view, self.place)
+        return self._settle([*self.departure.begin(alone=alone)], now)
 
     def receive(
         self, sender: PeerId, message: Message, now: float, digest: bytes = b""

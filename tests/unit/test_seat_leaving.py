@@ -150,3 +150,29 @@ def test_messages_to_our_other_seats_leave_this_one() -> None:
     assert verdicts(effects) == {12: "accepted"}
     effects = seat.computed(ForwardTask(3, 12), Outcome(), 0.0)
     assert [e.message for e in effects if isinstance(e, Send)] == [Have(2, 3, 12, 1)]
+
+
+def with_sibling_leaving(seat: Seat, step: int = 3) -> None:
+    """The swarm sees that the sibling is going, too."""
+    own = [Replica(ME, step, True, leaving=True), Replica(SIBLING, step, True, leaving=True)]
+    stages = [[Replica(BEFORE, step, True)], own, [Replica(AFTER, step, True)]]
+    seat.update_view(SwarmView.of(stages), 0.0)
+
+
+def test_replicas_that_leave_together_take_the_running_step_whole() -> None:
+    seat = make_seat()
+    seat.leave(0.0)
+    assert offer(seat, 12) == "busy"
+    with_sibling_leaving(seat)
+    assert offer(seat, 12) == "accepted"
+    assert offer(seat, 16) == "busy", "none of the next step"
+
+
+def test_who_stays_is_not_asked_to_go_on() -> None:
+    seat = make_seat()
+    with_sibling_leaving(seat)
+    assert not seat.departure.begun
+    assert not seat.status(1.0).leaving
+    seat.leave(0.0)
+    assert seat.status(1.0).leaving
+    assert offer(seat, 12) == "accepted", "the sibling leaves: we are as good as alone"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.ids import PeerId
-from protocol.seat.parting import Parting, partings
+from protocol.seat.parting import Parting, is_ending, partings
 from protocol.view import Replica, SwarmView
 
 ME, A, B, C = (PeerId(name) for name in ("me", "a", "b", "c"))
@@ -35,3 +35,11 @@ def test_who_leaves_as_well_does_not_count() -> None:
     )
     assert [parting.remaining for parting in partings(view, ME)] == [0, 1]
     assert partings(view, ME)[1].words == "stage 1 keeps 1 replica"
+
+
+def test_a_stage_ends_when_all_who_serve_it_leave() -> None:
+    stays, goes = Replica(A, 3, True), Replica(B, 3, True, leaving=True)
+    assert not is_ending(SwarmView.of([[stays, goes], [stays]]))
+    assert is_ending(SwarmView.of([[goes], [stays]]))
+    assert is_ending(SwarmView.of([[goes, Replica(A, 3, False)], [stays]]))
+    assert not is_ending(SwarmView.of([[], [stays]])), "it has ended already"

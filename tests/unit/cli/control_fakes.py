@@ -13,6 +13,7 @@ from client.control.matches import (
 from client.control.snapshot import (
     Counters,
     EventView,
+    LeavingView,
     NetworkView,
     Replica,
     SeatView,
@@ -56,6 +57,9 @@ def example_snapshot(**changes: object) -> Snapshot:
         "counters": Counters(),
         "rss_bytes": 1000,
         "uptime_s": 12.5,
+        "leaving": [
+            LeavingView(stage=0, remaining=2, last=False, words="stage 0 keeps 2 replicas")
+        ],
     }
     return Snapshot(**{**fields, **changes})  # type: ignore[arg-type]
 
@@ -156,3 +160,7 @@ class FakeProvider:
 
     def stop(self) -> None:
         self.stops += 1
+
+    def finish(self) -> list[LeavingView]:
+        self.stop()
+        return example_snapshot().leaving

@@ -18,7 +18,7 @@ from control_fakes import example_matches, example_snapshot
 
 from client.control.matches import MatchesSnapshot
 from client.control.server import serve_control
-from client.control.snapshot import EventView, Replica, SeatView, Snapshot, StageView
+from client.control.snapshot import EventView, LeavingView, Replica, SeatView, Snapshot, StageView
 from client.control.sockets import socket_path
 from client.events import Entry, RecoveryEvent, StepCommitted
 from client.store.paths import runtime_folder
@@ -71,6 +71,10 @@ class ScriptedVolunteer:
 
     def stop(self) -> None:
         self.stopped.set()
+
+    def finish(self) -> list[LeavingView]:
+        self.stop()
+        return []
 
 
 async def _serve(home: Path) -> None:

@@ -1,0 +1,128 @@
+"""Leaving in order: nobody has anything to recover, and the last state lies on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from train_swarm import TestSwarm, Volunteer, open_swarm
+from trio.testing import MockClock
+
+from client.compute.checkpoint import verify
+from client.store.checkpoints import CheckpointFolder
+from client.train.buddies import Buddies
+from client.train.finishing import Finishing
+
+
+async def finish(volunteer: Volunteer) -> None:
+    """As a node does, short of its goodbye."""
+    engine, staging = volunteer.engine, volunteer.staging
+    finishing = Finishing(engine, engine.signer.peer, staging, staging.buddies)
+    engine.history.end()
+    finishing.prepare()
+    engine.withdraw()
+    await finishing.run()
+
+
+def newest(volunteer: Volunteer, stage: int) -> int:
+    """The newest sound checkpoint of a stage on a volunteer's disk."""
+    found = [verify(path) for path in volunteer.disk.glob(f"stage-{stage}-v*.safetensors")]
+    return max((info.version for info in found), default=-1)
+
+
+async def test_one_of_two_leaves_and_the_others_recover_nothing(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=14) as swarm:
+        first, second, *_ = [await swarm.add(stage) for stage in (0, 0, 1, 1)]
+        swarm.start()
+        await swarm.until(lambda: second.step(0) >= 3)
+        await finish(second)
+        at = newest(second, 0)
+        assert at >= 3
+        assert not second.staging.tenancies
+        await swarm.until_done()
+        swarm.assert_exact()
+        assert sum(v.staging.tally.replayed for v in swarm.volunteers) == 0
+        commits = [c for c in first.engine.commits if c.version == at]
+        assert [c.hash for c in commits] == [
+            verify(second.disk / f"stage-0-v{at}.safetensors").hash
+        ]
+
+
+async def test_all_leave_together_at_one_version(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with open_swarm(tmp_path, steps=200) as swarm:
+        volunteers = [await swarm.add(stage) for stage in (0, 0, 1, 1)]
+        swarm.start()
+        await swarm.until(lambda: volunteers[0].step(0) >= 3)
+        async with trio.open_nursery() as nursery:
+            for volunteer in volunteers:
+                nursery.start_soon(finish, volunteer)
+        left = [newest(v, stage) for v, stage in zip(volunteers, (0, 0, 1, 1), strict=True)]
+        assert len(set(left)) == 1, left
+        assert left[0] >= 3
+
+
+async def test_the_last_replica_leaves_its_state_and_the_run_goes_on_there(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trio.to_thread, "run_sync", _at_once)
+    async with open_swarm(tmp_path, steps=12) as swarm, trio.open_nursery() as nursery:
+        first, last = await swarm.add(0), await swarm.add(1)
+        for volunteer in (first, last):
+            nursery.start_soon(keeper(swarm, volunteer).run)
+        swarm.start()
+        await swarm.until(lambda: last.step(1) >= 3)
+        await finish(last)
+        at = newest(last, 1)
+        assert at >= 3
+        assert newest(first, 1) == at, "its buddy has a copy"
+        assert newest(first, 0) == at, "the other stage saved as well"
+        swarm.vanish(last)
+        after = await swarm.add(1)
+        await swarm.until(lambda: after.serves(1))
+        assert after.engine.history.lineage.version == at, "no step is done twice"
+        await swarm.until_done()
+        nursery.cancel_scope.cancel()
+        swarm.assert_exact()
+
+
+def keeper(swarm: TestSwarm, volunteer: Volunteer) -> Buddies:
+    """The buddies of a volunteer, as a node makes them."""
+    engine, staging = volunteer.engine, volunteer.staging
+    staging.buddies = Buddies(
+        engine,
+        engine.signer.peer,
+        swarm.manifest,
+        swarm.file.swarm,
+        CheckpointFolder(volunteer.disk),
+        engine.shelf,
+        engine.history,
+        view=lambda: staging.view,
+        held=lambda: staging.tenancies.keys(),
+    )
+    return staging.buddies
+
+
+async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
+    """In place of a thread, during which virtual time would run away."""
+    await trio.lowlevel.checkpoint()
+    return function(*arguments)
+
+
+async def test_in_a_swarm_that_stands_still_nothing_is_waited_for(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=200) as swarm:
+        first, last = await swarm.add(0), await swarm.add(1)
+        swarm.start()
+        await swarm.until(lambda: last.step(1) >= 3)
+        swarm.vanish(last)
+        await swarm.until(lambda: 1 in first.staging.view.empty_stages())
+        began = trio.current_time()
+        await finish(first)
+        assert trio.current_time() - began < 30
+        assert newest(first, 0) >= 3
