@@ -53,6 +53,8 @@ class StageClosed(Event):
     counted: int
     """Microbatches of ours in it; over the replicas they add up to a whole step (I1)."""
     attempt: int
+    era: int
+    """Lineage of the version; rises when the swarm rolls back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,7 @@ class News:
         words = f"step {step}: loss {loss:.4f}"
         self.publish(StepCommitted(words=words, step=step, loss=loss, tokens=progress.tokens))
 
-    def closed(self, committed: Committed) -> None:
+    def closed(self, committed: Committed, era: int) -> None:
         """A seat of ours has applied a step; for programs."""
         self.publish(
             StageClosed(
@@ -77,6 +77,7 @@ class News:
                 hash=committed.hash,
                 counted=committed.counted,
                 attempt=committed.attempt,
+                era=era,
             )
         )
 

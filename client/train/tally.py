@@ -23,11 +23,11 @@ class Tally:
         """Of seats that are closed; open ones count for themselves."""
         self.worker_restarts = 0
 
-    def note_committed(self, committed: Committed) -> None:
-        """A seat has closed a step."""
+    def note_committed(self, committed: Committed, era: int) -> None:
+        """A seat of an era has closed a step."""
         self.rounds += 1
         self.restarted += max(0, committed.attempt - 1)
-        self._news.closed(committed)
+        self._news.closed(committed, era)
         if committed.version > self._detected_step:  # what was lost is made good: no gradient comes
             self._detected_at = None
 

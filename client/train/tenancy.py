@@ -335,7 +335,8 @@ class Tenancy:
                 self._house.workers.warm()  # the next assignment does not wait for a process
 
     def _committed(self, committed: Committed) -> None:
-        self._house.tally.note_committed(committed)
+        era = self.driver.seat.era if self.driver is not None else 0
+        self._house.tally.note_committed(committed, era)
         self._house.owner.stage_closed(committed)
         manifest = self._house.terms.manifest
         due = committed.version % manifest.policy.checkpoint_every == 0 or is_ending(self._view)

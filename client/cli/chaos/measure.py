@@ -155,14 +155,23 @@ def _recovery(seen: Seen, window: Sequence[Note], fault: Injected) -> tuple[floa
     gradients = [note for note in window if _is_recovered(note, fault)]
     if gradients:
         return _first(fault.at, gradients), "gradient"
-    others = closings([note for note in seen.notes if note.name not in fault.victims])
-    of_stage = [closing for closing in others if closing.stage == fault.stage]
-    at = fault.at or 0.0
-    known = max((closing.version for closing in of_stage if closing.time <= at), default=0)
-    later = [c.time for c in of_stage if c.time > at and c.version > known]
-    if fault.at is None or not later:
+    if fault.at is None:
         return None, ""
-    return round(min(later) - at, 3), "step"
+    later = [time for time in _closed_after(seen, fault, fault.at) if time > fault.at]
+    return (round(min(later) - fault.at, 3), "step") if later else (None, "")
+
+
+def _closed_after(seen: Seen, fault: Injected, at: float) -> list[float]:
+    """Return when the stage closed steps that it had not closed before the fault.
+
+    What the ones that were hit close does not show that work goes on; unless all were hit.
+    """
+    of_stage = [c for c in closings(seen.notes) if c.stage == fault.stage]
+    if fault.planned.fault.kind == "stage":
+        return [closing.time for closing in of_stage]
+    others = [closing for closing in of_stage if closing.name not in fault.victims]
+    known = max((closing.version for closing in others if closing.time <= at), default=0)
+    return [closing.time for closing in others if closing.version > known]
 
 
 def _is_recovered(note: Note, fault: Injected) -> bool:

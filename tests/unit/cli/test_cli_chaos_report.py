@@ -54,9 +54,10 @@ def _closed(
     stage: int = 0,
     life: int = 1,
     of: str = "",
+    era: int = 0,
 ) -> Note:
     data = {"stage": stage, "version": version, "hash": of or f"{stage}:{version}"}
-    return _note(name, "StageClosed", time, life, counted=counted, attempt=1, **data)
+    return _note(name, "StageClosed", time, life, counted=counted, attempt=1, era=era, **data)
 
 
 def _steps(count: int, every_s: float, *, gap: tuple[int, float] = (0, 0.0)) -> list[Note]:
@@ -172,8 +173,8 @@ def test_a_roll_back_is_told_from_one_who_comes_late() -> None:
     back = [
         *(_closed("v1", float(v), v, 2) for v in range(1, 6)),
         *(_closed("v2", float(v), v, 2) for v in range(1, 6)),
-        *(_closed("v1", v + 5.0, v, 2, of=f"again {v}") for v in range(4, 7)),
-        *(_closed("v2", v + 5.0, v, 2, of=f"again {v}") for v in range(4, 7)),
+        *(_closed("v1", v + 5.0, v, 2, of=f"again {v}", era=1) for v in range(4, 7)),
+        *(_closed("v2", v + 5.0, v, 2, of=f"again {v}", era=1) for v in range(4, 7)),
     ]
     ledger = read_ledger(back, PER_STEP, 1)
     assert [undone.steps for undone in ledger.undone] == [2]
@@ -228,7 +229,7 @@ def test_a_worker_that_dies_is_noticed_by_its_own_node() -> None:
 
 def test_what_was_rolled_back_is_lost() -> None:
     again = [
-        _closed(n, BEGAN + 10.0 + v, v, 2, stage=0, of=f"again {v}")
+        _closed(n, BEGAN + 10.0 + v, v, 2, stage=0, of=f"again {v}", era=1)
         for v in (2, 3, 4)
         for n in ("v1", "v2")
     ]
@@ -364,7 +365,7 @@ def test_a_pair_that_held_is_ok_and_reads_well() -> None:
         (lambda n: n.clear(), "did not go on"),
         (
             lambda n: n.extend(
-                _closed(name, BEGAN + 15.0, 1, 2, of="again") for name in ("v1", "v2")
+                _closed(name, BEGAN + 15.0, 1, 2, of="again", era=1) for name in ("v1", "v2")
             ),
             "rolled back",
         ),
@@ -380,7 +381,7 @@ def test_what_broke_is_a_problem(spoil: object, problem: str) -> None:
 
 
 def test_a_stage_that_was_lost_whole_may_roll_back() -> None:
-    again = [_closed(name, BEGAN + 15.0, 10, 2, of="again") for name in ("v1", "v2")]
+    again = [_closed(name, BEGAN + 15.0, 10, 2, of="again", era=1) for name in ("v1", "v2")]
     report = _report([*_steps(10, 1.0), *again], _injected("stage"))
     assert report.steps_rolled_back == 1
     assert report.ok, report.problems
