@@ -23,7 +23,7 @@ hear of it proves nothing: what waited while we were paused is old. Clocks may d
 margin that lies between this and ``LOST_AFTER_S``."""
 LOST_AFTER_S: Final = DEAD_AFTER_S
 MAX_CONTACTS: Final = 1024
-MAX_SAID: Final = 64
+MAX_SAID: Final = 1024
 """Own heartbeats whose moment is remembered; there is one every second, and at every commit."""
 
 

@@ -397,5 +397,5 @@ async def test_a_killed_process_is_noticed_at_once(networks: Networks) -> None:
         assert isinstance(up, PeerUp)
         child.send_signal(signal.SIGKILL)
         with trio.fail_after(4):  # less than any timer: only the closed connection can tell
-            assert await a.events.receive() == PeerDown(up.peer, "closed by the peer")
+            assert await a.events.receive() == PeerDown(up.peer, "closed by the peer", by_peer=True)
         await child.wait()
