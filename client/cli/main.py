@@ -41,6 +41,7 @@ COMMANDS = {
     "matches": "Show who holds which stage with whose consent, and why.",
     "demo": "Train with four volunteers on this machine, kill one, show that nothing is lost.",
     "chaos": "Do faults to volunteers on this machine and report what they cost.",
+    "checkpoint": "List, verify and restore the checkpoints on this machine.",
     "sample": "Write text with the model a swarm has trained so far.",
     "export": "Save the model in the layout that Hugging Face transformers loads.",
     "simulate": "Simulate the matching of many volunteers and compare policies.",
@@ -87,7 +88,7 @@ def build_app() -> App:
     )
     for position, (name, summary) in enumerate(COMMANDS.items()):
         module = f"client.cli.{name}"
-        target = "app" if name in ("config", "identity") else name
+        target = "app" if name in ("config", "identity", "checkpoint") else name
         example = {"help_epilogue": f"{EXAMPLES[name]}\n\n{EPILOGUE}"} if name in EXAMPLES else {}
         app.command(f"{module}:{target}", name=name, help=summary, sort_key=position, **example)
     return app

@@ -1,0 +1,170 @@
+"""``volunteer checkpoint``: lists, verifies, restores; refuses damage and other swarms."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_process import Within
+
+from client.cli.create import sign
+from client.cli.founding import found_swarm
+from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.compute.checkpoint import build_header
+from client.compute.replica import state_hash
+from client.errors import ExitCode
+from client.store.identity import IdentityLock
+from client.store.paths import home_folders, make_private
+from client.store.swarms import SwarmStore
+from protocol.invite import SwarmFile
+from protocol.wire.envelope import Signer
+
+STAGES = 2
+
+
+@pytest.fixture(scope="module")
+def swarm() -> SwarmFile:
+    founder = Signer(b"\1" * 32)
+    run = RunChoices(name="mine", stages=STAGES, steps=100, measure=False)
+    model = ModelChoices(layers=2, width=32, heads=2, context=16)
+    return sign(found_swarm(founder.peer, run, model, OptimizerChoices()).manifest, founder, ())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, swarm: SwarmFile) -> Path:
+    """The swarm's folder of checkpoints in a home that knows the swarm."""
+    folders = home_folders(tmp_path / "home")
+    make_private(folders.data)
+    SwarmStore(folders.swarms).remember(swarm)
+    return folders.checkpoints(swarm.swarm)
+
+
+def write(folder: Path, swarm: str, stage: int, version: int, fill: int = 0) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    data = bytes([fill]) * (12 * 10)
+    digest = state_hash(version, memoryview(data))
+    header = build_header(
+        swarm=swarm,
+        stage=stage,
+        stages=STAGES,
+        version=version,
+        digest=digest,
+        layout=(("w", (10,)),),
+    )
+    path = folder / f"stage-{stage}-v{version}.safetensors"
+    path.write_bytes(header + data)
+    return path
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def test_what_is_on_disk_is_listed(folder: Path, swarm: SwarmFile, within: Within) -> None:
+    for stage, version in ((0, 50), (1, 50), (0, 100)):
+        write(folder, swarm.swarm, stage, version)
+    done = within("checkpoint", "ls", "--json")
+    assert done.returncode == 0
+    answer = json.loads(done.stdout)
+    assert answer["schema_version"] == 1
+    (view,) = answer["swarms"]
+    assert (view["swarm"], view["swarm_name"], view["complete"]) == (swarm.swarm, "mine", [50])
+    assert [(f["stage"], f["version"]) for f in view["files"]] == [(0, 50), (0, 100), (1, 50)]
+    assert all(len(file["hash"]) == 64 and not file["problem"] for file in view["files"])
+    text = within("checkpoint", "ls", "--swarm", "mine").stdout
+    assert text.count("version complete") == 2
+    assert within("checkpoint", "ls", "--swarm", "other").returncode == ExitCode.USAGE
+
+
+def test_an_empty_home_has_nothing_to_list(within: Within) -> None:
+    done = within("checkpoint", "ls")
+    assert (done.returncode, done.stdout) == (0, "no checkpoint lies on this machine\n")
+
+
+def test_verifying_finds_what_a_header_does_not_tell(
+    folder: Path, swarm: SwarmFile, within: Within
+) -> None:
+    write(folder, swarm.swarm, 0, 50)
+    assert within("checkpoint", "verify").returncode == 0
+    damage(write(folder, swarm.swarm, 1, 50))
+    assert within("checkpoint", "ls").returncode == 0
+    done = within("checkpoint", "verify", "--json")
+    assert done.returncode == ExitCode.RUNTIME
+    (view,) = json.loads(done.stdout)["swarms"]
+    assert ["damaged" in file["problem"] for file in view["files"]] == [False, True]
+    assert view["complete"] == []
+    assert len(list(folder.iterdir())) == 2, "nothing is renamed: a volunteer may be running"
+
+
+def test_a_backup_becomes_what_the_swarm_goes_on_from(
+    folder: Path, swarm: SwarmFile, within: Within, tmp_path: Path
+) -> None:
+    backup = tmp_path / "backup"
+    for stage in range(STAGES):
+        write(backup, swarm.swarm, stage, 400)
+        write(folder, swarm.swarm, stage, 450)
+    write(folder, swarm.swarm, 0, 400, fill=1)
+    done = within("checkpoint", "restore", str(backup), "--version", "400", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert [(f["stage"], f["version"]) for f in answer["copied"]] == [(0, 400), (1, 400)]
+    assert answer["complete"] == [400]
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        "stage-0-v400.safetensors",
+        "stage-1-v400.safetensors",
+        "stage-0-v400.safetensors.set-aside",
+        "stage-0-v450.safetensors.set-aside",
+        "stage-1-v450.safetensors.set-aside",
+    }
+    for stage in range(STAGES):
+        name = f"stage-{stage}-v400.safetensors"
+        assert (folder / name).read_bytes() == (backup / name).read_bytes()
+    assert within("checkpoint", "restore", str(backup)).returncode == 0, "it may be done again"
+
+
+def test_only_setting_aside_needs_no_files(folder: Path, swarm: SwarmFile, within: Within) -> None:
+    for version in (50, 100):
+        write(folder, swarm.swarm, 0, version)
+    done = within("checkpoint", "restore", "--version", "50")
+    assert done.returncode == 0
+    assert "not every stage is here" in done.stdout
+    assert {path.name for path in folder.iterdir()} == {
+        "stage-0-v50.safetensors",
+        "stage-0-v100.safetensors.set-aside",
+    }
+    done = within("checkpoint", "restore", "--version", "60")
+    assert done.returncode == ExitCode.USAGE
+    assert "there is 50" in done.stderr
+
+
+def test_nothing_is_copied_unless_all_is_sound_and_of_this_swarm(
+    folder: Path, swarm: SwarmFile, within: Within, tmp_path: Path
+) -> None:
+    good = write(tmp_path / "a", swarm.swarm, 0, 5)
+    foreign = write(tmp_path / "b", "cd" * 32, 1, 5)
+    done = within("checkpoint", "restore", str(good), str(foreign))
+    assert done.returncode == ExitCode.REFUSED
+    assert "another swarm" in done.stderr
+    bad = write(tmp_path / "c", swarm.swarm, 1, 5)
+    damage(bad)
+    done = within("checkpoint", "restore", str(good), str(bad))
+    assert done.returncode == ExitCode.RUNTIME
+    assert "damaged" in done.stderr
+    assert not folder.exists()
+    for wrong in ([str(tmp_path / "none")], [str(tmp_path / "home")], []):
+        assert within("checkpoint", "restore", *wrong).returncode == ExitCode.USAGE
+
+
+def test_a_running_volunteer_is_not_disturbed(
+    folder: Path, swarm: SwarmFile, within: Within, tmp_path: Path
+) -> None:
+    backup = write(tmp_path / "backup", swarm.swarm, 0, 5)
+    with IdentityLock(make_private(home_folders(tmp_path / "home").data)):
+        done = within("checkpoint", "restore", str(backup))
+    assert done.returncode == ExitCode.TEMPORARY
+    assert "already runs" in done.stderr
+    assert not folder.exists()

@@ -1,0 +1,118 @@
+"""``volunteer finish``: says what it costs, asks a person, waits until the volunteer is gone."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from cli_process import Within
+from control_fakes import FakeProvider, example_snapshot
+
+from client.control.server import serve_control
+from client.control.snapshot import LeavingView, Snapshot
+from client.control.sockets import socket_path
+from client.errors import ExitCode
+from client.store.paths import runtime_folder
+
+LAST = LeavingView(stage=0, remaining=0, last=True, words="you are the last replica of stage 0")
+
+
+class LastReplica(FakeProvider):
+    """Whose stage has nobody else."""
+
+    def snapshot(self) -> Snapshot:
+        return example_snapshot(leaving=[LAST])
+
+    def finish(self) -> list[LeavingView]:
+        self.stop()
+        return [LAST]
+
+
+class Terminal(io.StringIO):
+    """Somebody who types this."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, within: Within) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="vol") as name:  # a socket's path must be short
+        monkeypatch.setenv("VOLUNTEER_HOME", name)
+        yield Path(name)
+
+
+async def run(
+    home: Path, within: Within, provider: FakeProvider, *arguments: str
+) -> tuple[int, str, str]:
+    """Run the command beside a node that ends when it is asked to."""
+    path = socket_path(runtime_folder(home), "ab" * 32, "12D3KooWexamplepeer")
+    async with trio.open_nursery() as nursery:
+        async with serve_control(path, provider):
+
+            async def watch() -> None:
+                while not provider.stops:
+                    await trio.sleep(0.01)
+                await trio.sleep(0.1)
+                served.cancel()
+
+            with trio.CancelScope() as served:
+                nursery.start_soon(watch)
+                done: list[tuple[int, str, str]] = []
+                ended = trio.Event()
+
+                async def command() -> None:
+                    answer = await trio.to_thread.run_sync(within, "finish", *arguments)
+                    done.append((answer.returncode, answer.stdout, answer.stderr))
+                    ended.set()
+
+                nursery.start_soon(command)
+                await ended.wait()
+        with trio.fail_after(30):
+            await ended.wait()
+        nursery.cancel_scope.cancel()
+    return done[0]
+
+
+async def test_it_leaves_and_says_what_becomes_of_the_stages(home: Path, within: Within) -> None:
+    provider = FakeProvider()
+    code, out, _ = await run(home, within, provider, "--json")
+    answer = json.loads(out)
+    assert (code, provider.stops) == (0, 1)
+    assert answer["schema_version"] == 1
+    assert answer["left"] is True
+    assert answer["leaving"][0]["words"] == "stage 0 keeps 2 replicas"
+
+
+async def test_the_last_replica_asks_a_person(
+    home: Path, within: Within, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = LastReplica()
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    code, _, err = await run(home, within, provider)
+    assert (code, provider.stops) == (ExitCode.INTERRUPTED, 0)
+    assert "last replica" in err
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    assert (await run(home, within, provider))[0] == 0
+    assert provider.stops == 1
+
+
+@pytest.mark.parametrize("arguments", [["--yes"], []])
+async def test_nobody_is_asked_who_is_not_there(
+    home: Path, within: Within, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    provider = LastReplica()
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n") if arguments else io.StringIO(""))
+    code, out, _ = await run(home, within, provider, *arguments)
+    assert (code, provider.stops) == (0, 1)
+    assert "last replica" in out
+
+
+def test_without_a_volunteer_there_is_nothing_to_finish(home: Path, within: Within) -> None:
+    assert within("finish").returncode == ExitCode.NOT_RUNNING
