@@ -136,8 +136,11 @@ class Taking:
             begin = history.lineage.version
             others = [r for r in view.serving(self.stage) if r.peer != self._terms.me]
             begun = any(view.committed(s) > begin for s in range(len(view.stages)))
-            if history.open and (others or not begun):
-                return any(r.version > begin for r in others)
+            if history.open and any(r.version > begin for r in others):
+                return True
+            may_begin = history.machine.may_begin(self._terms.hub.now())
+            if may_begin and (others or not begun):
+                return False
             self.phase = f"waiting for somebody who has the state of stage {self.stage}"
             if not history.open:
                 self.phase = "finding out where the run stands"

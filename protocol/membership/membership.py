@@ -257,7 +257,7 @@ class Membership:
 
     def _status(self, to: PeerId, now: float) -> Heartbeat:
         self.contacts.said(self._heartbeat_seq, now)
-        lost, echo = list[str](self.contacts.lost(now)), self._linked[to]
+        lost, echo = list[str](self.contacts.lost(now)), self._linked[to] + 1
         return Heartbeat(self._heartbeat_seq, seats=list(self._seats), lost=lost, echo=echo)
 
     def _receive_heartbeat(
@@ -271,7 +271,7 @@ class Membership:
             return [Penalise(sender, error.reason, error.penalty)]
         self._linked[sender] = message.seq
         serving = [seat.stage for seat in message.seats if seat.state == "serving"]
-        self.contacts.heard(sender, map(PeerId, message.lost), serving, message.echo, now)
+        self.contacts.heard(sender, map(PeerId, message.lost), serving, message.echo - 1, now)
         effects: list[MembershipEffect] = []
         for transition in self.detector.heard(sender, now):
             effects += self.roster.judged(transition)

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Final
 
 from protocol.effects import Effect, Explain, Publish
@@ -30,7 +29,8 @@ LOST_S: Final = 1.0
 """How long a stage is without state before we believe it: hand-overs take a moment."""
 STUCK_S: Final = 15.0
 STUCK_STEPS: Final = 3.0
-"""A stage that stays behind the next one for so many usual steps cannot close its step any more."""
+"""A stage that stays behind the one after it for so many usual steps cannot close its step any
+more, for gradients died there; behind the one before it, for activations did."""
 TURN_S: Final = 3.0
 """Who comes next by rank waits so much longer before it decides in place of those before it."""
 SETTLE_S: Final = 2.0
@@ -97,6 +97,8 @@ class Restore:
         self._newest = 0
         """Newest version of our lineage that we have seen served."""
         self._changed_at = 0.0
+        self._live_at = 0.0
+        self._few_since: float | None = None
         self._troubled_since: float | None = None
         self._troubled_at: float | None = None
         self._behind_since: dict[int, tuple[int, float]] = {}
@@ -138,7 +140,7 @@ class Restore:
     def update(self, outlook: Outlook, now: float) -> list[RestoreEffect]:
         """Take a new view of the swarm."""
         if outlook.live != self._outlook.live:
-            self._changed_at = now
+            self._changed_at = self._live_at = now
         self._outlook = outlook
         served = [version for version in outlook.versions if version is not None]
         if served:
@@ -162,10 +164,26 @@ class Restore:
         """Return the stored records of live members."""
         return {p: s for p, s in self._stored.items() if p in self._outlook.live or p == self._me}
 
+    def may_begin(self, now: float) -> bool:
+        """Whether a stage without state may begin where the lineage does: most of those of whom we
+        know are here and have been for a moment, so that hardly anybody is past it unseen."""
+        patient = self._few_since is not None and now >= self._few_since + PATIENCE_S
+        most = self._few_since is None or patient
+        return self.open and most and now >= self._live_at + SETTLE_S
+
+    def _count_members(self, now: float) -> None:
+        """Note since when we see no more than half of those of whom we know."""
+        known = self._stored.keys() | {self._me}
+        if 2 * len(known & (self._outlook.live | {self._me})) > len(known):
+            self._few_since = None
+        elif self._few_since is None:
+            self._few_since = now
+
     # --- looking -----------------------------------------------------------------------------
 
     def _look(self, now: float) -> list[RestoreEffect]:
         self._due = None
+        self._count_members(now)
         if not self._outlook.live:
             return []
         if (other := self._to_follow(now)) is not None:
@@ -190,7 +208,7 @@ class Restore:
             return f"nobody alive has the state of stage {', '.join(map(str, lost))}"
         for stage, (step, since) in self._behind_since.items():
             if now >= since + self._stuck_s():
-                return f"stage {stage} cannot close step {step}: gradients of it are lost"
+                return f"stage {stage} cannot close step {step}: what it needs of it is lost"
         return ""
 
     def _can_begin(self, stage: int) -> bool:
@@ -198,7 +216,7 @@ class Restore:
         return not begin.version or bool(holders(self.stored_live(), begin, stage))
 
     def _time_steps(self, now: float) -> None:
-        """Note how long steps take, and which stages stay behind the one after them."""
+        """Note how long steps take, and which stages stay behind one next to them."""
         versions = self._outlook.versions
         last = versions[-1] if versions else None
         if last is not None and last not in self._closed_at:
@@ -207,8 +225,9 @@ class Restore:
                 self._step_s = 0.7 * self._step_s + 0.3 * (now - before)
             self._closed_at = {last - 1: before or now, last: now}
         behind = {}
-        for stage, (version, after) in enumerate(pairwise(versions)):
-            if version is not None and after is not None and version < after:
+        for stage, version in enumerate(versions):
+            near = [v for v in versions[max(0, stage - 1) : stage + 2] if v is not None]
+            if version is not None and version < max(near):
                 known = self._behind_since.get(stage, (-1, now))
                 behind[stage] = known if known[0] == version else (version, now)
         self._behind_since = behind

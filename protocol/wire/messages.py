@@ -127,8 +127,8 @@ class Heartbeat(Wire, frozen=True):
         default_factory=list
     )
     """Peers the sender has lost: silent for too long, or their connection ended."""
-    echo: Annotated[int, Meta(ge=-1, lt=2**48)] = -1
-    """Newest heartbeat of the receiver that the sender has got on this link; -1: none yet."""
+    echo: Count = 0
+    """One more than the newest ``seq`` of the receiver that the sender has got on this link."""
 
 
 class Signed(Wire, frozen=True):

@@ -169,6 +169,40 @@ def test_a_step_that_cannot_close_any_more_is_done_again() -> None:
     assert adopted(made.tick(20.0 + STUCK_S + LOST_S)) is not None
 
 
+def test_a_step_whose_activations_are_lost_is_done_again() -> None:
+    """Its senders had closed the step and are gone, and so is who had got them."""
+    made = running(first(PEERS))
+    made.update(outlook(28, 27), 20.0)
+    made.tick(20.0 + STUCK_S)
+    assert adopted(made.tick(20.0 + STUCK_S + LOST_S)) is not None
+
+
+class TestBegin:
+    """Who comes back without a state must not begin where others have long been."""
+
+    def test_with_most_of_those_it_knows_of(self) -> None:
+        made = machine(PEERS[0])
+        for other in PEERS[1:]:
+            made.receive(other, stored(), 0.1)
+        made.update(outlook(None, 0, live=PEERS[:2]), 1.0)
+        assert made.open
+        assert not made.may_begin(1.0 + 2 * SETTLE_S), "half of them may be past it"
+        made.update(outlook(None, 0, live=PEERS[:3]), 10.0)
+        assert not made.may_begin(10.0), "more may be coming"
+        assert made.may_begin(10.0 + SETTLE_S)
+
+    def test_the_others_are_not_waited_for_for_ever(self) -> None:
+        made = machine(PEERS[0])
+        for other in PEERS[1:]:
+            made.receive(other, stored(), 0.1)
+        made.update(outlook(None, 0, live=PEERS[:2]), 1.0)
+        assert made.may_begin(1.0 + PATIENCE_S)
+
+    def test_not_before_it_is_settled_where(self) -> None:
+        made = machine(PEERS[0])
+        assert not made.may_begin(100.0)
+
+
 def test_a_stage_that_drains_is_not_stuck() -> None:
     made = running(first(PEERS))
     for step in range(28, 60):

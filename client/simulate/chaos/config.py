@@ -29,7 +29,7 @@ class ChaosConfig:
     """Whether a network may be cut through a stage."""
     calm_s: float = 0.0
     """Time between two faults that take a replica from the swarm."""
-    settle_s: float = 240.0
+    settle_s: float = 600.0
     """When everything works again, every stage goes on within so long."""
     checkpoint_every: int = 2
 
