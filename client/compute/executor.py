@@ -39,6 +39,7 @@ from client.compute.requests import (
     Save,
     Subtract,
 )
+from client.compute.slicing import is_out_of_memory
 from client.compute.throttle import Throttle
 
 Answer = Callable[[Reply, Sequence[Buffer]], None]
@@ -89,7 +90,12 @@ class Executor:
         if isinstance(request, _CHANGES):
             self._saver.release()
         begin = self._throttle.begin()
-        result = self._run(request, payloads)
+        try:
+            result = self._run(request, payloads)
+        except Exception as error:
+            if is_out_of_memory(error) and self._opened is not None:
+                self._opened.replica.graphs.clear()  # all of them can be recomputed
+            raise
         if isinstance(request, _TASKS):
             self._throttle.rest(begin)
         return result
@@ -162,18 +168,9 @@ class Executor:
         self._saver.start(self._stage.replica, request, finish)
 
     def _failure(self, error: Exception) -> Failed:
-        if _is_out_of_memory(error):
-            if self._opened is not None:
-                self._opened.replica.graphs.clear()  # all of them can be recomputed
+        if is_out_of_memory(error):
             error = OutOfMemory(str(error).partition("\n")[0])
         if isinstance(error, ComputeError):
             return Failed(kind=error.kind, message=str(error), part=error.part)
         traceback.print_exception(error, file=sys.stderr)
         return Failed(kind="internal", message=f"{type(error).__name__}: {error}")
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
-        return True
-    # The CPU allocator has no exception type of its own.
-    return isinstance(error, RuntimeError) and "allocate memory" in str(error)

@@ -1,12 +1,13 @@
 """Forward and backward passes of one microbatch, each all or nothing.
 
 A pass either answers and has counted its microbatch, or raises and has changed nothing but
-scratch. Recomputing from the wire-form input gives the bits that the kept graph would give.
+scratch. Recomputing from the wire-form input gives the bits that the kept graph would give, unless
+memory was short in between and fewer sequences are run at once (`slicing`).
 
 Shapes: B sequences, T tokens, C width, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from client.compute.payload import Buffer
 from client.compute.replica import Graph, Replica
 from client.compute.replies import BackwardDone, Dropped, Forwarded, LossComputed, Subtracted
 from client.compute.requests import Backward, Drop, Forward, ForwardBackward, Subtract
+from client.compute.slicing import parts_of, within_memory
 from model_zoo.stages import summed_loss
 
 Payloads = Sequence[Buffer]
@@ -29,14 +31,22 @@ def forward(
     _only_inner(replica)
     payloads, tokens = _with_samples(replica, request.microbatch, payloads, 0)
     (payload,) = _exactly(payloads, 1)
+    x = stage_input(replica, payload, 0)
     others = replica.graphs.keys() - {request.microbatch}
     keep = request.keep_graph and len(others) < replica.graphs_kept
     replica.graphs.pop(request.microbatch, None)
-    graph = run_forward(replica, stage_input(replica, payload, 0), with_graph=keep)
-    boundary = replica.wire.boundary_out(graph.output, "forward")
-    if keep:
+
+    def run() -> tuple[Graph | None, memoryview]:
+        parts = parts_of(replica)
+        with_graph = keep and len(parts) == 1
+        graphs = [run_forward(replica, x[part], with_graph=with_graph) for part in parts]
+        output = _joined([graph.output for graph in graphs])
+        return graphs[0] if with_graph else None, replica.wire.boundary_out(output, "forward")
+
+    graph, boundary = within_memory(replica, run)
+    if graph is not None:
         replica.graphs[request.microbatch] = graph
-    return Forwarded(graph_kept=keep), [boundary, *tokens]
+    return Forwarded(graph_kept=graph is not None), [boundary, *tokens]
 
 
 def forward_backward(
@@ -45,10 +55,9 @@ def forward_backward(
     """Run the last stage, add its gradient, answer the loss and the gradient of its input."""
     replica.check_step(request.step)
     replica.check_counted(request.microbatch, counted=False)
-    graph, loss = _loss(replica, request, payloads)
-    gradient = run_backward(replica, graph, loss, None)
+    loss, gradient = _loss_and_gradient(replica, request, payloads)
     _count(replica, request.microbatch)
-    return LossComputed(loss_sum=loss.item(), tokens=replica.wire.token_count), gradient
+    return LossComputed(loss_sum=loss, tokens=replica.wire.token_count), gradient
 
 
 def backward(
@@ -61,17 +70,19 @@ def backward(
     if not 1 <= len(payloads) <= 2:
         raise ShapeError(f"one or two payloads were expected, not {len(payloads)}")
     gradient = replica.wire.boundary_in(payloads[0], "backward", 0)
-    graph = replica.graphs.get(request.microbatch)
-    recompute = graph is None
-    if graph is None:
-        payloads, _ = _with_samples(replica, request.microbatch, payloads, 1)
-        if len(payloads) == 1:
+
+    def run() -> tuple[bool, list[memoryview]]:
+        graph = replica.graphs.pop(request.microbatch, None)  # backward frees its tensors
+        if graph is not None:
+            return False, run_backward(replica, graph, graph.output, gradient)
+        given, _ = _with_samples(replica, request.microbatch, payloads, 1)
+        if len(given) == 1:
             raise GraphGone(f"the graph of microbatch {request.microbatch} was not kept")
-        graph = run_forward(replica, stage_input(replica, payloads[1], 1), with_graph=True)
-    replica.graphs.pop(request.microbatch, None)  # backward frees its tensors
-    sent_back = run_backward(replica, graph, graph.output, gradient)
+        return True, _recomputed_backward(replica, stage_input(replica, given[1], 1), gradient)
+
+    recomputed, sent_back = within_memory(replica, run)
     _count(replica, request.microbatch)
-    return BackwardDone(recomputed=recompute), sent_back
+    return BackwardDone(recomputed=recomputed), sent_back
 
 
 def subtract(
@@ -81,14 +92,13 @@ def subtract(
     replica.check_step(request.step)
     replica.check_counted(request.microbatch, counted=True)
     if replica.part.has_head:
-        graph, loss = _loss(replica, request, payloads)
-        run_backward(replica, graph, loss, None)
+        _loss_and_gradient(replica, request, payloads)
     else:
         payloads, _ = _with_samples(replica, request.microbatch, payloads, 1)
         sent, given = _exactly(payloads, 2)
         gradient = replica.wire.boundary_in(sent, "backward", 0)
-        graph = run_forward(replica, stage_input(replica, given, 1), with_graph=True)
-        run_backward(replica, graph, graph.output, gradient)
+        x = stage_input(replica, given, 1)
+        within_memory(replica, lambda: _recomputed_backward(replica, x, gradient))
     replica.gradient_sum.sub_(replica.flat.gradients)
     replica.counted.discard(request.microbatch)
     return Subtracted(), []
@@ -110,8 +120,8 @@ def stage_input(replica: Replica, payload: Buffer, part: int) -> Tensor:
 def run_forward(replica: Replica, x: Tensor, *, with_graph: bool) -> Graph:
     """Run the stage's module; a hidden input becomes the leaf of the graph."""
     with torch.set_grad_enabled(with_graph):
-        leaf = x.requires_grad_(with_graph) if x.is_floating_point() else None
-        return Graph(leaf, replica.module(x))
+        leaf = x.detach().requires_grad_(with_graph) if x.is_floating_point() else None
+        return Graph(leaf, replica.module(x if leaf is None else leaf))
 
 
 def run_backward(
@@ -122,13 +132,40 @@ def run_backward(
     Raises:
         PoisonedTensor: a gradient is not finite.
     """
+    return _run_back(replica, [(graph, output, gradient)])
+
+
+def _run_back(
+    replica: Replica, passes: Iterable[tuple[Graph, Tensor, Tensor | None]]
+) -> list[memoryview]:
+    """As `run_backward`, over slices of the sequences: graph, output, gradient of each in turn."""
     replica.flat.zero_gradients()
-    torch.autograd.backward(output, gradient)
+    of_inputs = []
+    for graph, output, gradient in passes:
+        torch.autograd.backward(output, gradient)
+        if graph.leaf is not None and graph.leaf.grad is not None:
+            of_inputs.append(graph.leaf.grad)
     if not torch.isfinite(replica.flat.gradients.sum()):
         raise PoisonedTensor("the gradient of the parameters is not finite")
-    if graph.leaf is None or graph.leaf.grad is None:
+    if not of_inputs:
         return []
-    return [replica.wire.boundary_out(graph.leaf.grad, "backward")]
+    return [replica.wire.boundary_out(_joined(of_inputs), "backward")]
+
+
+def _recomputed_backward(replica: Replica, x: Tensor, gradient: Tensor) -> list[memoryview]:
+    """Run forward and back from the stage's input (B, T, C) or (B, T)."""
+
+    def passes() -> Iterator[tuple[Graph, Tensor, Tensor | None]]:
+        for part in parts_of(replica):
+            graph = run_forward(replica, x[part], with_graph=True)
+            yield graph, graph.output, gradient[part]
+
+    return _run_back(replica, passes())
+
+
+def _joined(pieces: list[Tensor]) -> Tensor:
+    """Slices of the sequences put together, (B, T, C)."""
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
 def _with_samples(
@@ -141,25 +178,38 @@ def _with_samples(
     return [*payloads, tokens], [tokens]
 
 
-def _loss(
+def _loss_and_gradient(
     replica: Replica, request: ForwardBackward | Subtract, payloads: Payloads
-) -> tuple[Graph, Tensor]:
+) -> tuple[float, list[memoryview]]:
+    """The last stage forward and back: the summed loss, the gradient of its input."""
     if not replica.part.has_head:
         raise ShapeError("only the last stage computes a loss")
     tokens: Buffer = request.tokens
     if replica.samples is not None:
         tokens = replica.samples.read(request.microbatch)
-    inputs, targets = replica.wire.tokens_in(tokens)  # (B, T) each
+    x, targets = replica.wire.tokens_in(tokens)  # (B, T) each
     if replica.part.embeds:
         _exactly(payloads, 0)
-        graph = run_forward(replica, inputs, with_graph=True)
     else:
         (payload,) = _exactly(payloads, 1)
-        graph = run_forward(replica, stage_input(replica, payload, 0), with_graph=True)
-    loss = summed_loss(graph.output, targets)  # (B, T, V) -> ()
-    if not torch.isfinite(loss):
-        raise PoisonedTensor("the loss is not finite")
-    return graph, loss
+        x = stage_input(replica, payload, 0)
+
+    def run() -> tuple[float, list[memoryview]]:
+        losses: list[float] = []
+
+        def passes() -> Iterator[tuple[Graph, Tensor, Tensor | None]]:
+            for part in parts_of(replica):
+                graph = run_forward(replica, x[part], with_graph=True)
+                loss = summed_loss(graph.output, targets[part])  # (B, T, V) -> ()
+                if not torch.isfinite(loss):
+                    raise PoisonedTensor("the loss is not finite")
+                losses.append(loss.item())
+                yield graph, loss, None
+
+        gradient = _run_back(replica, passes())
+        return sum(losses), gradient
+
+    return within_memory(replica, run)
 
 
 def _count(replica: Replica, microbatch: int) -> None:

@@ -56,6 +56,11 @@ class Replica:
     graphs: dict[int, Graph] = field(default_factory=dict)
     known_hash: str | None = None
     """Hash of this version, where it was computed already."""
+    sequences_at_once: int = 0
+    """So many sequences of a microbatch are run at a time: all, until memory is short."""
+
+    def __post_init__(self) -> None:
+        self.sequences_at_once = self.sequences_at_once or self.wire.sequences
 
     @property
     def part(self) -> StageSlice:

@@ -41,6 +41,7 @@ from protocol.pipeline.effects import (
     Outcome,
     Rerouted,
     SendPayload,
+    SubtractTask,
     Task,
 )
 from protocol.seat.effects import SeatEffect, Serving, Snapshot
@@ -51,6 +52,7 @@ from protocol.wire.messages import Forward, Message, Reduced
 SLACK_BYTES = 4096
 """Header and scales of an encoded tensor beyond its elements."""
 
+PASSES = ForwardTask | LossTask | BackwardTask | SubtractTask
 ERRORS = {"poisoned": "poisoned", "codec": "codec", "shape": "codec", "oom": "oom"}
 
 
@@ -282,5 +284,8 @@ class SeatDriver:
             self.microbatches += 1
 
     def _failed(self, task: Task, failure: RequestFailed) -> None:
+        if failure.kind == "oom" and isinstance(task, PASSES):
+            self._hooks.fault(Fault("memory", str(failure)))  # it was tried with less already
+            return
         error = ERRORS.get(failure.kind, failure.kind)
         self._perform(self.seat.computed(task, Outcome(error=error), self._hub.now()))

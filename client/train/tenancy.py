@@ -11,7 +11,7 @@ import msgspec
 import trio
 
 from client.compute.process import RequestFailed, Worker, WorkerDied
-from client.errors import UserError
+from client.errors import ExitCode, UserError
 from client.store.boundaries import BoundaryStore
 from client.train.blobs import DownloadFailed
 from client.train.house import House
@@ -36,6 +36,7 @@ MAX_WORKER_RESTARTS = 5
 """Within one tenancy; a worker that dies more often has a reason that a restart does not mend."""
 HAND_OVER_S = 60.0
 """How long a seat that leaves may take to bring what it has counted into its step's round."""
+NO_MEMORY = "close other programs, give --device cpu, or join a swarm with shorter sequences"
 PART_S = 180.0
 """How long a last checkpoint may take after that, and a copy of it elsewhere."""
 
@@ -351,6 +352,9 @@ class Tenancy:
         if fault.kind == "poisoned":
             words = f"training diverged: {fault.words}"
             self._fail(UserError(words, "found a swarm with a lower learning rate"))
+            return
+        if fault.kind == "memory":
+            self._fail(UserError(fault.words, NO_MEMORY, ExitCode.CONFIG))
             return
         words = f"{fault.words}; taking the stage anew"
         self._house.owner.perform(Explain("round", words, "warning"))

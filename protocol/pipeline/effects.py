@@ -184,7 +184,7 @@ class Committed:
 class Fault:
     """Something the machine cannot go on from; the driver decides (stop, or rejoin the stage)."""
 
-    kind: Literal["poisoned", "behind", "internal"]
+    kind: Literal["poisoned", "behind", "memory", "internal"]
     words: str
 
 

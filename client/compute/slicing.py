@@ -1,0 +1,60 @@
+"""Fewer sequences at a time where a microbatch does not fit in memory.
+
+The sequences of a microbatch do not see each other: outputs are put together and gradients added
+up, so a pass in slices differs from a whole one in the order of sums alone. The number of sequences
+that fits is remembered in the replica; it only ever falls, since what did not fit once will not fit
+for long. No state of its own.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from client.compute.errors import OutOfMemory
+from client.compute.replica import Replica
+
+Result = TypeVar("Result")
+
+
+def parts_of(replica: Replica) -> list[slice]:
+    """The slices of the sequences [0, B) that are run one after the other."""
+    count, size = replica.wire.sequences, replica.sequences_at_once
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def within_memory(replica: Replica, run: Callable[[], Result]) -> Result:
+    """Call `run` with ever fewer sequences at once until it has memory enough.
+
+    `run` must change nothing but scratch when it fails. The kept graphs are given up: all of them
+    can be recomputed.
+
+    Raises:
+        OutOfMemory: not even one sequence fits.
+    """
+    while True:
+        try:
+            return run()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            words = str(error).partition("\n")[0]
+        # Only here: the exception held on to what the failed pass had allocated.
+        replica.graphs.clear()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        if replica.sequences_at_once <= 1:
+            tokens = replica.wire.tokens
+            raise OutOfMemory(
+                f"not even one sequence of {tokens} tokens fits in memory beside stage "
+                f"{replica.part.index}: {words}"
+            )
+        replica.sequences_at_once = -(-replica.sequences_at_once // 2)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether the device or the host could not give the memory that was needed."""
+    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError | OutOfMemory):
+        return True
+    # The CPU allocator has no exception type of its own.
+    return isinstance(error, RuntimeError) and "allocate memory" in str(error)

@@ -1,0 +1,146 @@
+"""Short of memory: fewer sequences at once, the same sums, and a clear word when none fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from compute_stages import LocalWorker, opened, relative_error, tokens_of
+
+from client.compute.requests import Backward, Forward, ForwardBackward, Subtract
+from client.compute.slicing import is_out_of_memory
+
+CLOSE = 1e-6
+ERRORS: list[Callable[[], Exception]] = [
+    MemoryError,
+    lambda: torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB"),
+    lambda: RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1"),
+]
+
+
+def short_of_memory(
+    worker: LocalWorker, at_once: int, error: Callable[[], Exception] = MemoryError
+) -> list[int]:
+    """From now on more than so many sequences do not fit; returns the sizes that were tried."""
+    module, tried = worker.replica.module, list[int]()
+    forward = module.forward
+
+    def run(x: torch.Tensor) -> Any:
+        tried.append(len(x))
+        if len(x) > at_once:
+            raise error()
+        return forward(x)
+
+    module.forward = run
+    return tried
+
+
+def step(workers: list[LocalWorker], microbatch: int) -> tuple[float, list[bytes]]:
+    """One microbatch through two stages and back: its loss, and what went between them."""
+    first, last = workers
+    tokens = tokens_of(microbatch)
+    boundary = first.call(Forward(step=0, microbatch=microbatch), tokens)[1][0]
+    request = ForwardBackward(step=0, microbatch=microbatch, tokens=tokens)
+    reply, (gradient,) = last.call(request, boundary)
+    first.call(Backward(step=0, microbatch=microbatch), gradient, tokens)
+    return reply.loss_sum, [boundary, gradient]
+
+
+def two_stages() -> list[LocalWorker]:
+    return [opened(stage, [2, 2]) for stage in range(2)]
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+@pytest.mark.parametrize("error", ERRORS)
+def test_slices_add_up_to_the_same_sums(at_once: int, error: Callable[[], Exception]) -> None:
+    plain, short = two_stages(), two_stages()
+    for worker in short:
+        short_of_memory(worker, at_once, error)
+    for microbatch in range(3):
+        expected, actual = step(plain, microbatch), step(short, microbatch)
+        assert actual[0] == pytest.approx(expected[0], rel=CLOSE)
+    for one, other in zip(short, plain, strict=True):
+        assert one.replica.sequences_at_once == at_once
+        assert one.replica.counted == other.replica.counted
+        error_of_sum = relative_error(one.replica.gradient_sum, other.replica.gradient_sum)
+        assert error_of_sum < CLOSE
+
+
+def test_what_goes_to_other_stages_is_the_same() -> None:
+    plain, short = two_stages(), two_stages()
+    for worker in short:
+        short_of_memory(worker, 1)
+    for ours, theirs in zip(step(short, 1)[1], step(plain, 1)[1], strict=True):
+        assert len(ours) == len(theirs)
+        same = [a == b for a, b in zip(ours, theirs, strict=True)]
+        assert sum(same) > 0.5 * len(same), "most bytes are equal"
+
+
+def test_the_size_that_fits_is_remembered() -> None:
+    worker = opened(0, [4])
+    tried = short_of_memory(worker, 1)
+    for microbatch in range(2):
+        request = ForwardBackward(step=0, microbatch=microbatch, tokens=tokens_of(microbatch))
+        worker.call(request)
+    assert tried == [3, 2, 1, 1, 1, 1, 1, 1]
+
+
+def test_a_backward_pass_that_fails_is_done_again_in_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain, short = two_stages(), two_stages()
+    backward = torch.autograd.backward
+
+    def run(output: torch.Tensor, gradient: torch.Tensor | None) -> None:
+        if output.ndim == 3 and len(output) > 1:
+            raise MemoryError
+        backward(output, gradient)
+
+    step(plain, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.autograd, "backward", run)
+        step(short, 1)
+    first = short[0].replica
+    assert first.sequences_at_once == 1
+    assert relative_error(first.gradient_sum, plain[0].replica.gradient_sum) < CLOSE
+    assert not first.graphs
+
+
+def test_what_was_counted_whole_is_taken_out_in_slices() -> None:
+    worker = opened(0, [4])
+    tokens = [tokens_of(microbatch) for microbatch in range(2)]
+    worker.call(ForwardBackward(step=0, microbatch=0, tokens=tokens[0]))
+    before = worker.replica.gradient_sum.clone()
+    worker.call(ForwardBackward(step=0, microbatch=1, tokens=tokens[1]))
+    short_of_memory(worker, 2)
+    worker.call(Subtract(step=0, microbatch=1, tokens=tokens[1]))
+    assert worker.replica.counted == {0}
+    assert relative_error(worker.replica.gradient_sum, before) < CLOSE
+
+
+def test_when_no_sequence_fits_it_says_so_and_counts_nothing() -> None:
+    first, last = two_stages()
+    tokens = tokens_of(1)
+    boundary = first.call(Forward(step=0, microbatch=1), tokens)[1][0]
+    short_of_memory(last, 0)
+    failed = last.fails(ForwardBackward(step=0, microbatch=1, tokens=tokens), boundary)
+    assert failed.kind == "oom"
+    assert "not even one sequence of 16 tokens" in failed.message
+    assert "stage 1" in failed.message
+    assert not last.replica.counted
+    assert not last.replica.gradient_sum.any()
+
+
+def test_other_failures_are_not_taken_for_it() -> None:
+    assert not any(map(is_out_of_memory, (RuntimeError("shape"), ValueError("memory"))))
+    worker = opened(0, [4])
+
+    def broken() -> Exception:
+        return RuntimeError("a bug")
+
+    tried = short_of_memory(worker, 0, broken)
+    failed = worker.fails(ForwardBackward(step=0, microbatch=1, tokens=tokens_of(1)))
+    assert failed.kind == "internal"
+    assert tried == [3]
