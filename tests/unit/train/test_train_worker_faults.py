@@ -1,0 +1,89 @@
+"""A compute worker dies or runs out of memory: the seat serves again, with a sibling's state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import trio
+from train_swarm import TestSwarm, Volunteer, open_swarm
+from trio.testing import MockClock
+
+from client.errors import ExitCode
+
+
+def replica_of(volunteer: Volunteer, stage: int) -> Any:
+    """The state in the worker that computes a stage."""
+    worker: Any = volunteer.tenancy(stage).worker
+    return worker._executor._opened.replica
+
+
+async def two_replicas_of_stage_0(swarm: TestSwarm) -> tuple[Volunteer, Volunteer, Volunteer]:
+    first, second, last = [await swarm.add(stage) for stage in (0, 0, 1)]
+    swarm.start()
+    await swarm.until(lambda: min(first.step(0), second.step(0)) >= 2)
+    return first, second, last
+
+
+async def test_a_worker_that_dies_is_replaced_and_a_sibling_gives_the_state(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=16) as swarm:
+        first, second, _ = await two_replicas_of_stage_0(swarm)
+        worker, served = second.tenancy(0).worker, first.engine.shelf.served_bytes
+        next(w for w in second.workers if w is worker).die()
+        await swarm.until(lambda: second.tenancy(0).worker_restarts == 1)
+        await swarm.until(lambda: second.serves(0))
+        assert second.tenancy(0).worker is not worker
+        assert first.engine.shelf.served_bytes - served >= 12 * replica_of(first, 0).size
+        assert second.engine.history.lineage.version == 0, "nothing was rolled back"
+        at = second.step(0)
+        assert at >= 2
+        await swarm.until_done()
+        swarm.assert_exact()
+        assert {c.version for c in second.engine.commits} >= set(range(at + 1, 17))
+        assert torch.equal(replica_of(first, 0).flat.values, replica_of(second, 0).flat.values)
+
+
+async def test_a_worker_short_of_memory_goes_on_in_slices(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=8) as swarm:
+        _, second, last = await two_replicas_of_stage_0(swarm)
+        for volunteer, stage in ((second, 0), (last, 1)):
+            module = replica_of(volunteer, stage).module
+            forward = module.forward
+
+            def run(x: torch.Tensor, forward: Any = forward) -> Any:
+                if len(x) > 1:
+                    raise MemoryError
+                return forward(x)
+
+            module.forward = run
+        await swarm.until_done()
+        swarm.assert_exact()
+        assert replica_of(last, 1).sequences_at_once == 1
+        assert last.tenancy(1).worker_restarts == 0
+
+
+async def test_a_seat_that_never_fits_is_given_up_in_words(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=50) as swarm:
+        first, second, _ = await two_replicas_of_stage_0(swarm)
+
+        def run(x: torch.Tensor) -> NoReturn:
+            raise MemoryError("out of it")
+
+        replica_of(second, 0).module.forward = run
+        with trio.fail_after(300):
+            while second.staging.failure is None:
+                await trio.sleep(0.05)
+        failure, second.staging.failure = second.staging.failure, None
+        assert "not even one sequence" in failure.message
+        assert "--device cpu" in failure.next_step
+        assert failure.exit_code == ExitCode.CONFIG
+        assert not second.staging.tenancies
+        at = first.step(0)
+        await swarm.until(lambda: first.step(0) > at + 1)
