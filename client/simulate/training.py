@@ -164,13 +164,17 @@ class TrainingWorld(SeatWorld[SimPeer]):
         """Heartbeat to everybody, as membership does when a seat's state changes."""
         if peer.seat is None or not peer.alive:
             return
-        status = peer.seat.status(rate=1.0)
+        status = peer.seat.status(self.rate_of(peer))
         self._hear(peer, peer.peer, status)
         for other in list(self.peers.values()):
             if other is not peer:
                 self._transmit(
                     peer, other, "control", partial(self._hear, other, peer.peer, status)
                 )
+
+    def rate_of(self, peer: SimPeer) -> float:
+        """Return the microbatches per second that a peer says it computes."""
+        return 1.0
 
     def _hear(self, peer: SimPeer, of: PeerId, status: SeatStatus) -> None:
         if not self.peers[of].alive and self.agenda.now > 0 and of not in peer.statuses:

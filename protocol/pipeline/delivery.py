@@ -5,68 +5,61 @@ receipt yet) -> held (a replica answers for it). When its holder is lost the bou
 driver still has, goes to another one, *also when its gradient has already come back*: the holder's
 ledger died with it, and the round of the next stage needs it counted again. That one rule mends
 every row of DESIGN.md section 8 in which a replica dies before its stage has committed.
+
+Who is late is asked first whether it is there (a Have for what it holds). Silence, and it is given
+up; who answers is slow, not dead, and keeps what it has, unless nothing comes from it for long. A
+replica with nothing to do may get what another one is late with as well (``backups``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
 
-from protocol.effects import Effect, Explain, Send
+from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
-from protocol.pipeline.effects import PayloadKey, Rerouted, SendPayload
+from protocol.pipeline.backups import Backup, BackupBudget, next_backup
+from protocol.pipeline.effects import Rerouted, SendPayload
+from protocol.pipeline.holding import BUSY_RETRY_S, Delivery, Holder, forward, fresh_delivery
 from protocol.pipeline.next_hop import NextHop
-from protocol.wire.messages import Forward, Have, Receipt
+from protocol.pipeline.suspicion import judge, late_words
+from protocol.pipeline.timing import ANSWER_S
+from protocol.wire.messages import Have, Receipt
 
 ASK_S = 1.0
 """How long we wait for the next stage to say who holds a microbatch; then we send it again."""
-BUSY_RETRY_S = 0.02
 BUSY_RETRY_MAX_S = 1.0
-OFFER_FLOOR_S = 10.0
-GRADIENT_FLOOR_S = 20.0
-DEADLINE_FACTOR = 6.0
-"""A gradient is late after this many expected hop times (or the floor, whichever is longer)."""
+NEVER = 2**31
+SILENT_POINTS = 2
+"""What a missed deadline costs its peer's reputation: a habit adds up, a bad moment fades."""
 
 DeliveryEffect = Effect | SendPayload | Rerouted
 
 
-@dataclass(slots=True)
-class Delivery:
-    """Where one microbatch is on its way through the next stage."""
-
-    step: int
-    microbatch: int
-    state: Literal["idle", "asking", "offered", "held"] = "idle"
-    attempt: int = 0
-    peer: PeerId | None = None
-    asked: set[PeerId] = field(default_factory=set)
-    """Replicas that have not yet answered our Have."""
-    sent_to: set[PeerId] = field(default_factory=set)
-    busy: set[PeerId] = field(default_factory=set)
-    again: bool = False
-    """Somebody else of our stage, or we, sent it before to a replica that is gone."""
-    returned: bool = False
-    """Its gradient is here; only the holder's ledger matters from now on."""
-    since: float = 0.0
-    deadline: float | None = None
-    """Monotonic seconds; None: nothing to wait for."""
-    backoff_s: float = BUSY_RETRY_S
-    charge: tuple[PeerId, float] | None = None
-    """Whose account carries it, and how much of it."""
-
-
 class Deliveries:
-    """All deliveries of one replica, of the current step and of steps the next stage lacks."""
+    """All deliveries of one replica, of the current step and of steps the next stage lacks.
 
-    def __init__(self, next_stage: int, tokens_bytes: Callable[[int], int]) -> None:
+    Args:
+        next_stage: where they go.
+        tokens_bytes: size of a microbatch's tokens.
+        hops_left: stages from the next one to the last, both included: who answers, but waits for
+            others behind it, is given that much longer, so that the hop where it hangs acts first.
+    """
+
+    def __init__(
+        self, next_stage: int, tokens_bytes: Callable[[int], int], *, hops_left: int = 1
+    ) -> None:
         self._stage = next_stage
         self._tokens_bytes = tokens_bytes
+        self._patience = 1 + hops_left
         self._open: dict[int, Delivery] = {}
+        self._given_away: dict[int, Delivery] = {}
+        """Discarded while replicas may still send their gradients: they are not to blame."""
         self._hops = NextHop()
         self._rates: dict[PeerId, float] = {}
         self._live: set[PeerId] = set()
         self._committed = 0
+        self._now = 0.0
+        self.backups = BackupBudget(1)
         self.rerouted = 0
 
     # --- what the replica tells us ---------------------------------------------------------
@@ -76,7 +69,9 @@ class Deliveries:
 
         ``again`` says that some replica sent it before us, so the next stage may hold it.
         """
-        delivery = self._open.setdefault(microbatch, Delivery(step, microbatch))
+        self._now = now
+        old = self._given_away.pop(microbatch, None)
+        delivery = self._open.setdefault(microbatch, fresh_delivery(step, microbatch, old))
         if delivery.state != "idle":
             return []
         delivery.again |= again
@@ -86,107 +81,113 @@ class Deliveries:
         self, rates: Mapping[PeerId, float], committed: int, now: float
     ) -> list[DeliveryEffect]:
         """Take the next stage's live replicas with their rates, and its newest version."""
+        self._now = now
         lost = self._live - rates.keys()
         self._live = set(rates)
-        self._committed = max(self._committed, committed)
+        if committed > self._committed:
+            self._reached(committed, now)
         if rates != self._rates:
             self._rates = dict(rates)
             self._hops.update(rates)
         effects: list[DeliveryEffect] = []
         for delivery in list(self._open.values()):
-            if delivery.peer in lost:
-                effects += self._redo(delivery, f"lost {short(delivery.peer or '')}", now)
-            elif delivery.state == "idle":
+            for holder in [h for h in delivery.holders() if h.peer in lost]:
+                effects += self._redo(delivery, holder, f"lost {short(holder.peer)}", now)
+            if delivery.asked is not None:
+                delivery.asked -= lost
+            if delivery.state == "idle":
                 effects += self._route(delivery, now)
-            delivery.asked -= lost
         return effects
 
+    def _reached(self, step: int, now: float) -> None:
+        """The next stage begins a step: what it took early is being worked on from now on."""
+        self._committed = step
+        for delivery in [d for d in self._open.values() if d.step == step and not d.returned]:
+            for holder in [h for h in delivery.holders() if h.held_since is not None]:
+                holder.held_since, holder.answers = now, 0
+                self._await_gradient(delivery, holder, now)
+
     def receipt(self, sender: PeerId, receipt: Receipt, now: float) -> list[DeliveryEffect]:
-        """Take the answer to a Forward or a Have."""
+        """Take the answer to a Forward or a Have; one that answers nothing changes nothing."""
+        self._now = now
         delivery = self._open.get(receipt.microbatch)
         if delivery is None or delivery.step != receipt.step:
             return []
-        if delivery.state == "asking":
+        holder = delivery.held_by(sender)
+        if holder is None:
             return self._asked_answer(delivery, sender, receipt, now)
-        if sender != delivery.peer:
-            return []
-        if receipt.verdict == "absent":  # it gave up its count to another replica: find out who
-            delivery.again = True
-            return self._route(delivery, now)
-        if receipt.attempt != delivery.attempt:
+        if receipt.verdict == "absent":
+            return self._absent(delivery, holder, now)
+        if receipt.attempt != holder.attempt:
             return []
         if receipt.verdict in ("accepted", "known"):
-            delivery.state, delivery.since = "held", now
-            delivery.backoff_s, delivery.busy = BUSY_RETRY_S, set()
-            delivery.deadline = None if delivery.returned else self._gradient_deadline(sender, now)
+            self._accepted(delivery, holder, now)
             return []
-        return self._refused(delivery, sender, now)
+        return self._refused(delivery, holder, now)
 
     def gradient(self, sender: PeerId, step: int, microbatch: int, now: float) -> bool:
         """Note a gradient; False if we never sent that microbatch to ``sender``."""
-        delivery = self._open.get(microbatch)
+        self._now = now
+        delivery = self._open.get(microbatch) or self._given_away.get(microbatch)
         if delivery is None or delivery.step != step or sender not in delivery.sent_to:
             return False
-        if not delivery.returned and delivery.peer == sender and delivery.state == "held":
-            self._hops.settle(sender, now - delivery.since)
-        self._discharge(delivery)
-        if delivery.peer != sender and sender in self._live:
-            delivery.peer, delivery.state = sender, "held"  # the slow one came through after all
-        delivery.returned = True
-        if delivery.state == "held":
-            delivery.deadline = None
+        if microbatch not in self._open:
+            return True
+        self._hops.brought(sender, now)
+        if not delivery.returned:
+            self._hops.learn(delivery.holders(), sender, now)
+        self._settle_on(delivery, sender, now)
         return True
 
     def redo(self, microbatch: int, cause: str, now: float) -> list[DeliveryEffect]:
         """Fetch a gradient again (the one that came was corrupt)."""
-        delivery = self._open.get(microbatch)
-        if delivery is None:
+        if (delivery := self._open.get(microbatch)) is None:
             return []
         delivery.returned = False
-        return self._redo(delivery, cause, now)
+        return self._redo(delivery, delivery.holder, cause, now)
 
     def forget(self, step: int) -> None:
         """Drop the deliveries of a step that the next stage has committed."""
         for delivery in [d for d in self._open.values() if d.step == step]:
             self.discard(delivery.microbatch)
+        self._given_away = {m: d for m, d in self._given_away.items() if d.step > step}
 
     def discard(self, microbatch: int) -> None:
         """Drop one delivery: another replica of our stage answers for the microbatch."""
         delivery = self._open.pop(microbatch, None)
         if delivery is not None:
-            self._discharge(delivery)
+            self._clear(delivery)
+            self._given_away[microbatch] = delivery
 
     def was_rerouted(self, microbatch: int) -> bool:
         """Return whether a microbatch has been sent more than once."""
-        delivery = self._open.get(microbatch)
-        return delivery is not None and delivery.again
+        return (delivery := self._open.get(microbatch)) is not None and delivery.again
 
     def tick(self, now: float) -> list[DeliveryEffect]:
         """Act on deadlines that have passed."""
+        self._now = now
         effects: list[DeliveryEffect] = []
         for delivery in list(self._open.values()):
-            if delivery.deadline is None or delivery.deadline > now:
-                continue
-            if delivery.state == "idle":
-                effects += self._route(delivery, now)
-            elif delivery.state == "asking":
-                effects += self._nobody_has(delivery, now)
-            else:
-                effects += self._late(delivery, now)
-        return effects
+            if delivery.deadline is not None and delivery.deadline <= now:
+                asking = delivery.state == "asking"
+                effects += self._nobody_has(delivery, now) if asking else self._route(delivery, now)
+            for holder in list(delivery.holders()):
+                if holder.deadline is not None and holder.deadline <= now:
+                    effects += self._late(delivery, holder, now)
+        return [*effects, *self._back_up(now)]
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do, in monotonic seconds."""
-        return min(
-            (d.deadline for d in self._open.values() if d.deadline is not None), default=None
-        )
+        deadlines = [d for x in self._open.values() if (d := x.next_deadline()) is not None]
+        if found := self._next_backup(self._now):
+            deadlines.append(found.at)
+        return min(deadlines, default=None)
 
-    # --- transitions -----------------------------------------------------------------------
+    # --- finding a holder ------------------------------------------------------------------
 
     def _route(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
         """any -> asking, if a replica of the next stage may hold it already; else offered."""
-        self._discharge(delivery)
-        delivery.state, delivery.peer, delivery.deadline = "idle", None, None
+        self._clear(delivery)
         closed = delivery.step < self._committed
         if not self._live or (closed and delivery.returned):
             return []  # nobody to ask, or nothing missing there
@@ -194,43 +195,39 @@ class Deliveries:
 
     def _nobody_has(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
         """asking -> offered; a step that is closed there cannot be run again, only asked for."""
+        delivery.asked = None
         if delivery.step >= self._committed:
             return self._offer(delivery, now)
-        delivery.state, delivery.deadline = "idle", now + ASK_S
+        delivery.deadline = now + ASK_S
         return []
 
     def _offer(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
         """idle | asking -> offered, or stay idle until a replica appears or is free again."""
         exclude = delivery.busy if self._live - delivery.busy else set()
-        self._discharge(delivery)
         chosen = self._hops.choose(now, exclude)
         if chosen is None:
-            delivery.state, delivery.peer = "idle", None
             delivery.deadline = now + BUSY_RETRY_MAX_S if self._live else None
             return []
-        peer, delivery.charge = chosen[0], chosen
+        delivery.deadline = None
+        delivery.holder, effect = self._send(delivery, *chosen, now)
+        return [effect]
+
+    def _send(
+        self, delivery: Delivery, peer: PeerId, charge_s: float, now: float
+    ) -> tuple[Holder, SendPayload]:
+        """Return a new holder, charged already, and what makes it one."""
+        queue = self._hops.charged(peer)
         delivery.attempt += 1
-        delivery.state, delivery.peer, delivery.since = "offered", peer, now
         delivery.sent_to.add(peer)
-        delivery.deadline = now + max(OFFER_FLOOR_S, DEADLINE_FACTOR * self._hops.expected_s(peer))
-        message = Forward(
-            stage=self._stage,
-            step=delivery.step,
-            microbatch=delivery.microbatch,
-            attempt=delivery.attempt,
-            tokens_bytes=self._tokens_bytes(delivery.microbatch),
-            again=delivery.again,
-        )
-        keys = (
-            PayloadKey(delivery.step, "tokens", delivery.microbatch),
-            PayloadKey(delivery.step, "output", delivery.microbatch),
-        )
-        return [SendPayload(peer, message, keys)]
+        again = delivery.again or delivery.backed_up
+        holder = Holder(peer, delivery.attempt, now, queue, charge_s, alone=not again)
+        holder.deadline = now + self._hops.receipt_wait_s(peer, queue)
+        size_bytes = self._tokens_bytes(delivery.microbatch)
+        return holder, forward(delivery, holder, self._stage, size_bytes, again=again)
 
     def _ask(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
         """idle -> asking: does a replica of the next stage hold it already?"""
         delivery.attempt += 1
-        delivery.state, delivery.peer = "asking", None
         delivery.asked = set(self._live)
         delivery.sent_to |= self._live  # a gradient in the bulk lane may overtake the answer
         delivery.deadline = now + ASK_S
@@ -241,65 +238,159 @@ class Deliveries:
         self, delivery: Delivery, sender: PeerId, receipt: Receipt, now: float
     ) -> list[DeliveryEffect]:
         """asking -> held by whoever knows it, or offered once everybody said no."""
-        if sender not in delivery.asked or receipt.attempt != delivery.attempt:
+        asked = delivery.asked
+        if asked is None or sender not in asked or receipt.attempt != delivery.attempt:
             return []
-        delivery.asked.discard(sender)
+        asked.discard(sender)
         if receipt.verdict == "known":
-            delivery.state, delivery.peer, delivery.since = "held", sender, now
-            delivery.sent_to.add(sender)
-            delivery.deadline = None if delivery.returned else self._gradient_deadline(sender, now)
+            self._hold(delivery, sender, now)
             return []
-        return [] if delivery.asked else self._nobody_has(delivery, now)
+        return [] if asked else self._nobody_has(delivery, now)
 
-    def _refused(self, delivery: Delivery, sender: PeerId, now: float) -> list[DeliveryEffect]:
+    def _hold(self, delivery: Delivery, peer: PeerId, now: float) -> None:
+        """any -> held by a replica that has it already."""
+        delivery.asked = delivery.deadline = None
+        delivery.sent_to.add(peer)
+        delivery.holder = Holder(peer, delivery.attempt, now, alone=False)
+        self._await_gradient(delivery, delivery.holder, now)
+
+    def _await_gradient(self, delivery: Delivery, holder: Holder, now: float) -> None:
+        holder.held_since, holder.asked_at = holder.held_since or now, None
+        wait_s = self._hops.gradient_wait_s(holder.peer, holder.queue)
+        holder.deadline = None if delivery.returned else now + wait_s
+
+    # --- what holders answer ---------------------------------------------------------------
+
+    def _accepted(self, delivery: Delivery, holder: Holder, now: float) -> None:
+        """offered -> held; held and asked whether it is there: yes; else it says so twice."""
+        if holder.held_since is None:
+            delivery.backoff_s, delivery.busy = BUSY_RETRY_S, set()
+            if holder.asked_at is None:
+                self._hops.acknowledged(holder.peer, now - holder.sent_at, holder.queue)
+            self._await_gradient(delivery, holder, now)
+        elif holder.asked_at is not None:
+            holder.answers += 1
+            self._await_gradient(delivery, holder, now)
+
+    def _absent(self, delivery: Delivery, holder: Holder, now: float) -> list[DeliveryEffect]:
+        """Not there yet, if it was late with the receipt; else it gave up its count to another
+        replica: find out to whom."""
+        if holder.held_since is None and holder.asked_at is not None:
+            holder.answers, holder.asked_at = holder.answers + 1, None
+            holder.deadline = now + self._hops.receipt_wait_s(holder.peer, holder.queue)
+            return []
+        delivery.again = True
+        return self._without(delivery, holder, now)
+
+    def _refused(self, delivery: Delivery, holder: Holder, now: float) -> list[DeliveryEffect]:
         """offered | held -> another replica at once, or the same after a pause."""
-        self._discharge(delivery)
-        delivery.busy.add(sender)
+        delivery.busy.add(holder.peer)
+        if delivery.backup is not None:
+            return self._without(delivery, holder, now)
+        self._discharge(holder)
+        delivery.holder = None
         if self._live - delivery.busy:
             return self._offer(delivery, now)
         delivery.busy = set()
-        delivery.state, delivery.peer = "idle", None
         delivery.deadline = now + delivery.backoff_s
         delivery.backoff_s = min(2 * delivery.backoff_s, BUSY_RETRY_MAX_S)
         return []
 
-    def _redo(self, delivery: Delivery, cause: str, now: float) -> list[DeliveryEffect]:
-        """any -> asking or offered, because the holder is gone or useless."""
-        lost = delivery.peer
+    def _settle_on(self, delivery: Delivery, sender: PeerId, now: float) -> None:
+        """Who brought the gradient first answers for the microbatch; also one that had been given
+        up, unless it is dead. Whoever runs it in vain stays charged until it is done, too."""
+        first, delivery.returned = not delivery.returned, True
+        bringer = delivery.held_by(sender)
+        for holder in delivery.holders():
+            holder.deadline = None
+        if bringer is not None:
+            self._discharge(bringer)
+            bringer.held_since = bringer.held_since or now
+            if bringer is delivery.backup:
+                slow = delivery.holder if first else None
+                delivery.holder, delivery.backup = (bringer if first else delivery.holder), slow
+        elif sender in self._live and (first or delivery.holder is None):
+            self._clear(delivery)
+            self._hold(delivery, sender, now)
+
+    # --- losing a holder -------------------------------------------------------------------
+
+    def _without(self, delivery: Delivery, holder: Holder, now: float) -> list[DeliveryEffect]:
+        """It has the microbatch no more: the other one is the holder, or one is to be found."""
+        self._discharge(holder)
+        if holder is delivery.backup:
+            delivery.backup = None
+            return []
+        if delivery.backup is None or delivery.returned:
+            return self._route(delivery, now)
+        delivery.holder, delivery.backup = delivery.backup, None
+        return []
+
+    def _redo(
+        self, delivery: Delivery, holder: Holder | None, cause: str, now: float
+    ) -> list[DeliveryEffect]:
+        """any -> asking or offered; a backup is the holder now."""
+        if holder is not None and holder is delivery.backup:
+            return self._without(delivery, holder, now)
         self.rerouted += 1
         delivery.again = True
-        effects = self._route(delivery, now)
-        if lost is not None:
-            effects.append(
-                Rerouted(
-                    step=delivery.step,
-                    microbatch=delivery.microbatch,
-                    lost_peer=lost,
-                    to=delivery.peer,
-                    cause=cause,
-                    replayed=delivery.returned,
-                )
-            )
-        return effects
-
-    def _late(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
-        """The holder missed its deadline: count it, and try another one where there is one."""
-        peer = delivery.peer
-        if peer is None:
+        if holder is None:
             return self._route(delivery, now)
-        self._hops.timed_out(peer, now)
-        words = (
-            f"microbatch {delivery.microbatch}: no "
-            f"{'receipt' if delivery.state == 'offered' else 'gradient'} from {short(peer)} in time"
+        effects = self._without(delivery, holder, now)
+        rerouted = Rerouted(
+            step=delivery.step,
+            microbatch=delivery.microbatch,
+            lost_peer=holder.peer,
+            to=delivery.peer,
+            cause=cause,
+            replayed=delivery.returned,
         )
-        delivery.busy.add(peer)
-        return [Explain("pipeline", words, "warning"), *self._redo(delivery, "late", now)]
+        return [*effects, rerouted]
 
-    def _discharge(self, delivery: Delivery) -> None:
-        """Its holder, if there is one, has it no longer to do."""
-        if delivery.charge is not None:
-            self._hops.release(*delivery.charge)
-            delivery.charge = None
+    def _late(self, delivery: Delivery, holder: Holder, now: float) -> list[DeliveryEffect]:
+        """A deadline has passed: ask whether it is there; silence, or nothing but words: next."""
+        # it need not bring anything while its stage still closes the step before
+        patience = self._patience if delivery.step <= self._committed else NEVER
+        verdict = judge(holder, self._hops.brought_at(holder.peer), patience, now)
+        if verdict == "ask":
+            holder.asked_at, holder.deadline = now, now + ANSWER_S
+            have = Have(self._stage, delivery.step, delivery.microbatch, holder.attempt)
+            return [Send(holder.peer, have)]
+        effects: list[DeliveryEffect]
+        effects = [Explain("pipeline", late_words(delivery, holder), "warning")]
+        struck = self._hops.timed_out(holder.peer, now, holder.sent_at)
+        if struck and verdict == "silent":
+            effects.append(Penalise(holder.peer, "late-and-silent", SILENT_POINTS))
+        delivery.busy.add(holder.peer)
+        return [*effects, *self._redo(delivery, holder, "late", now)]
 
-    def _gradient_deadline(self, peer: PeerId, now: float) -> float:
-        return now + max(GRADIENT_FLOOR_S, DEADLINE_FACTOR * self._hops.expected_s(peer))
+    def _clear(self, delivery: Delivery) -> None:
+        """any -> idle, with nothing to wait for."""
+        for holder in delivery.holders():
+            self._discharge(holder)
+        delivery.holder = delivery.backup = delivery.asked = delivery.deadline = None
+
+    def _discharge(self, holder: Holder) -> None:
+        """It has the microbatch no longer to do."""
+        if holder.charge_s is not None:
+            self._hops.release(holder.peer, holder.charge_s)
+            holder.charge_s = None
+
+    # --- backups ---------------------------------------------------------------------------
+
+    def _next_backup(self, now: float) -> Backup | None:
+        awaited = [d for d in self._open.values() if d.step == self._committed and not d.returned]
+        # in the last stage it is one task, which is begun and cannot be taken back
+        least = 2 if self._patience == 2 else 1
+        return next_backup(awaited, self._hops, self.backups, now, least_charged=least)
+
+    def _back_up(self, now: float) -> list[DeliveryEffect]:
+        """Give what is late to a replica with nothing to do as well; one at a time."""
+        backup = self._next_backup(now)
+        if backup is None or backup.at > now:
+            return []
+        delivery, peer = backup.delivery, backup.peer
+        self.backups.spend()
+        delivery.backed_up = True
+        delivery.backup, effect = self._send(delivery, peer, self._hops.charge(peer), now)
+        return [effect, Explain("pipeline", backup.words(now))]

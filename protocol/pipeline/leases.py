@@ -2,7 +2,7 @@
 
 Work pulling: a fast replica asks more often, so speed decides the share. A lease whose holder dies
 goes back to the pool. Only the leader of a step has a ``LeaseBook``; a successor rebuilds it from
-the replicas' ledger reports.
+the replicas' ledger reports. Near the end of a step a lease may get a second holder (``backups``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ class LeaseBook:
     def __init__(self, ids: range) -> None:
         self._free = sorted(ids, reverse=True)  # popped from the end: oldest id first
         self._holder: dict[int, PeerId] = {}
+        self._backup: dict[int, PeerId] = {}
         self._waiting: dict[PeerId, int] = {}
         self._again: set[int] = set()
 
@@ -34,14 +35,26 @@ class LeaseBook:
             self._holder.setdefault(microbatch, peer)
 
     def release(self, peer: PeerId) -> list[int]:
-        """Return a dead peer's microbatches to the pool and say which they were."""
+        """Return a dead peer's microbatches to the pool and say which they were.
+
+        One that had two holders goes back as well: the other may have left it to the dead one. Who
+        reports that it still has it claims it again.
+        """
         self._waiting.pop(peer, None)
-        lost = [m for m, holder in self._holder.items() if holder == peer]
+        lost = [m for m, h in self._holder.items() if peer in (h, self._backup.get(m))]
         for microbatch in lost:
             del self._holder[microbatch]
+            self._backup.pop(microbatch, None)
         self._again.update(lost)
         self._free = sorted([*self._free, *lost], reverse=True)
         return sorted(lost)
+
+    def hand_over(self, microbatch: int, to: PeerId | None) -> None:
+        """Its holder has given a microbatch up to another one; None: to nobody who lives."""
+        if to is not None:
+            self._holder[microbatch] = to
+        else:
+            self.reclaim(frozenset(self._holder.keys() - {microbatch}))
 
     def taken_over(self) -> None:
         """A leader before us may have leased what is free here."""
@@ -52,6 +65,7 @@ class LeaseBook:
         stray = [m for m in self._holder if m not in known]
         for microbatch in stray:
             del self._holder[microbatch]
+            self._backup.pop(microbatch, None)
         self._again.update(stray)
         self._free = sorted([*self._free, *stray], reverse=True)
 
@@ -71,6 +85,18 @@ class LeaseBook:
             if want > 1:
                 self._waiting[peer] = want - 1
         return [(peer, again, ids) for (peer, again), ids in granted.items()]
+
+    def double(self, microbatch: int, peer: PeerId) -> None:
+        """Lease to a waiting peer what another one holds; it may have that one instead of one of
+        those it asked for."""
+        self._backup[microbatch] = peer
+        want = self._waiting.pop(peer, 1)
+        if want > 1:
+            self._waiting[peer] = want - 1
+
+    def waiting(self) -> list[PeerId]:
+        """Return who has asked for more than there is, longest wait first."""
+        return list(self._waiting)
 
     def holder(self, microbatch: int) -> PeerId | None:
         """Return who works on a microbatch, None while it is in the pool."""

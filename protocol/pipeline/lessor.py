@@ -7,25 +7,13 @@ the middle waits until every live replica has reported what it has done and hold
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from protocol.ids import PeerId
 from protocol.pipeline.leases import LeaseBook
+from protocol.pipeline.second_leases import HasLedger, SecondLease, SecondLeases
 
 STRAY_S = 10.0
 """A leased id that no replica reports for so long is leased again: the lease was lost."""
-
-
-class HasLedger(Protocol):
-    """What a ledger report says."""
-
-    @property
-    def done(self) -> frozenset[int]:
-        """Ids counted."""
-
-    @property
-    def in_flight(self) -> frozenset[int]:
-        """Ids held and not counted yet."""
 
 
 class Lessor:
@@ -38,11 +26,16 @@ class Lessor:
         self._book = LeaseBook(self._ids())
         self._fresh = False
         self._changed_at: float | None = None
+        self._heard: dict[PeerId, HasLedger] = {}
+        self._second: SecondLease | None = None
+        self.seconds = SecondLeases(per_step)
 
     def start_step(self, step: int, *, fresh: bool) -> None:
         """Begin a step; ``fresh`` if we lead it from the start."""
         self._step, self._fresh, self._changed_at = step, fresh, None
-        self._book = LeaseBook(self._ids())
+        self._book, self._second = LeaseBook(self._ids()), None
+        self.seconds.start_step()
+        self._heard = {}
         early, self._early = self._early, {}
         for peer, want in early.items():
             self._book.ask(peer, want)
@@ -61,6 +54,7 @@ class Lessor:
     def release(self, peer: PeerId, reports: Mapping[PeerId, HasLedger]) -> None:
         """A replica died: what it held is free, unless a survivor holds it too."""
         self._book.release(peer)
+        self.seconds.released(peer)
         self._claim(reports)
 
     def grant(
@@ -70,13 +64,30 @@ class Lessor:
         if not self._fresh:
             if not at_step or at_step - reports.keys():
                 return []
+            self._book.reclaim(frozenset())  # what we leased when we led before may have moved on
             self._claim(reports)
+            for peer, report in reports.items():
+                self.seconds.granted(peer, report.in_flight, now, whole=False)
             self._book.taken_over()
             self._fresh = True
+        self._hear(reports)
+        self.seconds.hear(reports, now)
         granted = self._book.grant()
+        for peer, _, ids in granted:
+            self.seconds.granted(peer, ids, now)
         if granted or self._changed_at is None:
             self._changed_at = now
         return granted
+
+    def grant_second(self, now: float) -> SecondLease | None:
+        """Lease what somebody is late with to another replica as well, if one is due."""
+        second = self._second = self.seconds.next(self._book, self._step, now)
+        if second is None or second.at > now:
+            return None
+        self._book.double(second.microbatch, second.peer)
+        self.seconds.doubled(second)
+        self._second = self.seconds.next(self._book, self._step, now)
+        return second
 
     def tick(self, reports: Mapping[PeerId, HasLedger], now: float) -> None:
         """Free ids that nobody reports although they were leased a while ago."""
@@ -88,7 +99,22 @@ class Lessor:
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
-        return None if self._changed_at is None else self._changed_at + STRAY_S
+        if self._changed_at is None:
+            return None
+        stray = self._changed_at + STRAY_S
+        return min(stray, self._second.at) if self._second else stray
+
+    def _hear(self, reports: Mapping[PeerId, HasLedger]) -> None:
+        """Who reports no more what it has reported has left it to another replica: should that one
+        be dead, the microbatch is free."""
+        for peer, report in reports.items():
+            before, self._heard[peer] = self._heard.get(peer), report
+            if before is None or before is report:
+                continue
+            for microbatch in (before.done | before.in_flight) - report.done - report.in_flight:
+                if self._book.holder(microbatch) == peer:
+                    others = (p for p, r in reports.items() if microbatch in r.done | r.in_flight)
+                    self._book.hand_over(microbatch, next(others, None))
 
     def _claim(self, reports: Mapping[PeerId, HasLedger]) -> None:
         for peer, report in reports.items():

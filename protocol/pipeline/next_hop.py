@@ -9,20 +9,23 @@ stages behind it, the same for a fast replica and a slow one. Timeouts count aga
 repeated ones suspend it.
 
 A rate is the replica's own word. It counts up to a few times the usual one, and only as long as the
-work comes back.
+work comes back. How long to wait for a replica is what was measured of it (``timing``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from statistics import median_low
 
 from protocol.ids import PeerId, rank
+from protocol.pipeline.holding import Holder
+from protocol.pipeline.timing import GRADIENT, RECEIPT, Timing, wait_s
 
-EMA_ALPHA = 0.1
+TRUST_ALPHA = 0.1
 TIMEOUT_FACTOR = 2.0
 """A timeout doubles the expected time: the replica's share halves until it proves itself."""
+MAX_CAUTION = 8.0
 SUSPEND_AFTER_STRIKES = 3
 SUSPEND_S = 30.0
 MAX_TIMES_USUAL = 4.0
@@ -34,21 +37,27 @@ LEAST_RATE = 1e-6
 
 @dataclass(slots=True)
 class _Candidate:
-    hop_s: float
+    gradient: Timing
     """Receipt to gradient, as measured here."""
+    receipt: Timing = field(default_factory=Timing)
+    """Sending to receipt."""
     rate: float = 0.0
     """Microbatches per second, as it says; 0: not known."""
     load_s: float = 0.0
     """Its time for what it has of ours."""
+    charged: int = 0
+    """How many it has of ours."""
     caution: float = 1.0
     """Timeouts multiply what is expected of it."""
     strikes: int = 0
+    struck_at: float = float("-inf")
+    brought_at: float = float("-inf")
     suspended_until: float = 0.0
 
     @property
     def service_s(self) -> float:
         """Its time for one microbatch."""
-        return self.caution * (1 / self.rate if self.rate else self.hop_s)
+        return self.caution * (1 / self.rate if self.rate else self.gradient.mean_s)
 
 
 def believed_rates(rates: Mapping[PeerId, float]) -> dict[PeerId, float]:
@@ -73,12 +82,15 @@ class NextHop:
         """
         for gone in self._candidates.keys() - rates.keys():
             del self._candidates[gone]
-        known = [c.hop_s for c in self._candidates.values()]
+        known = [c.gradient.mean_s for c in self._candidates.values()]
         hop_s = sum(known) / len(known) if known else self._default_hop_s
         believed = believed_rates(rates)
         for peer in rates:
-            candidate = self._candidates.setdefault(peer, _Candidate(hop_s))
-            candidate.rate = believed.get(peer, 0.0)
+            if peer not in self._candidates:
+                self._candidates[peer] = _Candidate(Timing(mean_s=hop_s))
+            self._candidates[peer].rate = believed.get(peer, 0.0)
+
+    # --- choosing --------------------------------------------------------------------------
 
     def choose(self, now: float, exclude: Collection[PeerId] = ()) -> tuple[PeerId, float] | None:
         """Return the replica that is expected to be done first and what it is charged, or None.
@@ -88,41 +100,115 @@ class NextHop:
         open_to = [
             (c.load_s + c.service_s, rank(peer, round(c.load_s, 3)), peer)
             for peer, c in self._candidates.items()
-            if peer not in exclude and c.suspended_until <= now
+            if peer not in exclude and self._is_open(c, now)
         ]
-        if not open_to:
-            return None
-        peer = min(open_to)[2]
+        return (peer := min(open_to)[2], self.charge(peer)) if open_to else None
+
+    def _is_open(self, candidate: _Candidate, now: float) -> bool:
+        """Whether it is not suspended; where all are, one has to do."""
+        if candidate.suspended_until <= now:
+            return True
+        return all(other.suspended_until > now for other in self._candidates.values())
+
+    def charge(self, peer: PeerId) -> float:
+        """Charge a replica with one microbatch and return how much that is, in its seconds."""
         candidate = self._candidates[peer]
         charge_s = candidate.service_s
         candidate.load_s += charge_s
-        return peer, charge_s
+        candidate.charged += 1
+        return charge_s
 
     def release(self, peer: PeerId, charge_s: float) -> None:
         """Take back a charge: the replica does not have the microbatch any more."""
         if candidate := self._candidates.get(peer):
             candidate.load_s = max(0.0, candidate.load_s - charge_s)
+            candidate.charged = max(0, candidate.charged - 1)
 
-    def settle(self, peer: PeerId, seconds: float) -> None:
+    def charged(self, peer: PeerId) -> int:
+        """Return how many microbatches of ours a replica has."""
+        candidate = self._candidates.get(peer)
+        return candidate.charged if candidate else 0
+
+    def idle(self, now: float) -> list[PeerId]:
+        """Return the replicas that have nothing of ours and are known to work, fastest first."""
+        found = [
+            (c.caution * c.gradient.mean_s, peer)
+            for peer, c in self._candidates.items()
+            if not c.charged and not c.strikes and c.gradient.measured and c.suspended_until <= now
+        ]
+        return [peer for _, peer in sorted(found)]
+
+    # --- learning --------------------------------------------------------------------------
+
+    def settle(self, peer: PeerId, seconds: float, queue: int = 1) -> None:
         """Learn how long a microbatch really took there (receipt to gradient)."""
         if candidate := self._candidates.get(peer):
-            candidate.hop_s += EMA_ALPHA * (max(seconds, 1e-4) - candidate.hop_s)
-            candidate.caution += EMA_ALPHA * (1 - candidate.caution)
+            candidate.gradient.note(seconds, queue)
+            candidate.caution += TRUST_ALPHA * (1 - candidate.caution)
             candidate.strikes = 0
 
-    def timed_out(self, peer: PeerId, now: float) -> None:
-        """Count a missed deadline against a replica."""
+    def acknowledged(self, peer: PeerId, seconds: float, queue: int) -> None:
+        """Learn how long a receipt took, with so many on their way there."""
         if candidate := self._candidates.get(peer):
-            candidate.caution *= TIMEOUT_FACTOR
-            candidate.strikes += 1
-            if candidate.strikes >= SUSPEND_AFTER_STRIKES:
-                candidate.suspended_until = now + SUSPEND_S
-                candidate.strikes = 0
+            candidate.receipt.note(seconds, queue)
+
+    def learn(self, holders: Iterable[Holder], bringer: PeerId, now: float) -> None:
+        """A first gradient: what it says of those who had the microbatch (after Karn, nothing if
+        somebody had it before them)."""
+        for holder in holders:
+            if holder.held_since is None or not holder.alone:
+                continue
+            took_s = now - holder.held_since
+            if holder.peer == bringer:
+                self.settle(bringer, took_s, holder.queue)
+            elif candidate := self._candidates.get(holder.peer):
+                candidate.gradient.at_least(took_s, holder.queue)
+
+    def brought(self, peer: PeerId, now: float) -> None:
+        """Some gradient has come from there."""
+        if candidate := self._candidates.get(peer):
+            candidate.brought_at = now
+
+    def timed_out(self, peer: PeerId, now: float, sent_at: float = float("inf")) -> bool:
+        """Count a missed deadline against a replica; all that was sent before it counts as one."""
+        candidate = self._candidates.get(peer)
+        if candidate is None or sent_at <= candidate.struck_at:
+            return False
+        candidate.caution = min(MAX_CAUTION, candidate.caution * TIMEOUT_FACTOR)
+        candidate.struck_at = now
+        candidate.strikes += 1
+        if candidate.strikes >= SUSPEND_AFTER_STRIKES:
+            candidate.suspended_until = now + SUSPEND_S
+            candidate.strikes = 0
+        return True
+
+    # --- expecting -------------------------------------------------------------------------
+
+    def receipt_wait_s(self, peer: PeerId, queue: int) -> float:
+        """Return how long to wait for a receipt before asking whether ``peer`` is there."""
+        siblings = [c.receipt for other, c in self._candidates.items() if other != peer]
+        return wait_s(self._of(peer).receipt, siblings, RECEIPT, queue)
+
+    def gradient_wait_s(self, peer: PeerId, queue: int) -> float:
+        """Return how long to wait for a gradient before asking whether ``peer`` is there."""
+        siblings = [c.gradient for other, c in self._candidates.items() if other != peer]
+        return wait_s(self._of(peer).gradient, siblings, GRADIENT, queue)
+
+    def timing(self, peer: PeerId) -> Timing:
+        """Return what is known of the time from receipt to gradient."""
+        return self._of(peer).gradient
 
     def expected_s(self, peer: PeerId) -> float:
         """Return the expected seconds from receipt to gradient at ``peer``."""
         candidate = self._candidates.get(peer)
-        return candidate.caution * candidate.hop_s if candidate else self._default_hop_s
+        return candidate.caution * candidate.gradient.mean_s if candidate else self._default_hop_s
+
+    def brought_at(self, peer: PeerId) -> float:
+        """Return when a gradient came from there last, in monotonic seconds."""
+        return self._of(peer).brought_at
+
+    def _of(self, peer: PeerId) -> _Candidate:
+        return self._candidates.get(peer) or _Candidate(Timing(mean_s=self._default_hop_s))
 
     def __len__(self) -> int:
         return len(self._candidates)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from protocol import limits
 from protocol.effects import Effect, Penalise, Send
 from protocol.ids import PeerId
+from protocol.pipeline.backups import allowance
 from protocol.pipeline.delivery import Deliveries
 from protocol.pipeline.effects import (
     BackwardTask,
@@ -30,8 +31,9 @@ from protocol.pipeline.effects import (
     SendPayload,
 )
 from protocol.pipeline.hop import Hop, Phase
+from protocol.pipeline.ledger import from_bitmap
 from protocol.view import SwarmView
-from protocol.wire.messages import Backward, Forward, Have, Receipt, Verdict
+from protocol.wire.messages import Backward, Forward, Have, Plan, Receipt, Verdict
 
 PipelineEffect = (
     Effect | Keep | SendPayload | DropStep | Compute | Fault | Rerouted | GradientAccepted
@@ -75,7 +77,9 @@ class Pipeline:
         self.step = step
         self._hops: dict[int, Hop] = {}
         self._computing = 0
-        self._deliveries = Deliveries(place.stage + 1, self._tokens_bytes)
+        self._deliveries = Deliveries(
+            place.stage + 1, self._tokens_bytes, hops_left=place.stages - place.stage - 1
+        )
         self._oldest_kept = step
         self.closed = False
         """The round applies this step: a task given now would run at the next version."""
@@ -145,6 +149,8 @@ class Pipeline:
         if not place.last:
             # a replica one version behind still takes the step as an early one
             rates = {r.peer: r.rate for r in view.serving(place.stage + 1)}
+            siblings = len(view.serving(place.stage))
+            self._deliveries.backups.allowed = allowance(place.per_step, siblings)
             effects += self._deliveries.update(rates, view.committed(place.stage + 1), now)
         neighbours = [s for s in (place.stage - 1, place.stage + 1) if 0 <= s < place.stages]
         safe = min([self.step, *(view.committed(s) for s in neighbours)])
@@ -154,6 +160,10 @@ class Pipeline:
             effects.append(DropStep(step))
         self._oldest_kept = max(self._oldest_kept, safe)
         return effects
+
+    def without_backups(self) -> None:
+        """Send nothing twice on suspicion of being slow; to compare."""
+        self._deliveries.backups.enabled = False
 
     def refuse_from(self, step: int) -> list[PipelineEffect]:
         """Take nothing new of ``step`` and later ones; give back what has not been begun."""
@@ -172,6 +182,20 @@ class Pipeline:
                 hop = Hop(self.step, microbatch, Phase.QUEUED, again=again)
                 self._hops.setdefault(microbatch, hop)
         return self._schedule(now)
+
+    def planned(self, plan: Plan) -> list[PipelineEffect]:
+        """All of the step is counted somewhere: begin nothing that is not counted here.
+
+        What the worker adds to the gradient at this moment is finished, and taken out again.
+        """
+        place = self._place
+        mine = next((member for member in plan.members if member.peer == place.me), None)
+        if mine is None:
+            return []
+        counted = from_bitmap(mine.counted, plan.step, place.per_step)
+        begun = (Phase.FORWARD if self._place.last else Phase.BACKWARD, Phase.DONE)
+        doubles = [m for m, h in self._current() if m not in counted and h.phase not in begun]
+        return [effect for m in doubles for effect in self.drop(m)]
 
     def drop(self, microbatch: int) -> list[Send]:
         """Another replica counts this microbatch and its gradient is out of our accumulator: from
@@ -244,6 +268,8 @@ class Pipeline:
         hop = self._hops.get(task.microbatch)
         if hop is None or hop.step != task.step or task.step != self.step:
             return self._schedule(now)
+        if hop.phase is not (Phase.BACKWARD if isinstance(task, BackwardTask) else Phase.FORWARD):
+            return self._schedule(now)  # we gave it away meanwhile, and it has come anew
         if outcome.error:
             return [*self._failed(hop, task, outcome, now), *self._schedule(now)]
         effects: list[PipelineEffect]

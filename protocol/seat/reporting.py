@@ -1,7 +1,7 @@
 """When a replica tells the leader of the round its ledger.
 
-At once when nothing is in flight any more or the leader is new to us, otherwise at most once a
-second: the leader can only use a ledger that is complete, except when it has just taken over. An
+At once when nothing is in flight any more or the leader is new to us, otherwise at most four times
+a second: the leader can only use a ledger that is complete, except when it has just taken over. An
 unchanged ledger is repeated now and then while the step stays open, in case the report was lost.
 """
 
@@ -15,7 +15,7 @@ from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.pipeline import Place
 from protocol.wire.messages import LedgerReport
 
-REPORT_S = 1.0
+REPORT_S = 0.25
 REPEAT_S = 3.0
 
 

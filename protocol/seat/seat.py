@@ -229,7 +229,9 @@ class Seat:
             case Plan() | Reduced() | Commit() if message.step > self.step:
                 return self._buffer(sender, message, digest)
             case Plan():
-                return list(self.member.plan(sender, message))
+                effects: list[SeatEffect] = list(self.member.plan(sender, message))
+                followed = self.member.plan_followed is message
+                return [*effects, *(self.pipeline.planned(message) if followed else [])]
             case Reduced():
                 return list(self.member.reduced(sender, message, digest))
             case Commit():

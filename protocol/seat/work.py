@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from protocol.effects import Send
+from protocol.effects import Explain, Send
 from protocol.ids import PeerId
-from protocol.pipeline.lessor import HasLedger, Lessor
+from protocol.pipeline.lessor import Lessor
 from protocol.pipeline.next_hop import believed_rates
 from protocol.pipeline.pipeline import Place
+from protocol.pipeline.second_leases import HasLedger
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Lease, LeaseRequest
 
@@ -60,10 +61,20 @@ class WorkDesk:
 
     def grant(
         self, reports: Mapping[PeerId, HasLedger], at_step: set[PeerId], now: float
-    ) -> list[Send]:
-        """Lease what is free to those that asked."""
+    ) -> list[Send | Explain]:
+        """Lease what is free to those that asked; or, near the end, what somebody is late with."""
         granted = self._lessor.grant(reports, at_step, now)
-        return [Send(peer, Lease(self._step, ids, again)) for peer, again, ids in granted]
+        effects: list[Send | Explain] = [
+            Send(peer, Lease(self._step, ids, again)) for peer, again, ids in granted
+        ]
+        if second := self._lessor.grant_second(now):
+            effects.append(Send(second.peer, Lease(self._step, [second.microbatch], True)))
+            effects.append(Explain("pipeline", second.words(now)))
+        return effects
+
+    def without_backups(self) -> None:
+        """Lease nothing twice on suspicion of being slow; to compare."""
+        self._lessor.seconds.budget.enabled = False
 
     def tick(self, reports: Mapping[PeerId, HasLedger], now: float) -> None:
         """Free ids that nobody reports although they were leased a while ago."""

@@ -11,14 +11,9 @@ from hypothesis import strategies as st
 
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.pipeline.delivery import (
-    ASK_S,
-    BUSY_RETRY_S,
-    GRADIENT_FLOOR_S,
-    OFFER_FLOOR_S,
-    Deliveries,
-)
+from protocol.pipeline.delivery import ASK_S, BUSY_RETRY_S, Deliveries
 from protocol.pipeline.effects import Rerouted, SendPayload
+from protocol.pipeline.timing import ANSWER_S, GRADIENT, RECEIPT
 from protocol.wire.messages import Forward, Have, Receipt, Verdict
 
 A, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
@@ -74,6 +69,19 @@ def held(made: Deliveries, now: float = 0.0) -> PeerId:
     return peer
 
 
+SILENT_AT = GRADIENT.unmeasured_s + ANSWER_S
+"""Who was held for alive at 0, before anything is measured, and says nothing."""
+
+
+def given_up(made: Deliveries) -> list[object]:
+    """What happens when the holder says nothing at all."""
+    now = made.next_deadline()
+    assert now is not None
+    [(_, attempt)] = questions(list(made.tick(now)))  # are you there?
+    assert attempt == made._open[M].attempt
+    return list(made.tick(now + ANSWER_S))
+
+
 def held_by(made: Deliveries) -> PeerId | None:
     return made._open[M].peer
 
@@ -83,9 +91,9 @@ class TestTheUsualWay:
         made = deliveries(A)
         peer, attempt = offered(made)
         assert (peer, attempt) == (A, 1)
-        assert made.next_deadline() == OFFER_FLOOR_S
+        assert made.next_deadline() == RECEIPT.unmeasured_s
         made.receipt(A, receipt("accepted", 1), 1.0)
-        assert made.next_deadline() == 1.0 + GRADIENT_FLOOR_S
+        assert made.next_deadline() == 1.0 + GRADIENT.unmeasured_s
         assert made.gradient(A, STEP, M, 2.0)
         assert made.next_deadline() is None
         assert made.tick(1000.0) == []
@@ -233,15 +241,15 @@ class TestLosses:
     def test_a_late_holder_is_passed_over(self) -> None:
         made = deliveries(A, B)
         late = held(made)
-        effects = list(made.tick(GRADIENT_FLOOR_S + 1))
+        effects = given_up(made)
         assert {peer for peer, _ in questions(effects)} == {A, B}
         assert reroutes(effects) == [(late, None)]
 
     def test_the_late_one_may_come_through_after_all(self) -> None:
         made = deliveries(A, B)
         late = held(made)
-        made.tick(GRADIENT_FLOOR_S + 1)
-        assert made.gradient(late, STEP, M, GRADIENT_FLOOR_S + 2)
+        given_up(made)
+        assert made.gradient(late, STEP, M, SILENT_AT + 2)
         assert held_by(made) == late
         assert made.next_deadline() is None
 
@@ -280,7 +288,7 @@ class TestHostileAnswers:
         offered(made)
         assert made.receipt(sender, answer, 1.0) == []
         assert made._open[M].state == "offered"
-        assert made.next_deadline() == OFFER_FLOOR_S
+        assert made.next_deadline() == RECEIPT.unmeasured_s
 
     @pytest.mark.parametrize(
         ("sender", "step", "microbatch"),

@@ -157,11 +157,11 @@ class TestVoidPlans:
         again = plans(effects)[ME]
         assert again.attempt == plan.attempt + 1
         dropped = {m.peer: from_bitmap(m.dropped, STEP, PER_STEP) for m in again.members}
-        assert dropped == {ME: frozenset(), B: {16}}
+        assert dropped == {ME: {16}, B: frozenset()}  # B was done last: it is the slow one
 
     def test_a_member_that_has_subtracted_its_doubles_still_fits(self) -> None:
         made, _ = planned((ME, range(16, 20)), (B, range(19, 24)))
-        assert made.report(B, report(range(20, 24), seq=2, promised=1), 0.5) == []
+        assert made.report(ME, report(range(16, 19), seq=2, promised=1), 0.5) == []
 
     def test_a_round_that_hangs_is_planned_anew(self) -> None:
         made, plan = planned(*HALVES)

@@ -1,0 +1,132 @@
+"""Backup tasks: when work that is out is worth giving to a second replica as well.
+
+After MapReduce (Dean and Ghemawat 2004, section 3.6): near the end of a step a replica with nothing
+to do runs what another one is late with, and whichever is done first counts. It must pay clearly
+(``MARGIN``), and there are at most a quarter of a step's microbatches of it, so that it can never
+feed on itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from protocol.ids import PeerId, short
+from protocol.pipeline.holding import Delivery, Holder
+from protocol.pipeline.next_hop import NextHop
+from protocol.pipeline.timing import DEVIATIONS, Timing
+
+MARGIN = 1.5
+"""The wait that is left, as predicted, must exceed so many times what the other one needs."""
+LEAST_GAIN_S = 0.1
+DEVIATIONS_AT_THE_END = 2
+"""What is late when nothing is left to be given out: a needless backup keeps nobody from work."""
+SHARE = 4
+"""At most one in so many microbatches of a step is sent twice."""
+
+
+def backup_at(
+    held: Timing, queue: int, since: float, other: Timing, deviations: float = DEVIATIONS
+) -> float:
+    """Return when to give a microbatch to another replica as well, in monotonic seconds: when it is
+    late. What is late by now will take about as long again, which has to be clearly more than what
+    ``other`` needs, which has nothing to do.
+    """
+    need_s = max(LEAST_GAIN_S, MARGIN * other.expected_s())
+    known = held if held.measured else other
+    return since + max(known.late_s(queue, deviations), need_s)
+
+
+def slower_at(held: Timing, queue: int, since: float, other: Timing, now: float) -> float:
+    """As ``backup_at``, where it is known that nothing else is left to be given out: at once, if
+    its holder is known to need that much longer than ``other``."""
+    need_s = max(LEAST_GAIN_S, MARGIN * other.expected_s())
+    if held.measured and held.expected_s(queue) - (now - since) > need_s:
+        return now
+    return backup_at(held, queue, since, other, DEVIATIONS_AT_THE_END)
+
+
+class BackupBudget:
+    """Counts the backups of the current step."""
+
+    def __init__(self, allowed: int) -> None:
+        self.allowed = allowed
+        self.enabled = True
+        """False: no backups at all, to compare."""
+        self._step, self._used = -1, 0
+
+    def left(self, step: int) -> int:
+        """Return how many more may be made in a step; it is the newest one from now on."""
+        if step > self._step:
+            self._step, self._used = step, 0
+        return max(0, self.allowed - self._used) if self.enabled and step == self._step else 0
+
+    def spend(self) -> None:
+        """One was made."""
+        self._used += 1
+
+
+def allowance(per_step: int, replicas: int) -> int:
+    """Return how many backups per step each of so many replicas may make; together a quarter of
+    the step, but one each."""
+    return max(1, per_step // (SHARE * max(1, replicas)))
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A delivery that another replica of the next stage is to get as well."""
+
+    at: float
+    """When, in monotonic seconds."""
+    delivery: Delivery
+    holder: Holder
+    usual_s: float
+    peer: PeerId
+    """Who is to get it."""
+
+    def words(self, now: float) -> str:
+        """Say why."""
+        return (
+            f"microbatch {self.delivery.microbatch}: {short(self.holder.peer)} has had it for "
+            f"{now - self.holder.sent_at:.1f} s, usually {self.usual_s:.1f}; {short(self.peer)} "
+            f"has nothing to do and gets it too"
+        )
+
+
+def next_backup(
+    awaited: Collection[Delivery],
+    hops: NextHop,
+    budget: BackupBudget,
+    now: float,
+    *,
+    least_charged: int = 1,
+) -> Backup | None:
+    """Return the backup of the newest step that is due next, None while there is none to come.
+
+    Args:
+        awaited: deliveries whose gradients are out.
+        least_charged: who has fewer of ours is left alone.
+    """
+    if any(delivery.holder is None for delivery in awaited):
+        return None  # somebody waits to be sent at all
+    step = max((delivery.step for delivery in awaited), default=-1)
+    idle = hops.idle(now) if budget.left(step) else []
+    by_holder: dict[PeerId, list[Backup]] = {}
+    for delivery in awaited:
+        holder = delivery.holder
+        peer = next((peer for peer in idle if peer not in delivery.sent_to), None)
+        if holder is None or peer is None or delivery.backed_up or delivery.step != step:
+            continue
+        if hops.charged(holder.peer) < least_charged:
+            continue
+        held, since = hops.timing(holder.peer), holder.held_since or holder.sent_at
+        at = backup_at(held, holder.queue, since, hops.timing(peer))
+        backup = Backup(at, delivery, holder, held.expected_s(holder.queue), peer)
+        by_holder.setdefault(holder.peer, []).append(backup)
+    return min(map(_from_its_end, by_holder.values()), key=lambda backup: backup.at, default=None)
+
+
+def _from_its_end(queue: list[Backup]) -> Backup:
+    """Once the first of what a replica has is due, return the last: it has begun the first ones."""
+    last = max(queue, key=lambda backup: backup.holder.sent_at)
+    return replace(last, at=min(backup.at for backup in queue))

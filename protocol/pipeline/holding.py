@@ -1,0 +1,102 @@
+"""Who has a microbatch at the next stage: one replica, or two while a backup runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from protocol.ids import PeerId
+from protocol.pipeline.effects import PayloadKey, SendPayload
+from protocol.wire.messages import Forward
+
+BUSY_RETRY_S = 0.02
+
+
+@dataclass(slots=True)
+class Holder:
+    """A replica that was sent a microbatch."""
+
+    peer: PeerId
+    attempt: int
+    sent_at: float
+    queue: int = 1
+    """How many of ours it had then, this one included."""
+    charge_s: float | None = None
+    """What its account carries for it; None: nothing."""
+    alone: bool = True
+    """Nobody had the microbatch before: its time is worth a sample (Karn)."""
+    held_since: float | None = None
+    """When it answered for it."""
+    deadline: float | None = None
+    """Monotonic seconds; None: nothing to wait for."""
+    asked_at: float | None = None
+    """It is late, and was asked whether it is there."""
+    answers: int = 0
+    """How often it has said so."""
+
+
+@dataclass(slots=True)
+class Delivery:
+    """Where one microbatch is on its way through the next stage."""
+
+    step: int
+    microbatch: int
+    attempt: int = 0
+    holder: Holder | None = None
+    backup: Holder | None = None
+    """A second replica that runs it too; whoever brings the gradient first is the holder."""
+    asked: set[PeerId] | None = None
+    """Replicas that have not yet answered our Have; None: nobody is asked who has it."""
+    sent_to: set[PeerId] = field(default_factory=set)
+    busy: set[PeerId] = field(default_factory=set)
+    again: bool = False
+    """Somebody else of our stage, or we, sent it before to a replica that is gone."""
+    backed_up: bool = False
+    returned: bool = False
+    """Its gradient is here; only the holder's ledger matters from now on."""
+    deadline: float | None = None
+    """When to ask or send again without a holder, in monotonic seconds; None: on news only."""
+    backoff_s: float = BUSY_RETRY_S
+
+    @property
+    def state(self) -> Literal["idle", "asking", "offered", "held"]:
+        """How far it is."""
+        if self.holder is not None:
+            return "offered" if self.holder.held_since is None else "held"
+        return "idle" if self.asked is None else "asking"
+
+    @property
+    def peer(self) -> PeerId | None:
+        """The replica that answers for it, or is expected to."""
+        return self.holder.peer if self.holder else None
+
+    def holders(self) -> Iterator[Holder]:
+        """Yield those who have it."""
+        return (holder for holder in (self.holder, self.backup) if holder is not None)
+
+    def held_by(self, peer: PeerId) -> Holder | None:
+        """Return a replica's part in it."""
+        return next((holder for holder in self.holders() if holder.peer == peer), None)
+
+    def next_deadline(self) -> float | None:
+        """Return when something is to be done about it."""
+        deadlines = [self.deadline, *(holder.deadline for holder in self.holders())]
+        return min((d for d in deadlines if d is not None), default=None)
+
+
+def forward(
+    delivery: Delivery, holder: Holder, stage: int, tokens_bytes: int, *, again: bool
+) -> SendPayload:
+    """Return what brings a microbatch to a holder in ``stage``."""
+    step, microbatch = delivery.step, delivery.microbatch
+    message = Forward(stage, step, microbatch, holder.attempt, tokens_bytes, again)
+    keys = (PayloadKey(step, "tokens", microbatch), PayloadKey(step, "output", microbatch))
+    return SendPayload(holder.peer, message, keys)
+
+
+def fresh_delivery(step: int, microbatch: int, old: Delivery | None) -> Delivery:
+    """Return a new delivery; one that was discarded before goes on counting its attempts."""
+    if old is None or old.step != step:
+        return Delivery(step, microbatch)
+    return Delivery(step, microbatch, old.attempt, sent_to=old.sent_to, again=True)

@@ -1,0 +1,126 @@
+"""A world in which some peers are slow: always, now and then, or just when a step ends."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import partial
+
+from client.simulate.peer import SimPeer
+from client.simulate.training import TrainingWorld, WorldConfig
+from protocol.ids import PeerId
+from protocol.pipeline.effects import (
+    BackwardTask,
+    Committed,
+    GradientAccepted,
+    LossTask,
+    Outcome,
+    Rerouted,
+    Task,
+)
+from protocol.seat.effects import SeatEffect
+
+Slowness = Callable[[SimPeer, Task], float]
+"""By what factor a peer's task takes longer than usual."""
+
+
+def even(peer: SimPeer, task: Task) -> float:
+    """Everybody is as fast as everybody else."""
+    return 1.0
+
+
+class StragglerWorld(TrainingWorld):
+    """Counts what was sent again and why, who computed how much, and when steps were committed.
+
+    Args:
+        backups: False: nothing is sent twice on suspicion of being slow.
+    """
+
+    def __init__(
+        self,
+        config: WorldConfig,
+        slowness: Slowness = even,
+        *,
+        backups: bool = True,
+        rates: Callable[[SimPeer], float] = lambda peer: 1.0,
+    ) -> None:
+        self.slowness, self._backups, self._rates = slowness, backups, rates
+        self._queues: dict[tuple[PeerId, int], deque[Task]] = {}
+        self.reroutes: list[Rerouted] = []
+        self.backups: list[tuple[float, SimPeer, str]] = []
+        self.computed_by: Counter[PeerId] = Counter()
+        """Microbatches that were added to a peer's gradient, doubles included."""
+        self.counted_for: Counter[PeerId] = Counter()
+        """Microbatches that the committed plans count for a peer."""
+        self.committed_at: dict[tuple[int, int], float] = {}
+        """When the last replica had made a (stage, version)."""
+        super().__init__(config)
+
+    @property
+    def done_at(self) -> float:
+        """When the last step was committed everywhere."""
+        return max(self.committed_at.values())
+
+    def of_stage(self, stage: int) -> list[SimPeer]:
+        """Return a stage's peers, in the order in which they were made."""
+        return [peer for peer in self.peers.values() if peer.stage == stage]
+
+    def closing(self, stage: int, share: float) -> bool:
+        """Whether a stage has counted so much of the step at which its slowest replica is."""
+        seats = [peer.seat for peer in self.of_stage(stage) if peer.seat]
+        step = min(seat.step for seat in seats)
+        done = set().union(*(seat.pipeline.done() for seat in seats if seat.step == step))
+        return len(done) >= share * self.config.per_step
+
+    def note(self, peer: SimPeer, words: str) -> None:
+        super().note(peer, words)
+        if "gets it too" in words:
+            self.backups.append((self.agenda.now, peer, words))
+
+    def _open_seat(self, peer: SimPeer, step: int, serving: bool) -> None:
+        super()._open_seat(peer, step, serving)
+        if not self._backups and peer.seat:
+            peer.seat.pipeline.without_backups()
+            peer.seat.desk.without_backups()
+
+    def _perform_one(self, peer: SimPeer, effect: SeatEffect, parts: tuple[bytes, ...]) -> None:
+        if isinstance(effect, Rerouted):
+            self.reroutes.append(effect)
+        elif not isinstance(effect, GradientAccepted):
+            super()._perform_one(peer, effect, parts)
+
+    def rate_of(self, peer: SimPeer) -> float:
+        return self._rates(peer)
+
+    def _submit(self, peer: SimPeer, task: Task) -> None:
+        """How slow a peer is shows when its worker comes to the task."""
+        queue = self._queues.setdefault((peer.peer, peer.epoch), deque())
+        queue.append(task)
+        if len(queue) == 1:
+            self._begin(peer, peer.epoch)
+
+    def _begin(self, peer: SimPeer, epoch: int) -> None:
+        task = self._queues[peer.peer, epoch][0]
+        took_s = self.random.uniform(*self.config.compute_s) * self.slowness(peer, task)
+        self.agenda.after(took_s, partial(self._end, peer, epoch))
+
+    def _end(self, peer: SimPeer, epoch: int) -> None:
+        queue = self._queues[peer.peer, epoch]
+        self.compute(peer, queue[0], epoch)
+        queue.popleft()
+        if queue:
+            self._begin(peer, epoch)
+
+    def computed(self, peer: SimPeer, task: Task, outcome: Outcome) -> None:
+        if isinstance(task, BackwardTask | LossTask):
+            self.computed_by[peer.peer] += 1
+        super().computed(peer, task, outcome)
+
+    def committed(self, peer: SimPeer, committed: Committed) -> None:
+        self.counted_for[peer.peer] += committed.counted
+        self.committed_at[peer.stage, committed.version] = self.agenda.now
+        super().committed(peer, committed)
+
+    def late(self) -> list[Rerouted]:
+        """Return the re-routes from peers that were held for hung."""
+        return [rerouted for rerouted in self.reroutes if rerouted.cause == "late"]
