@@ -179,7 +179,7 @@ def _series(seen: Seen) -> Series:
 LEGEND = (
     "Seconds from the instant of the fault: until another volunteer noticed, until a place was "
     "given again, how long taking it took, until the first accepted gradient of a microbatch that "
-    "was sent another way, until the swarm knew of the next closed step. An s behind the RTO: no "
+    "was sent another way, until the swarm knew of the next closed step. A star: no "
     "such gradient came, for all work was run for its count alone, or leased again, or none was "
     "under way; then it is until the stage closed its next step. Re-match and transfer restore "
     "redundancy and hold nobody up as long as the stage has another replica."
@@ -193,7 +193,7 @@ def table(report: Report) -> list[list[str]]:
     rows = [[*HEAD, *TAIL]]
     for fault in report.faults:
         times = (fault.detect_s, fault.rematch_s, fault.transfer_s)
-        rto = _seconds(fault.rto_s) + (" s" if fault.rto_by == "step" else "")
+        rto = _seconds(fault.rto_s) + ("*" if fault.rto_by == "step" else "")
         counts = (fault.lost_steps, fault.rerouted_microbatches, fault.replayed_microbatches)
         name = fault.fault if fault.at_s is not None else f"{fault.fault} (its moment never came)"
         step = "-" if fault.step is None else str(fault.step)
