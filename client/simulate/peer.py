@@ -8,7 +8,7 @@ from client.simulate.worker import Payloads, SimWorker
 from protocol.ids import PeerId
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import SeatStatus
+from protocol.wire.parts import SeatStatus
 
 
 @dataclass

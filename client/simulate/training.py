@@ -23,7 +23,8 @@ from protocol.ids import PeerId, peer_id_from_key, short
 from protocol.pipeline.effects import Committed, Fault
 from protocol.pipeline.pipeline import Place
 from protocol.seat.seat import Seat
-from protocol.wire.messages import Admit, JoinStage, Message, SeatStatus, lane
+from protocol.wire.messages import Admit, JoinStage, Message, lane
+from protocol.wire.parts import SeatStatus
 
 JOIN_RETRY_S = 1.0
 HEARTBEAT_S = 1.0

@@ -29,7 +29,8 @@ from protocol.ids import PeerId
 from protocol.invite import Invite, SwarmFile, Target
 from protocol.view import SwarmView
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import BlobOffer, BlobQuery, Hello, Message, NoBlob, SeatStatus
+from protocol.wire.messages import BlobOffer, BlobQuery, Hello, Message, NoBlob
+from protocol.wire.parts import SeatStatus
 
 CLIENT = f"volunteer/{__version__}"
 FIND_S = 20.0

@@ -7,7 +7,8 @@ from typing import Protocol
 from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.view import SwarmView
-from protocol.wire.messages import Message, SeatStatus
+from protocol.wire.messages import Message
+from protocol.wire.parts import SeatStatus
 
 
 class Hub(Protocol):

@@ -24,7 +24,7 @@ from protocol.matching.machine import Matching
 from protocol.matching.overview import PHASES, StageOverview
 from protocol.matching.preferences import MICRO
 from protocol.matching.steward import Steward
-from protocol.wire.messages import SeatStatus
+from protocol.wire.parts import SeatStatus
 
 NANO = 10**9
 

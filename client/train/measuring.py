@@ -51,8 +51,8 @@ from protocol.wire.messages import (
     Message,
     Plan,
     Receipt,
-    SeatStatus,
 )
+from protocol.wire.parts import SeatStatus
 
 SAMPLE_S: Final = 1.0
 """Our own seats are looked at as often as others' heartbeats come."""

@@ -27,7 +27,8 @@ from protocol.ids import PeerId
 from protocol.restore.stored import Lineage
 from protocol.seat.audience import addressed_stage
 from protocol.view import SwarmView
-from protocol.wire.messages import Message, SeatStatus
+from protocol.wire.messages import Message
+from protocol.wire.parts import SeatStatus
 
 
 class Staging:

@@ -29,7 +29,8 @@ from protocol.seat.effects import Snapshot
 from protocol.seat.parting import is_ending
 from protocol.seat.seat import Seat
 from protocol.view import SwarmView
-from protocol.wire.messages import Message, SeatStatus
+from protocol.wire.messages import Message
+from protocol.wire.parts import SeatStatus
 
 RETRY_S = 2.0
 MAX_WORKER_RESTARTS = 5

@@ -18,7 +18,7 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.membership.record import UnixSeconds
 from protocol.wire.fields import Count, NonNegative, StageIndex
-from protocol.wire.messages import SeatStatus
+from protocol.wire.parts import SeatStatus
 
 ADVERT: Final = "advert"
 """Record kind; the key is the author's peer id."""

@@ -35,11 +35,8 @@ from protocol.membership.split import (
     split_records,
 )
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import (
-    DigestEntry,
-    RecordDigest,
-    Records,
-)
+from protocol.wire.messages import RecordDigest, Records
+from protocol.wire.parts import DigestEntry
 
 DIGEST_EVERY_S: Final = 5.0
 PUSH_TO_ALL_UP_TO: Final = 8

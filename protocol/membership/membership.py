@@ -47,7 +47,8 @@ from protocol.membership.shared import POSTING, SHARED_KINDS, shared_key, subjec
 from protocol.membership.view import MembershipEffect, RecordChanged, RecordGone
 from protocol.restore.stored import STORED
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import Heartbeat, RecordDigest, Records, SeatStatus
+from protocol.wire.messages import Heartbeat, RecordDigest, Records
+from protocol.wire.parts import SeatStatus
 
 REFRESH_SHARE: Final = 3
 """An advert is renewed after a third of its life, so that two renewals may be lost."""

@@ -24,7 +24,7 @@ from protocol.membership.view import (
     SeatsChanged,
     ViewChanged,
 )
-from protocol.wire.messages import SeatStatus
+from protocol.wire.parts import SeatStatus
 
 FULL_MESH_UP_TO: Final = 16
 """Members, ourselves included, up to which everybody links with everybody."""

@@ -8,11 +8,8 @@ from typing import Final
 from protocol import limits
 from protocol.membership.records import Slot
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import (
-    DigestEntry,
-    RecordDigest,
-    Records,
-)
+from protocol.wire.messages import RecordDigest, Records
+from protocol.wire.parts import DigestEntry
 
 MESSAGE_BUDGET_BYTES: Final = limits.MAX_HEADER_BYTES - 2048
 ENVELOPE_OVERHEAD_BYTES: Final = 192

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.membership.advert import Advert
-from protocol.wire.messages import SeatStatus
+from protocol.wire.parts import SeatStatus
 
 
 @dataclass(frozen=True, slots=True)

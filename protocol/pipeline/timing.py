@@ -38,10 +38,12 @@ class Timing:
 
     def note(self, seconds: float, queue: int = 1) -> None:
         """Take a sample: how long it took while the replica had ``queue`` pieces of our work."""
-        scaled = max(seconds, LEAST_S) / self._scale(queue)
         self.samples += 1
         if self.samples == 1:
-            self.mean_s, self.deviation_s, self.queue = scaled, scaled / 2, max(1.0, queue)
+            self.queue = max(1.0, queue)
+        scaled = max(seconds, LEAST_S) / self._scale(queue)
+        if self.samples == 1:
+            self.mean_s, self.deviation_s = scaled, scaled / 2
             return
         self.deviation_s += BETA * (abs(scaled - self.mean_s) - self.deviation_s)
         self.mean_s += ALPHA * (scaled - self.mean_s)

@@ -27,7 +27,8 @@ from typing import Final
 
 from protocol.ids import PeerId
 from protocol.reputation.account import Account
-from protocol.wire.messages import Plan, SeatStatus
+from protocol.wire.messages import Plan
+from protocol.wire.parts import SeatStatus
 
 MAX_STEP_S: Final = 900.0
 """A step that took longer was held up by something else than its replicas' speed."""

@@ -26,7 +26,8 @@ from protocol.pipeline.pipeline import Place
 from protocol.rounds.quorum import Quorum, electors
 from protocol.rounds.shards import shard_bounds
 from protocol.view import SwarmView
-from protocol.wire.messages import Admit, Commit, CommitAck, LedgerReport, Plan, PlanMember, Ready
+from protocol.wire.messages import Admit, Commit, CommitAck, LedgerReport, Plan, Ready
+from protocol.wire.parts import PlanMember
 
 DIGEST_BYTES = 32
 ROUND_TIMEOUT_S = 30.0

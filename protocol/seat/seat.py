@@ -63,9 +63,9 @@ from protocol.wire.messages import (
     Ready,
     Receipt,
     Reduced,
-    SeatStatus,
     Shard,
 )
+from protocol.wire.parts import SeatStatus
 
 
 class Seat:

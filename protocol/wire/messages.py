@@ -31,8 +31,7 @@ from protocol.wire.fields import (
     StepIndex,
     SwarmText,
 )
-
-Electors = Annotated[list[PeerText], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
+from protocol.wire.parts import DigestEntry, Electors, PlanMember, SeatStatus
 
 
 class Wire(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
@@ -79,12 +78,6 @@ class ManifestReply(Wire, frozen=True):
 # --- membership -----------------------------------------------------------------------------
 
 
-class DigestEntry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    kind: Annotated[str, Meta(min_length=1, max_length=32)]
-    key: Annotated[str, Meta(max_length=96)]
-    seq: Count
-
-
 class RecordDigest(Wire, frozen=True):
     """Anti-entropy: what the sender has. ``want_reply`` asks the receiver for its own digest."""
 
@@ -96,26 +89,6 @@ class Records(Wire, frozen=True):
     """Signed records the receiver lacked or had older."""
 
     records: Annotated[list[Envelope], Meta(max_length=limits.MAX_RECORDS_PER_MESSAGE)]
-
-
-class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a replica says of one stage it holds."""
-
-    stage: StageIndex
-    version: StepIndex
-    state: Literal["fetching", "serving"]
-    attempt: Attempt
-    """Attempt of the round whose commit made this version."""
-    digest: Annotated[bytes, Meta(max_length=32)]
-    """Digest of the reduced gradient that made this version (empty at version 0)."""
-    queue: Annotated[int, Meta(ge=0, le=65535)]
-    rate: NonNegative
-    """Microbatches per second it measured of itself."""
-    seat: Annotated[int, Meta(ge=0, lt=limits.MAX_SEATS)] = 0
-    """0: its home; 1: its second stage (dual homing)."""
-    era: Era = 0
-    leaving: bool = False
-    """It takes no new work and goes when the step is closed."""
 
 
 class Heartbeat(Wire, frozen=True):
@@ -224,14 +197,6 @@ class LedgerReport(Wire, frozen=True):
     ready: StateHash = b""
     """Digest of what the replica holds of the attempt it promised, once it is Ready."""
     era: Era = 0
-
-
-class PlanMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    peer: PeerText
-    counted: Bitmap
-    """Ids this member contributes."""
-    dropped: Bitmap
-    """Ids in its ledger that another member contributes: it subtracts them first."""
 
 
 class Plan(Wire, frozen=True):

@@ -28,12 +28,8 @@ from protocol.membership.record import Record, seal
 from protocol.membership.records import Kind, RecordStore
 from protocol.membership.view import RecordChanged
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import (
-    DigestEntry,
-    RecordDigest,
-    Records,
-    encode_message,
-)
+from protocol.wire.messages import RecordDigest, Records, encode_message
+from protocol.wire.parts import DigestEntry
 
 
 def record_of(number: int, seq: int = 1, body: bytes = b"x") -> Envelope:

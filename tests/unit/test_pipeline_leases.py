@@ -161,6 +161,35 @@ class TestLessor:
         lessor.ask(B, 2, 1)
         assert lessor.grant(reports, {A, B}, 2 * STRAY_S) == [(B, True, [16])]
 
+    def test_what_its_holder_left_to_one_that_died_since_is_free(self) -> None:
+        """Nobody has it any more; waiting for it to count as stray would cost its gradient."""
+        lessor = self.fresh()
+        lessor.ask(A, 2, 1)
+        lessor.grant({}, {A, B}, 0.0)
+        reports = {A: Report(in_flight=frozenset({16})), B: Report(done=frozenset({16}))}
+        lessor.grant(reports, {A, B}, 1.0)
+        reports = {A: Report(), B: reports[B]}  # the plan counts it for B
+        assert lessor.grant(reports, {A, B}, 2.0) == []
+        lessor.release(B, {A: reports[A]})
+        lessor.ask(A, 2, 1)
+        assert lessor.grant({A: reports[A]}, {A}, 3.0) == [(A, True, [16])]
+
+    def test_given_up_when_the_other_is_dead_already(self) -> None:
+        lessor = self.fresh()
+        lessor.ask(A, 2, 1)
+        lessor.grant({}, {A, B}, 0.0)
+        lessor.grant({A: Report(done=frozenset({16}))}, {A}, 1.0)
+        lessor.ask(A, 2, 1)
+        assert lessor.grant({A: Report()}, {A}, 2.0) == [(A, True, [16])]
+
+    def test_who_leads_again_relies_on_reports_alone(self) -> None:
+        lessor = self.fresh()
+        lessor.ask(A, 2, 1)
+        lessor.grant({}, {A}, 0.0)
+        lessor.take_over()
+        lessor.ask(A, 2, 1)
+        assert lessor.grant({A: Report()}, {A}, 1.0) == [(A, True, [16])]
+
     @given(st.sets(st.integers(0, 10**6), max_size=20))
     def test_reports_of_ids_that_are_not_ours_free_nothing(self, strange: set[int]) -> None:
         """The decoder refuses them; were they to come through, the step's ids stay whole."""
@@ -170,3 +199,92 @@ class TestLessor:
         ours = set(range(16, 24))
         granted = lessor.grant({A: Report(in_flight=frozenset(strange))}, {A}, 0.0)
         assert set(ids_of(granted, A)) == ours - strange
+
+
+class TestSecondLeases:
+    """B has nothing to do, nothing is free, and A has had its two for long."""
+
+    def led(self, took_s: float = 1.0) -> tuple[Lessor, dict[PeerId, Report], float]:
+        """A step whose first six microbatches were done, three by each."""
+        lessor = Lessor(1, PER_STEP)
+        lessor.start_step(2, fresh=True)
+        now, done = 0.0, {A: frozenset[int](), B: frozenset[int]()}
+        reports = {A: Report(), B: Report()}
+        for _ in range(3):
+            for peer in (A, B):
+                lessor.ask(peer, 2, 1)
+            for peer, _, ids in lessor.grant(reports, {A, B}, now):
+                done[peer] |= set(ids)
+            now += took_s
+            reports = {peer: Report(done[peer]) for peer in (A, B)}
+        lessor.ask(A, 2, 2)
+        assert lessor.grant(reports, {A, B}, now) == [(A, False, [22, 23])]
+        reports[A] = Report(done[A], frozenset({22, 23}))
+        lessor.ask(B, 2, 4)
+        assert lessor.grant(reports, {A, B}, now) == []
+        return lessor, reports, now
+
+    def test_the_last_of_what_is_late_and_why(self) -> None:
+        lessor, _, now = self.led()
+        assert lessor.grant_second(now) is None
+        due = lessor.next_deadline()
+        assert due is not None
+        assert due < now + 3
+        second = lessor.grant_second(due)
+        assert second is not None
+        assert (second.microbatch, second.holder, second.peer) == (23, A, B)
+        assert "nothing to do" in second.words(due)
+
+    def test_one_at_a_time_and_each_once(self) -> None:
+        lessor, reports, now = self.led()
+        assert lessor.grant_second(now + 9) is not None
+        assert lessor.grant_second(now + 90) is None, "B is busy with it"
+        reports[B] = Report(reports[B].done | {23})
+        lessor.ask(B, 2, 4)
+        lessor.grant(reports, {A, B}, now + 91)
+        second = lessor.grant_second(now + 91)
+        assert second is not None
+        assert second.microbatch == 22
+        reports[B] = Report(reports[B].done | {22})
+        lessor.grant(reports, {A, B}, now + 92)
+        assert lessor.grant_second(now + 920) is None
+
+    def test_a_quarter_of_the_step_at_most(self) -> None:
+        lessor, reports, now = self.led()
+        lessor.seconds.budget.allowed = 1
+        assert lessor.grant_second(now + 9) is not None
+        reports[B] = Report(reports[B].done | {23})
+        lessor.ask(B, 2, 4)
+        lessor.grant(reports, {A, B}, now + 10)
+        assert lessor.grant_second(now + 90) is None
+
+    def test_not_while_something_is_free(self) -> None:
+        lessor, reports, now = self.led()
+        lessor.tick({A: Report(reports[A].done), B: reports[B]}, now + STRAY_S)
+        assert lessor.grant_second(now + 90) is None
+
+    def test_not_to_one_that_is_busy_or_unknown(self) -> None:
+        lessor, reports, now = self.led()
+        reports[B] = Report(reports[B].done, frozenset({21}))
+        lessor.grant(reports, {A, B}, now)
+        assert lessor.grant_second(now + 90) is None
+        reports[B] = Report(reports[B].done)
+        lessor.ask(B, 2, 1)
+        lessor.grant(reports, {A, B}, now)
+        lessor.seconds._timings.clear()
+        assert lessor.grant_second(now + 90) is None
+
+    def test_a_dead_first_holder_leaves_it_to_the_second(self) -> None:
+        lessor, reports, now = self.led()
+        assert lessor.grant_second(now + 9) is not None
+        reports[B] = Report(reports[B].done, frozenset({23}))
+        lessor.grant(reports, {A, B}, now + 9.5)
+        lessor.release(A, {B: reports[B]})
+        granted = lessor.grant({B: reports[B]}, {B}, now + 10)
+        assert 22 in ids_of(granted, B)
+        assert 23 not in ids_of(granted, B)
+
+    def test_disabled(self) -> None:
+        lessor, _, now = self.led()
+        lessor.seconds.budget.enabled = False
+        assert lessor.grant_second(now + 90) is None

@@ -13,7 +13,8 @@ from protocol.pipeline.ledger import to_bitmap
 from protocol.reputation.account import Account
 from protocol.reputation.lines import LineMeter
 from protocol.reputation.service import ServiceMeter
-from protocol.wire.messages import Plan, PlanMember
+from protocol.wire.messages import Plan
+from protocol.wire.parts import PlanMember
 
 MIB = 2**20
 M = 40

@@ -8,7 +8,8 @@ from protocol.pipeline.pipeline import Place
 from protocol.seat.ahead import MAX_PER_SENDER, MAX_STEPS_AHEAD, Ahead
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Commit, Plan, PlanMember, Reduced
+from protocol.wire.messages import Commit, Plan, Reduced
+from protocol.wire.parts import PlanMember
 
 ME, B, C = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
 STEP = 5

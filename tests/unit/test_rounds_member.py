@@ -25,7 +25,8 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.pipeline import Place
 from protocol.rounds.member import MAX_EARLY, Progress, RoundMember, plan_digest
-from protocol.wire.messages import Plan, PlanMember, Ready, Reduced, Shard
+from protocol.wire.messages import Plan, Ready, Reduced, Shard
+from protocol.wire.parts import PlanMember
 
 ME, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
 STEP, PER_STEP, SIZE, STAGE = 2, 4, 512, 1

@@ -27,10 +27,10 @@ from protocol.wire.messages import (
     LedgerReport,
     Message,
     Plan,
-    PlanMember,
     Reduced,
     Shard,
 )
+from protocol.wire.parts import PlanMember
 
 ME = peer_id_from_key(bytes(32))
 SIBLING = peer_id_from_key(b"\1" * 32)

@@ -26,16 +26,8 @@ from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect, RecordChanged, RecordGone
 from protocol.pipeline.ledger import to_bitmap
 from protocol.reputation.account import Account
-from protocol.wire.messages import (
-    Backward,
-    Chunk,
-    ChunkRequest,
-    Forward,
-    Heartbeat,
-    Plan,
-    PlanMember,
-    Receipt,
-)
+from protocol.wire.messages import Backward, Chunk, ChunkRequest, Forward, Heartbeat, Plan, Receipt
+from protocol.wire.parts import PlanMember
 
 RUN = manifest(stages=2, microbatches_per_step=40)
 F = RUN.stages[0].flops

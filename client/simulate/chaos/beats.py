@@ -15,7 +15,7 @@ from client.simulate.agenda import Agenda, Range
 from client.simulate.chaos.links import Network
 from client.simulate.chaos.volunteer import Volunteer
 from protocol.ids import PeerId, short
-from protocol.wire.messages import SeatStatus
+from protocol.wire.parts import SeatStatus
 
 PULSE_S: Final = 0.5
 """How often a node looks at its deadlines, in its own seconds."""

@@ -18,7 +18,7 @@ from protocol.membership.contacts import Contacts
 from protocol.membership.detector import Detector
 from protocol.restore.machine import Restore
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import SeatStatus
+from protocol.wire.parts import SeatStatus
 
 
 @dataclass(eq=False)
