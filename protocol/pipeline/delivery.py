@@ -28,6 +28,8 @@ from protocol.wire.messages import Have, Receipt
 ASK_S = 1.0
 """How long we wait for the next stage to say who holds a microbatch; then we send it again."""
 BUSY_RETRY_MAX_S = 1.0
+PATIENCE = 4
+"""How often, and once more per stage behind it, an answer is enough of who brings nothing."""
 NEVER = 2**31
 SILENT_POINTS = 2
 """What a missed deadline costs its peer's reputation: a habit adds up, a bad moment fades."""
@@ -50,7 +52,8 @@ class Deliveries:
     ) -> None:
         self._stage = next_stage
         self._tokens_bytes = tokens_bytes
-        self._patience = 1 + hops_left
+        self._patience = PATIENCE + hops_left
+        self._to_the_last = hops_left == 1
         self._open: dict[int, Delivery] = {}
         self._given_away: dict[int, Delivery] = {}
         """Discarded while replicas may still send their gradients: they are not to blame."""
@@ -381,7 +384,7 @@ class Deliveries:
     def _next_backup(self, now: float) -> Backup | None:
         awaited = [d for d in self._open.values() if d.step == self._committed and not d.returned]
         # in the last stage it is one task, which is begun and cannot be taken back
-        least = 2 if self._patience == 2 else 1
+        least = 2 if self._to_the_last else 1
         return next_backup(awaited, self._hops, self.backups, now, least_charged=least)
 
     def _back_up(self, now: float) -> list[DeliveryEffect]:

@@ -154,6 +154,8 @@ class Outcome:
 
     error: str = ""
     """``poisoned`` (non-finite numbers), ``codec`` (malformed tensor), ``internal``."""
+    part: int | None = None
+    """Which of the payloads from others was malformed, if it was one of them."""
     loss_sum: float = 0.0
     sq_norm: float = 0.0
     digests: tuple[bytes, ...] = ()

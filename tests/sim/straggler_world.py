@@ -20,13 +20,14 @@ from protocol.pipeline.effects import (
 )
 from protocol.seat.effects import SeatEffect
 
-Slowness = Callable[[SimPeer, Task], float]
+Slowness = Callable[["StragglerWorld", SimPeer, Task], float]
 """By what factor a peer's task takes longer than usual."""
 
 
-def even(peer: SimPeer, task: Task) -> float:
-    """Everybody is as fast as everybody else."""
-    return 1.0
+def even(world: StragglerWorld, peer: SimPeer, task: Task) -> float:
+    """Everybody is as fast as everybody else; the loss costs as much as a forward and a backward of
+    the other stages."""
+    return 2.0 if isinstance(task, LossTask) else 1.0
 
 
 class StragglerWorld(TrainingWorld):
@@ -101,7 +102,7 @@ class StragglerWorld(TrainingWorld):
 
     def _begin(self, peer: SimPeer, epoch: int) -> None:
         task = self._queues[peer.peer, epoch][0]
-        took_s = self.random.uniform(*self.config.compute_s) * self.slowness(peer, task)
+        took_s = self.random.uniform(*self.config.compute_s) * self.slowness(self, peer, task)
         self.agenda.after(took_s, partial(self._end, peer, epoch))
 
     def _end(self, peer: SimPeer, epoch: int) -> None:

@@ -224,16 +224,24 @@ class TestSecondLeases:
         assert lessor.grant(reports, {A, B}, now) == []
         return lessor, reports, now
 
-    def test_the_last_of_what_is_late_and_why(self) -> None:
+    def test_the_last_of_two_whose_holder_has_both_to_do_and_why(self) -> None:
         lessor, _, now = self.led()
+        second = lessor.grant_second(now)
+        assert second is not None
+        assert (second.microbatch, second.holder, second.peer) == (23, A, B)
+        assert "nothing to do" in second.words(now)
+
+    def test_a_single_one_when_it_is_late(self) -> None:
+        lessor, reports, now = self.led()
+        reports[A] = Report(reports[A].done | {23}, frozenset({22}))
+        lessor.grant(reports, {A, B}, now)
         assert lessor.grant_second(now) is None
         due = lessor.next_deadline()
         assert due is not None
-        assert due < now + 3
+        assert 1 < due - now < 4
         second = lessor.grant_second(due)
         assert second is not None
-        assert (second.microbatch, second.holder, second.peer) == (23, A, B)
-        assert "nothing to do" in second.words(due)
+        assert second.microbatch == 22
 
     def test_one_at_a_time_and_each_once(self) -> None:
         lessor, reports, now = self.led()
@@ -280,6 +288,7 @@ class TestSecondLeases:
         reports[B] = Report(reports[B].done, frozenset({23}))
         lessor.grant(reports, {A, B}, now + 9.5)
         lessor.release(A, {B: reports[B]})
+        lessor.ask(B, 2, PER_STEP)
         granted = lessor.grant({B: reports[B]}, {B}, now + 10)
         assert 22 in ids_of(granted, B)
         assert 23 not in ids_of(granted, B)
