@@ -15,7 +15,6 @@ from contextlib import suppress
 
 import trio
 
-from client.net.errors import LinkFull, PeerUnreachable
 from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
 from client.train.agreements import Agreements
 from client.train.blobs import Shelf
@@ -25,6 +24,7 @@ from client.train.hub import Tenant
 from client.train.loopback import Loopback
 from client.train.measuring import Measuring
 from client.train.news import News, progress_at
+from client.train.outbox import Outbox
 from client.train.portrait import Portrait
 from client.train.views import eras_served, matching_members, may_speak, swarm_view
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendSigned
@@ -80,7 +80,7 @@ class Engine:
         nursery: trio.Nursery,
     ) -> None:
         self.network, self.signer, self.manifest, self.swarm = network, signer, manifest, swarm
-        self.news, self._nursery = news, nursery
+        self.news = news
         self.membership = Membership(
             signer.peer,
             swarm,
@@ -101,6 +101,7 @@ class Engine:
         self.penalties: Counter[str] = Counter()
         self.internal_errors = 0
         self.loopback = Loopback(self._deliver)
+        self._outbox = Outbox(network, nursery)
         self._wake = trio.Event()
         self._view_dirty = self._lacks_text = False
         self._seat_numbers: dict[int, int] = {}  # by stage, as last told
@@ -119,18 +120,8 @@ class Engine:
         """Queue a message; without a link it is dropped, for membership will say who is gone."""
         if peer == self.signer.peer:
             self.loopback.put(message, payload)
-            return
-        try:
-            self.network.send_nowait(peer, message, payload)
+        elif self._outbox.put(peer, message, payload):
             self.measuring.sent(peer, message, len(payload), self.now())
-        except PeerUnreachable:
-            return
-        except LinkFull:
-            self._nursery.start_soon(self._send_later, peer, message, payload)
-
-    async def _send_later(self, peer: PeerId, message: Message, payload: bytes) -> None:
-        with suppress(PeerUnreachable):
-            await self.network.send(peer, message, payload)
 
     def perform(self, effect: Effect) -> None:
         """Perform an effect of any machine."""

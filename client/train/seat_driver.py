@@ -287,5 +287,5 @@ class SeatDriver:
         if failure.kind == "oom" and isinstance(task, PASSES):
             self._hooks.fault(Fault("memory", str(failure)))  # it was tried with less already
             return
-        error = ERRORS.get(failure.kind, failure.kind)
-        self._perform(self.seat.computed(task, Outcome(error=error), self._hub.now()))
+        outcome = Outcome(error=ERRORS.get(failure.kind, failure.kind), part=failure.part)
+        self._perform(self.seat.computed(task, outcome, self._hub.now()))

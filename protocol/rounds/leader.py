@@ -20,27 +20,29 @@ from dataclasses import dataclass
 from protocol import limits
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
-from protocol.ids import PeerId, rank, short
+from protocol.ids import PeerId, short
 from protocol.pipeline.ledger import from_bitmap, to_bitmap
 from protocol.pipeline.pipeline import Place
+from protocol.rounds.member import REFUSED
+from protocol.rounds.newcomers import Newcomers
 from protocol.rounds.quorum import Quorum, electors
 from protocol.rounds.shards import shard_bounds
 from protocol.view import SwarmView
-from protocol.wire.messages import Admit, Commit, CommitAck, LedgerReport, Plan, Ready
+from protocol.wire.messages import Commit, CommitAck, LedgerReport, Plan, Ready
 from protocol.wire.parts import PlanMember
 
 DIGEST_BYTES = 32
 ROUND_TIMEOUT_S = 30.0
 """A plan that is not committed by then is made again: messages may have been lost with a link."""
+MAX_REFUSALS = 8
+"""In one step; after that a refused plan runs into ``ROUND_TIMEOUT_S``."""
 LAGGARD_S = 8.0
 """How long a complete step waits for a replica that is still applying the previous one: longer than
 a replica takes to see that it has been left behind."""
 RESEND_S = 1.0
 VOTE_S = 0.25
 """How often a quorum that is missing is looked for again: it changes with every heartbeat."""
-JOIN_TTL_S = 15.0
 MAX_REPORTS = 2 * limits.MAX_REPLICAS_IN_ROUND
-DONORS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +65,7 @@ class RoundLeader:
         self._place, self._size = place, size
         self._quorum = quorum or Quorum(place.me, place.stage, None)
         self._view = SwarmView(((),) * place.stages)
-        self._joiners: dict[PeerId, float] = {}
-        self._observers: dict[PeerId, float] = {}
-        """Admitted newcomers, until their own heartbeats say so."""
+        self._newcomers = Newcomers(place)
         self._next: dict[PeerId, LedgerReport] = {}
         self._last_attempt = (step, 0)
         self._reset(step)
@@ -82,6 +82,7 @@ class RoundLeader:
         self._deciders: frozenset[PeerId] = frozenset()
         """Who applies the decided commit; we do so when one of them knows, or all are lost."""
         self._told_self = False
+        self._refusals = 0
         self._look_at: float | None = None
         """When to look again for a quorum, or to say the commit again."""
 
@@ -223,22 +224,19 @@ class RoundLeader:
         self._last_attempt = (self.step, attempt)
         words = f"step {self.step}: completing attempt {attempt}, for which all that live are ready"
         commit = Commit(self._place.stage, self.step, attempt, digest, None)
-        return [Explain("round", words), *self._decide(commit, members, list(self._observers), now)]
+        return [
+            Explain("round", words),
+            *self._decide(commit, members, self._newcomers.observing(now), now),
+        ]
 
     def _make_plan(self, members: list[PeerId], now: float) -> list[Effect]:
         step, last = self._last_attempt
         promised = max(self.reports[p].promised for p in members)
         attempt = 1 + max(promised, last if step == self.step else 0)
         self._last_attempt = (self.step, attempt)
-        self._observers = {p: until for p, until in self._observers.items() if until > now}
-        observers = sorted(
-            self._observers.keys()
-            | {
-                r.peer
-                for r in self._view.stages[self._place.stage]
-                if not r.serving and r.version <= self.step
-            }
-        )
+        stage = self._view.stages[self._place.stage]
+        arriving = {r.peer for r in stage if not r.serving and r.version <= self.step}
+        observers = sorted(arriving.union(self._newcomers.observing(now)))
         self._plan = Plan(
             stage=self._place.stage,
             step=self.step,
@@ -278,8 +276,19 @@ class RoundLeader:
             return []
         if self._decided is not None:
             return []
+        if message.digest == REFUSED:
+            return self._refused(sender, now)
         self._ready[sender] = message
         return self._try_decide(now)
+
+    def _refused(self, sender: PeerId, now: float) -> list[Effect]:
+        """Have everything sent again, a few times; who keeps on spoiling it is banned by then."""
+        self._refusals += 1
+        if self._refusals > MAX_REFUSALS:
+            return []
+        self._plan = None
+        words = f"step {self.step}: {short(sender)} got a malformed shard; planning it anew"
+        return [Explain("round", words, "warning"), *self._act(now)]
 
     def _try_decide(self, now: float) -> list[Effect]:
         """Commit once every member is Ready with the same digest, and we still have a quorum."""
@@ -339,37 +348,20 @@ class RoundLeader:
 
     def join(self, joiner: PeerId, now: float) -> list[Effect]:
         """Note a newcomer that wants in; whoever leads when no plan is out admits it."""
-        self._joiners[joiner] = now + JOIN_TTL_S
+        self._newcomers.ask(joiner, now)
         return self._act(now)
 
     def admitted(self, joiner: PeerId, now: float) -> None:
         """A leader has admitted a newcomer: it observes our rounds too, if we lead next."""
-        self._joiners.pop(joiner, None)
-        self._observers[joiner] = now + JOIN_TTL_S
+        self._newcomers.admitted(joiner, now)
 
     def _admit(self, now: float) -> list[Effect]:
         """Between plans the version is stable: donors can snapshot it before it moves on."""
-        self._joiners = {p: until for p, until in self._joiners.items() if until > now}
         if self._plan is not None:
             return []
-        serving = [r.peer for r in self._view.serving(self._place.stage) if r.version == self.step]
-        effects: list[Effect] = []
-        for joiner in [p for p in self._joiners if p not in serving and serving]:
-            del self._joiners[joiner]
-            self._observers[joiner] = now + JOIN_TTL_S
-            donors = sorted(serving, key=lambda peer: rank("donor", joiner, peer))[:DONORS]
-            admit = Admit(
-                self._place.stage,
-                self.step,
-                joiner,
-                list[str](donors),
-                roll=list[str](sorted(self._quorum.roll)[: limits.MAX_REPLICAS_IN_ROUND]),
-                electors=list[str](sorted(self._quorum.electors)[: limits.MAX_REPLICAS_IN_ROUND]),
-            )
-            effects += [Send(peer, admit) for peer in [*serving, joiner]]
-            words = f"{short(joiner)} joins stage {self._place.stage} at version {self.step}"
-            effects.append(Explain("transfer", words))
-        return effects
+        siblings = self._view.serving(self._place.stage)
+        serving = [replica.peer for replica in siblings if replica.version == self.step]
+        return self._newcomers.admit(serving, self.step, self._quorum, now)
 
     def tick(self, now: float) -> list[Effect]:
         """Act on deadlines that have passed."""

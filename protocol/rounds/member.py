@@ -13,8 +13,6 @@ the middle costs one attempt and no state.
 from __future__ import annotations
 
 import enum
-import hashlib
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -36,6 +34,7 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.pipeline import Place
+from protocol.rounds.plans import active_shards, blame_impostor, owner, plan_digest, reduced_key
 from protocol.rounds.shards import check_bounds
 from protocol.wire.messages import Plan, Ready, Reduced, Shard
 
@@ -43,6 +42,10 @@ RoundEffect = Effect | Compute | SendPayload | Keep | Fault
 MAX_EARLY = 4
 """Contributions (and broadcasts) kept of one sender at a time: it has one per attempt, and is ahead
 of the plan we follow by the width of a lane, so few are ever needed."""
+
+
+REFUSED = bytes(32)
+"""In place of a digest: the member cannot get ready, for it got what is no tensor."""
 
 
 class Progress(enum.Enum):
@@ -64,15 +67,6 @@ class _Broadcast:
     shard: int
     digest: bytes
     sq_norm: float
-
-
-def plan_digest(leader: PeerId, plan: Plan, digests: list[bytes], sq_norms: list[float]) -> bytes:
-    """Return the BLAKE2b-256 that stands for everything a round is about to apply."""
-    summary = hashlib.blake2b(digest_size=32)
-    summary.update(f"{leader}|{plan.stage}|{plan.step}|{plan.attempt}".encode())
-    for digest, sq_norm in zip(digests, sq_norms, strict=True):
-        summary.update(digest + struct.pack(">d", sq_norm))
-    return summary.digest()
 
 
 class RoundMember:
@@ -197,7 +191,7 @@ class RoundMember:
             if attempt < plan.attempt or impostor:
                 del self._broadcasts[attempt, sender]
             if impostor:
-                effects.append(_impostor(sender))
+                effects.append(blame_impostor(sender))
         return effects
 
     def advance(self) -> list[RoundEffect]:
@@ -243,7 +237,7 @@ class RoundMember:
             return []
         plan = self._plan
         if plan and plan.attempt == message.attempt and owner(plan, message.shard) != sender:
-            return [_impostor(sender)]
+            return [blame_impostor(sender)]
         if sum(known == sender for _, known in self._broadcasts) >= MAX_EARLY:
             return [Penalise(sender, "too-many-attempts")]
         self._broadcasts[entry] = _Broadcast(message.shard, digest, message.sq_norm)
@@ -353,8 +347,7 @@ class RoundMember:
         if plan is None or plan.attempt != task.attempt or plan.step != task.step:
             return []
         if outcome.error:
-            words = f"step {task.step}: a contribution to our shard is {outcome.error}"
-            return [Explain("round", words, "error")]
+            return self._refuse(plan, task, outcome)
         message = Reduced(plan.stage, plan.step, plan.attempt, task.shard, outcome.sq_norm)
         me = self._place.me
         broadcast = _Broadcast(task.shard, outcome.digests[0], outcome.sq_norm)
@@ -366,6 +359,16 @@ class RoundMember:
         ]
         return [*effects, *self._exchange()]
 
+    def _refuse(self, plan: Plan, task: ReduceTask, outcome: Outcome) -> list[RoundEffect]:
+        """A contribution to our shard is no tensor: blame its sender, have the round made anew."""
+        words = f"step {task.step}: a contribution to our shard is {outcome.error}"
+        effects: list[RoundEffect] = [Explain("round", words, "error")]
+        senders = [key.peer for key in task.parts if key.peer != self._place.me]
+        if outcome.part is not None and outcome.part < len(senders):
+            effects.append(Penalise(PeerId(senders[outcome.part]), "malformed-shard", 20))
+        refusal = Ready(plan.stage, plan.step, plan.attempt, REFUSED, 0.0)
+        return [*effects, Send(self._leader, refusal)]
+
     def why(self) -> str:
         """Say in words where the round stands."""
         attempt = f"attempt {self.promised} by {short(self._leader)}" if self._plan else "no plan"
@@ -375,22 +378,3 @@ class RoundMember:
         if self._plan is None:
             raise RuntimeError("a round without a plan cannot progress")
         return self._plan
-
-
-def active_shards(plan: Plan) -> list[int]:
-    """Return the indices of shards that have elements."""
-    return [i for i in range(len(plan.members)) if plan.bounds[i + 1] > plan.bounds[i]]
-
-
-def owner(plan: Plan, shard: int) -> str | None:
-    """Return who reduces a shard, None if the plan has no such shard."""
-    return plan.members[shard].peer if shard < len(plan.members) else None
-
-
-def reduced_key(sender: PeerId, message: Reduced) -> PayloadKey:
-    """Return the key of a broadcast; with its sender, so that no other can replace its bytes."""
-    return PayloadKey(message.step, "reduced", message.shard, message.attempt, sender)
-
-
-def _impostor(sender: PeerId) -> Penalise:
-    return Penalise(sender, "reduced-shard-of-another", 30)

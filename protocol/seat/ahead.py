@@ -7,6 +7,9 @@ Everybody has one plan, one broadcast and one commit per attempt to say; more ar
 from __future__ import annotations
 
 from protocol.ids import PeerId
+from protocol.pipeline.effects import Fault, Keep
+from protocol.rounds.plans import reduced_key
+from protocol.seat.effects import SeatEffect
 from protocol.wire.messages import Commit, Plan, Reduced
 
 RoundMessage = Plan | Reduced | Commit
@@ -31,6 +34,18 @@ class Ahead:
             return False
         kept.append((sender, message, digest))
         return True
+
+    def buffer(
+        self, sender: PeerId, message: RoundMessage, digest: bytes, step: int, loaded: bool
+    ) -> list[SeatEffect]:
+        """Keep a later round's message for when a seat at ``step`` gets there."""
+        if message.step > step + MAX_STEPS_AHEAD:
+            if loaded:  # then our siblings' heartbeats say how far behind we are
+                return []
+            return [Fault("behind", f"more than {MAX_STEPS_AHEAD} rounds behind")]
+        if self.keep(sender, message, digest) and isinstance(message, Reduced):
+            return [Keep((reduced_key(sender, message),))]
+        return []
 
     def take(self, step: int) -> list[tuple[PeerId, RoundMessage, bytes]]:
         """Return what was kept of a step, and forget it."""

@@ -17,7 +17,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from protocol.effects import Effect, Explain, Send
-from protocol.ids import PeerId, short
+from protocol.ids import PeerId
 from protocol.pipeline.effects import (
     ApplyLocalTask,
     ApplyTask,
@@ -36,15 +36,16 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.pipeline import Pipeline, Place
 from protocol.rounds.leader import RoundLeader
-from protocol.rounds.member import RoundMember, reduced_key
+from protocol.rounds.member import RoundMember
 from protocol.rounds.quorum import Quorum, Touch
-from protocol.seat.ahead import MAX_STEPS_AHEAD, Ahead
+from protocol.seat.ahead import Ahead
 from protocol.seat.audience import answer, is_for, may_say, unheard
 from protocol.seat.effects import SeatEffect, Serving, Snapshot
 from protocol.seat.era import era_of, other_era, stamped
 from protocol.seat.following import Following
 from protocol.seat.leaving import Departure, others_stay
 from protocol.seat.reporting import LedgerReporter
+from protocol.seat.words import in_words
 from protocol.seat.work import WorkDesk
 from protocol.view import SwarmView, leader
 from protocol.wire.messages import (
@@ -139,16 +140,7 @@ class Seat:
 
     def why(self) -> str:
         """Say in words what the seat is doing."""
-        stage = f"stage {self.place.stage}"
-        if not self.serving:
-            return f"{stage}: catching up at version {self.step}"
-        if self.finished:
-            return f"{stage}: the run is complete"
-        if missing := self._view.empty_stages():
-            return f"waiting for a volunteer in stage {', '.join(map(str, missing))}"
-        counted = f"{len(self.pipeline.done())}/{self.place.per_step} counted here"
-        led_by = short(self.current_leader() or "?")
-        return f"{stage}, {counted}; {self.member.why()}; led by {led_by}"
+        return in_words(self, self._view)
 
     def current_leader(self) -> PeerId | None:
         """Return who leads our step, as far as we can see."""
@@ -227,7 +219,7 @@ class Seat:
     ) -> list[SeatEffect]:
         match message:
             case Plan() | Reduced() | Commit() if message.step > self.step:
-                return self._buffer(sender, message, digest)
+                return self._ahead.buffer(sender, message, digest, self.step, self.loaded)
             case Plan():
                 effects: list[SeatEffect] = list(self.member.plan(sender, message))
                 followed = self.member.plan_followed is message
@@ -273,18 +265,6 @@ class Seat:
                 return list(self.leader.acknowledged(sender, message))
             case _:
                 return []
-
-    def _buffer(
-        self, sender: PeerId, message: Plan | Reduced | Commit, digest: bytes
-    ) -> list[SeatEffect]:
-        """Keep a later round's message for when we get there."""
-        if message.step > self.step + MAX_STEPS_AHEAD:
-            if self.loaded:  # then our siblings' heartbeats say how far behind we are
-                return []
-            return [Fault("behind", f"more than {MAX_STEPS_AHEAD} rounds behind")]
-        if self._ahead.keep(sender, message, digest) and isinstance(message, Reduced):
-            return [Keep((reduced_key(sender, message),))]
-        return []
 
     def _commit(self, sender: PeerId, message: Commit) -> list[SeatEffect]:
         if message.step != self.step:

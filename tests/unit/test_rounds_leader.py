@@ -12,7 +12,15 @@ from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.contacts import Contacts
 from protocol.pipeline.ledger import from_bitmap, to_bitmap
 from protocol.pipeline.pipeline import Place
-from protocol.rounds.leader import LAGGARD_S, MAX_REPORTS, RESEND_S, ROUND_TIMEOUT_S, RoundLeader
+from protocol.rounds.leader import (
+    LAGGARD_S,
+    MAX_REFUSALS,
+    MAX_REPORTS,
+    RESEND_S,
+    ROUND_TIMEOUT_S,
+    RoundLeader,
+)
+from protocol.rounds.member import REFUSED
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.shards import check_bounds
 from protocol.view import Replica, SwarmView
@@ -338,6 +346,22 @@ class TestNewcomers:
         assert self.admits(list(made.join(B, 0.0))) == []
 
 
+class TestRefusal:
+    def test_a_refused_round_is_made_anew_at_once(self) -> None:
+        made, order = planned(*HALVES)
+        made.ready(ME, ready(), 1.0)
+        again = plans(list(made.ready(B, ready(digest=REFUSED), 1.1)))
+        assert {plan.attempt for plan in again.values()} == {order.attempt + 1}
+        assert set(again) == {ME, B}
+
+    def test_not_for_ever(self) -> None:
+        made, _ = planned(*HALVES)
+        for attempt in range(1, MAX_REFUSALS + 1):
+            assert plans(list(made.ready(B, ready(attempt, REFUSED), 1.0)))
+        assert not made.ready(B, ready(MAX_REFUSALS + 1, REFUSED), 1.0)
+        assert plans(list(made.tick(1.0 + ROUND_TIMEOUT_S)))
+
+
 class TestTakingOver:
     """A leader died when its members were Ready: it may have told the commit to another dead."""
 
@@ -370,14 +394,16 @@ class TestTakingOver:
 class TestQuorum:
     def test_a_sibling_that_others_still_see_is_not_left_out(self) -> None:
         contacts = Contacts()
-        contacts.heard(B, (), (STAGE,), 0.0)
-        contacts.heard(C, (), (), 0.0)
+        contacts.said(1, 0.0)
+        contacts.heard(B, (), (STAGE,), 1, 0.0)
+        contacts.heard(C, (), (), 1, 0.0)
         quorum = Quorum(ME, STAGE, contacts)
         quorum.settle([ME, B], [ME, B, C])
         made = RoundLeader(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP, quorum)
-        contacts.heard(C, (), (), 6.0)
+        contacts.said(2, 6.0)
+        contacts.heard(C, (), (), 2, 6.0)
         made.update_view(view(ME), True, 6.0)  # our own link to B is gone
         assert not plans(list(made.report(ME, report(IDS), 6.1)))
         assert made.next_deadline() is not None, "it looks again"
-        contacts.heard(C, (B,), (), 7.0)
+        contacts.heard(C, (B,), (), 2, 7.0)
         assert set(plans(list(made.tick(7.1)))) == {ME}

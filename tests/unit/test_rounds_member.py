@@ -24,7 +24,8 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.pipeline import Place
-from protocol.rounds.member import MAX_EARLY, Progress, RoundMember, plan_digest
+from protocol.rounds.member import MAX_EARLY, REFUSED, Progress, RoundMember
+from protocol.rounds.plans import plan_digest
 from protocol.wire.messages import Plan, Ready, Reduced, Shard
 from protocol.wire.parts import PlanMember
 
@@ -420,10 +421,14 @@ class TestFailures:
         assert isinstance(fault, Fault)
         assert fault.kind == "poisoned"
 
-    def test_a_malformed_contribution_makes_nobody_ready(self) -> None:
+    def test_a_malformed_contribution_is_refused_and_its_sender_blamed(self) -> None:
         table, _ = exchanging()
         [reduce] = tasks(list(table.member.shard(B, Shard(STAGE, STEP, 1, 0))))
         assert isinstance(reduce, ReduceTask)
-        effects = list(table.member.was_reduced(reduce, Outcome(error="codec")))
+        effects = list(table.member.was_reduced(reduce, Outcome(error="codec", part=0)))
         assert not sent(effects, Reduced)
-        assert not sent(effects, Ready)
+        [(to, refusal)] = sent(effects, Ready)
+        assert to == LEADER
+        assert refusal == Ready(STAGE, STEP, 1, REFUSED, 0.0)
+        assert blamed(effects) == [(B, "malformed-shard")]
+        assert not table.member.ready
