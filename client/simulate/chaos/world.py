@@ -42,7 +42,8 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.pipeline import Place
 from protocol.seat.seat import Seat
-from protocol.wire.messages import Admit, Message, SeatStatus, lane
+from protocol.wire.messages import Admit, Message, lane
+from protocol.wire.parts import SeatStatus
 
 FURTHER_STEPS: Final = 2
 """Every stage makes so many once everything works again."""
@@ -333,9 +334,13 @@ class ChaosWorld(SeatWorld[Volunteer]):
             self.faults.end()
             self.settle()
             self.finish()
-        except InvariantViolation as error:
+        except Exception as error:  # a machine that raises is broken as well
+            known = isinstance(error, InvariantViolation)
+            words = str(error) if known else f"a machine raised {error!r}"
             log = "\n".join(self.log[-LOG_LINES:])
-            raise InvariantViolation(f"seed {self.config.seed}: {error}\n{log}") from error
+            again = f"replay: .venv/bin/python -m client.simulate.chaos --seed {self.config.seed}"
+            found = f"seed {self.config.seed}: {words}\n{log}\n{again}"
+            raise InvariantViolation(found) from error
 
     def advance_to(self, until: float) -> None:
         """Let everything happen that happens before a moment."""
