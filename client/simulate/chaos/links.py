@@ -126,9 +126,8 @@ class Network:
     def _beat(self, links: list[tuple[PeerId, Link]], hear: Callable[[Volunteer], None]) -> None:
         for to, link in links:
             other = self._volunteers[to]
-            lost = self._storms and self._drowns(link.one, link.two)
-            lost = lost or (self._tricks and self._trick_on("Heartbeat") is not None)
-            if not lost:
+            drowned = bool(self._storms) and self._drowns(link.one, link.two)
+            if not drowned and self._trick_on("Heartbeat") is None:
                 self._arrive(link, other, partial(hear, other))
 
     def _arrive(self, link: Link, to: Volunteer, action: Action, *, certain: bool = False) -> None:
