@@ -8,17 +8,18 @@ settings. A key that does not exist is an error that names the nearest one that 
 from __future__ import annotations
 
 import difflib
-import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
 
 from client.errors import ConfigError
+from client.quantities import parse_minutes, parse_percent, parse_rate, parse_size, parse_watts
+from client.schedule import parse_schedule
 from protocol.address import parse_address
 
 ENVIRONMENT_PREFIX: Final = "VOLUNTEER_"
@@ -30,7 +31,11 @@ MAX_CONFIG_FILE_BYTES: Final = 256 * 1024
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Size = Annotated[int, Meta(ge=0, le=2**50)]
-"""Bytes, or bytes per second; may be written like ``512MiB`` or ``10MB``."""
+"""Bytes; may be written like ``512MiB`` or ``10MB``."""
+Rate = Annotated[int, Meta(ge=0, le=2**50)]
+"""Bytes per second; may be written like ``2MB/s`` or ``20Mbit/s``."""
+MIN_RATE_BYTES_PER_S: Final = 100_000
+"""Slower than this, others give up waiting for what we send or take."""
 
 MIB: Final = 2**20
 GIB: Final = 2**30
@@ -47,8 +52,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dial_timeout_s: Annotated[float, Meta(gt=0, le=600)] = 20.0
     """Longest wait for a first member of the swarm."""
     max_links: Annotated[int, Meta(ge=4, le=1024)] = 64
-    upload_limit_bytes_per_s: Size = 0
-    download_limit_bytes_per_s: Size = 0
+    upload_limit_bytes_per_s: Rate = 0
+    download_limit_bytes_per_s: Rate = 0
+    daily_quota_bytes: Size = 0
+    """Sent and received in a day of the local clock; when it is used up, pause till midnight."""
     data_dir: Annotated[str, Meta(max_length=4096)] = ""
     """Identity, swarms and checkpoints; empty: the system's place for them."""
     device: Annotated[str, Meta(max_length=32)] = "auto"
@@ -60,6 +67,18 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Stages to hold at most; 0: two where memory allows."""
     memory_limit_bytes: Size = 0
     """Memory of the compute worker; 0: 85 % of what is free at the start."""
+    vram_share: Annotated[int, Meta(ge=1, le=100)] = 100
+    """Percentage of the GPU's memory that may be used."""
+    power_limit_w: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    """Most power the GPU may draw, in watts; setting it takes the driver's permission."""
+    only_when_idle: bool = False
+    """Compute only while nobody uses this machine's keyboard and screen."""
+    idle_after_minutes: Annotated[int, Meta(ge=1, le=1440)] = 5
+    """Nobody uses it when nothing was touched for so long."""
+    not_on_battery: bool = False
+    """Compute only on mains power."""
+    schedule: Annotated[str, Meta(max_length=1024)] = ""
+    """Compute only then, by the local clock: 22:00-07:00 mon-fri; 00:00-24:00 sat,sun."""
     boundary_memory_bytes: Annotated[int, Meta(ge=MIB, le=2**50)] = 512 * MIB
     """Boundary tensors kept in memory; more go to disk."""
     boundary_disk_bytes: Size = 4 * GIB
@@ -109,20 +128,6 @@ def resolve(
     return Resolved(Settings(**values), origins)  # type: ignore[arg-type]
 
 
-def parse_size(text: str) -> int:
-    """Parse bytes: ``1048576``, ``512KiB``, ``1.5GB``; raises ``ValueError``."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"not a size: {text[:40]!r} (write 512MiB, 1.5GB or plain bytes)")
-    return int(float(match["number"]) * _UNITS[match["unit"].lower()])
-
-
-_SIZE = re.compile(r"(?P<number>[0-9]{1,15}(\.[0-9]{1,6})?) ?(?P<unit>[kmgt]i?b?|b?)", re.I | re.A)
-_UNITS = {"": 1, "b": 1} | {
-    letter + suffix: base**power
-    for power, letter in enumerate("kmgt", start=1)
-    for suffix, base in (("", 1000), ("b", 1000), ("i", 1024), ("ib", 1024))
-}
 _TYPES = get_type_hints(Settings, include_extras=True)
 
 
@@ -179,12 +184,38 @@ def _known(key: str, where: str, prefix: str = "") -> str:
 
 def _convert(name: str, value: object, origin: str) -> object:
     try:
-        if isinstance(value, str) and "_bytes" in name:
-            value = parse_size(value)
+        if isinstance(value, str) and (parse := _parser(name)) is not None:
+            value = parse(value)
         # variables are always text, so text may stand for a number
         converted = msgspec.convert(value, _TYPES[name], strict=not isinstance(value, str))
-        if name == "announce":
-            return tuple(str(parse_address(text)) for text in converted)
-        return converted
+        return _checked(name, converted)
     except (msgspec.ValidationError, ValueError) as error:
         raise ConfigError(f"{name} ({origin}): {error}", f"correct {name}") from error
+
+
+def _parser(name: str) -> Callable[[str], int] | None:
+    """Return what reads a setting's amount with its unit."""
+    for ending, parse in _PARSERS:
+        if name.endswith(ending):
+            return parse
+    return None
+
+
+def _checked(name: str, value: Any) -> object:
+    """Return the value in its one spelling; raises ``ValueError``."""
+    if name == "announce":
+        return tuple(str(parse_address(text)) for text in value)
+    if name == "schedule":
+        return str(parse_schedule(value))
+    if name.endswith("_bytes_per_s") and 0 < value < MIN_RATE_BYTES_PER_S:
+        raise ValueError(f"at least {MIN_RATE_BYTES_PER_S} bytes/s, or 0 for no limit")
+    return value
+
+
+_PARSERS: Final = (
+    ("_bytes_per_s", parse_rate),
+    ("_bytes", parse_size),
+    ("_share", parse_percent),
+    ("_limit_w", parse_watts),
+    ("_minutes", parse_minutes),
+)

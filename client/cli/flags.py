@@ -31,22 +31,36 @@ class SettingFlags:
     """Longest wait for a first member of the swarm, in seconds."""
     max_links: int | None = None
     """Connections to other volunteers at most."""
-    upload_limit_bytes_per_s: str | None = None
-    """Upload at most so much, such as 2MB."""
-    download_limit_bytes_per_s: str | None = None
-    """Download at most so much, such as 2MB."""
+    upload_limit_bytes_per_s: Annotated[str | None, Parameter(alias="--upload-limit")] = None
+    """Upload at most so much, such as 2MB/s or 20Mbit/s."""
+    download_limit_bytes_per_s: Annotated[str | None, Parameter(alias="--download-limit")] = None
+    """Download at most so much, such as 2MB/s or 20Mbit/s."""
+    daily_quota_bytes: Annotated[str | None, Parameter(alias="--daily-quota")] = None
+    """Send and receive at most so much a day, such as 50GB; then pause till midnight."""
     data_dir: str | None = None
     """Folder for identity, swarms and checkpoints."""
     device: str | None = None
     """Where to compute: auto, cpu, cuda or cuda:N."""
     threads: int | None = None
     """CPU threads to compute with; 0: all cores."""
-    compute_share: int | None = None
-    """Compute at most so many percent of the time."""
+    compute_share: str | None = None
+    """Compute at most so many percent of the time, such as 50%."""
     seats: int | None = None
     """Stages to hold at most; 0: two where memory allows; 1: never a second."""
-    memory_limit_bytes: str | None = None
+    memory_limit_bytes: Annotated[str | None, Parameter(alias="--memory-limit")] = None
     """Memory to compute with, such as 4GiB; 0: most of what is free."""
+    vram_share: str | None = None
+    """Use at most so many percent of the GPU's memory, such as 50%."""
+    power_limit_w: Annotated[str | None, Parameter(alias="--power-limit")] = None
+    """Let the GPU draw at most so many watts; takes the driver's permission."""
+    only_when_idle: bool | None = None
+    """Compute only while nobody uses this machine."""
+    idle_after_minutes: str | None = None
+    """Nobody uses it when nothing was touched for so many minutes."""
+    not_on_battery: bool | None = None
+    """Compute only on mains power."""
+    schedule: str | None = None
+    """Compute only then, such as "22:00-07:00 mon-fri; 00:00-24:00 sat,sun"."""
     boundary_memory_bytes: str | None = None
     """Memory for tensors on their way, such as 512MiB; more go to disk."""
     boundary_disk_bytes: str | None = None

@@ -1,22 +1,25 @@
 """The methods of the control interface: what a local program may ask a node.
 
 Pure dispatch: a request goes in, a result comes out, the ``Provider`` does the rest. No method
-blocks, none returns more than a bounded answer.
+blocks, none returns more than a bounded answer. Those that change the node are for its owner.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 from msgspec import Meta, Struct
 
 from client.control import rpc
 from client.control.matches import MatchesSnapshot
-from client.control.snapshot import EventView, LeavingView, Snapshot
+from client.control.snapshot import EventView, LeavingView, PauseView, Snapshot
+from client.control.updates import MAX_POINTS, Curve, StepPoint, Subscribe, Subscribed
 
 MAX_EVENTS_PER_ANSWER = 500
+MAX_REASON_CHARS = 200
 
 
 class Provider(Protocol):
@@ -36,6 +39,25 @@ class Provider(Protocol):
 
     def finish(self) -> list[LeavingView]:
         """As ``stop``; return what becomes of the stages that the node serves."""
+
+    def history(self, points: int) -> list[StepPoint]:
+        """Return the loss curve since the node started in at most so many points."""
+
+    def pause(self, until: float | None, reason: str) -> PauseView:
+        """Begin to give up every stage and what it takes; stay in the swarm. Sticky."""
+
+    def resume(self) -> bool:
+        """Take part again; False: it was not paused."""
+
+
+@dataclass(slots=True)
+class Caller:
+    """One connection: what it may do, and what it has subscribed to."""
+
+    may_write: bool = True
+    subscription: Subscribe | None = None
+    seq: int = 0
+    """Of the newest update that was due."""
 
 
 class Greeting(Struct, frozen=True):
@@ -68,6 +90,19 @@ class Finishing(Struct, frozen=True):
     leaving: list[LeavingView]
 
 
+class Pausing(Struct, frozen=True):
+    """Answer to ``pause``."""
+
+    paused: PauseView
+
+
+class Resuming(Struct, frozen=True):
+    """Answer to ``resume``."""
+
+    resumed: bool
+    """False: it was not paused."""
+
+
 class _HelloParams(Struct, frozen=True, forbid_unknown_fields=True):
     version: int
 
@@ -80,11 +115,20 @@ class _MatchesParams(Struct, frozen=True, forbid_unknown_fields=True):
     everything: bool = False
 
 
+class _HistoryParams(Struct, frozen=True, forbid_unknown_fields=True):
+    points: Annotated[int, Meta(ge=1, le=MAX_POINTS)] = MAX_POINTS
+
+
+class _PauseParams(Struct, frozen=True, forbid_unknown_fields=True):
+    until: Annotated[float, Meta(ge=0, le=1e11)] | None = None
+    reason: Annotated[str, Meta(max_length=MAX_REASON_CHARS)] = ""
+
+
 class _NoParams(Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-def _hello(request: rpc.Request, provider: Provider) -> Greeting:
+def _hello(request: rpc.Request, provider: Provider, caller: Caller) -> Greeting:
     asked = rpc.parse_params(request, _HelloParams).version
     if asked != rpc.API_VERSION:
         words = f"this node speaks version {rpc.API_VERSION} of the control interface, not {asked}"
@@ -93,43 +137,67 @@ def _hello(request: rpc.Request, provider: Provider) -> Greeting:
     return Greeting(rpc.API_VERSION, now.version, now.peer, now.swarm, now.swarm_name, os.getpid())
 
 
-def _status(request: rpc.Request, provider: Provider) -> Snapshot:
+def _status(request: rpc.Request, provider: Provider, caller: Caller) -> Snapshot:
     rpc.parse_params(request, _NoParams)
     return provider.snapshot()
 
 
-def _matches(request: rpc.Request, provider: Provider) -> MatchesSnapshot:
+def _matches(request: rpc.Request, provider: Provider, caller: Caller) -> MatchesSnapshot:
     return provider.matches(rpc.parse_params(request, _MatchesParams).everything)
 
 
-def _events(request: rpc.Request, provider: Provider) -> EventBatch:
+def _events(request: rpc.Request, provider: Provider, caller: Caller) -> EventBatch:
     since = rpc.parse_params(request, _EventsParams).since
     batch = provider.events(since)[:MAX_EVENTS_PER_ANSWER]
     return EventBatch(batch, batch[-1].seq if batch else since)
 
 
-def _stop(request: rpc.Request, provider: Provider) -> Stopping:
+def _stop(request: rpc.Request, provider: Provider, caller: Caller) -> Stopping:
     rpc.parse_params(request, _NoParams)
     provider.stop()
     return Stopping()
 
 
-def _finish(request: rpc.Request, provider: Provider) -> Finishing:
+def _finish(request: rpc.Request, provider: Provider, caller: Caller) -> Finishing:
     rpc.parse_params(request, _NoParams)
     return Finishing(provider.finish())
 
 
-_METHODS: dict[str, Callable[[rpc.Request, Provider], Struct]] = {
+def _history(request: rpc.Request, provider: Provider, caller: Caller) -> Curve:
+    return Curve(provider.history(rpc.parse_params(request, _HistoryParams).points))
+
+
+def _pause(request: rpc.Request, provider: Provider, caller: Caller) -> Pausing:
+    asked = rpc.parse_params(request, _PauseParams)
+    return Pausing(provider.pause(asked.until, asked.reason))
+
+
+def _resume(request: rpc.Request, provider: Provider, caller: Caller) -> Resuming:
+    rpc.parse_params(request, _NoParams)
+    return Resuming(provider.resume())
+
+
+def _subscribe(request: rpc.Request, provider: Provider, caller: Caller) -> Subscribed:
+    caller.subscription = rpc.parse_params(request, Subscribe)
+    return Subscribed(seq=caller.seq)
+
+
+_METHODS: dict[str, Callable[[rpc.Request, Provider, Caller], Struct]] = {
     "hello": _hello,
     "status": _status,
     "matches": _matches,
     "events": _events,
+    "history": _history,
+    "subscribe": _subscribe,
     "stop": _stop,
     "finish": _finish,
+    "pause": _pause,
+    "resume": _resume,
 }
+WRITING = frozenset({"stop", "finish", "pause", "resume"})
 
 
-def answer(line: bytes, provider: Provider) -> bytes:
+def answer(line: bytes, provider: Provider, caller: Caller | None = None) -> bytes:
     """Answer one request line; empty for a notification.
 
     Never raises: a provider's own failure becomes an internal error, so a fault in describing
@@ -139,17 +207,20 @@ def answer(line: bytes, provider: Provider) -> bytes:
         request = rpc.parse_request(line)
     except rpc.RpcError as error:
         return rpc.encode_error(error)
-    reply = _call(request, provider)
+    reply = _call(request, provider, caller or Caller())
     return b"" if request.is_notification else reply
 
 
-def _call(request: rpc.Request, provider: Provider) -> bytes:
+def _call(request: rpc.Request, provider: Provider, caller: Caller) -> bytes:
     method = _METHODS.get(request.method)
     try:
         if method is None:
             words = f"no method {request.method[:64]!r}; there are {', '.join(sorted(_METHODS))}"
             raise rpc.RpcError(rpc.METHOD_NOT_FOUND, words, request.answer_id)
-        return rpc.encode_result(method(request, provider), request.answer_id)
+        if request.method in WRITING and not caller.may_write:
+            words = f"only the volunteer's owner and root may {request.method} it"
+            raise rpc.RpcError(rpc.FORBIDDEN, words, request.answer_id)
+        return rpc.encode_result(method(request, provider, caller), request.answer_id)
     except rpc.RpcError as error:
         return rpc.encode_error(error)
     except Exception as error:  # the interface must outlive any fault of what it describes

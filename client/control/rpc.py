@@ -22,6 +22,7 @@ INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 WRONG_VERSION = -32001
 TOO_LARGE = -32002
+FORBIDDEN = -32003
 
 RequestId = int | str | None
 Params = TypeVar("Params")
@@ -103,6 +104,11 @@ def encode_request(method: str, params: object, request_id: int) -> bytes:
 def encode_result(result: object, request_id: RequestId) -> bytes:
     """Return an answer line, newline included."""
     return msgspec.json.encode({"jsonrpc": "2.0", "result": result, "id": request_id}) + b"\n"
+
+
+def encode_notification(method: str, params: object) -> bytes:
+    """Return a notification line, newline included."""
+    return msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params}) + b"\n"
 
 
 def encode_error(error: RpcError) -> bytes:

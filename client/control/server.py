@@ -2,13 +2,15 @@
 
 Holds the listening socket and nothing of the node. Bounds: connections, bytes per request, seconds
 per request and per answer; so a hostile or stuck local program costs a slot and never time of the
-node. Access is by file permission (0600 in a 0700 folder).
+node. Access is by file permission (0600 in a 0700 folder; with a group 0660 in 0750), and what a
+connection may do by who is at its other end.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,9 @@ from pathlib import Path
 import trio
 
 from client.control import methods, rpc
-from client.control.methods import Provider
+from client.control.access import may_write, peer_uid
+from client.control.feed import Feed, Subscriber
+from client.control.methods import Caller, Provider
 from client.control.sockets import prepare_folder, remove_stale
 
 
@@ -31,20 +35,28 @@ class ServerLimits:
     idle_timeout_s: float = 300.0
     """Between requests; an interface that polls every second stays connected."""
     write_timeout_s: float = 5.0
+    stalled_timeout_s: float = 900.0
+    """How long a front end that has subscribed may stop reading before its slot is taken."""
 
 
 @asynccontextmanager
 async def serve_control(
-    path: Path, provider: Provider, limits: ServerLimits | None = None
+    path: Path,
+    provider: Provider,
+    limits: ServerLimits | None = None,
+    group: int | None = None,
 ) -> AsyncIterator[None]:
     """Serve the control interface at ``path`` while the block runs.
+
+    Args:
+        group: a group whose members may look on, too.
 
     Raises:
         SocketFolderError: the folder is open to others, or another node listens on ``path``.
     """
-    prepare_folder(path.parent)
+    prepare_folder(path.parent, group)
     remove_stale(path)
-    listener = await _listen(path)
+    listener = await _listen(path, group)
     server = _Server(provider, limits or ServerLimits())
     try:
         async with trio.open_nursery() as nursery:
@@ -56,12 +68,15 @@ async def serve_control(
         path.unlink(missing_ok=True)
 
 
-async def _listen(path: Path) -> trio.socket.SocketType:
+async def _listen(path: Path, group: int | None) -> trio.socket.SocketType:
     """Bind with mode 0600 from the first moment on, not a moment later."""
     listener = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
         await listener.bind(str(path))
+        if group is not None:
+            os.chown(path, -1, group)
+            path.chmod(0o660)
     except OSError:
         listener.close()
         raise
@@ -76,6 +91,7 @@ class _Server:
 
     def __init__(self, provider: Provider, limits: ServerLimits) -> None:
         self._provider = provider
+        self._feed = Feed(provider)
         self._limits = limits
         self._open = 0
 
@@ -92,41 +108,95 @@ class _Server:
                     await trio.aclose_forcefully(stream)
                     continue
                 self._open += 1
-                nursery.start_soon(self._serve, stream)
+                caller = Caller(may_write=may_write(peer_uid(connection)))
+                nursery.start_soon(self._serve, stream, caller)
 
-    async def _serve(self, stream: trio.SocketStream) -> None:
+    async def _serve(self, stream: trio.SocketStream, caller: Caller) -> None:
+        gone = (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, OSError)
         try:
             async with stream:
-                await self._converse(stream)
-        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, OSError):
+                conversation = _Conversation(stream, caller, self._provider, self._limits)
+                await conversation.run(Subscriber(caller, self._feed))
+        except* gone:
             pass  # the client left or is stuck; nothing of the node depends on it
         finally:
             self._open -= 1
 
-    async def _converse(self, stream: trio.SocketStream) -> None:
-        reader = _LineReader(stream, self._limits)
+
+class _Conversation:
+    """One connection: requests are answered in order, updates come between the answers."""
+
+    def __init__(
+        self,
+        stream: trio.SocketStream,
+        caller: Caller,
+        provider: Provider,
+        limits: ServerLimits,
+    ) -> None:
+        self._stream, self._caller = stream, caller
+        self._provider, self._limits = provider, limits
+        self._writing = trio.Lock()
+        self._subscribed = trio.Event()
+
+    async def run(self, subscriber: Subscriber) -> None:
+        """Converse until the client leaves or breaks a bound."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._send_updates, subscriber)
+            await self._answer_requests()
+            nursery.cancel_scope.cancel()
+
+    async def _answer_requests(self) -> None:
+        reader = _LineReader(self._stream, self._limits, lambda: self._subscribed.is_set())
         while True:
             try:
                 line = await reader.read_line()
             except rpc.RpcError as error:
-                await self._write(stream, rpc.encode_error(error))
+                await self._write(rpc.encode_error(error), self._write_timeout_s)
                 return
             if line is None:
                 return
             if line.strip():
-                await self._write(stream, methods.answer(line, self._provider))
+                answer = methods.answer(line, self._provider, self._caller)
+                await self._write(answer, self._write_timeout_s)
+            if self._caller.subscription is not None:
+                self._subscribed.set()
 
-    async def _write(self, stream: trio.SocketStream, answer: bytes) -> None:
-        with trio.fail_after(self._limits.write_timeout_s):
-            await stream.send_all(answer)
+    async def _send_updates(self, subscriber: Subscriber) -> None:
+        await self._subscribed.wait()
+        while True:
+            await subscriber.wait_due()
+            async with self._writing:
+                with trio.fail_after(self._limits.stalled_timeout_s):
+                    await self._stream.wait_send_all_might_not_block()
+                    await self._stream.send_all(self._made(subscriber))
+
+    def _made(self, subscriber: Subscriber) -> bytes:
+        try:
+            return subscriber.encode()
+        except Exception as error:  # a fault in describing the node is the front end's news only
+            words = f"{type(error).__name__}: {error}"
+            return rpc.encode_error(rpc.RpcError(rpc.INTERNAL_ERROR, words))
+
+    @property
+    def _write_timeout_s(self) -> float:
+        """Whoever subscribes may stop reading for longer: an update may be half sent."""
+        subscribed = self._subscribed.is_set()
+        return self._limits.stalled_timeout_s if subscribed else self._limits.write_timeout_s
+
+    async def _write(self, answer: bytes, timeout_s: float) -> None:
+        with trio.fail_after(timeout_s):
+            async with self._writing:
+                await self._stream.send_all(answer)
 
 
 class _LineReader:
     """Splits a byte stream into lines of bounded size and bounded duration."""
 
-    def __init__(self, stream: trio.SocketStream, limits: ServerLimits) -> None:
-        self._stream = stream
-        self._limits = limits
+    def __init__(
+        self, stream: trio.SocketStream, limits: ServerLimits, listening: Callable[[], bool]
+    ) -> None:
+        self._stream, self._limits = stream, limits
+        self._listening = listening  # then the client need not say anything
         self._buffer = bytearray()
 
     async def read_line(self) -> bytes | None:
@@ -137,7 +207,7 @@ class _LineReader:
             trio.TooSlowError: the client does not finish its line, or says nothing for long.
         """
         if not self._buffer:
-            with trio.fail_after(self._limits.idle_timeout_s):
+            with trio.fail_after(math.inf if self._listening() else self._limits.idle_timeout_s):
                 if not await self._receive():
                     return None
         with trio.fail_after(self._limits.request_timeout_s):

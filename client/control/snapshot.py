@@ -15,7 +15,9 @@ from client.events import Entry
 
 SCHEMA_VERSION = 1
 
-NodeState = Literal["connecting", "matching", "fetching", "training", "waiting", "done", "stopping"]
+NodeState = Literal[
+    "connecting", "matching", "fetching", "training", "waiting", "done", "paused", "stopping"
+]
 WorkerState = Literal["absent", "starting", "running", "restarting", "stopped"]
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -132,6 +134,45 @@ class EventView(Struct, frozen=True, kw_only=True):
         )
 
 
+class PauseView(Struct, frozen=True, kw_only=True):
+    """That the node holds no stage for now, by its owner's wish or limits."""
+
+    reason: str
+    """Why, in words: ``you paused it``, ``on battery``."""
+    until: float | None = None
+    """Unix seconds at which it goes on by itself; None: when it is told to."""
+    since: float = 0.0
+    """Unix seconds."""
+
+
+class LimitsView(Struct, frozen=True, kw_only=True):
+    """What the owner lends; 0: no limit."""
+
+    threads: int = 0
+    memory_bytes: int = 0
+    upload_bytes_per_s: int = 0
+    download_bytes_per_s: int = 0
+    daily_bytes: int = 0
+    """Sent and received together."""
+    used_bytes: int = 0
+    """Of ``daily_bytes``, today."""
+    power_w: int = 0
+    when: list[str] = field(default_factory=list)
+    """When it may compute: ``idle only``, ``not on battery``, ``22:00-07:00``."""
+
+
+class CreditView(Struct, frozen=True, kw_only=True):
+    """What this volunteer has done for the swarm, since ``since``."""
+
+    microbatches: int = 0
+    """Of ours in committed steps; each stage counts for itself."""
+    tokens: int = 0
+    sent_bytes: int = 0
+    """To other volunteers."""
+    since: float = 0.0
+    """Unix seconds of the first start in this swarm."""
+
+
 class Snapshot(Struct, frozen=True, kw_only=True):
     """One moment of one node. Rates are averages over the last few steps."""
 
@@ -166,4 +207,9 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """One per held stage, and one that stands by."""
     leaving: list[LeavingView] = field(default_factory=list)
     """One per stage that this node serves."""
+    paused: PauseView | None = None
+    limits: LimitsView = field(default_factory=LimitsView)
+    credit: CreditView = field(default_factory=CreditView)
+    last_error: str = ""
+    """The newest warning or error that concerns this node; empty: none since it started."""
     schema_version: int = SCHEMA_VERSION

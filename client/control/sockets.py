@@ -35,20 +35,26 @@ def socket_path(folder: Path, swarm: str, peer: str) -> Path:
     return path
 
 
-def prepare_folder(folder: Path) -> None:
+def prepare_folder(folder: Path, group: int | None = None) -> None:
     """Create the folder with mode 0700 or check that nobody else can enter it.
+
+    Args:
+        group: a group that may enter, too (mode 0750).
 
     Raises:
         SocketFolderError: others may enter it, or it is not a folder.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if group is not None and folder.lstat().st_uid == os.geteuid():
+            os.chown(folder, -1, group, follow_symlinks=False)
+            folder.chmod(0o750)
         status = folder.lstat()
     except OSError as error:
         raise SocketFolderError(f"cannot use {folder} for sockets: {error.strerror}") from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise SocketFolderError(f"{folder} is not a folder of yours; remove it")
-    if status.st_mode & 0o077:
+    if status.st_mode & (0o077 if group is None else 0o027):
         raise SocketFolderError(f"others may enter {folder}; mend it with: chmod 700 {folder}")
 
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.config import FIELDS, Settings, parse_size, resolve
+from client.config import FIELDS, Settings, resolve
 from client.errors import ConfigError, ExitCode
+from client.quantities import parse_rate, parse_size
 
 
 def toml(folder: Path, name: str, text: str) -> Path:

@@ -38,8 +38,9 @@ def draw_schedule(
 ) -> tuple[Planned, ...]:
     """Return a fault for every ``every_s``, half of that before the first and after the last.
 
-    Kinds take turns in a random order, and so do the moments of each: a short run has as many kinds
-    as it can, and one that is long enough has every fault once before any comes again.
+    Every second one is a kill: most volunteers that go just go. The other kinds take turns in a
+    random order, and so do the moments of each: a short run has as many kinds as it can, and one
+    that is long enough has every fault before any but the kills comes again.
     """
     rng = random.Random(seed)
     possible = [fault for fault in faults if stages_of(fault, stages)]
@@ -53,8 +54,18 @@ def draw_schedule(
             pick=rng.randrange(1000),
             seconds=_duration(fault.kind, rng),
         )
-        for number, fault in enumerate(_in_turns(possible, count, rng))
+        for number, fault in enumerate(_deal(possible, count, rng))
     )
+
+
+def _deal(faults: Sequence[Fault], count: int, rng: random.Random) -> list[Fault]:
+    """Kills and the others by turns; where one of the two is missing, the other alone."""
+    kills = [fault for fault in faults if fault.kind == "kill"]
+    others = [fault for fault in faults if fault.kind != "kill"]
+    if not kills or not others:
+        return _in_turns(faults, count, rng)
+    pairs = zip(_in_turns(kills, count, rng), _in_turns(others, count, rng), strict=True)
+    return list(itertools.islice(itertools.chain.from_iterable(pairs), count))
 
 
 def _in_turns(faults: Sequence[Fault], count: int, rng: random.Random) -> list[Fault]:

@@ -92,12 +92,22 @@ def test_another_seed_is_another_schedule() -> None:
     assert len(drawn) == 20
 
 
-def test_kinds_take_turns_and_no_fault_comes_again_before_all_have_come() -> None:
-    drawn = draw_schedule(ALL, seconds=20.0 * len(ALL), every_s=10, stages=2, seed=1)
+def test_every_second_fault_is_a_kill_and_the_other_kinds_take_turns() -> None:
+    kills = [fault for fault in ALL if fault.kind == "kill"]
+    others = [fault for fault in ALL if fault.kind != "kill"]
+    drawn = draw_schedule(ALL, seconds=40.0 * len(others), every_s=10, stages=2, seed=1)
     faults = [planned.fault for planned in drawn]
-    assert {fault.kind for fault in faults[: len(KINDS)]} == set(KINDS)
-    assert sorted(faults[: len(ALL)]) == sorted(ALL)
-    assert faults[len(ALL) :] == faults[: len(ALL)]
+    assert sorted(faults[0 : 2 * len(kills) : 2]) == sorted(kills)
+    odd = faults[1::2]
+    assert {fault.kind for fault in odd[: len(KINDS) - 1]} == set(KINDS) - {"kill"}
+    assert sorted(odd[: len(others)]) == sorted(others)
+    assert odd[len(others) :] == odd[: len(others)]
+
+
+def test_without_kills_the_chosen_kinds_take_turns() -> None:
+    chosen = all_faults(["stop", "disk"])
+    drawn = draw_schedule(chosen, seconds=10.0 * len(chosen), every_s=10, stages=2, seed=1)
+    assert sorted(planned.fault for planned in drawn) == sorted(chosen)
 
 
 def test_some_moments_have_no_place_at_an_end() -> None:
