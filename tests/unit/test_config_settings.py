@@ -60,6 +60,13 @@ def test_a_missing_user_file_is_fine_but_a_missing_config_file_is_not(tmp_path: 
         ({}, {}, "log_level = 'loud'", "log_level", "correct"),
         ({}, {}, "memory_limit_bytes = 'a lot'", "not a size", "correct"),
         ({}, {}, "boundary_memory_bytes = '1KB'", "boundary_memory_bytes", "correct"),
+        ({"upload_limit_bytes_per_s": "50KB/s"}, {}, "", "at least 100000", "correct"),
+        ({"upload_limit_bytes_per_s": "fast"}, {}, "", "not a rate", "correct"),
+        ({"vram_share": "0%"}, {}, "", "vram_share", "correct"),
+        ({"vram_share": "half"}, {}, "", "not a percentage", "correct"),
+        ({"power_limit_w": "150 hp"}, {}, "", "not a power", "correct"),
+        ({}, {"VOLUNTEER_SCHEDULE": "nights"}, "", "not a window", "correct schedule"),
+        ({}, {"VOLUNTEER_ONLY_WHEN_IDLE": "perhaps"}, "", "only_when_idle", "correct"),
         ({}, {}, "announce = ['a','b','c','d','e','f','g','h','i']", "announce", "correct"),
         ({}, {}, "announce = ['203.0.113.7:4001']", "announce", "correct"),
         ({}, {}, "dial_timeout_s = nan", "dial_timeout_s", "correct"),
@@ -101,6 +108,36 @@ def test_lists_and_sizes_from_the_environment() -> None:
     found = resolve({}, environ).settings
     assert found.announce == (one, two)
     assert found.upload_limit_bytes_per_s == 1_500_000
+
+
+def test_limits_as_people_write_them(tmp_path: Path) -> None:
+    file = toml(tmp_path, "config.toml", 'daily_quota_bytes = "50GB"\nvram_share = 25')
+    environ = {"VOLUNTEER_ONLY_WHEN_IDLE": "1", "VOLUNTEER_IDLE_AFTER_MINUTES": "10 min"}
+    flags = {
+        "upload_limit_bytes_per_s": "2 MB/s",
+        "download_limit_bytes_per_s": "20 Mbit/s",
+        "power_limit_w": "150 W",
+        "compute_share": "50%",
+        "schedule": "22:00-7:00 Monday-Friday",
+        "not_on_battery": True,
+    }
+    found = resolve(flags, environ, file).settings
+    assert found.upload_limit_bytes_per_s == 2_000_000
+    assert found.download_limit_bytes_per_s == 2_500_000
+    assert (found.daily_quota_bytes, found.vram_share) == (50 * 10**9, 25)
+    assert (found.power_limit_w, found.compute_share) == (150, 50)
+    assert found.schedule == "22:00-07:00 mon-fri"
+    assert found.only_when_idle
+    assert found.not_on_battery
+    assert found.idle_after_minutes == 10
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("2MB", 2_000_000), ("1 MiB/s", 2**20), ("800kbit", 100_000), ("1.5 Mbit/s", 187_500)],
+)
+def test_rates(text: str, rate: int) -> None:
+    assert parse_rate(text) == rate
 
 
 @pytest.mark.parametrize(

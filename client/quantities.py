@@ -1,0 +1,61 @@
+"""Amounts as people write them: ``512MiB``, ``2 MB/s``, ``20 Mbit/s``, ``150 W``, ``50%``.
+
+Pure. Every parser returns a whole number in the base unit or raises ``ValueError`` with an example.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_SIZE = re.compile(r"(?P<number>[0-9]{1,15}(\.[0-9]{1,6})?) ?(?P<unit>[kmgt]i?b?|b?)", re.I | re.A)
+_UNITS: Final = {"": 1, "b": 1} | {
+    letter + suffix: base**power
+    for power, letter in enumerate("kmgt", start=1)
+    for suffix, base in (("", 1000), ("b", 1000), ("i", 1024), ("ib", 1024))
+}
+_BITS = re.compile(r"(?P<number>[0-9]{1,15}(\.[0-9]{1,6})?) ?(?P<unit>[kmg]?)bit", re.I | re.A)
+_WHOLE = re.compile(r"[0-9]{1,9}", re.A)
+_PER_SECOND = re.compile(r" ?(/ ?s|ps)$", re.I | re.A)
+
+
+def parse_size(text: str) -> int:
+    """Parse bytes: ``1048576``, ``512KiB``, ``1.5GB``; raises ``ValueError``."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"not a size: {text[:40]!r} (write 512MiB, 1.5GB or plain bytes)")
+    return int(float(match["number"]) * _UNITS[match["unit"].lower()])
+
+
+def parse_rate(text: str) -> int:
+    """Parse bytes per second: ``2MB``, ``2 MB/s``, ``20 Mbit/s``; raises ``ValueError``."""
+    amount = _PER_SECOND.sub("", text.strip())
+    if (bits := _BITS.fullmatch(amount)) is not None:
+        return int(float(bits["number"]) * _UNITS[bits["unit"].lower()] / 8)
+    try:
+        return parse_size(amount)
+    except ValueError:
+        raise ValueError(f"not a rate: {text[:40]!r} (write 2MB/s or 20Mbit/s)") from None
+
+
+def parse_watts(text: str) -> int:
+    """Parse a power: ``150`` or ``150 W``; raises ``ValueError``."""
+    return _whole(text, "w", "not a power", "150 W")
+
+
+def parse_percent(text: str) -> int:
+    """Parse a percentage: ``50`` or ``50%``; raises ``ValueError``."""
+    return _whole(text, "%", "not a percentage", "50%")
+
+
+def parse_minutes(text: str) -> int:
+    """Parse minutes: ``5``, ``5m`` or ``5 min``; raises ``ValueError``."""
+    short = re.sub(r" ?m(in)?$", "", text.strip(), flags=re.I)
+    return _whole(short, "", "not a number of minutes", "5 or 5min")
+
+
+def _whole(text: str, unit: str, problem: str, example: str) -> int:
+    number = text.strip().lower().removesuffix(unit).rstrip()
+    if _WHOLE.fullmatch(number) is None:
+        raise ValueError(f"{problem}: {text[:40]!r} (write {example})")
+    return int(number)
