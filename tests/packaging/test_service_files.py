@@ -1,0 +1,143 @@
+"""The service files that the wheel carries: what systemd and launchd say to them.
+
+``packaging/`` links to the same files; one test keeps the links honest.
+"""
+
+from __future__ import annotations
+
+import os
+import plistlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from client import packaging_data
+from client.packaging_data import COMMANDS, FILES, Kind, service_file
+
+ROOT = Path(__file__).parents[2]
+EXPOSURE_AT_MOST = 3.0
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
+)
+UNITS: tuple[Kind, ...] = ("system", "user")
+
+
+def a_command() -> PurePosixPath:
+    """A program that certainly exists, since systemd looks for it."""
+    return PurePosixPath(sys.executable)
+
+
+def analyze(*arguments: str, runtime: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["systemd-analyze", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(runtime), "SYSTEMD_LOG_LEVEL": "warning"},
+    )
+
+
+@needs_systemd
+@pytest.mark.parametrize("kind", UNITS)
+def test_systemd_has_nothing_to_say_to_a_unit(kind: Kind, tmp_path: Path) -> None:
+    unit = tmp_path / "volunteer.service"
+    unit.write_text(service_file(kind, a_command()))
+    scope = ["--user"] if kind == "user" else []
+    verdict = analyze("verify", *scope, "--man=no", str(unit), runtime=tmp_path)
+    assert (verdict.returncode, verdict.stderr) == (0, "")
+
+
+@needs_systemd
+def test_systemd_would_notice_a_misspelt_directive(tmp_path: Path) -> None:
+    unit = tmp_path / "volunteer.service"
+    unit.write_text(service_file("system", a_command()).replace("KillMode=", "KilMode="))
+    assert "KilMode" in analyze("verify", "--man=no", str(unit), runtime=tmp_path).stderr
+
+
+@needs_systemd
+def test_systemd_has_nothing_to_say_to_the_unit_with_a_gpu(tmp_path: Path) -> None:
+    unit = tmp_path / "volunteer.service"
+    unit.write_text(service_file("system", a_command()))
+    drop_in = tmp_path / "volunteer.service.d" / "gpu.conf"
+    drop_in.parent.mkdir()
+    drop_in.write_text(packaging_data.text("system/gpu.conf"))
+    verdict = analyze("verify", "--man=no", str(unit), runtime=tmp_path)
+    assert (verdict.returncode, verdict.stderr) == (0, "")
+
+
+@needs_systemd
+def test_the_system_service_is_hardened(tmp_path: Path) -> None:
+    unit = tmp_path / "volunteer.service"
+    unit.write_text(service_file("system", a_command()))
+    verdict = analyze(
+        "security", "--offline=true", "--no-pager", str(unit), runtime=tmp_path
+    ).stdout
+    found = re.search(r"Overall exposure level for volunteer.service: ([0-9.]+)", verdict)
+    assert found is not None, verdict
+    assert float(found[1]) <= EXPOSURE_AT_MOST
+
+
+@pytest.mark.parametrize("kind", UNITS)
+def test_a_unit_tells_readiness_and_a_hung_node(kind: Kind) -> None:
+    lines = service_file(kind).splitlines()
+    assert "Type=notify" in lines
+    assert any(line.startswith("WatchdogSec=") for line in lines)
+    assert "RestartPreventExitStatus=2 77 78" in lines
+
+
+@pytest.mark.parametrize("kind", UNITS)
+def test_a_unit_runs_the_command_given_and_nothing_else(kind: Kind) -> None:
+    for command in ("/usr/bin/volunteer", "/home/a b/100%/bin/volunteer"):
+        unit = service_file(kind, PurePosixPath(command))
+        assert COMMANDS[kind] not in unit
+        (line,) = re.findall(r"(?m)^ExecStart=(.*)$", unit)
+        assert shlex.split(line)[0].replace("%%", "%") == command
+
+
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("command", ["volunteer", "/bin/a\nExecStartPre=/bin/b", "./x"])
+def test_a_command_that_is_no_absolute_path_is_refused(kind: Kind, command: str) -> None:
+    with pytest.raises(ValueError, match="not the absolute path"):
+        service_file(kind, PurePosixPath(command))
+
+
+@pytest.mark.parametrize("kind", UNITS)
+def test_systemd_cannot_hold_quotes_in_a_path(kind: Kind) -> None:
+    with pytest.raises(ValueError, match="quotes"):
+        service_file(kind, PurePosixPath("/home/o'neil/bin/volunteer"))
+
+
+@pytest.mark.parametrize("command", ["/opt/x/volunteer", "/Users/o'neil & co/bin/volunteer"])
+def test_the_launchd_agent_runs_the_command_given(command: str) -> None:
+    agent = plistlib.loads(service_file("launchd", PurePosixPath(command)).encode())
+    shell, flag, script = agent["ProgramArguments"]
+    assert (shell, flag) == ("/bin/sh", "-c")
+    words = shlex.split(script)
+    assert words[words.index("exec") + 1] == command
+    assert agent["KeepAlive"] == {"SuccessfulExit": False}
+
+
+def test_the_launchd_agent_as_it_is_written_is_a_property_list() -> None:
+    agent = plistlib.loads(packaging_data.text(FILES["launchd"]).encode())
+    assert FILES["launchd"].endswith(f"/{agent['Label']}.plist")
+    subprocess.run(["sh", "-n", "-c", agent["ProgramArguments"][2]], check=True, timeout=10)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_no_service_file_holds_an_invite(kind: Kind) -> None:
+    """It is read from a file that only its owner can read; arguments are there for all to see."""
+    assert "volunteer:" not in service_file(kind)
+    assert "--swarm" in service_file(kind)
+
+
+@pytest.mark.parametrize("name", ["systemd/system", "systemd/user", "launchd"])
+def test_packaging_shows_the_files_that_the_wheel_carries(name: str) -> None:
+    shown = ROOT / "packaging" / name
+    assert shown.is_symlink()
+    assert shown.resolve() == ROOT / "client" / "packaging_data" / PurePosixPath(name).name
