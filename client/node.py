@@ -14,45 +14,34 @@ from functools import partial
 from pathlib import Path
 
 import trio
+from msgspec import structs
 
 from client import __version__
 from client.config import Settings
 from client.control.matches import MatchesSnapshot
 from client.control.server import serve_control
-from client.control.snapshot import EventView, LeavingView, Snapshot
+from client.control.snapshot import EventView, LeavingView, PauseView, Snapshot
 from client.control.sockets import SocketFolderError, socket_path
+from client.control.updates import StepPoint
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
 from client.net.errors import ListenError, NetworkError, PortInUse
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
-from client.store.checkpoints import CheckpointFolder
 from client.store.identity import IdentityLock, ensure_identity, load_identity
 from client.store.paths import Folders, find_folders, make_private
 from client.store.swarms import SwarmStore
 from client.train.bootstrap import find_swarm
-from client.train.buddies import Buddies
-from client.train.capacity import (
-    Capacity,
-    advert,
-    kept_line,
-    measured_capacity,
-    usable_memory_bytes,
-)
+from client.train.credit import Credit
 from client.train.engine import Engine
-from client.train.finishing import Finishing
 from client.train.handshake import Handshake
 from client.train.history import History
-from client.train.inventory import checkpoint_folder, offer_stored
+from client.train.inventory import checkpoint_folder
 from client.train.matches import describe_matching
 from client.train.news import News
-from client.train.opening import check_fits
-from client.train.presence import Presence
-from client.train.staging import Staging
-from client.train.status import leaving_views, take_snapshot
-from client.train.taking import Folders as StageFolders
-from client.train.taking import Terms
-from client.train.views import hosts
+from client.train.pausing import Pauses
+from client.train.status import leaving_views, limits_view, pause_view, take_snapshot
+from client.train.training import Site, Training
 from protocol.address import parse_address, parse_peer_address
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile, Target
@@ -62,12 +51,8 @@ CLIENT = f"volunteer/{__version__}"
 CHECK_S = 0.2
 LINGER_S = 30.0
 """A node that ends with the run stays so long for neighbours that still close their last step."""
-FINISH_S = 240.0
-"""For handing over, saving, and a copy elsewhere; each of these is bounded, too."""
 STOP_S = 15.0
 """For the goodbye."""
-USUAL_SEATS = 2
-"""The home and a second stage beside it; whether memory holds both, the matching reckons."""
 
 
 @dataclass(frozen=True)
@@ -174,23 +159,26 @@ class Node:
         self._news = News(EventLog(), on_event)
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
-        self._capacity: Capacity | None = None
         self._seen = seen
+        self._pauses = Pauses(folders.data, self._news.explain)
         self._engine: Engine
         self._history: History
-        self._staging: Staging
-        self._folder: CheckpointFolder
+        self._training: Training
+        self._credit: Credit
 
     # --- what the control server may ask -----------------------------------------------------
 
     def snapshot(self) -> Snapshot:
         """Describe the node now."""
-        stopping = self._stop_asked.is_set()
-        return take_snapshot(self._engine, self._staging, self._started, stopping)
+        stopping, paused = self._stop_asked.is_set(), pause_view(self._pauses.now)
+        staging = self._training.staging
+        now = take_snapshot(self._engine, staging, self._started, stopping, paused)
+        limits = limits_view(self._options.settings)
+        return structs.replace(now, limits=limits, credit=self._credit.view())
 
     def matches(self, everything: bool) -> MatchesSnapshot:
         """Describe the matching now."""
-        return describe_matching(self._engine, self._staging.seats(), everything)
+        return describe_matching(self._engine, self._training.staging.seats(), everything)
 
     def events(self, since: int) -> list[EventView]:
         """Return the remembered events after ``since``."""
@@ -203,7 +191,20 @@ class Node:
     def finish(self) -> list[LeavingView]:
         """Begin to leave in order; return what becomes of our stages."""
         self.stop()
-        return leaving_views(self._staging.view, self._signer.peer)
+        return leaving_views(self._training.staging.view, self._signer.peer)
+
+    def history(self, points: int) -> list[StepPoint]:
+        """Return the loss curve since the node started."""
+        return self._news.curve.points(points)
+
+    def pause(self, until: float | None, reason: str) -> PauseView:
+        """Begin to give up every stage; return the pause."""
+        kept = self._pauses.pause(until, reason)
+        return PauseView(reason=kept.reason, until=kept.until, since=kept.since)
+
+    def resume(self) -> bool:
+        """Take part again."""
+        return self._pauses.resume()
 
     # --- running -----------------------------------------------------------------------------
 
@@ -219,7 +220,7 @@ class Node:
             finally:
                 self._engine.shelf.close()
                 nursery.cancel_scope.cancel()
-        failure = failure or self._staging.failure
+        failure = failure or self._training.staging.failure
         if failure is not None:
             raise failure
         return ExitCode.OK
@@ -229,10 +230,10 @@ class Node:
         async with serve_control(path, self):
             nursery.start_soon(self._forward_stop, stop)
             nursery.start_soon(self._engine.run, self._seen)
-            nursery.start_soon(self._staging.run)
+            nursery.start_soon(self._training.run)
             nursery.start_soon(self._history.run)
-            nursery.start_soon(self._offer_copies)
-            nursery.start_soon(self._enter)
+            nursery.start_soon(self._pauses.run)
+            nursery.start_soon(self._credit.run)
             await self._until_over()
             await self._leave()
 
@@ -260,76 +261,22 @@ class Node:
             folder,
             engine.shelf,
         )
-        data = swarm.manifest.data
-        source = str(self._options.data_path) if self._options.data_path else data.source
-        terms = Terms(
-            hub=engine,
-            news=self._news,
-            me=me,
-            manifest=swarm.manifest,
-            swarm=swarm.swarm,
-            settings=self._options.settings,
-            capacity=self._known_capacity,
-            folders=StageFolders(
-                checkpoints=self._folders.checkpoints(swarm.swarm),
-                snapshots=self._folders.data / "snapshots",
-                data=self._folders.data / "texts" / f"{data.digest}.bin",
-            ),
-            data_source=source,
-            shelf=engine.shelf,
-            history=history,
+        site = Site(
+            self._options.settings, self._options.data_path, self._folders.data, folder, self._reach
         )
-        staging = Staging(engine, terms)
-        staging.buddies = Buddies(
-            engine,
-            me,
-            swarm.manifest,
-            swarm.swarm,
-            folder,
-            engine.shelf,
-            engine.history,
-            view=lambda: staging.view,
-            held=lambda: staging.tenancies.keys(),
-            places=partial(hosts, engine.membership.roster),
+        training = Training(engine, self._news, history, site, self._pauses)
+        self._credit = Credit(
+            self._folders.credit(swarm.swarm),
+            training.tally,
+            swarm.manifest.tokens_per_microbatch,
+            lambda: self._network.statistics().bytes_out,
         )
-        self._folder = folder
-        engine.staging = history.seats = staging
-        self._engine, self._staging = engine, staging
+        self._engine, self._training = engine, training
 
-    async def _offer_copies(self) -> None:
-        """Offer the checkpoints on our disk; then keep copies of our neighbours' as well."""
-        manifest, engine = self._swarm.manifest, self._engine
-        stages, swarm = manifest.stage_count, self._swarm.swarm
-        await offer_stored(self._folder, swarm, stages, engine.shelf, engine)
-        if self._staging.buddies is not None:
-            await self._staging.buddies.run()
-
-    def _known_capacity(self) -> Capacity:
-        if self._capacity is None:
-            raise RuntimeError("a stage is only assigned after our capacity was advertised")
-        return self._capacity
-
-    async def _enter(self) -> None:
-        """Measure what we can do and enter the swarm with it."""
-        settings = self._options.settings
-        worker = await self._staging.worker_ready()
-        self._capacity = await measured_capacity(worker, settings, self._folders.data)
-        try:
-            check_fits(self._swarm.manifest, usable_memory_bytes(self._capacity, settings))
-        except UserError as error:
-            self._staging.failure = error
-            return
-        addresses = announced(settings, self._signer.peer) or self._network.addresses
-        seats = settings.seats or USUAL_SEATS
-        line, now = kept_line(self._folders.data), int(time.time())
-        own = advert(self._capacity, settings, tuple(addresses), seats, now, line)
-        problem = await self._staging.text_problem()
-        if problem and self._options.data_path is not None:
-            next_step = "give --data the swarm's text, or leave it out to copy it from a member"
-            self._staging.failure = UserError(problem, next_step, ExitCode.CONFIG)
-            return
-        self._engine.describe(own, has_text=not problem)
-        await Presence(self._engine, settings, self._folders.data).run()
+    def _reach(self) -> list[str]:
+        """Return where others reach us."""
+        chosen = announced(self._options.settings, self._signer.peer)
+        return chosen or list(self._network.addresses)
 
     async def _forward_stop(self, stop: trio.Event) -> None:
         await stop.wait()
@@ -338,7 +285,7 @@ class Node:
     async def _until_over(self) -> None:
         """Wait for the user, a failure, or the end of the run."""
         remembered = 0.0
-        while not self._stop_asked.is_set() and self._staging.failure is None:
+        while not self._stop_asked.is_set() and self._training.staging.failure is None:
             if self._options.exit_when_done and await self._complete():
                 return
             if trio.current_time() > remembered + 10:
@@ -349,12 +296,13 @@ class Node:
 
     async def _complete(self) -> bool:
         """Whether our part is done and every stage has closed its last step."""
-        drivers, steps = self._staging.drivers(), self._swarm.manifest.steps
+        staging, steps = self._training.staging, self._swarm.manifest.steps
+        drivers = staging.drivers()
         if not drivers or not all(driver.seat.finished for driver in drivers):
             return False
         with trio.move_on_after(LINGER_S):
             while not self._stop_asked.is_set():
-                if min(self._staging.newest) >= steps:
+                if min(staging.newest) >= steps:
                     break
                 await trio.sleep(CHECK_S)
         return True
@@ -379,12 +327,7 @@ class Node:
         """Hand over and save what we hold, then say goodbye: until then we do our part."""
         self._stop_asked.set()
         self._history.end()
-        staging = self._staging
-        finishing = Finishing(self._engine, self._signer.peer, staging, staging.buddies)
-        with trio.move_on_after(FINISH_S):
-            finishing.prepare()
-            self._engine.withdraw()
-            await finishing.run()
+        await self._training.leave(for_good=True)
         self._engine.leave()
         with trio.move_on_after(STOP_S):
             for peer in self._network.statistics().peers:

@@ -50,6 +50,10 @@ class Folders:
         """Checkpoints of one swarm."""
         return self.data / "checkpoints" / swarm
 
+    def credit(self, swarm: str) -> Path:
+        """What we have done for one swarm."""
+        return self.data / "credit" / f"{swarm}.json"
+
     def agreements(self, swarm: str) -> Path:
         """The match records of one swarm."""
         return self.data / "agreements" / f"{swarm}.msgpack"

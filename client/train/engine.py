@@ -410,6 +410,11 @@ class Engine:
         if self.matching is not None:
             self.matched(self.matching.leave(self.now()))
 
+    def retire(self) -> None:
+        """Stay a member without seats until we are described anew; ``withdraw`` went before."""
+        self.matching = None
+        self.portrait.retire()
+
     def leave(self) -> None:
         """Say goodbye to the swarm."""
         self._members(self.membership.leave(self.now(), self.wall()))

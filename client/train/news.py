@@ -20,6 +20,7 @@ from client.events import (
     StageClosed,
     StepCommitted,
 )
+from client.train.curve import Curve
 from client.train.pace import Pace
 from protocol.effects import Explain
 from protocol.ids import PeerId, short
@@ -38,12 +39,17 @@ class News:
         self.log, self._on_event = log, on_event
         self.progress: Progress | None = None
         self.pace = Pace()
+        self.curve = Curve()
+        self.last_error = ""
+        """The newest warning or error about this node itself."""
         self.since: dict[int, float] = {}
         """When each stage we hold came to be what it is now, by stage, unix seconds."""
 
     def publish(self, event: Event) -> None:
         """Put an event into the log and show it."""
         self.log.append(event, time.time())
+        if event.level in ("warning", "error") and not isinstance(event, PeerChanged):
+            self.last_error = event.words
         self._on_event(event)
 
     def explain(self, effect: Explain) -> None:
@@ -63,6 +69,7 @@ class News:
         self.progress = progress
         self.pace.note(now, progress.tokens)
         step, loss = progress.step, progress.loss
+        self.curve.note(step, time.time(), loss, self.pace.per_s())
         words = f"step {step}: loss {loss:.4f}"
         self.publish(StepCommitted(words=words, step=step, loss=loss, tokens=progress.tokens))
 

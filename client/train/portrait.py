@@ -54,6 +54,11 @@ class Portrait:
         if self._advert is not None:
             self._tell(msgspec.structs.replace(self._advert, unable=tuple(sorted(unable))))
 
+    def retire(self) -> None:
+        """Say that we offer no seat for now."""
+        if self._advert is not None:
+            self._tell(msgspec.structs.replace(self._advert, seats=0, unable=()))
+
     def amend(self, *, session_s: float, upload: float, download: float) -> None:
         """Change the seconds we expect to stay and our line's bytes/s."""
         if self._advert is not None:

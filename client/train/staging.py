@@ -34,7 +34,13 @@ from protocol.wire.parts import SeatStatus
 class Staging:
     """See the module's docstring. A ``Tenant`` of the engine."""
 
-    def __init__(self, owner: Owner, terms: Terms, start_worker: OpenWorker = open_worker) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        terms: Terms,
+        start_worker: OpenWorker = open_worker,
+        tally: Tally | None = None,
+    ) -> None:
         stages = terms.manifest.stage_count
         self.view = SwarmView(((),) * stages)
         self.newest = [0] * stages
@@ -44,7 +50,9 @@ class Staging:
         self.tenancies: dict[int, Tenancy] = {}
         """What is held, the oldest first."""
         self.workers = WorkerPool(start_worker)
-        self.tally = Tally(owner, terms.news)
+        self.tally = tally or Tally(owner, terms.news)
+        self.closed = False
+        """It has held its last stage; another will hold the next."""
         self.buddies: Buddies | None = None
         """Whoever keeps copies of other stages' checkpoints."""
         room = Room(terms.manifest, lambda: usable_memory_bytes(terms.capacity(), terms.settings))
@@ -145,6 +153,10 @@ class Staging:
             nursery.start_soon(self.workers.run)
             async for tenancy in self._to_open:
                 nursery.start_soon(self._hold, tenancy)
+
+    def close(self) -> None:
+        """Hold nothing any more: ``run`` has ended."""
+        self.closed, self.buddies = True, None
 
     async def worker_ready(self) -> Worker:
         """Wait for a compute worker that no stage has taken."""

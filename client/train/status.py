@@ -9,12 +9,15 @@ import psutil
 
 from client import __version__
 from client.compute.process import Worker
+from client.config import Settings
 from client.control.snapshot import (
     Counters,
     EventView,
     LeavingView,
+    LimitsView,
     NetworkView,
     NodeState,
+    PauseView,
     PeerView,
     Replica,
     SeatView,
@@ -24,6 +27,7 @@ from client.control.snapshot import (
     WorkerView,
 )
 from client.events import Entry
+from client.store.pause import KeptPause
 from client.train.engine import Engine
 from client.train.staging import Staging
 from protocol.ids import PeerId
@@ -33,10 +37,16 @@ from protocol.view import SwarmView
 RECENT_EVENTS = 20
 
 
-def take_snapshot(engine: Engine, staging: Staging, started: float, stopping: bool) -> Snapshot:
+def take_snapshot(
+    engine: Engine,
+    staging: Staging,
+    started: float,
+    stopping: bool,
+    paused: PauseView | None = None,
+) -> Snapshot:
     """Describe the node now; ``started`` is its monotonic start time."""
     manifest, network = engine.manifest, engine.network.statistics()
-    state, reason = _state(engine, staging, stopping)
+    state, reason = _state(engine, staging, stopping, paused)
     progress, pace = engine.news.progress, engine.news.pace.per_s()
     per_step = manifest.tokens_per_microbatch * manifest.microbatches_per_step
     own_share = _own_share(engine, staging)
@@ -73,6 +83,25 @@ def take_snapshot(engine: Engine, staging: Staging, started: float, stopping: bo
         addresses=list(engine.network.addresses),
         events=[EventView.of(e) for e in _recent(engine)],
         leaving=leaving_views(staging.view, engine.signer.peer),
+        paused=paused,
+        last_error=engine.news.last_error,
+    )
+
+
+def pause_view(pause: KeptPause | None) -> PauseView | None:
+    """Return what front ends see of a pause."""
+    if pause is None:
+        return None
+    return PauseView(reason=pause.reason, until=pause.until, since=pause.since)
+
+
+def limits_view(settings: Settings) -> LimitsView:
+    """Return what the owner lends."""
+    return LimitsView(
+        threads=settings.threads,
+        memory_bytes=settings.memory_limit_bytes,
+        upload_bytes_per_s=settings.upload_limit_bytes_per_s,
+        download_bytes_per_s=settings.download_limit_bytes_per_s,
     )
 
 
@@ -88,9 +117,14 @@ def _recent(engine: Engine) -> list[Entry]:
     return list(engine.news.log.since(max(0, engine.news.log.last_seq - RECENT_EVENTS)).entries)
 
 
-def _state(engine: Engine, staging: Staging, stopping: bool) -> tuple[NodeState, str]:
+def _state(
+    engine: Engine, staging: Staging, stopping: bool, paused: PauseView | None
+) -> tuple[NodeState, str]:
     if stopping:
         return "stopping", "handing off and saving"
+    if paused is not None:
+        held = ", ".join(map(str, staging.tenancies))
+        return "paused", f"{paused.reason}; handing over stage {held}" if held else paused.reason
     seats = [driver.seat for driver in staging.drivers()]
     serving = [seat for seat in seats if seat.serving]
     if not serving:
@@ -141,6 +175,8 @@ def _workers(staging: Staging) -> list[WorkerView]:
         _worker(tenancy.worker, tenancy.stage, tenancy.worker_restarts)
         for tenancy in staging.tenancies.values()
     ]
+    if staging.closed:
+        return views or [WorkerView(state="stopped")]
     if (idle := staging.workers.idle) is not None or not views:
         views.append(_worker(idle, None, 0))
     return views

@@ -17,6 +17,8 @@ class Tally:
         self.rerouted = 0
         self.replayed = 0
         self.rounds = 0
+        self.counted = 0
+        """Microbatches of ours in committed steps, over all our stages."""
         self.restarted = 0
         """Attempts at rounds that did not close them."""
         self.miscounted = 0
@@ -26,6 +28,7 @@ class Tally:
     def note_committed(self, committed: Committed, era: int) -> None:
         """A seat of an era has closed a step."""
         self.rounds += 1
+        self.counted += committed.counted
         self.restarted += max(0, committed.attempt - 1)
         self._news.closed(committed, era)
         if committed.version > self._detected_step:  # what was lost is made good: no gradient comes

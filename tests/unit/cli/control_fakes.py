@@ -15,12 +15,14 @@ from client.control.snapshot import (
     EventView,
     LeavingView,
     NetworkView,
+    PauseView,
     Replica,
     SeatView,
     Snapshot,
     StageView,
     WorkerView,
 )
+from client.control.updates import StepPoint
 from client.events import Entry, LogLine
 
 
@@ -142,6 +144,7 @@ class FakeProvider:
     def __init__(self, event_count: int = 3, event_size_bytes: int = 10) -> None:
         self.stops = 0
         self.failure: Exception | None = None
+        self.paused: PauseView | None = None
         line = LogLine(words="x" * event_size_bytes, about="round")
         entries = (Entry(seq, float(seq), line) for seq in range(1, event_count + 1))
         self._events = [EventView.of(entry) for entry in entries]
@@ -149,7 +152,7 @@ class FakeProvider:
     def snapshot(self) -> Snapshot:
         if self.failure is not None:
             raise self.failure
-        return example_snapshot()
+        return example_snapshot(paused=self.paused)
 
     def matches(self, everything: bool) -> MatchesSnapshot:
         detail = Explanation(time=1.0, level="debug", words="a detail")
@@ -164,3 +167,14 @@ class FakeProvider:
     def finish(self) -> list[LeavingView]:
         self.stop()
         return example_snapshot().leaving
+
+    def history(self, points: int) -> list[StepPoint]:
+        return [StepPoint(n, float(n), 5.0 - n, 10.0) for n in range(4)][-points:]
+
+    def pause(self, until: float | None, reason: str) -> PauseView:
+        self.paused = PauseView(reason=reason or "you paused it", until=until, since=1.0)
+        return self.paused
+
+    def resume(self) -> bool:
+        was, self.paused = self.paused, None
+        return was is not None

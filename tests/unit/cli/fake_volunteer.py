@@ -18,8 +18,17 @@ from control_fakes import example_matches, example_snapshot
 
 from client.control.matches import MatchesSnapshot
 from client.control.server import serve_control
-from client.control.snapshot import EventView, LeavingView, Replica, SeatView, Snapshot, StageView
+from client.control.snapshot import (
+    EventView,
+    LeavingView,
+    PauseView,
+    Replica,
+    SeatView,
+    Snapshot,
+    StageView,
+)
 from client.control.sockets import socket_path
+from client.control.updates import StepPoint
 from client.events import Entry, RecoveryEvent, StepCommitted
 from client.store.paths import runtime_folder
 
@@ -75,6 +84,15 @@ class ScriptedVolunteer:
     def finish(self) -> list[LeavingView]:
         self.stop()
         return []
+
+    def history(self, points: int) -> list[StepPoint]:
+        return []
+
+    def pause(self, until: float | None, reason: str) -> PauseView:
+        return PauseView(reason=reason, until=until)
+
+    def resume(self) -> bool:
+        return False
 
 
 async def _serve(home: Path) -> None:

@@ -1,0 +1,68 @@
+"""What a front end that has subscribed is sent: the typed ``update`` notification.
+
+Plain data, no behaviour. The same, one per line, makes a recorded run.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from client.control.matches import MatchesSnapshot
+from client.control.snapshot import EventView, Snapshot
+
+UPDATE_METHOD = "update"
+MAX_HZ = 4.0
+MATCHES_EVERY_S = 2.0
+MAX_POINTS = 500
+
+
+class Subscribe(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of ``subscribe``; asking again replaces what was asked before."""
+
+    events_since: Annotated[int, Meta(ge=0, le=2**62)] = 0
+    """Events after this number; 0: all that are remembered."""
+    matches: bool = False
+    """Whether updates carry the matching, every ``MATCHES_EVERY_S`` at most."""
+    hz: Annotated[float, Meta(gt=0, le=MAX_HZ)] = 2.0
+    """Updates per second at most."""
+
+
+class Subscribed(Struct, frozen=True):
+    """Answer to ``subscribe``; updates follow on the same connection."""
+
+    subscribed: bool = True
+    seq: int = 0
+
+
+class Update(Struct, frozen=True, kw_only=True):
+    """One moment of a node, and what happened since the update before it."""
+
+    seq: int
+    """Rises by one per update that was due; gaps are updates that newer ones have replaced."""
+    time: float
+    """Unix seconds."""
+    snapshot: Snapshot
+    events: list[EventView] = []
+    """In order, none twice."""
+    missed: int = 0
+    """Events that the node had forgotten before this front end read them."""
+    matches: MatchesSnapshot | None = None
+
+
+class StepPoint(Struct, frozen=True):
+    """One point of the loss curve."""
+
+    step: int
+    time: float
+    """Unix seconds."""
+    loss: float
+    """Nats per token."""
+    tokens_per_s: float
+
+
+class Curve(Struct, frozen=True):
+    """Answer to ``history``: the run since this node started, oldest first, thinned evenly."""
+
+    points: list[StepPoint]

@@ -1,0 +1,36 @@
+"""A pause that outlives the process: one small file beside the identity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from client.store.atomic import write_atomic
+
+FILE_NAME = "paused.json"
+
+
+class KeptPause(Struct, frozen=True):
+    """That the owner has paused this volunteer. Times are Unix seconds."""
+
+    reason: str
+    since: float
+    until: float | None = None
+
+
+def load_pause(folder: Path) -> KeptPause | None:
+    """Return the kept pause; None if there is none, or none that can be read."""
+    try:
+        return msgspec.json.decode((folder / FILE_NAME).read_bytes(), type=KeptPause)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def save_pause(folder: Path, pause: KeptPause | None) -> None:
+    """Keep a pause, or forget it; raises ``OSError``."""
+    if pause is None:
+        (folder / FILE_NAME).unlink(missing_ok=True)
+    else:
+        write_atomic(folder / FILE_NAME, msgspec.json.encode(pause))

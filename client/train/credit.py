@@ -1,0 +1,83 @@
+"""What this volunteer has done for a swarm, added up over all its sessions and kept on disk.
+
+A note for its owner, measured by itself: nobody else relies on it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import trio
+from msgspec import Struct
+
+from client.control.snapshot import CreditView
+from client.store.atomic import write_atomic
+from client.train.tally import Tally
+
+SAVE_EVERY_S = 60.0
+
+
+class Kept(Struct, frozen=True):
+    """The sum of earlier sessions."""
+
+    microbatches: int = 0
+    tokens: int = 0
+    sent_bytes: int = 0
+    since: float = 0.0
+    """Unix seconds of the first session."""
+
+
+class Credit:
+    """See the module's docstring.
+
+    Args:
+        path: where it is kept; unreadable counts as empty.
+        tally: counts this session.
+        tokens: per microbatch.
+        sent_bytes: returns the bytes sent in this session.
+    """
+
+    def __init__(
+        self, path: Path, tally: Tally, tokens: int, sent_bytes: Callable[[], int]
+    ) -> None:
+        self._path, self._tally, self._tokens = path, tally, tokens
+        self._sent_bytes = sent_bytes
+        self._before = load_credit(path) or Kept(since=time.time())
+
+    def view(self) -> CreditView:
+        """Return the sum up to now."""
+        before, counted = self._before, self._tally.counted
+        return CreditView(
+            microbatches=before.microbatches + counted,
+            tokens=before.tokens + counted * self._tokens,
+            sent_bytes=before.sent_bytes + self._sent_bytes(),
+            since=before.since,
+        )
+
+    async def run(self) -> None:
+        """Keep it on disk until cancelled."""
+        try:
+            while True:
+                self._save()
+                await trio.sleep(SAVE_EVERY_S)
+        finally:
+            self._save()
+
+    def _save(self) -> None:
+        now = self.view()
+        kept = Kept(now.microbatches, now.tokens, now.sent_bytes, now.since)
+        with suppress(OSError):  # a full disk must not stop training
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomic(self._path, msgspec.json.encode(kept))
+
+
+def load_credit(path: Path) -> Kept | None:
+    """Return what is kept; None if there is nothing that can be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Kept)
+    except (OSError, msgspec.MsgspecError):
+        return None

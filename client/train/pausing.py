@@ -1,0 +1,114 @@
+"""Whether the node may hold stages now: its owner's pause, and whatever else holds it back.
+
+The owner's pause is kept on disk and ends when it is told to, or at its time; a hold of the limits
+(idle only, on battery, quota) ends when its cause does. Decides nothing else: ``Training`` obeys.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import trio
+
+from client.store.pause import KeptPause, load_pause, save_pause
+from protocol.effects import Explain
+
+LOOK_S = 1.0
+"""The wall clock is looked at, not slept for: machines are suspended."""
+BY_OWNER = "you paused it"
+
+
+class Pauses:
+    """See the module's docstring.
+
+    Args:
+        folder: where the owner's pause is kept.
+        explain: tells the user.
+        wall: Unix seconds.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        explain: Callable[[Explain], None],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder, self._explain, self._wall = folder, explain, wall
+        self._own = load_pause(folder)
+        self._holds: dict[str, KeptPause] = {}
+        self._changed = trio.Event()
+        self._end_if_due()
+
+    @property
+    def now(self) -> KeptPause | None:
+        """The pause in force, the owner's before others; None: stages may be held."""
+        return self._own or next(iter(self._holds.values()), None)
+
+    def pause(self, until: float | None, reason: str) -> KeptPause:
+        """The owner pauses, until a time (Unix seconds) or until told otherwise."""
+        pause = KeptPause(reason or BY_OWNER, self._wall(), until)
+        self._set_own(pause)
+        self._say(f"paused: {pause.reason}")
+        self._end_if_due()
+        return pause
+
+    def resume(self) -> bool:
+        """The owner's pause is over; False: there was none."""
+        if self._own is None:
+            return False
+        self._set_own(None)
+        held = self.now
+        self._say(f"still paused: {held.reason}" if held else "resumed")
+        return True
+
+    def hold(self, cause: str, reason: str) -> None:
+        """Something else than the owner forbids stages for now; ``cause`` names it."""
+        if cause not in self._holds:
+            self._holds[cause] = KeptPause(reason, self._wall())
+            self._say(f"paused: {reason}")
+            self._tell()
+
+    def release(self, cause: str) -> None:
+        """A cause is gone."""
+        if self._holds.pop(cause, None) is not None:
+            self._say("resumed" if self.now is None else "one reason to pause is gone")
+            self._tell()
+
+    async def wait_paused(self) -> None:
+        """Wait until no stage may be held."""
+        while self.now is None:
+            await self._changed.wait()
+
+    async def wait_clear(self) -> None:
+        """Wait until stages may be held."""
+        while self.now is not None:
+            await self._changed.wait()
+
+    async def run(self) -> None:
+        """End the owner's pause when its time is over, until cancelled."""
+        while True:
+            self._end_if_due()
+            await trio.sleep(LOOK_S)
+
+    def _end_if_due(self) -> None:
+        own = self._own
+        if own is not None and own.until is not None and own.until <= self._wall():
+            self.resume()
+
+    def _set_own(self, pause: KeptPause | None) -> None:
+        self._own = pause
+        try:
+            save_pause(self._folder, pause)
+        except OSError as error:
+            words = f"the pause cannot be kept for the next start: {error.strerror}"
+            self._explain(Explain("swarm", words, "warning"))
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def _say(self, words: str) -> None:
+        self._explain(Explain("swarm", words))

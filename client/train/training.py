@@ -1,0 +1,193 @@
+"""The part of a node that trains: its stages, their workers, and the copies it keeps for others.
+
+It is begun when the node may hold stages and ended when it may not: a pause gives every stage up in
+order, as leaving does, and ends the worker processes, which frees their memory; the network, the
+membership and the control socket stay. Going on is entering the swarm anew with the same identity.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from client.config import Settings
+from client.errors import ExitCode, UserError
+from client.store.checkpoints import CheckpointFolder
+from client.train.buddies import Buddies
+from client.train.capacity import (
+    Capacity,
+    advert,
+    kept_line,
+    measured_capacity,
+    usable_memory_bytes,
+)
+from client.train.engine import Engine
+from client.train.finishing import Finishing
+from client.train.history import History
+from client.train.inventory import offer_stored
+from client.train.news import News
+from client.train.opening import check_fits
+from client.train.pausing import Pauses
+from client.train.presence import Presence
+from client.train.staging import Staging
+from client.train.taking import Folders, Terms
+from client.train.tally import Tally
+from client.train.views import hosts
+
+FINISH_S = 240.0
+"""For handing over, saving, and a copy elsewhere; each of these is bounded, too."""
+USUAL_SEATS = 2
+"""The home and a second stage beside it; whether memory holds both, the matching reckons."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a node trains, and with what."""
+
+    settings: Settings
+    data_path: Path | None
+    """The training text that the user gave."""
+    data: Path
+    """The folder of what is kept beside the identity."""
+    checkpoints: CheckpointFolder
+    addresses: Callable[[], list[str]]
+    """Where others reach us."""
+
+
+class Training:
+    """See the module's docstring."""
+
+    def __init__(
+        self, engine: Engine, news: News, history: History, site: Site, pauses: Pauses
+    ) -> None:
+        self._engine, self._history, self._site = engine, history, site
+        self._pauses = pauses
+        self._capacity: Capacity | None = None
+        self._offered = trio.Event()
+        self._leaving = trio.Lock()
+        self._over = False
+        manifest, swarm = engine.manifest, engine.swarm
+        self._terms = Terms(
+            hub=engine,
+            news=news,
+            me=engine.signer.peer,
+            manifest=manifest,
+            swarm=swarm,
+            settings=site.settings,
+            capacity=self._known_capacity,
+            folders=Folders(
+                checkpoints=site.checkpoints.folder,
+                snapshots=site.data / "snapshots",
+                data=site.data / "texts" / f"{manifest.data.digest}.bin",
+            ),
+            data_source=str(site.data_path) if site.data_path else manifest.data.source,
+            shelf=engine.shelf,
+            history=history,
+        )
+        self.tally = Tally(engine, news)
+        """Counts since the node started, over all pauses."""
+        self.staging = self._new_staging()
+
+    # --- running -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Train whenever the node may, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._offer)
+            while True:
+                await self._pauses.wait_clear()
+                if self._over:
+                    await trio.sleep_forever()
+                if self.staging.closed:
+                    self.staging = self._new_staging()
+                await self._train()
+
+    async def leave(self, *, for_good: bool = False) -> None:
+        """Hand over and save what we hold, within ``FINISH_S``; nothing is held afterwards."""
+        self._over = self._over or for_good
+        staging, engine = self.staging, self._engine
+        with trio.move_on_after(FINISH_S):
+            async with self._leaving:  # a pause may be at it already
+                finishing = Finishing(engine, engine.signer.peer, staging, staging.buddies)
+                finishing.prepare()
+                engine.withdraw()
+                await finishing.run()
+
+    async def _train(self) -> None:
+        """Hold stages until a pause begins; then give them up in order."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.staging.run)
+            nursery.start_soon(self._keep_copies)
+            nursery.start_soon(self._enter)
+            await self._pauses.wait_paused()
+            await self.leave()
+            nursery.cancel_scope.cancel()
+        self.staging.close()
+        self._engine.retire()
+
+    async def _offer(self) -> None:
+        """Offer the checkpoints on our disk."""
+        engine = self._engine
+        stages = engine.manifest.stage_count
+        folder = self._site.checkpoints
+        await offer_stored(folder, engine.swarm, stages, engine.shelf, engine)
+        self._offered.set()
+
+    async def _keep_copies(self) -> None:
+        await self._offered.wait()
+        if self.staging.buddies is not None:
+            await self.staging.buddies.run()
+
+    async def _enter(self) -> None:
+        """Measure what we can do and enter the swarm with it."""
+        settings, engine, data = self._site.settings, self._engine, self._site.data
+        worker = await self.staging.worker_ready()
+        self._capacity = await measured_capacity(worker, settings, data)
+        try:
+            check_fits(engine.manifest, usable_memory_bytes(self._capacity, settings))
+        except UserError as error:
+            self.staging.failure = error
+            return
+        addresses = tuple(self._site.addresses())
+        seats = settings.seats or USUAL_SEATS
+        own = advert(self._capacity, settings, addresses, seats, int(time.time()), kept_line(data))
+        problem = await self.staging.text_problem()
+        if problem and self._site.data_path is not None:
+            next_step = "give --data the swarm's text, or leave it out to copy it from a member"
+            self.staging.failure = UserError(problem, next_step, ExitCode.CONFIG)
+            return
+        engine.describe(own, has_text=not problem)
+        await Presence(engine, settings, data).run()
+
+    # --- parts -------------------------------------------------------------------------------
+
+    def _new_staging(self) -> Staging:
+        """Return stages to be held; the engine and the history know them from now on."""
+        engine = self._engine
+        staging = Staging(engine, self._terms, tally=self.tally)
+        staging.buddies = Buddies(
+            engine,
+            engine.signer.peer,
+            engine.manifest,
+            engine.swarm,
+            self._site.checkpoints,
+            engine.shelf,
+            self._history,
+            view=lambda: staging.view,
+            held=lambda: staging.tenancies.keys(),
+            places=partial(hosts, engine.membership.roster),
+        )
+        engine.staging = self._history.seats = staging
+        if engine.started:
+            staging.allow_training()
+        return staging
+
+    def _known_capacity(self) -> Capacity:
+        if self._capacity is None:
+            raise RuntimeError("a stage is only assigned after our capacity was advertised")
+        return self._capacity
