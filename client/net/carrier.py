@@ -21,6 +21,7 @@ from client.net.errors import ConnectionLost, HandshakeFailed, LinkFull, StreamR
 from client.net.handshake import accept_protocol, request_protocol
 from client.net.host import Connection
 from client.net.mends import GuardedStream
+from client.net.pacing import Pacing
 from client.net.queues import BoundedQueue
 from client.net.yamux_stream import YamuxStream
 from protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -48,6 +49,8 @@ SILENT_S = 20.0
 """Nothing at all received for so long, though pings were sent: the connection is dead."""
 RETIRE_S = 5.0
 """How long a retired carrier waits for the peer's last frames."""
+READ_BYTES = 256 * 1024
+"""Most bytes that are taken from a lane, and paced, at a time."""
 WRITE_BYTES = 256 * 1024
 """Small frames are joined up to this size into one write."""
 
@@ -97,8 +100,10 @@ class Carrier:
         connection: Connection,
         queues: Mapping[str, BoundedQueue[Outgoing]],
         hooks: CarrierHooks,
+        pacing: Pacing,
     ) -> None:
         self.connection = connection
+        self._pacing = pacing
         self._queues = queues
         self._hooks = hooks
         self._lanes_to_open = set(LANES)
@@ -168,7 +173,7 @@ class Carrier:
         self._lanes_seen.add(name)
         self._lanes_reading.add(name)
         try:
-            stream.raise_window(WINDOW_BYTES[name])
+            stream.raise_window(self._window_bytes(name))
             await self._read_frames(name, stream)
         finally:
             self._lanes_reading.discard(name)
@@ -177,9 +182,16 @@ class Carrier:
             self.retire("closed by the peer")
         self._changed.unpark_all()
 
+    def _window_bytes(self, name: str) -> int:
+        usual = WINDOW_BYTES[name]
+        return self._pacing.download.window_bytes(usual) if name == "bulk" else usual
+
     async def _read_frames(self, name: str, stream: YamuxStream) -> None:
         decoder = FrameDecoder(partial(_parse, name), _limit_of)
-        while data := await stream.receive_some():
+        pacer = self._pacing.download
+        most = READ_BYTES if pacer.rate_bytes_per_s else None
+        while data := await stream.receive_some(most):
+            await pacer.lanes[name](len(data))
             for frame in decoder.receive_data(data):
                 await self._take(frame)
         decoder.receive_eof()
@@ -208,7 +220,7 @@ class Carrier:
             self._ping()
         while batch := await self._next_batch(name):
             buffers = [buffer for frame in batch for buffer in frame.buffers]
-            await stream.send_all(buffers, stall_s=STALL_S)
+            await stream.send_all(buffers, STALL_S, self._pacing.upload.lanes[name])
             self.frames_out += len(batch)
         stream.send_eof()
         self._lanes_writing.discard(name)

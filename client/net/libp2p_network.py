@@ -20,6 +20,7 @@ from client.net.errors import DialError, NetworkError, PeerUnreachable
 from client.net.host import Connection, Host, HostLimits, open_host
 from client.net.links import Link
 from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, PeerUp
+from client.net.pacing import Pacing, Rates
 from client.net.penalties import PenaltyBox
 from client.net.queues import BoundedQueue
 from protocol.errors import RemoteProtocolError
@@ -40,8 +41,9 @@ BACKOFF_MOST_S = 30.0
 class Libp2pNetwork:
     """Made by `open_network`; implements `Network`."""
 
-    def __init__(self, nursery: trio.Nursery, rng: random.Random) -> None:
+    def __init__(self, nursery: trio.Nursery, rng: random.Random, rates: Rates) -> None:
         self._nursery = nursery
+        self._pacing = Pacing(rates)
         self._rng = rng
         self._host: Host  # set by open_network: host and network refer to each other
         self._links: dict[PeerId, Link] = {}
@@ -177,7 +179,7 @@ class Libp2pNetwork:
             refused=partial(self._on_refused, link.peer),
             up=partial(self._on_up, link),
         )
-        carrier = Carrier(connection, link.queues, hooks)
+        carrier = Carrier(connection, link.queues, hooks, self._pacing)
         link.attach(carrier)
         try:
             await connection.run(carrier.run)
@@ -241,6 +243,7 @@ async def open_network(
     listen: Sequence[str | tuple[str, int]],
     limits: HostLimits | None = None,
     rng: random.Random | None = None,
+    rates: Rates = Rates(),  # noqa: B008  (frozen)
 ) -> AsyncIterator[Libp2pNetwork]:
     """Open the network of one identity; every link ends with the block.
 
@@ -249,13 +252,14 @@ async def open_network(
         listen: IPv4 addresses and ports to listen on.
         limits: bounds on connections.
         rng: jitter of reconnects.
+        rates: what the owner lends of the line.
 
     Raises:
         PortInUse, ListenError, AddressError: cannot listen there.
     """
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
-        network = Libp2pNetwork(nursery, rng or random.Random())
+        network = Libp2pNetwork(nursery, rng or random.Random(), rates)
         try:
             async with open_host(seed, listen, network._serve, limits) as host:
                 network._host = host

@@ -15,6 +15,7 @@ from typing import Protocol
 import trio
 
 from client.net.errors import ConnectionLost, StreamReset
+from client.net.pacing import Pace
 from client.net.secure import MAX_PLAINTEXT_BYTES
 from protocol.errors import RemoteProtocolError
 
@@ -69,12 +70,15 @@ class YamuxStream:
             self._granted += extra
             self._grant(extra)
 
-    async def send_all(self, buffers: Sequence[Buffer], stall_s: float = math.inf) -> None:
+    async def send_all(
+        self, buffers: Sequence[Buffer], stall_s: float = math.inf, pace: Pace | None = None
+    ) -> None:
         """Send the buffers in order, waiting for the peer's window where needed.
 
         Args:
             buffers: not copied as a whole, so they must not change meanwhile.
             stall_s: give up when the peer grants no window or takes nothing for so long.
+            pace: waits until so many bytes may go.
 
         Raises:
             StreamReset, ConnectionLost: the stream or its connection ended.
@@ -92,16 +96,19 @@ class YamuxStream:
                     self._send_window -= taken
                     batch.append(self._frame(DATA, 0, taken) + piece[:taken])
                     piece = piece[taken:] if taken < len(piece) else next(pieces, None)
+            if pace is not None:
+                await pace(sum(map(len, batch)))
+            with trio.fail_after(stall_s):
                 await self._session.write(batch)
 
-    async def receive_some(self) -> bytearray:
-        """Wait for data and return all of it; empty at the end of the stream.
+    async def receive_some(self, most: int | None = None) -> bytearray:
+        """Wait for data and return all of it, at most ``most`` bytes; empty at the end.
 
         Raises:
             StreamReset, ConnectionLost: the stream or its connection ended early.
         """
         await self._wait_for_data()
-        return self.receive_nowait()
+        return self.receive_nowait(most)
 
     def receive_nowait(self, most: int | None = None) -> bytearray:
         """Take what has been received, at most ``most`` bytes, perhaps nothing."""

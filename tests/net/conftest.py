@@ -13,6 +13,7 @@ from client.net.addresses import parse_address
 from client.net.handshake import Authenticated, handshake, make_identity
 from client.net.host import Connection, Handler, Host, HostLimits, open_host
 from client.net.libp2p_network import Libp2pNetwork, open_network
+from client.net.pacing import Rates
 
 DEADLINE_S = 30.0
 Networks = Callable[..., AbstractAsyncContextManager[Libp2pNetwork]]
@@ -27,11 +28,14 @@ def networks() -> Networks:
 
     @asynccontextmanager
     async def make(
-        seed: bytes | None = None, port: int = 0, limits: HostLimits | None = None
+        seed: bytes | None = None,
+        port: int = 0,
+        limits: HostLimits | None = None,
+        rates: Rates = Rates(),  # noqa: B008  (frozen)
     ) -> AsyncIterator[Libp2pNetwork]:
         with trio.fail_after(DEADLINE_S):
             where = [("127.0.0.1", port)]
-            async with open_network(seed or os.urandom(32), where, limits) as network:
+            async with open_network(seed or os.urandom(32), where, limits, rates=rates) as network:
                 yield network
 
     return make

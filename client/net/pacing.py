@@ -1,0 +1,96 @@
+"""How fast this volunteer may send and receive: one token bucket per direction, for all its links.
+
+Tensors wait for their turn. Small messages (heartbeats, plans, receipts) go at once and are charged
+to the tensors behind them, so that a slow line never looks like a dead one; only a flood of them is
+held to the same rate. Receiving is paced by giving the peer's tensor lane its window back more
+slowly: the socket is always read, so nothing small waits behind a tensor there either.
+
+State: the buckets. Without a limit nothing waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+import trio
+
+BURST_S = 0.25
+"""What was not used in so long may be caught up at once."""
+MIN_BURST_BYTES = 256 * 1024
+"""One write of a tensor lane."""
+SMALL_BURST_BYTES = 1024 * 1024
+"""Small messages that may go in a row before they wait, too."""
+WINDOW_S = 1.0
+"""What a peer may have on its way to us when receiving is limited, in time at our rate."""
+
+Pace = Callable[[int], Awaitable[None]]
+"""Waits until so many bytes may go."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Most bytes per second each way; 0: no limit."""
+
+    upload_bytes_per_s: int = 0
+    download_bytes_per_s: int = 0
+
+
+class TokenBucket:
+    """Who reserves bytes is told how long to wait; the order of reservations is kept.
+
+    What was reserved and has waited never exceeds ``burst + rate * time``.
+    """
+
+    def __init__(self, rate_bytes_per_s: float, burst_bytes: float, now: float) -> None:
+        self._rate, self._burst = rate_bytes_per_s, burst_bytes
+        self._tokens, self._counted = burst_bytes, now
+
+    def reserve(self, size_bytes: int, now: float) -> float:
+        """Take bytes, perhaps on credit; return the seconds until they are paid for."""
+        earned = self._rate * max(0.0, now - self._counted)
+        self._counted = max(now, self._counted)
+        self._tokens = min(self._burst, self._tokens + earned) - size_bytes
+        return max(0.0, -self._tokens / self._rate)
+
+
+class Pacer:
+    """One direction; ``lanes`` says how each lane is paced."""
+
+    def __init__(self, rate_bytes_per_s: int) -> None:
+        self.rate_bytes_per_s = rate_bytes_per_s
+        rate, now = max(1, rate_bytes_per_s), trio.current_time()
+        self._all = TokenBucket(rate, max(MIN_BURST_BYTES, BURST_S * rate), now)
+        self._small = TokenBucket(rate, max(SMALL_BURST_BYTES, rate), now)
+        limited = rate_bytes_per_s > 0
+        self.lanes: Mapping[str, Pace] = {
+            "bulk": self._wait_turn if limited else _at_once,
+            "control": self._pass if limited else _at_once,
+        }
+
+    def window_bytes(self, usual: int) -> int:
+        """Return how much a peer may have on its way in a tensor lane."""
+        if not self.rate_bytes_per_s:
+            return usual
+        return min(usual, int(WINDOW_S * self.rate_bytes_per_s))
+
+    async def _wait_turn(self, size_bytes: int) -> None:
+        await trio.sleep(self._all.reserve(size_bytes, trio.current_time()))
+
+    async def _pass(self, size_bytes: int) -> None:
+        now = trio.current_time()
+        self._all.reserve(size_bytes, now)
+        if (wait_s := self._small.reserve(size_bytes, now)) > 0:
+            await trio.sleep(wait_s)
+
+
+class Pacing:
+    """Both directions of a network."""
+
+    def __init__(self, rates: Rates) -> None:
+        self.upload = Pacer(rates.upload_bytes_per_s)
+        self.download = Pacer(rates.download_bytes_per_s)
+
+
+async def _at_once(size_bytes: int) -> None:
+    """No limit."""

@@ -1,0 +1,163 @@
+"""Rates that the owner sets: exact in the bucket, measured in bytes on real sockets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.net.libp2p_network import Libp2pNetwork
+from client.net.network import Inbound
+from client.net.pacing import MIN_BURST_BYTES, Pacer, Rates, TokenBucket
+from protocol.wire.messages import Backward, Goodbye
+
+if TYPE_CHECKING:
+    from tests.net.conftest import Networks
+
+MB = 1_000_000
+
+
+def backward(number: int) -> Backward:
+    return Backward(stage=0, step=1, microbatch=number, attempt=0)
+
+
+# --- the bucket ----------------------------------------------------------------------------------
+
+
+@given(
+    rate=st.integers(1, 10**9),
+    burst=st.integers(0, 10**8),
+    asked=st.lists(st.tuples(st.integers(0, 10**8), st.floats(0, 100)), max_size=30),
+)
+def test_never_more_than_the_rate_and_one_burst(
+    rate: int, burst: int, asked: list[tuple[int, float]]
+) -> None:
+    bucket, now, went, last = TokenBucket(rate, burst, 0.0), 0.0, 0, 0.0
+    for size_bytes, pause_s in asked:
+        now += pause_s
+        goes = now + bucket.reserve(size_bytes, now)
+        went += size_bytes
+        assert went <= burst + rate * goes + 1e-6 * (went + rate * goes) + 1
+        assert goes >= last - 1e-6 * (1 + last)  # nobody overtakes
+        last = goes
+
+
+@given(rate=st.integers(1, 10**9), sizes=st.lists(st.integers(1, 10**7), min_size=1, max_size=30))
+def test_the_rate_is_used_while_there_is_work(rate: int, sizes: list[int]) -> None:
+    bucket, now, burst = TokenBucket(rate, 1000, 0.0), 0.0, 1000
+    for size_bytes in sizes:
+        now += bucket.reserve(size_bytes, now)
+    assert now == pytest.approx(max(0, sum(sizes) - burst) / rate, rel=1e-6, abs=1e-6)
+
+
+def test_an_idle_line_saves_no_more_than_its_burst() -> None:
+    bucket = TokenBucket(100, 50, 0.0)
+    assert bucket.reserve(50, 1000.0) == 0
+    assert bucket.reserve(100, 1000.0) == 1
+
+
+async def test_small_messages_pass_those_that_wait_and_are_charged(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    pacer = Pacer(MB)
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pacer.lanes["bulk"], 10 * MB)
+        await trio.sleep(0)
+        await pacer.lanes["control"](MB // 2)
+        assert trio.current_time() == began
+    await pacer.lanes["bulk"](0)  # behind both
+    assert trio.current_time() - began == pytest.approx(10.5 - MIN_BURST_BYTES / MB)
+
+
+async def test_a_flood_of_small_messages_waits_too(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    pacer, began = Pacer(MB), trio.current_time()
+    for _ in range(100):
+        await pacer.lanes["control"](MB // 10)
+    assert trio.current_time() - began > 8
+
+
+async def test_without_a_limit_nothing_waits(autojump_clock: trio.testing.MockClock) -> None:
+    pacer, began = Pacer(0), trio.current_time()
+    await pacer.lanes["bulk"](10**12)
+    assert trio.current_time() == began
+    assert pacer.window_bytes(123) == 123
+
+
+# --- real sockets --------------------------------------------------------------------------------
+
+
+async def received_bytes(network: Libp2pNetwork, count: int) -> int:
+    """Take so many tensors; return their bytes."""
+    total = 0
+    while count:
+        event = await network.events.receive()
+        if isinstance(event, Inbound) and isinstance(event.message, Backward):
+            total, count = total + len(event.payload), count - 1
+    return total
+
+
+async def test_sending_is_held_to_the_rate(networks: Networks) -> None:
+    async with networks() as far, networks(rates=Rates(upload_bytes_per_s=2 * MB)) as near:
+        await near.connect(far.addresses[0])
+        began, sent = trio.current_time(), near.statistics().bytes_out
+        for number in range(4):
+            await near.send(far.peer_id, backward(number), bytes(MB))
+        assert await received_bytes(far, 4) == 4 * MB
+        taken_s = trio.current_time() - began
+        assert taken_s >= 1.5
+        assert near.statistics().bytes_out - sent <= 2 * MB * taken_s + MB
+
+
+async def test_the_rate_is_one_for_all_links(networks: Networks) -> None:
+    limited = networks(rates=Rates(upload_bytes_per_s=2 * MB))
+    async with networks() as one, networks() as other, limited as near:
+        for far in (one, other):
+            await near.connect(far.addresses[0])
+        began = trio.current_time()
+        for number in range(4):
+            for far in (one, other):
+                await near.send(far.peer_id, backward(number), bytes(MB // 2))
+        assert await received_bytes(one, 4) + await received_bytes(other, 4) == 4 * MB
+        assert trio.current_time() - began >= 1.5
+
+
+async def test_receiving_is_held_to_the_rate(networks: Networks) -> None:
+    async with networks() as far, networks(rates=Rates(download_bytes_per_s=MB)) as near:
+        await far.connect(near.addresses[0])
+        began, before = trio.current_time(), near.statistics().bytes_in
+        for number in range(4):
+            await far.send(near.peer_id, backward(number), bytes(MB))
+        while trio.current_time() - began < 2.0:  # what crosses the socket, not what is delivered
+            await trio.sleep(0.05)
+            came, taken_s = near.statistics().bytes_in - before, trio.current_time() - began
+            assert came <= MB * taken_s + 2.5 * MB
+        assert await received_bytes(near, 4) == 4 * MB
+        assert trio.current_time() - began >= 2.5
+
+
+@pytest.mark.parametrize("where", ["upload", "download"])
+async def test_heartbeats_are_not_behind_tensors(networks: Networks, where: str) -> None:
+    rates = Rates(**{f"{where}_bytes_per_s": MB})
+    limited, free = networks(rates=rates), networks()
+    async with limited as near, free as far:
+        await near.connect(far.addresses[0])
+        sender, taker = (near, far) if where == "upload" else (far, near)
+        for number in range(10):  # ten seconds of tensors
+            await sender.send(taker.peer_id, backward(number), bytes(MB))
+        began = trio.current_time()
+        sender.send_nowait(taker.peer_id, Goodbye("first"))
+        tensors = 0
+        while True:
+            event = await taker.events.receive()
+            if isinstance(event, Inbound):
+                if isinstance(event.message, Goodbye):
+                    break
+                tensors += 1
+        assert tensors <= 2  # those of the burst and of the window
+        assert trio.current_time() - began < 5
