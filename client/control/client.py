@@ -6,6 +6,7 @@ Holds one connection. Every wait has a deadline, every answer is bounded and typ
 from __future__ import annotations
 
 import socket
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -14,11 +15,21 @@ import msgspec
 
 from client.control import rpc
 from client.control.matches import MatchesSnapshot
-from client.control.methods import EventBatch, Finishing, Greeting, Stopping
-from client.control.snapshot import Snapshot
+from client.control.methods import (
+    EventBatch,
+    Finishing,
+    Greeting,
+    Pausing,
+    Resuming,
+    Stopping,
+)
+from client.control.snapshot import PauseView, Snapshot
 from client.control.sockets import live_sockets
+from client.control.updates import Curve, StepPoint, Subscribed, Update
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
+MAX_WAITING = 8
+"""Updates that came before an answer and are not read yet."""
 Answer = TypeVar("Answer")
 
 
@@ -37,6 +48,8 @@ class _ErrorBody(msgspec.Struct):
 
 class _Reply(msgspec.Struct):
     id: int | str | None = None
+    method: str = ""
+    params: msgspec.Raw = msgspec.Raw(b"null")
     result: msgspec.Raw = msgspec.Raw(b"null")
     error: _ErrorBody | None = None
 
@@ -50,8 +63,9 @@ class ControlClient:
     """
 
     def __init__(self, path: Path, timeout_s: float = 5.0) -> None:
-        self._path = path
+        self._path, self._timeout_s = path, timeout_s
         self._next_id = 1
+        self._updates: list[Update] = []
         self._buffer = bytearray()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(timeout_s)
@@ -100,6 +114,49 @@ class ControlClient:
         """As ``stop``; return what becomes of the stages that the node serves."""
         return self.call("finish", Finishing)
 
+    def history(self, points: int = 500) -> list[StepPoint]:
+        """Return the loss curve since the node started, thinned to so many points."""
+        return self.call("history", Curve, points=points).points
+
+    def pause(self, until: float | None = None, reason: str = "") -> PauseView:
+        """Have the node give up its stages and free its memory until then (Unix s) or ``resume``.
+
+        Returns before it has.
+        """
+        return self.call("pause", Pausing, until=until, reason=reason).paused
+
+    def resume(self) -> bool:
+        """Have the node take part again; False: it was not paused."""
+        return self.call("resume", Resuming).resumed
+
+    def subscribe(self, events_since: int = 0, matches: bool = False, hz: float = 2.0) -> None:
+        """Have the node send updates, which ``next_update`` returns."""
+        self.call("subscribe", Subscribed, events_since=events_since, matches=matches, hz=hz)
+
+    def next_update(self, timeout_s: float) -> Update | None:
+        """Return the next update; None: none came in time.
+
+        Raises:
+            NotRunning: the node is gone.
+            ControlError: it could not say how it is.
+        """
+        if self._updates:
+            return self._updates.pop(0)
+        try:
+            self._socket.settimeout(max(timeout_s, 1e-3))
+            reply = self._read_reply()
+        except TimeoutError:
+            return None
+        except OSError as error:
+            raise NotRunning(f"the node at {self._path} is gone") from error
+        except msgspec.MsgspecError as error:
+            raise ControlError(f"the node's update is malformed: {error}") from error
+        finally:
+            self._socket.settimeout(self._timeout_s)
+        if reply.error is not None:
+            raise ControlError(reply.error.message)
+        return self._update(reply)
+
     def call(self, method: str, kind: type[Answer], **params: Any) -> Answer:
         """Call a method and return its typed result.
 
@@ -109,7 +166,7 @@ class ControlClient:
         request_id, self._next_id = self._next_id, self._next_id + 1
         try:
             self._socket.sendall(rpc.encode_request(method, params, request_id))
-            reply = msgspec.json.decode(self._read_line(), type=_Reply)
+            reply = self._read_answer()
             if reply.error is not None:
                 raise ControlError(reply.error.message)
             if reply.id != request_id:
@@ -121,6 +178,24 @@ class ControlClient:
             raise NotRunning(f"the node at {self._path} is gone") from error
         except msgspec.MsgspecError as error:
             raise ControlError(f"the node's answer is malformed: {error}") from error
+
+    def _read_answer(self) -> _Reply:
+        """Return the next reply that is no update; updates wait, the newest ``MAX_WAITING``."""
+        deadline = time.monotonic() + self._timeout_s
+        while (reply := self._read_reply()).method:
+            self._updates = [*self._updates, self._update(reply)][-MAX_WAITING:]
+            if time.monotonic() > deadline:
+                raise TimeoutError
+        return reply
+
+    def _read_reply(self) -> _Reply:
+        return msgspec.json.decode(self._read_line(), type=_Reply)
+
+    def _update(self, reply: _Reply) -> Update:
+        try:
+            return msgspec.json.decode(reply.params, type=Update)
+        except msgspec.MsgspecError as error:
+            raise ControlError(f"the node's update is malformed: {error}") from error
 
     def _read_line(self) -> bytes:
         while b"\n" not in self._buffer:

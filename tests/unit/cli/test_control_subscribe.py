@@ -1,0 +1,263 @@
+"""Updates over a real socket: latest only, bounded, harmless to the node whatever readers do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+import trio
+from control_fakes import FakeProvider
+
+from client.control import access, methods, rpc
+from client.control.client import ControlClient, ControlError, NotRunning
+from client.control.feed import MAX_EVENTS_PER_UPDATE
+from client.control.methods import Caller
+from client.control.server import ServerLimits, serve_control
+from client.control.sockets import socket_path
+from client.control.updates import Update
+
+CYCLES = 1000
+MANY = {"events_since": 0, "matches": True, "hz": 4.0}
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="vol") as name:  # a socket's path must be short
+        yield socket_path(Path(name) / "run", "ab" * 32, "12D3KooWabcdefgh")
+
+
+class CountingProvider(FakeProvider):
+    """Counts how often it was asked to describe itself."""
+
+    asked = 0
+
+    def snapshot(self):  # type: ignore[no-untyped-def]
+        self.asked += 1
+        return super().snapshot()
+
+
+async def _subscribed(path: Path, **params: object) -> trio.SocketStream:
+    stream = await trio.open_unix_socket(path)
+    await stream.send_all(rpc.encode_request("subscribe", params, 1))
+    return stream
+
+
+async def _lines(stream: trio.SocketStream, count: int) -> list[dict[str, Any]]:
+    """Return the next ``count`` lines; what came after them is lost."""
+    buffer = b""
+    with trio.fail_after(30):
+        while buffer.count(b"\n") < count:
+            chunk = await stream.receive_some(1 << 20)
+            if not chunk:
+                raise EOFError(buffer)
+            buffer += chunk
+    return [msgspec.json.decode(line) for line in buffer.split(b"\n")[:count]]
+
+
+async def test_updates_follow_with_rising_numbers_and_each_event_once(path: Path) -> None:
+    provider = FakeProvider(event_count=MAX_EVENTS_PER_UPDATE + 3)
+    async with serve_control(path, provider), await _subscribed(path, **MANY) as stream:
+        answer, *notes = await _lines(stream, 4)
+    assert answer["result"] == {"subscribed": True, "seq": 0}
+    assert {note["method"] for note in notes} == {"update"}
+    updates = [msgspec.convert(note["params"], Update) for note in notes]
+    assert [update.seq for update in updates] == [1, 2, 3]
+    seen = [event.seq for update in updates for event in update.events]
+    assert seen == list(range(1, MAX_EVENTS_PER_UPDATE + 4))
+    assert [update.missed for update in updates] == [0, 0, 0]
+    assert [update.matches is not None for update in updates] == [True, False, False]
+
+
+async def test_events_that_are_forgotten_are_counted(path: Path) -> None:
+    provider = FakeProvider(event_count=9)
+    del provider._events[:4]
+    async with serve_control(path, provider), await _subscribed(path, events_since=1) as stream:
+        _, note = await _lines(stream, 2)
+    update = msgspec.convert(note["params"], Update)
+    assert (update.missed, [event.seq for event in update.events]) == (3, [5, 6, 7, 8, 9])
+
+
+async def test_requests_are_answered_between_updates(path: Path) -> None:
+    def ask() -> None:
+        with ControlClient(path) as client:
+            client.subscribe(hz=4.0)
+            first = client.next_update(10.0)
+            assert first is not None
+            assert [point.step for point in client.history(2)] == [2, 3]
+            paused = client.pause(until=2e9, reason="a game")
+            assert (paused.reason, paused.until) == ("a game", 2e9)
+            now = client.status().paused
+            assert now is not None
+            assert client.resume()
+            assert not client.resume()
+            second = client.next_update(10.0)
+            assert second is not None
+            assert second.seq > first.seq
+
+    async with serve_control(path, FakeProvider()):
+        await trio.to_thread.run_sync(ask)
+
+
+@pytest.mark.parametrize("params", [{"hz": 5.0}, {"hz": 0}, {"events_since": -1}, {"what": 1}])
+async def test_a_subscription_is_checked(path: Path, params: dict[str, object]) -> None:
+    async with serve_control(path, FakeProvider()), await _subscribed(path, **params) as stream:
+        (answer,) = await _lines(stream, 1)
+    assert answer["error"]["code"] == rpc.INVALID_PARAMS
+
+
+async def test_who_does_not_read_is_given_nothing_to_queue(
+    path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Nothing is made while the socket is full; the first update that is read is a new one."""
+    provider = CountingProvider(event_count=200, event_size_bytes=5000)
+    async with serve_control(path, provider, ServerLimits(stalled_timeout_s=1e6)):
+        stream = await _subscribed(path, hz=4.0)
+        await trio.sleep(60.0)
+        full = provider.asked
+        await trio.sleep(3600.0)
+        assert provider.asked <= full + 1
+        async with stream:
+            _, old, new = await _lines(stream, 3)
+        assert old["params"]["seq"] == 1
+        assert new["params"]["seq"] > 4 * 3600
+
+
+async def test_who_never_reads_is_dropped_in_the_end(
+    path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    provider = FakeProvider(event_count=200, event_size_bytes=5000)
+    async with serve_control(path, provider, ServerLimits(connections=1)):
+        stuck = await _subscribed(path, hz=4.0)
+        await trio.sleep(2000.0)
+        async with await _subscribed(path) as other:  # the only slot is free again
+            assert len(await _lines(other, 2)) == 2
+        await stuck.aclose()
+
+
+async def test_a_thousand_attachments_leave_nothing_behind(path: Path) -> None:
+    me = psutil.Process()
+
+    def cycle(times: int) -> None:
+        for _ in range(times):
+            with ControlClient(path) as client:
+                client.subscribe(matches=True, hz=4.0)
+
+    async with serve_control(path, FakeProvider(), ServerLimits(connections=64)):
+        await trio.to_thread.run_sync(cycle, 100)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        descriptors, rss = me.num_fds(), me.memory_info().rss
+        await trio.to_thread.run_sync(cycle, CYCLES)
+        with trio.fail_after(10):
+            while me.num_fds() > descriptors:
+                await trio.sleep(0.05)
+        assert me.memory_info().rss - rss < 4 * 2**20
+
+
+WATCHER = """
+import sys
+from pathlib import Path
+from client.control.client import ControlClient
+with ControlClient(Path(sys.argv[1])) as client:
+    client.subscribe(hz=4.0)
+    while client.next_update(5.0):
+        print("update", flush=True)
+"""
+
+
+async def test_a_stopped_front_end_costs_nothing_and_goes_on_when_woken(path: Path) -> None:
+    provider = CountingProvider(event_count=1000, event_size_bytes=5000)
+    async with serve_control(path, provider):
+        command = [sys.executable, "-c", WATCHER, str(path)]
+        watcher = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert watcher.stdout is not None
+        try:
+            await trio.to_thread.run_sync(watcher.stdout.readline)
+            os.kill(watcher.pid, signal.SIGSTOP)
+            await _quiet(provider)
+            rss = psutil.Process().memory_info().rss
+            async with await _subscribed(path, hz=4.0, events_since=1000) as other:
+                await _lines(other, 8)  # nobody else waits for it
+            assert psutil.Process().memory_info().rss - rss < 8 * 2**20
+            os.kill(watcher.pid, signal.SIGCONT)
+            for _ in range(5):
+                assert await trio.to_thread.run_sync(watcher.stdout.readline)
+        finally:
+            watcher.kill()
+            watcher.wait(10)
+            watcher.stdout.close()
+
+
+async def _quiet(provider: CountingProvider) -> None:
+    """Wait until nothing more is made."""
+    with trio.fail_after(60):
+        asked = -1
+        while asked != provider.asked:
+            asked = provider.asked
+            await trio.sleep(1.0)
+
+
+def test_only_the_owner_and_root_may_change_the_node() -> None:
+    provider = FakeProvider()
+    guest = Caller(may_write=False)
+    for method in sorted(methods.WRITING):
+        answer = msgspec.json.decode(
+            methods.answer(rpc.encode_request(method, {}, 1), provider, guest)
+        )
+        assert answer["error"]["code"] == rpc.FORBIDDEN
+    assert provider.stops == 0
+    status = methods.answer(rpc.encode_request("status", {}, 1), provider, guest)
+    assert "result" in msgspec.json.decode(status)
+    assert access.may_write(os.geteuid())
+    assert access.may_write(0)
+    assert not access.may_write(os.geteuid() + 1)
+    assert not access.may_write(None)
+
+
+async def test_the_kernel_names_the_other_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = socket.socketpair(socket.AF_UNIX)
+    assert [access.peer_uid(end) for end in ends] == [os.geteuid()] * 2
+    for end in ends:
+        end.close()
+    monkeypatch.setattr("client.control.server.peer_uid", lambda connection: os.geteuid() + 1)
+    provider = FakeProvider()
+
+    def ask() -> None:
+        with ControlClient(path) as client:
+            assert client.status().swarm_name == "example"
+            with pytest.raises(ControlError, match="only the volunteer's owner"):
+                client.stop()
+
+    async with serve_control(path, provider):
+        await trio.to_thread.run_sync(ask)
+    assert provider.stops == 0
+
+
+async def test_a_group_may_be_let_in(path: Path) -> None:
+    async with serve_control(path, FakeProvider(), group=os.getegid()):
+        assert path.stat().st_mode & 0o777 == 0o660
+        assert path.parent.stat().st_mode & 0o777 == 0o750
+        assert path.stat().st_gid == os.getegid()
+
+
+async def test_the_end_of_the_node_ends_the_updates(path: Path) -> None:
+    async with serve_control(path, FakeProvider()):
+        client = await trio.to_thread.run_sync(ControlClient, path)
+        await trio.to_thread.run_sync(client.subscribe)
+        assert await trio.to_thread.run_sync(client.next_update, 10.0)
+
+    def read_on() -> None:
+        while True:
+            client.next_update(10.0)
+
+    with client, pytest.raises(NotRunning):
+        await trio.to_thread.run_sync(read_on)
