@@ -1,0 +1,102 @@
+"""Whether somebody uses this machine: asked of the X11 server or of logind, where present.
+
+Each is asked by a program of the system that prints a line or two (``xprintidle``, ``loginctl``);
+an answer that is not understood is no answer.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import trio
+
+ASK_S = 3.0
+"""A program that takes longer gives no answer."""
+MAX_ANSWER_BYTES = 4096
+LOGIND = ("loginctl", "show-session", "--property=IdleHint", "--property=IdleSinceHint")
+"""Without a session it describes the whole machine: idle when every session is."""
+X11 = ("xprintidle",)
+
+_HINT = re.compile(r"^IdleHint=(yes|no)$", re.M)
+_SINCE = re.compile(r"^IdleSinceHint=([0-9]{1,19})$", re.M)
+_MILLISECONDS = re.compile(r"\s*([0-9]{1,15})\s*", re.A)
+
+Run = Callable[[Sequence[str]], str | None]
+"""Runs a program; its output, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Idleness:
+    """What was found; ``idle`` None: it cannot be known, and ``unknown`` says why."""
+
+    idle: bool | None
+    unknown: str = ""
+
+
+def parse_logind(answer: str, now: float) -> float | None:
+    """Return for how many seconds every session has been idle; 0: somebody is there.
+
+    ``now`` is Unix seconds. None: not an answer of logind. A machine without sessions has been
+    idle since the year 1970.
+    """
+    hint, since = _HINT.search(answer), _SINCE.search(answer)
+    if hint is None:
+        return None
+    if hint[1] == "no":
+        return 0.0
+    began = int(since[1]) / 1e6 if since else 0.0
+    return max(0.0, now - began)
+
+
+def parse_xprintidle(answer: str) -> float | None:
+    """Return for how many seconds no key and no mouse was touched; None: not an answer."""
+    match = _MILLISECONDS.fullmatch(answer)
+    return int(match[1]) / 1000 if match else None
+
+
+def look(
+    after_s: float, run: Run, environ: Mapping[str, str] = os.environ, now: float | None = None
+) -> Idleness:
+    """Ask the first source that answers; blocks for at most a few seconds.
+
+    On X11 the server knows best, for not every desktop tells logind. On Wayland it sees nothing.
+    """
+    found: float | None = None
+    if environ.get("DISPLAY") and not environ.get("WAYLAND_DISPLAY"):
+        found = parse_xprintidle(run(X11) or "")
+    if found is None:
+        found = parse_logind(run(LOGIND) or "", time.time() if now is None else now)
+    if found is None:
+        return Idleness(None, "neither logind nor xprintidle answers here")
+    return Idleness(found >= after_s)
+
+
+async def find_idleness(after_s: float) -> Idleness:
+    """As ``look``, in a thread."""
+    return await trio.to_thread.run_sync(look, after_s, ask)
+
+
+def ask(command: Sequence[str]) -> str | None:
+    """Run a program of the system; None if it is not there, fails or takes too long."""
+    path = shutil.which(command[0])
+    if path is None:
+        return None
+    try:
+        done = subprocess.run(
+            [path, *command[1:]],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=ASK_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    if done.returncode != 0:
+        return None
+    return done.stdout[:MAX_ANSWER_BYTES].decode(errors="replace")

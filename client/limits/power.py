@@ -1,0 +1,95 @@
+"""The GPU's power cap, through NVML: set while the node runs, put back when it ends.
+
+The driver lets only root change it. Where it may not, the volunteer is told what to do instead;
+nothing else changes. State: the cap that was there before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from client.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Capped:
+    """A cap that we have set."""
+
+    handle: Any
+    before_mw: int
+
+
+class PowerCap:
+    """One GPU's cap; ``nvml`` is the module ``pynvml`` or something alike."""
+
+    def __init__(self, nvml: Any, environ: Mapping[str, str] = os.environ) -> None:
+        self._nvml, self._environ = nvml, environ
+        self._capped: Capped | None = None
+
+    def set(self, watts: int, device: str) -> str:
+        """Cap the GPU that computes; return in words what holds now.
+
+        Raises:
+            UserError: there is no such GPU, or the driver does not permit it.
+        """
+        if device == "cpu":
+            raise UserError("a power limit is for a GPU, and this node computes on the CPU")
+        nvml = self._nvml
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
+            raise UserError(f"the power limit cannot be set: {error}") from error
+        try:
+            return self._set(watts, self._handle(device))
+        except nvml.NVMLError as error:
+            raise self._explain(error, watts) from error
+        finally:
+            if self._capped is None:
+                nvml.nvmlShutdown()
+
+    def restore(self) -> None:
+        """Put back the cap that was there before, as far as the driver lets us."""
+        capped, self._capped = self._capped, None
+        if capped is None:
+            return
+        nvml = self._nvml
+        try:
+            nvml.nvmlDeviceSetPowerManagementLimit(capped.handle, capped.before_mw)
+        except nvml.NVMLError:
+            return  # the machine's owner can see and set it: nvidia-smi -pl
+        finally:
+            nvml.nvmlShutdown()
+
+    def _set(self, watts: int, handle: Any) -> str:
+        nvml = self._nvml
+        before_mw = int(nvml.nvmlDeviceGetPowerManagementLimit(handle))
+        if before_mw <= 1000 * watts:
+            return f"the GPU is capped at {before_mw // 1000} W already"
+        least, most = nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)
+        if not least <= 1000 * watts <= most:
+            choice = f"choose {-(-least // 1000)} to {most // 1000} W"
+            raise UserError(f"{watts} W is not a power limit of this GPU", choice)
+        nvml.nvmlDeviceSetPowerManagementLimit(handle, 1000 * watts)
+        self._capped = Capped(handle, before_mw)
+        return f"the GPU's power is capped at {watts} W (before: {before_mw // 1000} W)"
+
+    def _handle(self, device: str) -> Any:
+        """The GPU that torch calls so: ``CUDA_VISIBLE_DEVICES`` renumbers them."""
+        _, _, number = device.partition(":")
+        index = int(number) if number.isdecimal() else 0
+        visible = [v.strip() for v in self._environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+        name = visible[index] if index < len(visible) and visible[index] else str(index)
+        if name.isdecimal():
+            return self._nvml.nvmlDeviceGetHandleByIndex(int(name))
+        return self._nvml.nvmlDeviceGetHandleByUUID(name)
+
+    def _explain(self, error: Exception, watts: int) -> UserError:
+        if isinstance(error, self._nvml.NVMLError_NoPermission):
+            problem = "the driver lets only root change the GPU's power limit"
+            return UserError(problem, f"run: sudo nvidia-smi -pl {watts}")
+        if isinstance(error, self._nvml.NVMLError_NotSupported):
+            return UserError("this GPU's power limit cannot be changed")
+        return UserError(f"the power limit cannot be set: {error}")

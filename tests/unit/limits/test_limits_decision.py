@@ -1,0 +1,137 @@
+"""The decision whether stages may be held: every reason, and until when."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.config import Settings
+from client.limits.decision import Allowed, Facts, Held, decide
+from client.limits.limits import Limits, limits_of
+from client.limits.usage import DayUse, decode_use, encode_use
+from client.schedule import Schedule, Window, parse_schedule
+
+NIGHTS = parse_schedule("22:00-07:00")
+NOON = datetime(2026, 3, 2, 12, 0)
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("limits", "facts", "reason", "until"),
+    [
+        (
+            Limits(daily_bytes=5 * GB),
+            Facts(used_bytes=5 * GB),
+            "quota of 5 GB",
+            datetime(2026, 3, 3),
+        ),
+        (Limits(schedule=NIGHTS), Facts(), "22:00-07:00", datetime(2026, 3, 2, 22)),
+        (Limits(not_on_battery=True), Facts(on_battery=True), "on battery", None),
+        (Limits(not_on_battery=True), Facts(on_battery=None), "cannot tell", None),
+        (Limits(only_when_idle=True), Facts(idle=False), "somebody uses", None),
+        (
+            Limits(only_when_idle=True),
+            Facts(idle=None, unknown="no logind"),
+            "cannot tell whether somebody uses this machine: no logind",
+            None,
+        ),
+        (
+            Limits(schedule=NIGHTS, daily_bytes=1),
+            Facts(used_bytes=1),
+            "; outside its hours",
+            datetime(2026, 3, 3),  # the later of the two
+        ),
+        (
+            Limits(schedule=NIGHTS, not_on_battery=True),
+            Facts(on_battery=True),
+            "; on battery",
+            None,  # nobody knows when
+        ),
+    ],
+)
+def test_each_limit_holds_with_its_reason(
+    limits: Limits, facts: Facts, reason: str, until: datetime | None
+) -> None:
+    decision = decide(NOON, facts, limits)
+    assert isinstance(decision, Held)
+    assert reason in decision.reason
+    assert decision.until == until
+
+
+@pytest.mark.parametrize(
+    ("limits", "facts"),
+    [
+        (Limits(), Facts(10**15, on_battery=True, idle=False)),  # nobody asked
+        (Limits(), Facts(on_battery=None, idle=None)),
+        (Limits(daily_bytes=5 * GB), Facts(used_bytes=5 * GB - 1)),
+        (Limits(not_on_battery=True), Facts(on_battery=False)),
+        (Limits(only_when_idle=True), Facts(idle=True)),
+        (Limits(schedule=parse_schedule("9:00-17:00")), Facts()),
+    ],
+)
+def test_what_no_limit_forbids_is_allowed(limits: Limits, facts: Facts) -> None:
+    assert decide(NOON, facts, limits) == Allowed()
+
+
+windows = st.builds(
+    lambda start, length, days: Window(start, start + length, tuple(sorted(days))),
+    st.integers(0, 1439),
+    st.integers(1, 1439),
+    st.sets(st.integers(0, 6), min_size=1),
+)
+moments = st.datetimes(datetime(2024, 1, 1), datetime(2030, 1, 1))
+
+
+@given(st.lists(windows, min_size=1, max_size=3).map(tuple), moments, st.booleans())
+def test_when_the_time_named_has_come_it_is_allowed(
+    chosen: tuple[Window, ...], moment: datetime, used: bool
+) -> None:
+    limits = Limits(schedule=Schedule(chosen), daily_bytes=1)
+    held = decide(moment, Facts(used_bytes=int(used)), limits)
+    if isinstance(held, Allowed):
+        assert not used
+        return
+    assert held.until is not None
+    assert moment < held.until <= moment + timedelta(weeks=1, days=1)
+    again = decide(held.until, Facts(), limits)
+    # after midnight the schedule may still forbid; it then names a later time
+    assert isinstance(again, Allowed) or (used and again.until > held.until)  # type: ignore[operator]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 10**12)), max_size=30))
+def test_a_day_counts_its_own_bytes(steps: list[tuple[int, int]]) -> None:
+    day, use, expected = date(2026, 3, 2), DayUse(date(2026, 3, 2)), 0
+    for days, size_bytes in steps:
+        day += timedelta(days=days)
+        expected = (0 if days else expected) + max(0, size_bytes)
+        use = use.add(day, size_bytes)
+        assert use == DayUse(day, expected)
+    assert decode_use(encode_use(use)) == use
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b'{"day":"2026-03-02","used_bytes":-1}', b'{"day":1}', b"\xff", b"[" * 4000],
+)
+def test_a_damaged_count_is_none(data: bytes) -> None:
+    assert decode_use(data) is None
+
+
+def test_limits_come_from_the_settings() -> None:
+    assert limits_of(Settings()) == Limits()
+    settings = Settings(
+        threads=2,
+        memory_limit_bytes=GB,
+        upload_limit_bytes_per_s=2_000_000,
+        daily_quota_bytes=5 * GB,
+        only_when_idle=True,
+        not_on_battery=True,
+        schedule="22:00-07:00 mon-fri",
+    )
+    limits = limits_of(settings)
+    assert (limits.threads, limits.memory_bytes, limits.daily_bytes) == (2, GB, 5 * GB)
+    assert limits.when == ["idle only", "not on battery", "22:00-07:00 mon-fri"]
+    assert Limits().when == []
