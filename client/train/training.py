@@ -92,6 +92,8 @@ class Training:
         self.tally = Tally(engine, news)
         """Counts since the node started, over all pauses."""
         self.staging = self._new_staging()
+        if pauses.now is not None:
+            self.staging.close()  # another is made when the pause is over
 
     # --- running -----------------------------------------------------------------------------
 
