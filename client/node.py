@@ -25,9 +25,11 @@ from client.control.sockets import SocketFolderError, socket_path
 from client.control.updates import StepPoint
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
+from client.limits.limits import limits_of
 from client.net.errors import ListenError, NetworkError, PortInUse
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
+from client.net.pacing import Rates
 from client.store.identity import IdentityLock, ensure_identity, load_identity
 from client.store.paths import Folders, find_folders, make_private
 from client.store.swarms import SwarmStore
@@ -37,9 +39,11 @@ from client.train.engine import Engine
 from client.train.handshake import Handshake
 from client.train.history import History
 from client.train.inventory import checkpoint_folder
+from client.train.limiting import Limiting, Senses
 from client.train.matches import describe_matching
 from client.train.news import News
 from client.train.pausing import Pauses
+from client.train.power import keep_power_cap
 from client.train.status import leaving_views, limits_view, pause_view, take_snapshot
 from client.train.training import Site, Training
 from protocol.address import parse_address, parse_peer_address
@@ -97,7 +101,8 @@ async def _run(
     async with AsyncExitStack() as stack:
         listen = [(settings.listen_host, settings.listen_port)]
         try:
-            network = await stack.enter_async_context(open_network(seed, listen))
+            rates = Rates(settings.upload_limit_bytes_per_s, settings.download_limit_bytes_per_s)
+            network = await stack.enter_async_context(open_network(seed, listen, rates=rates))
         except PortInUse as error:
             raise UserError(str(error), "see --listen-port", ExitCode.TEMPORARY) from error
         except (ListenError, NetworkError) as error:
@@ -161,6 +166,9 @@ class Node:
         self._stop_asked = trio.Event()
         self._seen = seen
         self._pauses = Pauses(folders.data, self._news.explain)
+        self._limits = limits_of(options.settings)
+        senses = Senses(self._carried_bytes)
+        self._limiting = Limiting(self._limits, folders.data, self._pauses, senses)
         self._engine: Engine
         self._history: History
         self._training: Training
@@ -173,7 +181,7 @@ class Node:
         stopping, paused = self._stop_asked.is_set(), pause_view(self._pauses.now)
         staging = self._training.staging
         now = take_snapshot(self._engine, staging, self._started, stopping, paused)
-        limits = limits_view(self._options.settings)
+        limits = limits_view(self._limits, self._limiting.used_bytes)
         return structs.replace(now, limits=limits, credit=self._credit.view())
 
     def matches(self, everything: bool) -> MatchesSnapshot:
@@ -229,6 +237,8 @@ class Node:
         path = socket_path(self._folders.runtime, self._swarm.swarm, self._signer.peer)
         async with serve_control(path, self):
             nursery.start_soon(self._forward_stop, stop)
+            await nursery.start(self._limiting.run)
+            nursery.start_soon(self._cap_power)
             nursery.start_soon(self._engine.run, self._seen)
             nursery.start_soon(self._training.run)
             nursery.start_soon(self._history.run)
@@ -277,6 +287,14 @@ class Node:
         """Return where others reach us."""
         chosen = announced(self._options.settings, self._signer.peer)
         return chosen or list(self._network.addresses)
+
+    def _carried_bytes(self) -> int:
+        carried = self._network.statistics()
+        return carried.bytes_in + carried.bytes_out
+
+    async def _cap_power(self) -> None:
+        device = self._options.settings.device
+        await keep_power_cap(self._limits.power_w, device, self._news.explain)
 
     async def _forward_stop(self, stop: trio.Event) -> None:
         await stop.wait()

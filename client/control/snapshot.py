@@ -149,13 +149,17 @@ class LimitsView(Struct, frozen=True, kw_only=True):
     """What the owner lends; 0: no limit."""
 
     threads: int = 0
+    compute_share: int = 0
+    """Percentage of the time."""
     memory_bytes: int = 0
+    vram_share: int = 0
+    """Percentage of the GPU's memory."""
     upload_bytes_per_s: int = 0
     download_bytes_per_s: int = 0
     daily_bytes: int = 0
     """Sent and received together."""
     used_bytes: int = 0
-    """Of ``daily_bytes``, today."""
+    """Today, whether or not there is a quota."""
     power_w: int = 0
     when: list[str] = field(default_factory=list)
     """When it may compute: ``idle only``, ``not on battery``, ``22:00-07:00``."""

@@ -63,11 +63,17 @@ class Pauses:
         self._say(f"still paused: {held.reason}" if held else "resumed")
         return True
 
-    def hold(self, cause: str, reason: str) -> None:
-        """Something else than the owner forbids stages for now; ``cause`` names it."""
-        if cause not in self._holds:
-            self._holds[cause] = KeptPause(reason, self._wall())
+    def hold(self, cause: str, reason: str, until: float | None = None) -> None:
+        """Something else than the owner forbids stages for now; ``cause`` names it.
+
+        ``until`` (Unix seconds) is when that is expected to end; ``release`` ends it.
+        """
+        before = self._holds.get(cause)
+        since = self._wall() if before is None else before.since
+        self._holds[cause] = KeptPause(reason, since, until)
+        if before is None or before.reason != reason:
             self._say(f"paused: {reason}")
+        if before is None:
             self._tell()
 
     def release(self, cause: str) -> None:

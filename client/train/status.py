@@ -9,7 +9,6 @@ import psutil
 
 from client import __version__
 from client.compute.process import Worker
-from client.config import Settings
 from client.control.snapshot import (
     Counters,
     EventView,
@@ -27,6 +26,7 @@ from client.control.snapshot import (
     WorkerView,
 )
 from client.events import Entry
+from client.limits.limits import Limits
 from client.store.pause import KeptPause
 from client.train.engine import Engine
 from client.train.staging import Staging
@@ -95,13 +95,19 @@ def pause_view(pause: KeptPause | None) -> PauseView | None:
     return PauseView(reason=pause.reason, until=pause.until, since=pause.since)
 
 
-def limits_view(settings: Settings) -> LimitsView:
-    """Return what the owner lends."""
+def limits_view(limits: Limits, used_bytes: int) -> LimitsView:
+    """Return what the owner lends, and what today has taken of the line."""
     return LimitsView(
-        threads=settings.threads,
-        memory_bytes=settings.memory_limit_bytes,
-        upload_bytes_per_s=settings.upload_limit_bytes_per_s,
-        download_bytes_per_s=settings.download_limit_bytes_per_s,
+        threads=limits.threads,
+        compute_share=limits.compute_share % 100,
+        memory_bytes=limits.memory_bytes,
+        vram_share=limits.vram_share % 100,
+        upload_bytes_per_s=limits.upload_bytes_per_s,
+        download_bytes_per_s=limits.download_bytes_per_s,
+        daily_bytes=limits.daily_bytes,
+        used_bytes=used_bytes,
+        power_w=limits.power_w,
+        when=limits.when,
     )
 
 

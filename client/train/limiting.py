@@ -1,0 +1,117 @@
+"""Keeps the owner's conditions: looks at this machine, asks the decision, holds stages back.
+
+A thin driver: ``client.limits`` decides. It also counts what the line carries each day, on disk,
+so that a restart does not begin a new quota. State: today's use, and what was counted already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import trio
+
+from client.limits.battery import on_battery
+from client.limits.decision import Allowed, Facts, decide
+from client.limits.idle import Idleness, find_idleness
+from client.limits.limits import Limits
+from client.limits.usage import MAX_FILE_BYTES, DayUse, decode_use, encode_use
+from client.store.atomic import write_atomic
+
+LOOK_S = 5.0
+SAVE_EVERY_S = 60.0
+FILE_NAME = "usage.json"
+CAUSE = "limits"
+
+
+class Holdable(Protocol):
+    """What can be told not to hold stages for now."""
+
+    def hold(self, cause: str, reason: str, until: float | None = None) -> None:
+        """Hold no stage until ``release``; ``until`` (Unix seconds) is for the owner to read."""
+
+    def release(self, cause: str) -> None:
+        """This cause is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Senses:
+    """How the driver sees the world."""
+
+    carried_bytes: Callable[[], int]
+    """Sent and received since the node started."""
+    now: Callable[[], datetime] = datetime.now
+    """The local clock, naive."""
+    idleness: Callable[[float], Awaitable[Idleness]] = find_idleness
+    on_battery: Callable[[], bool | None] = on_battery
+
+
+class Limiting:
+    """See the module's docstring. ``folder`` is that of what is kept beside the identity."""
+
+    def __init__(self, limits: Limits, folder: Path, pauses: Holdable, senses: Senses) -> None:
+        self._limits, self._path = limits, folder / FILE_NAME
+        self._pauses, self._senses = pauses, senses
+        self._counted = senses.carried_bytes()
+        self._use = load_use(self._path) or DayUse(senses.now().date())
+
+    @property
+    def used_bytes(self) -> int:
+        """Sent and received today, up to now."""
+        self._count()
+        return self._use.used_bytes
+
+    async def run(self, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+        """Look every few seconds until cancelled; started once the first look is over."""
+        saved = trio.current_time()
+        try:
+            while True:
+                await self.look()
+                task_status.started()
+                task_status = trio.TASK_STATUS_IGNORED
+                if trio.current_time() - saved >= SAVE_EVERY_S:
+                    saved = trio.current_time()
+                    self._save()
+                await trio.sleep(LOOK_S)
+        finally:
+            self._save()
+
+    async def look(self) -> None:
+        """Find out how it is and obey."""
+        facts = await self._facts()
+        decision = decide(self._senses.now(), facts, self._limits)
+        if isinstance(decision, Allowed):
+            self._pauses.release(CAUSE)
+            return
+        until = None if decision.until is None else decision.until.timestamp()
+        self._pauses.hold(CAUSE, decision.reason, until)
+
+    async def _facts(self) -> Facts:
+        limits, found = self._limits, Idleness(True)
+        if limits.only_when_idle:
+            found = await self._senses.idleness(limits.idle_after_s)
+        battery = self._senses.on_battery() if limits.not_on_battery else False
+        return Facts(self.used_bytes, battery, found.idle, found.unknown)
+
+    def _count(self) -> None:
+        carried = self._senses.carried_bytes()
+        self._use = self._use.add(self._senses.now().date(), carried - self._counted)
+        self._counted = carried
+
+    def _save(self) -> None:
+        self._count()
+        with suppress(OSError):  # a full disk must not stop training
+            write_atomic(self._path, encode_use(self._use))
+
+
+def load_use(path: Path) -> DayUse | None:
+    """Return what is kept; None if there is nothing that can be read."""
+    try:
+        with path.open("rb") as file:
+            return decode_use(file.read(MAX_FILE_BYTES))
+    except OSError:
+        return None

@@ -1,0 +1,38 @@
+"""Holds the GPU's power cap while the node runs; says so when it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from client.errors import UserError
+from client.limits.power import PowerCap
+from protocol.effects import Explain
+
+
+async def keep_power_cap(
+    watts: int, device: str, explain: Callable[[Explain], None], cap: PowerCap | None = None
+) -> None:
+    """Cap the GPU until cancelled; returns at once without a limit, or when it cannot be set."""
+    if not watts:
+        return
+    cap = cap or nvidia_cap()
+    try:
+        words = await trio.to_thread.run_sync(cap.set, watts, device)
+    except UserError as error:
+        hint = f"; {error.next_step}" if error.next_step else ""
+        explain(Explain("swarm", f"no power limit: {error}{hint}", "warning"))
+        return
+    try:
+        explain(Explain("swarm", words))
+        await trio.sleep_forever()
+    finally:
+        cap.restore()
+
+
+def nvidia_cap() -> PowerCap:
+    """Return the cap of NVIDIA's library."""
+    import pynvml
+
+    return PowerCap(pynvml)
