@@ -39,9 +39,12 @@ def backup_at(
 
 def slower_at(held: Timing, queue: int, since: float, other: Timing, now: float) -> float:
     """As ``backup_at``, where it is known that nothing else is left to be given out: at once, if
-    its holder is known to need that much longer than ``other``."""
+    its holder is known to be that much slower than ``other`` and has as much of it before it. A
+    longer queue alone says nothing: among equals the stages behind both are what is waited for.
+    """
     need_s = max(LEAST_GAIN_S, MARGIN * other.expected_s())
-    if held.measured and held.expected_s(queue) - (now - since) > need_s:
+    left_s = held.expected_s(queue) - (now - since)
+    if held.measured and min(held.mean_s, left_s) > need_s:
         return now
     return backup_at(held, queue, since, other, DEVIATIONS_AT_THE_END)
 

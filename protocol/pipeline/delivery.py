@@ -123,6 +123,7 @@ class Deliveries:
             return self._absent(delivery, holder, now)
         if receipt.attempt != holder.attempt:
             return []
+        self._hops.told(sender, receipt.queue, now)
         if receipt.verdict in ("accepted", "known"):
             self._accepted(delivery, holder, now)
             return []

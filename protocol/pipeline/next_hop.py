@@ -30,6 +30,8 @@ SUSPEND_AFTER_STRIKES = 3
 SUSPEND_S = 30.0
 MAX_TIMES_USUAL = 4.0
 """A rate above so many times the median of its stage's replicas counts as that."""
+MAX_TOLD = 64
+"""A longer queue than that is not believed."""
 
 LEAST_RATE = 1e-6
 """Nobody is slower: a microbatch would take twelve days."""
@@ -47,6 +49,9 @@ class _Candidate:
     """Its time for what it has of ours."""
     charged: int = 0
     """How many it has of ours."""
+    others_s: float = 0.0
+    """Its time for what it has of others, when it said so last."""
+    told_at: float = 0.0
     caution: float = 1.0
     """Timeouts multiply what is expected of it."""
     strikes: int = 0
@@ -58,6 +63,10 @@ class _Candidate:
     def service_s(self) -> float:
         """Its time for one microbatch."""
         return self.caution * (1 / self.rate if self.rate else self.gradient.mean_s)
+
+    def load_at(self, now: float) -> float:
+        """Its time for all that it has, as far as we know, in seconds."""
+        return self.load_s + max(0.0, self.others_s - (now - self.told_at))
 
 
 def believed_rates(rates: Mapping[PeerId, float]) -> dict[PeerId, float]:
@@ -98,7 +107,7 @@ class NextHop:
         The charge is to be given back, by ``release``, once the work is done or taken away.
         """
         open_to = [
-            (c.load_s + c.service_s, rank(peer, round(c.load_s, 3)), peer)
+            (c.load_at(now) + c.service_s, rank(peer, round(c.load_s, 3)), peer)
             for peer, c in self._candidates.items()
             if peer not in exclude and self._is_open(c, now)
         ]
@@ -151,6 +160,17 @@ class NextHop:
         """Learn how long a receipt took, with so many on their way there."""
         if candidate := self._candidates.get(peer):
             candidate.receipt.note(seconds, queue)
+
+    def told(self, peer: PeerId, queue: int, now: float) -> None:
+        """Learn how many forwards wait there, ours and those of others.
+
+        Without rates it says nothing: the times that compare then hold such waits already.
+        """
+        candidate = self._candidates.get(peer)
+        if candidate is not None and candidate.rate:
+            waits_s = min(queue, MAX_TOLD) / candidate.rate
+            candidate.others_s = max(0.0, waits_s - candidate.load_s)
+            candidate.told_at = now
 
     def learn(self, holders: Iterable[Holder], bringer: PeerId, now: float) -> None:
         """A first gradient: what it says of those who had the microbatch (after Karn, nothing if
