@@ -78,6 +78,8 @@ class RoundLeader:
         self._planned_at = 0.0
         self._complete_since: float | None = None
         self._ready: dict[PeerId, Ready] = {}
+        self._own_attempt = 0
+        """Newest attempt of ours for which we are Ready: nobody else can have decided it."""
         self._decided: Commit | None = None
         self._deciders: frozenset[PeerId] = frozenset()
         """Who applies the decided commit; we do so when one of them knows, or all are lost."""
@@ -208,13 +210,15 @@ class RoundLeader:
     def _unfinished(self, members: list[PeerId]) -> tuple[int, bytes] | None:
         """Return attempt and digest of a round that a lost leader may have decided.
 
-        Only one for which we are Ready ourselves: a sibling's word alone closes no step.
+        Only one for which we are Ready ourselves: a sibling's word alone closes no step. And none
+        of our own: we know that we have not decided it, and who was not Ready may never be.
         """
         attempt = max(self.reports[p].promised for p in members)
         ready = {r.ready for r in (self.reports[p] for p in members) if r.promised == attempt}
         digest = ready.pop() if len(ready) == 1 else b""
         own = self.reports.get(self._place.me)
         ours = own is not None and (own.promised, own.ready) == (attempt, digest)
+        ours &= attempt != self._own_attempt
         return (attempt, digest) if ours and len(digest) == DIGEST_BYTES else None
 
     def _complete(
@@ -279,6 +283,8 @@ class RoundLeader:
         if message.digest == REFUSED:
             return self._refused(sender, now)
         self._ready[sender] = message
+        if sender == self._place.me:
+            self._own_attempt = message.attempt
         return self._try_decide(now)
 
     def _refused(self, sender: PeerId, now: float) -> list[Effect]:

@@ -149,11 +149,13 @@ class RoundMember:
     # --- the plan --------------------------------------------------------------------------
 
     def plan(self, sender: PeerId, plan: Plan) -> list[RoundEffect]:
-        """Take a leader's plan; only a higher attempt than any before is followed."""
+        """Take a leader's plan; only a higher attempt than any before is followed, and where the
+        step's commit has come, only its own."""
         if plan.step != self.step or self.progress is Progress.APPLYING:
             return []
-        if plan.attempt <= self.promised:
-            return []
+        decided = plan.attempt if self._commit is None else self._commit[0]
+        if plan.attempt <= self.promised or plan.attempt != decided:
+            return []  # the step has its commit: another attempt would be a second one
         mine = next((m for m in plan.members if m.peer == self._place.me), None)
         if not check_bounds(plan.bounds, len(plan.members), self._size):
             return [Penalise(sender, "plan-with-wrong-bounds", 20)]

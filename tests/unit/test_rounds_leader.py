@@ -380,6 +380,17 @@ class TestTakingOver:
         effects = list(made.report(B, report(range(20, 24), promised=3), 1.0))
         assert {plan.attempt for plan in plans(effects).values()} == {4}
 
+    def test_an_attempt_of_its_own_that_it_has_not_decided_is_not_completed(self) -> None:
+        """B is a member that never got the plan; nobody but us would hold what is committed."""
+        made = leader(ME, B, C)
+        for peer, done in ((ME, range(16, 20)), (B, range(20, 24)), (C, ())):
+            made.report(peer, report(done), 0.0)
+        made.ready(ME, ready(), 1.0)
+        made.report(ME, msgspec.structs.replace(ready_report(1), seq=2), 1.0)
+        effects = list(made.update_view(view(ME, B), True, 2.0))
+        assert not commits(effects)
+        assert {plan.attempt for plan in plans(effects).values()} == {2}
+
     def test_different_digests_are_of_different_plans(self) -> None:
         made = leader(ME, B)
         made.report(ME, ready_report(3), 1.0)

@@ -270,6 +270,20 @@ class TestAttempts:
 
 
 class TestCommits:
+    def test_who_knows_the_commit_takes_part_in_no_other_attempt(self) -> None:
+        """Not even when it cannot apply it: somebody may have applied it."""
+        table, order = exchanging()
+        agreed = plan_digest(LEADER, order, [digest(1), digest(2)], [2.0, 3.0])
+        assert table.member.committed(1, agreed) == []
+        assert table.member.plan(C, plan({ME: {8, 9}, C: {10, 11}}, attempt=2)) == []
+        assert table.member.promised == 1
+
+    def test_the_plan_of_a_commit_that_came_first_is_followed(self) -> None:
+        table, _ = exchanging()
+        table.member.committed(2, digest(9))
+        [task] = tasks(list(table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}}, attempt=2))))
+        assert isinstance(task, ContributeTask)
+
     def test_a_commit_may_come_before_the_last_shard(self) -> None:
         """A sibling's heartbeat may be faster than our own link to an owner."""
         _, _, agreed = ready()
