@@ -7,7 +7,8 @@ is a new view.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from protocol.ids import PeerId, rank
 
@@ -35,6 +36,11 @@ class SwarmView:
     """Live replicas by stage, the viewer's own seat included."""
 
     stages: tuple[tuple[Replica, ...], ...]
+    _serving: tuple[tuple[Replica, ...], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        serving = (tuple(r for r in stage if r.serving) for stage in self.stages)
+        object.__setattr__(self, "_serving", tuple(serving))
 
     @classmethod
     def of(cls, stages: Sequence[Sequence[Replica]]) -> SwarmView:
@@ -43,9 +49,7 @@ class SwarmView:
 
     def serving(self, stage: int) -> tuple[Replica, ...]:
         """Return the serving replicas of a stage (none for a stage that does not exist)."""
-        if not 0 <= stage < len(self.stages):
-            return ()
-        return tuple(replica for replica in self.stages[stage] if replica.serving)
+        return self._serving[stage] if 0 <= stage < len(self.stages) else ()
 
     def committed(self, stage: int) -> int:
         """Return the newest version any live replica of a stage serves (0 if there is none)."""
@@ -63,4 +67,9 @@ def leader(view: SwarmView, stage: int, step: int) -> PeerId | None:
     costs an attempt and never exactness (protocol/README.md, rounds).
     """
     peers = [replica.peer for replica in view.serving(stage)]
-    return min(peers, key=lambda peer: rank("leader", stage, step, peer), default=None)
+    return min(peers, key=lambda peer: _leader_rank(stage, step, peer), default=None)
+
+
+@lru_cache(maxsize=1024)
+def _leader_rank(stage: int, step: int, peer: PeerId) -> bytes:
+    return rank("leader", stage, step, peer)
