@@ -16,7 +16,7 @@ PROBE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 CANDIDATES := python3.11 python3.12 python3.13 python3 python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chaos test lint bench ablation install clean
+.PHONY: help demo chaos test lint bench ablation install packaging clean
 
 help:
 	@echo "make demo     four volunteers train on this machine; one is killed on the way"
@@ -26,6 +26,7 @@ help:
 	@echo "make bench    what this machine can do, and a swarm on it against one process"
 	@echo "make ablation simulated swarms matched by every policy; takes hours, goes on where it was"
 	@echo "make install  only build $(VENV), with the volunteer command in $(BIN)"
+	@echo "make packaging the manual page and shell completions anew, and the wheel in dist/"
 	@echo "make clean    remove what the others built"
 
 demo: $(STAMP)
@@ -52,6 +53,11 @@ ablation: $(STAMP)
 
 install: $(STAMP)
 	@echo "the command is $(BIN)/volunteer"
+
+packaging: $(STAMP)
+	$(BIN)/python packaging/generate.py
+	rm -rf build
+	$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps --wheel-dir dist .
 
 $(STAMP): pyproject.toml
 	@set -e; \

@@ -1,0 +1,88 @@
+"""The manual page and the completions: up to date, and fit for the programs that read them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGING = Path(__file__).parents[2] / "packaging"
+COMPLETIONS = {"bash": "volunteer.bash", "zsh": "_volunteer", "fish": "volunteer.fish"}
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(PACKAGING.parent)},
+    )
+
+
+def needs(program: str) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+
+
+def test_the_generated_files_are_up_to_date() -> None:
+    """If not: make packaging, and commit what it wrote."""
+    verdict = run(sys.executable, str(PACKAGING / "generate.py"), "--check")
+    assert verdict.returncode == 0, verdict.stderr
+
+
+@pytest.mark.parametrize("shell", COMPLETIONS)
+def test_a_shell_can_read_its_completions(shell: str) -> None:
+    needs(shell)
+    verdict = run(shell, "-n", str(PACKAGING / "completions" / COMPLETIONS[shell]))
+    assert (verdict.returncode, verdict.stderr) == (0, "")
+
+
+def test_bash_completes_a_command_and_a_flag() -> None:
+    needs("bash")
+    script = (
+        f"source {PACKAGING / 'completions' / 'volunteer.bash'}\n"
+        "COMP_WORDS=(volunteer jo) COMP_CWORD=1; _volunteer; echo ${COMPREPLY[@]}\n"
+        "COMP_WORDS=(volunteer join --headl) COMP_CWORD=2; _volunteer; echo ${COMPREPLY[@]}\n"
+    )
+    verdict = run("bash", "-c", script)
+    assert verdict.stdout.splitlines() == ["join", "--headless"]
+
+
+def test_fish_completes_a_command() -> None:
+    needs("fish")
+    script = f"source {PACKAGING / 'completions' / 'volunteer.fish'}; complete -C 'volunteer joi'"
+    verdict = run("fish", "--no-config", "-c", script)
+    assert [line.split("\t")[0] for line in verdict.stdout.splitlines()] == ["join"]
+
+
+def test_mandoc_has_nothing_to_say_to_the_manual_page() -> None:
+    needs("mandoc")
+    verdict = run("mandoc", "-T", "lint", "-W", "all", str(PACKAGING / "man" / "volunteer.1"))
+    assert (verdict.returncode, verdict.stdout) == (0, "")
+
+
+def test_the_manual_page_tells_every_command_flag_and_exit_code() -> None:
+    needs("mandoc")
+    page = run("mandoc", "-T", "ascii", "-O", "width=200", str(PACKAGING / "man" / "volunteer.1"))
+    words = _without_overstrike(page.stdout)
+    for wanted in ("VOLUNTEER(1)", "EXIT STATUS", "ENVIRONMENT", "SETTINGS", "--headless"):
+        assert wanted in words
+    for wanted in ("--swarm", "--threads", "volunteer checkpoint restore", "swarm unreachable"):
+        assert wanted in words
+
+
+def _without_overstrike(text: str) -> str:
+    """Return terminal output without bold and underline, which are written with backspaces."""
+    kept: list[str] = []
+    for letter in text:
+        if letter == "\b":
+            kept.pop()
+        else:
+            kept.append(letter)
+    return "".join(kept)
