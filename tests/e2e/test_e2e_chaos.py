@@ -16,7 +16,7 @@ from e2e_local import REPOSITORY, environment, wait_for
 from client.cli.chaos.catalogue import Fault
 from client.cli.chaos.ground import Ground
 from client.cli.chaos.ledger import read_ledger
-from client.cli.chaos.measure import measure_faults, missing_steps, read_progress
+from client.cli.chaos.measure import measure_faults, read_progress
 from client.cli.chaos.run import Run
 from client.cli.chaos.schedule import draw_schedule
 from client.cli.efficiency import training_plan
@@ -52,13 +52,14 @@ def test_a_kill_in_the_middle_of_a_step_loses_nothing() -> None:
     progress = read_progress(seen.notes)
     assert fault.step is not None
     assert ledger.closed > fault.step + 1, "the step of the kill and one more are closed"
-    assert missing_steps(progress) == []
+    assert ledger.missing == ()
 
     steps = min(COMPARED, max(progress.losses) + 1)
     assert steps > fault.step
     expected = _reference(ground, steps)
-    found = [progress.losses[step] for step in range(steps)]
-    assert found == pytest.approx(expected, rel=1e-3)
+    found = {step: loss for step, loss in progress.losses.items() if step < steps}
+    assert len(found) >= steps - 1, "who died may have been the only one who knew a step's loss"
+    assert found == pytest.approx({step: expected[step] for step in found}, rel=1e-3)
 
 
 def _reference(ground: Ground, steps: int) -> list[float]:

@@ -43,6 +43,8 @@ class Ledger:
 
     closed: int
     """Steps that every stage has closed."""
+    missing: tuple[int, ...]
+    """Steps that a stage has gone beyond though nobody ever said that it closed them."""
     whole: int
     """Closed steps of a stage whose microbatches all were attested by those who applied it."""
     unattested: int
@@ -83,12 +85,22 @@ def read_ledger(notes: Sequence[Note], per_step: int, stages: int) -> Ledger:
     newest = [max((v for s, v in era if s == stage), default=0) for stage in range(stages)]
     return Ledger(
         closed=min(newest, default=0),
+        missing=tuple(_missing(list(era))),
         whole=sum(count == per_step for count in sums),
         unattested=sum(count < per_step for count in sums),
         doubled=sum(max(0, count - per_step) for count in sums),
         differing=sum(len(found) > 1 for found in hashes.values()),
         undone=tuple(rollbacks(applied)),
     )
+
+
+def _missing(closed: Sequence[tuple[int, int]]) -> list[int]:
+    """Return steps, not versions: step s makes version s + 1."""
+    gaps = set()
+    for stage in {stage for stage, _ in closed}:
+        versions = {version for of, version in closed if of == stage}
+        gaps |= set(range(min(versions), max(versions))) - versions
+    return sorted(version - 1 for version in gaps)
 
 
 def rollbacks(applied: Sequence[Closing]) -> list[Undone]:

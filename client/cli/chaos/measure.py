@@ -171,6 +171,7 @@ def _closed_after(seen: Seen, fault: Injected, at: float) -> list[float]:
         return [closing.time for closing in of_stage]
     others = [closing for closing in of_stage if closing.name not in fault.victims]
     known = max((closing.version for closing in others if closing.time <= at), default=0)
+    known = max(known, fault.step or 0)  # step s makes version s + 1: those before it do not count
     return [closing.time for closing in others if closing.version > known]
 
 
@@ -271,12 +272,6 @@ def goodput(chaos: Seen, reference: Seen) -> tuple[int, int]:
 def _trained(seen: Seen) -> int:
     progress = read_progress(seen.notes)
     return progress.tokens_at(seen.ended) - progress.tokens_at(seen.began)
-
-
-def missing_steps(progress: Progress) -> list[int]:
-    """Return the steps between the first and the last that nobody ever saw closed."""
-    known: Sequence[int] = sorted(progress.moments)
-    return [] if not known else sorted(set(range(known[0], known[-1] + 1)) - set(known))
 
 
 def sound(ledger: Ledger) -> bool:

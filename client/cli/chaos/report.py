@@ -17,7 +17,6 @@ from client.cli.chaos.measure import (
     loss_gap,
     measure_faults,
     missing_share,
-    missing_steps,
     read_progress,
     sound,
 )
@@ -104,9 +103,8 @@ def make_report(settings: Settings, seen: Seen, paired: Seen, per_step: int) -> 
     corrected = None if share is None else share / max(1e-9, 1.0 - missing)
     join_s, leave_s = elasticity(paired, "join"), elasticity(paired, "leave")
     jitter = jitter_share(paired)
-    missing_numbers = missing_steps(progress)
     crashes = [f"{crash.name} ended with {crash.code}" for crash in seen.crashes]
-    problems = _problems(faults, crashes, missing_numbers, gap, compared, tokens)
+    problems = _problems(faults, crashes, ledger.missing, gap, compared, tokens)
     if not sound(ledger):
         problems.append("an invariant is broken: see doubled and differing")
     return Report(
@@ -115,7 +113,7 @@ def make_report(settings: Settings, seen: Seen, paired: Seen, per_step: int) -> 
         settings=settings,
         faults=faults,
         steps_closed=ledger.closed,
-        steps_missing=len(missing_numbers),
+        steps_missing=len(ledger.missing),
         steps_rolled_back=max((undone.steps for undone in ledger.undone), default=0),
         microbatches_doubled=ledger.doubled,
         rounds_miscounted=seen.counters[-1][1]["doubled_microbatches"] if seen.counters else 0,

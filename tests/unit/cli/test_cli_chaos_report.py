@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,6 @@ from client.cli.chaos.measure import (
     loss_gap,
     measure_faults,
     missing_share,
-    missing_steps,
     read_progress,
 )
 from client.cli.chaos.plot import plot
@@ -227,6 +227,13 @@ def test_a_worker_that_dies_is_noticed_by_its_own_node() -> None:
     assert _measured([*_steps(9, 1.0), event], _injected("worker")).detect_s == 0.2
 
 
+def test_a_step_before_the_one_that_was_hit_shows_no_recovery() -> None:
+    late = _closed("v3", BEGAN + 3.3, 4, PER_STEP // 2, stage=1)
+    notes = [n for n in _steps(20, 1.0, gap=(3, 2.0)) if n.number("version") != 4]
+    hit = replace(_injected("stop"), step=4)
+    assert _measured([*notes, late], hit).rto_s == 4.0
+
+
 def test_what_was_rolled_back_is_lost() -> None:
     again = [
         _closed(n, BEGAN + 10.0 + v, v, 2, stage=0, of=f"again {v}", era=1)
@@ -254,9 +261,12 @@ def test_losses_are_compared_step_by_step() -> None:
     assert loss_gap(one, read_progress([])) == (0, None)
 
 
-def test_steps_that_nobody_saw_are_named() -> None:
-    notes = [note for note in _steps(6, 1.0) if note.number("step") != 3]
-    assert missing_steps(read_progress(notes)) == [3]
+def test_a_step_that_nobody_says_it_closed_is_missing_though_its_loss_may_be_unknown() -> None:
+    notes = _steps(6, 1.0)
+    silent = [n for n in notes if not (n.kind == "StepCommitted" and n.number("step") == 3)]
+    assert read_ledger(silent, PER_STEP, 2).missing == ()
+    skipped = [n for n in notes if not (n.number("version") == 4 and n.number("stage") == 1)]
+    assert read_ledger(skipped, PER_STEP, 2).missing == (3,)
 
 
 def test_time_away_is_weighed_by_rate_and_cut_to_the_run() -> None:
