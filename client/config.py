@@ -56,6 +56,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     download_limit_bytes_per_s: Rate = 0
     daily_quota_bytes: Size = 0
     """Sent and received in a day of the local clock; when it is used up, pause till midnight."""
+    control_group: Annotated[str, Meta(max_length=64)] = ""
+    """Members of this group may look at the node (status, events), too; for a system service."""
     data_dir: Annotated[str, Meta(max_length=4096)] = ""
     """Identity, swarms and checkpoints; empty: the system's place for them."""
     device: Annotated[str, Meta(max_length=32)] = "auto"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any, TypeVar
+
+Found = TypeVar("Found", bound=BaseException)
 
 
 class ExitCode(IntEnum):
@@ -32,6 +35,18 @@ class UserError(Exception):
         self.message = message
         self.next_step = next_step
         self.exit_code = exit_code
+
+
+def first_of(group: BaseExceptionGroup[Any], kind: type[Found]) -> Found | None:
+    """Return the first exception of a kind anywhere in a group."""
+    for error in group.exceptions:
+        if isinstance(error, kind):
+            return error
+        if isinstance(error, BaseExceptionGroup):
+            found = first_of(error, kind)
+            if found is not None:
+                return found
+    return None
 
 
 class ConfigError(UserError):

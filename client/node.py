@@ -6,6 +6,7 @@ run is complete (if asked to end then), or with an error that says what to do.
 
 from __future__ import annotations
 
+import grp
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
@@ -19,6 +20,7 @@ from msgspec import structs
 from client import __version__
 from client.config import Settings
 from client.control.matches import MatchesSnapshot
+from client.control.methods import Provider
 from client.control.server import serve_control
 from client.control.snapshot import EventView, LeavingView, PauseView, Snapshot
 from client.control.sockets import SocketFolderError, socket_path
@@ -69,6 +71,8 @@ class NodeOptions:
     manifest_signature: bytes | None = None
     data_path: Path | None = None
     exit_when_done: bool = False
+    ready: Callable[[Provider], None] | None = None
+    """Called once, when the node answers on its control socket."""
 
 
 async def run_node(
@@ -235,7 +239,10 @@ class Node:
 
     async def _serve(self, stop: trio.Event, nursery: trio.Nursery) -> None:
         path = socket_path(self._folders.runtime, self._swarm.swarm, self._signer.peer)
-        async with serve_control(path, self):
+        group = _group_id(self._options.settings.control_group)
+        async with serve_control(path, self, group=group):
+            if self._options.ready is not None:
+                self._options.ready(self)
             nursery.start_soon(self._forward_stop, stop)
             await nursery.start(self._limiting.run)
             nursery.start_soon(self._cap_power)
@@ -350,6 +357,19 @@ class Node:
         with trio.move_on_after(STOP_S):
             for peer in self._network.statistics().peers:
                 await self._network.disconnect(peer, "leaving")
+
+
+def _group_id(name: str) -> int | None:
+    """Return the group that may look at the node; None: nobody but its owner.
+
+    Raises:
+        UserError: there is no such group.
+    """
+    try:
+        return grp.getgrnam(name).gr_gid if name else None
+    except KeyError as error:
+        words = f"there is no group {name!r} on this machine"
+        raise UserError(words, "see --control-group", ExitCode.CONFIG) from error
 
 
 def announced(settings: Settings, me: PeerId) -> list[str]:

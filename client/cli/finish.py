@@ -7,9 +7,9 @@ import time
 
 from msgspec import Struct
 
-from client.cli.attach import attach, not_running
 from client.cli.home import find_home
 from client.cli.output import print_json, printable, say
+from client.cli.running import connect, not_running
 from client.control.client import ControlClient, ControlError, NotRunning
 from client.control.snapshot import LeavingView
 from client.errors import ExitCode, UserError
@@ -52,7 +52,7 @@ def finish(
     wait_s
         Longest wait for the volunteer to be gone, in seconds; 0: do not wait.
     """
-    with attach(find_home().folders.runtime, swarm) as node:
+    with connect(find_home().folders.runtime, swarm) as node:
         greeting = node.greeting
         try:
             if not yes and not _agreed(node.status().leaving):

@@ -37,6 +37,8 @@ class SettingFlags:
     """Download at most so much, such as 2MB/s or 20Mbit/s."""
     daily_quota_bytes: Annotated[str | None, Parameter(alias="--daily-quota")] = None
     """Send and receive at most so much a day, such as 50GB; then pause till midnight."""
+    control_group: str | None = None
+    """Group whose members may look at the volunteer, too; for a system service."""
     data_dir: str | None = None
     """Folder for identity, swarms and checkpoints."""
     device: str | None = None

@@ -10,15 +10,12 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any, TypeVar
 
 from cyclopts import App, Parameter
 
 from client.cli.crash import save_traceback
 from client.cli.output import say
-from client.errors import ExitCode, UserError
-
-Found = TypeVar("Found", bound=BaseException)
+from client.errors import ExitCode, UserError, first_of
 
 HELP = (
     "Train one language model together with strangers. Every volunteer runs this program; there "
@@ -44,6 +41,7 @@ COMMANDS = {
     "checkpoint": "List, verify and restore the checkpoints on this machine.",
     "sample": "Write text with the model a swarm has trained so far.",
     "export": "Save the model in the layout that Hugging Face transformers loads.",
+    "replay": "Play a recorded run in the terminal interface.",
     "simulate": "Simulate the matching of many volunteers and compare policies.",
     "bench": "Measure this machine: compute, memory, codec, loopback. Prints JSON.",
     "doctor": "Check that this machine can take part, and say what to mend.",
@@ -53,6 +51,10 @@ COMMANDS = {
 }
 
 EXAMPLES = {
+    "replay": (
+        "Examples: volunteer attach --record run.jsonl writes what it shows to a file; volunteer "
+        "replay run.jsonl plays it, volunteer replay run.jsonl --speed 10 ten times as fast."
+    ),
     "chaos": (
         "Examples: volunteer chaos --quick; volunteer chaos --minutes 10 --faults kill,stop; "
         "volunteer chaos --only kill@averaging,stage. Faults: kill, stop, worker (each at forward, "
@@ -135,18 +137,6 @@ def _version() -> str:
     from client.cli.version import software_version
 
     return software_version()
-
-
-def first_of(group: BaseExceptionGroup[Any], kind: type[Found]) -> Found | None:
-    """Return the first exception of a kind anywhere in a group."""
-    for error in group.exceptions:
-        if isinstance(error, kind):
-            return error
-        if isinstance(error, BaseExceptionGroup):
-            found = first_of(error, kind)
-            if found is not None:
-                return found
-    return None
 
 
 def _interrupted() -> int:

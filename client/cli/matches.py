@@ -11,11 +11,11 @@ import msgspec
 from cyclopts import Parameter
 from msgspec import Struct
 
-from client.cli.attach import attach, not_running
 from client.cli.home import Home, find_home
 from client.cli.matches_text import matches_report, records_report
 from client.cli.output import print_json, printable
 from client.cli.records import check_records
+from client.cli.running import connect, not_running
 from client.cli.target import find_swarm
 from client.control.client import ControlError, NotRunning
 from client.errors import ExitCode, UserError
@@ -55,7 +55,7 @@ def matches(
     home = find_home()
     if records:
         return _records(home, swarm, json)
-    with attach(home.folders.runtime, swarm) as node:
+    with connect(home.folders.runtime, swarm) as node:
         try:
             _print(node.matches(everything), matches_report, json, watch)
             while watch:

@@ -9,7 +9,7 @@ import textwrap
 import time
 from collections.abc import Iterable, Iterator
 
-from client.cli.logs import one_line
+from client.cli.log_writer import one_line
 from client.cli.records import CheckedRecord, RecordList
 from client.control.matches import (
     MatchesSnapshot,

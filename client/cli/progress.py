@@ -1,49 +1,43 @@
-"""The line that ``join`` shows in a terminal, read from the node's own control socket.
-
-Holds no state of the node: it is a guest like any other program that attaches. In a pipe it prints
-a line per change of step or state instead of redrawing one.
-"""
+"""What a node in this process says of its progress: a line in a terminal, a log line elsewhere."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import trio
 
 from client.cli.output import printable
 from client.cli.status_text import progress_line
-from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.snapshot import Snapshot
+from client.events import Event, LogLine
 
-POLL_S = 1.0
+LOOK_S = 1.0
+REPORT_S = 60.0
 
 
-async def show_progress(folder: Path) -> None:
-    """Show the progress of the node whose socket is in ``folder``, until cancelled."""
-    screen = _Line()
+async def show_progress(snapshot: Callable[[], Snapshot]) -> None:
+    """Redraw one line in a terminal, print changes elsewhere, until cancelled."""
+    screen = ProgressLine()
     try:
         while True:
-            await trio.sleep(POLL_S)
-            now = await trio.to_thread.run_sync(_ask, folder)
-            if now is not None:
-                screen.show(now)
+            screen.show(snapshot())
+            await trio.sleep(LOOK_S)
     finally:
         screen.end()
 
 
-def _ask(folder: Path) -> Snapshot | None:
-    try:
-        for path, _ in running_nodes(folder):
-            with ControlClient(path) as control:
-                return control.status()
-    except ControlError:
-        pass  # starting or stopping; the next poll will tell
-    return None
+async def report_progress(
+    snapshot: Callable[[], Snapshot], write: Callable[[Event], None], every_s: float = REPORT_S
+) -> None:
+    """Write one line into the log every minute, until cancelled."""
+    while True:
+        await trio.sleep(every_s)
+        write(LogLine(words=progress_line(snapshot())))
 
 
-class _Line:
+class ProgressLine:
     """One line that is drawn over itself in a terminal and appended elsewhere."""
 
     def __init__(self) -> None:
@@ -51,6 +45,7 @@ class _Line:
         self._shown: tuple[str, int] | None = None
 
     def show(self, now: Snapshot) -> None:
+        """Show how the node is."""
         text = printable(progress_line(now))
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1
@@ -60,5 +55,6 @@ class _Line:
         self._shown = (now.state, now.step)
 
     def end(self) -> None:
+        """Leave the cursor on a line of its own."""
         if self._terminal and self._shown is not None:
             print(file=sys.stderr, flush=True)

@@ -1,9 +1,12 @@
-"""Runs the node in this process: its signals, its log lines, and the progress line beside it."""
+"""Runs the node in this process: its signals, its log, and what supervises it."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +15,15 @@ import trio
 
 from client import faults
 from client.cli.home import Home
-from client.cli.logs import log_writer
+from client.cli.log_file import LogFile
+from client.cli.log_writer import as_json, log_writer
 from client.cli.output import say
-from client.cli.progress import show_progress
+from client.cli.progress import report_progress, show_progress
+from client.cli.supervision import Supervised
+from client.cli.systemd import Notifier
 from client.config import Settings
-from client.errors import ExitCode
+from client.errors import ExitCode, UserError, first_of
+from client.events import Event, LogLine
 from client.node import NodeOptions, run_node
 from client.train.capacity import MEMORY_SHARE
 from client.train.opening import stage_fits
@@ -40,18 +47,28 @@ def serve(
     """
     if faults.arm(os.environ):
         say(f"volunteer: {faults.VARIABLE} is set, which is for tests only: this node will fail")
-    known = target if isinstance(target, SwarmFile) else None
-    if known is not None:
-        refuse_if_too_small(known.manifest, settings)
+    genuine = target if isinstance(target, SwarmFile) else None
+    if genuine is not None:
+        refuse_if_too_small(genuine.manifest, settings)
     options = NodeOptions(
         settings=settings,
-        manifest_bytes=known.encoded if known else None,
-        manifest_signature=known.signature if known else None,
+        manifest_bytes=genuine.encoded if genuine else None,
+        manifest_signature=genuine.signature if genuine else None,
         target=target,
         data_path=data,
         exit_when_done=exit_when_done,
     )
-    return trio.run(_run, options, None if headless else home.folders.runtime)
+    log = LogFile(home.folders.logs)
+    write = log_writer(settings, log)
+    try:
+        return trio.run(_run, options, write, headless)
+    except Exception as error:
+        known = first_of(ExceptionGroup("", [error]), UserError)
+        words = f"{known}; {known.next_step}" if known else f"internal error: {error!r}"
+        log.write(as_json(LogLine(words=words, level="error"), time.time()))
+        raise
+    finally:
+        log.close()
 
 
 def refuse_if_too_small(manifest: Manifest, settings: Settings) -> None:
@@ -67,18 +84,37 @@ def refuse_if_too_small(manifest: Manifest, settings: Settings) -> None:
     stage_fits(manifest, smallest, usable_bytes)
 
 
-async def _run(options: NodeOptions, progress: Path | None) -> ExitCode:
+async def _run(options: NodeOptions, write: Callable[[Event], None], headless: bool) -> ExitCode:
+    supervised = Supervised(Notifier())
+    settings = options.settings
     async with trio.open_nursery() as nursery:
         stop = trio.Event()
-        await nursery.start(_stop_on_signal, stop)
-        if progress is not None:
-            nursery.start_soon(show_progress, progress)
-        code = await run_node(options, on_event=log_writer(options.settings), stop=stop)
+        await nursery.start(_stop_on_signal, stop, write)
+        nursery.start_soon(supervised.keep_informed, stop)
+        nursery.start_soon(_tell, supervised, write, headless)
+        if settings.metrics_port:
+            from client.cli.metrics import serve_metrics
+
+            await nursery.start(serve_metrics, settings.metrics_port, supervised.snapshot)
+        ready = replace(options, ready=supervised.set_up)
+        code = await run_node(ready, on_event=write, stop=stop)
         nursery.cancel_scope.cancel()
     return code
 
 
-async def _stop_on_signal(stop: trio.Event, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+async def _tell(supervised: Supervised, write: Callable[[Event], None], headless: bool) -> None:
+    await supervised.up.wait()
+    if headless:
+        await report_progress(supervised.snapshot, write)
+    else:
+        await show_progress(supervised.snapshot)
+
+
+async def _stop_on_signal(
+    stop: trio.Event,
+    write: Callable[[Event], None],
+    task_status: Any = trio.TASK_STATUS_IGNORED,
+) -> None:
     """Begin an orderly stop at the first signal; at the second, end at once.
 
     The second must work even when the orderly stop hangs, hence no cleaning up; the kernel takes
@@ -89,5 +125,5 @@ async def _stop_on_signal(stop: trio.Event, task_status: Any = trio.TASK_STATUS_
         async for _ in signals:
             if stop.is_set():
                 os._exit(ExitCode.INTERRUPTED)
-            say("stopping: handing off and saving; once more to stop at once")
+            write(LogLine(words="stopping: handing off and saving; once more to stop at once"))
             stop.set()

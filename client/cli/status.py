@@ -7,9 +7,9 @@ import time
 
 import msgspec
 
-from client.cli.attach import attach, not_running
 from client.cli.home import find_home
 from client.cli.output import print_json, printable
+from client.cli.running import connect, not_running
 from client.cli.status_text import status_report
 from client.control.client import ControlClient, NotRunning
 from client.control.snapshot import Snapshot
@@ -29,7 +29,7 @@ def status(*, swarm: str | None = None, json: bool = False, watch: bool = False)
     watch
         Go on until it ends or you interrupt.
     """
-    with attach(find_home().folders.runtime, swarm) as node:
+    with connect(find_home().folders.runtime, swarm) as node:
         try:
             _print(node.status(), json, watch)
             if watch:

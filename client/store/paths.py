@@ -24,6 +24,8 @@ APP: Final = "volunteer"
 HOME_VARIABLE: Final = "VOLUNTEER_HOME"
 MAX_SOCKET_PATH_BYTES: Final = 103
 """The smallest ``sun_path`` in use (macOS: 104 with its terminating zero; Linux has 108)."""
+SYSTEM_HOME: Final = Path("/var/lib/volunteer")
+"""``VOLUNTEER_HOME`` of the system service."""
 SOCKET_NAME_BYTES: Final = 32
 """Room for a socket's own name below the runtime folder."""
 
@@ -45,6 +47,11 @@ class Folders:
     def swarms(self) -> Path:
         """Remembered swarms."""
         return self.data / "swarms"
+
+    @property
+    def logs(self) -> Path:
+        """What the node has said."""
+        return self.data / "logs"
 
     def checkpoints(self, swarm: str) -> Path:
         """Checkpoints of one swarm."""

@@ -5,8 +5,8 @@
 function __fish_volunteer_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
-    set -l options_with_values '--announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --device --dial-timeout-s --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --heads --hours --idle-after-minutes --kv-heads --layers --length --listen-host --listen-port --log-format --log-level --lr --max-links --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --redundancy --schedule --seats --seed --stages --steps --swarm --temperature --threads --timeout-s --top-k --trace --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --weight-decay --width -o'
-    set -l all_commands 'bench chaos checkpoint config create demo doctor export finish identity join ls matches path restore sample show simulate status validate verify version'
+    set -l options_with_values '--announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --device --dial-timeout-s --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --heads --hours --idle-after-minutes --kv-heads --layers --length --listen-host --listen-port --log-format --log-level --lr --max-links --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --redundancy --schedule --seats --seed --speed --stages --steps --swarm --temperature --threads --timeout-s --top-k --trace --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --weight-decay --width -o'
+    set -l all_commands 'bench chaos checkpoint config create demo doctor export finish identity join ls matches path replay restore sample show simulate status validate verify version'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
     set -e cmd[1]
@@ -52,6 +52,7 @@ complete -c volunteer -n __fish_use_subcommand -a 'chaos' -d 'Do faults to volun
 complete -c volunteer -n __fish_use_subcommand -a 'checkpoint' -d 'List, verify and restore the checkpoints on this machine.'
 complete -c volunteer -n __fish_use_subcommand -a 'sample' -d 'Write text with the model a swarm has trained so far.'
 complete -c volunteer -n __fish_use_subcommand -a 'export' -d 'Save the model in the layout that Hugging Face transformers loads.'
+complete -c volunteer -n __fish_use_subcommand -a 'replay' -d 'Play a recorded run in the terminal interface.'
 complete -c volunteer -n __fish_use_subcommand -a 'simulate' -d 'Simulate the matching of many volunteers and compare policies.'
 complete -c volunteer -n __fish_use_subcommand -a 'bench' -d 'Measure this machine: compute, memory, codec, loopback. Prints JSON.'
 complete -c volunteer -n __fish_use_subcommand -a 'doctor' -d 'Check that this machine can take part, and say what to mend.'
@@ -332,6 +333,14 @@ complete -c volunteer -n '__fish_volunteer_using_command matches' -l json -d 'Pr
 complete -c volunteer -n '__fish_volunteer_using_command matches' -l watch -d 'Go on until it ends or you interrupt.'
 complete -c volunteer -n '__fish_volunteer_using_command matches' -l records -d 'List and check the stored match records instead.'
 complete -c volunteer -n '__fish_volunteer_using_command matches' -l all -d 'Show explanations for developers, too.'
+
+# Options for: replay
+complete -c volunteer -n '__fish_volunteer_using_command replay' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command replay' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command replay' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command replay' -l speed -r -d 'Times real time.'
+complete -c volunteer -n '__fish_volunteer_using_command replay' -l ascii -d 'Draw with ASCII characters only.'
+complete -c volunteer -n '__fish_volunteer_using_command replay' -l light -d 'Light colours.'
 
 # Options for: sample
 complete -c volunteer -n '__fish_volunteer_using_command sample' -l help -d 'Display this message and exit.'

@@ -9,7 +9,7 @@ from control_fakes import example_snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.cli.logs import as_json, as_text, log_writer
+from client.cli.log_writer import as_json, as_text, log_writer
 from client.cli.output import human_bytes, human_duration, human_rate, printable
 from client.cli.status_text import progress_line, status_report
 from client.config import Settings

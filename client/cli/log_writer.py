@@ -1,4 +1,4 @@
-"""A node's events as log lines on stderr: text for people, JSON for programs."""
+"""A node's events as log lines: on stderr text for people or JSON for programs; JSON in a file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from client.cli.log_file import LogFile
 from client.cli.output import printable
 from client.config import Settings
 from client.events import Event, Level
@@ -15,9 +16,7 @@ from client.events import Event, Level
 _ORDER: dict[Level, int] = {"debug": 0, "info": 1, "warning": 2, "error": 3}
 
 
-def log_writer(
-    settings: Settings, *, wall: Callable[[], float] = time.time
-) -> Callable[[Event], None]:
+def log_writer(settings: Settings, file: LogFile | None = None) -> Callable[[Event], None]:
     """Return a function that writes events of the chosen level and above."""
     least = _ORDER[settings.log_level]
     spell = as_json if settings.log_format == "json" else as_text
@@ -25,8 +24,15 @@ def log_writer(
     start = "\r\x1b[K" if sys.stderr.isatty() and settings.log_format == "text" else ""
 
     def write(event: Event) -> None:
-        if _ORDER[event.level] >= least:
-            print(start + spell(event, time.time()), file=sys.stderr, flush=True)
+        if _ORDER[event.level] < least:
+            return
+        now = time.time()
+        if file is not None:
+            file.write(as_json(event, now))
+        try:
+            print(start + spell(event, now), file=sys.stderr, flush=True)
+        except (OSError, ValueError):
+            return  # whoever read it has gone; training goes on
 
     return write
 

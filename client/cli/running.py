@@ -1,4 +1,4 @@
-"""Finds the running node that a command is about, among those of this user."""
+"""Finds the running node that a command is about, among those that this user can reach."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 from client.control.client import ControlClient, ControlError, NotRunning, running_nodes
 from client.control.methods import Greeting
 from client.errors import ExitCode, UserError
+from client.store.paths import SYSTEM_HOME, runtime_folder
 
 
-def attach(folder: Path, swarm: str | None) -> ControlClient:
+def connect(folder: Path, swarm: str | None) -> ControlClient:
     """Connect to the node of ``swarm``, or to the only one that runs.
 
     Args:
@@ -20,11 +21,28 @@ def attach(folder: Path, swarm: str | None) -> ControlClient:
         UserError: none runs (exit 3), several do (exit 2), or it does not answer (exit 1).
     """
     try:
-        return ControlClient(_choose(folder, swarm))
+        return ControlClient(find_socket(folder, swarm))
     except NotRunning as error:
         raise not_running(swarm) from error
     except ControlError as error:
         raise UserError(str(error), "see its log, or stop and start it again") from error
+
+
+def find_socket(folder: Path, swarm: str | None) -> Path:
+    """Return the control socket of a node: this user's, else the system service's.
+
+    Raises:
+        UserError: none runs (exit 3), or several do (exit 2).
+    """
+    nodes = _fitting(folder, swarm) or _fitting(runtime_folder(SYSTEM_HOME), swarm)
+    if not nodes:
+        raise not_running(swarm)
+    if len(nodes) > 1:
+        names = ", ".join(f"{node.swarm_name} ({node.swarm[:12]})" for _, node in nodes)
+        raise UserError(
+            f"{len(nodes)} volunteers run here: {names}", "choose one with --swarm", ExitCode.USAGE
+        )
+    return nodes[0][0]
 
 
 def not_running(swarm: str | None) -> UserError:
@@ -35,16 +53,11 @@ def not_running(swarm: str | None) -> UserError:
     )
 
 
-def _choose(folder: Path, swarm: str | None) -> Path:
-    nodes = [(path, node) for path, node in running_nodes(folder) if _matches(node, swarm)]
-    if not nodes:
-        raise not_running(swarm)
-    if len(nodes) > 1:
-        names = ", ".join(f"{node.swarm_name} ({node.swarm[:12]})" for _, node in nodes)
-        raise UserError(
-            f"{len(nodes)} volunteers run here: {names}", "choose one with --swarm", ExitCode.USAGE
-        )
-    return nodes[0][0]
+def _fitting(folder: Path, swarm: str | None) -> list[tuple[Path, Greeting]]:
+    try:
+        return [(path, node) for path, node in running_nodes(folder) if _matches(node, swarm)]
+    except PermissionError:
+        return []  # another user's
 
 
 def _matches(node: Greeting, swarm: str | None) -> bool:

@@ -1,0 +1,108 @@
+"""The log that a node keeps in its data folder: JSON lines, of bounded size, for ``logs``.
+
+A line is what ``--log-format json`` prints. The newest file is ``volunteer.log``; when it is full
+it becomes ``volunteer.log.1`` and so on, and the oldest goes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+from msgspec import Struct, field
+
+NAME = "volunteer.log"
+ERRORS_NAME = "errors.log"
+"""What a node in the background wrote besides: a traceback, if anything."""
+MAX_BYTES = 4 * 2**20
+KEPT = 3
+"""Files, the newest included."""
+MAX_LINE_BYTES = 64 * 1024
+
+
+class Line(Struct, frozen=True):
+    """One line of the log."""
+
+    time: float
+    """Unix seconds."""
+    level: str
+    words: str
+    kind: str = ""
+    data: dict[str, object] = field(default_factory=dict)
+
+
+_lines = msgspec.json.Decoder(Line)
+
+
+class LogFile:
+    """Appends lines; what cannot be written is lost, for training goes on without a log."""
+
+    def __init__(self, folder: Path, max_bytes: int = MAX_BYTES) -> None:
+        self._path, self._max_bytes = folder / NAME, max_bytes
+        self._file: BinaryIO | None = None
+
+    def write(self, line: str) -> None:
+        """Add a line."""
+        encoded = line.encode(errors="replace")[: MAX_LINE_BYTES - 1] + b"\n"
+        try:
+            file = self._file or self._open()
+            if file.tell() + len(encoded) > self._max_bytes:
+                file = self._rotate()
+            file.write(encoded)
+            file.flush()
+        except (OSError, ValueError):
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError:
+                return
+
+    def _open(self) -> BinaryIO:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._file = os.fdopen(os.open(self._path, flags, 0o600), "ab")
+        return self._file
+
+    def _rotate(self) -> BinaryIO:
+        self.close()
+        for number in range(KEPT - 2, -1, -1):
+            older = self._path.with_name(f"{NAME}.{number + 1}")
+            newer = self._path.with_name(f"{NAME}.{number}") if number else self._path
+            if newer.exists():
+                newer.replace(older)
+        return self._open()
+
+
+def log_files(folder: Path) -> list[Path]:
+    """Return the files of a log that are there, oldest first."""
+    numbered = [folder / f"{NAME}.{number}" for number in range(KEPT - 1, 0, -1)]
+    return [path for path in (*numbered, folder / NAME) if path.exists()]
+
+
+def read_lines(folder: Path) -> Iterator[Line]:
+    """Yield what is in the log, oldest first; lines that are none are passed over."""
+    for path in log_files(folder):
+        with path.open("rb") as file:
+            yield from lines_of(file)
+
+
+def lines_of(file: BinaryIO) -> Iterator[Line]:
+    """Yield the lines of an open file from where it is to its end."""
+    while True:
+        start = file.tell()
+        raw = file.readline(MAX_LINE_BYTES)
+        if not raw.endswith(b"\n") and len(raw) < MAX_LINE_BYTES:
+            file.seek(start)  # half written: the rest comes later
+            return
+        try:
+            yield _lines.decode(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue

@@ -1,0 +1,190 @@
+"""What a node without a screen tells: systemd, Prometheus and its log file."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import trio
+from control_fakes import FakeProvider, example_snapshot
+
+from client.cli.log_file import KEPT, NAME, LogFile, lines_of, log_files, read_lines
+from client.cli.log_writer import as_json, log_writer
+from client.cli.metrics import METRICS, exposition, serve_metrics
+from client.cli.progress import report_progress
+from client.cli.supervision import Supervised
+from client.cli.systemd import Notifier
+from client.config import Settings
+from client.errors import UserError
+from client.events import Event, LogLine
+
+
+@pytest.fixture
+def manager() -> Iterator[socket.socket]:
+    """The end of the socket that systemd reads."""
+    with (
+        tempfile.TemporaryDirectory(prefix="vol") as name,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end,
+    ):
+        end.bind(f"{name}/notify")
+        end.setblocking(False)
+        yield end
+
+
+def _heard(end: socket.socket) -> list[str]:
+    found = []
+    while True:
+        try:
+            found.append(end.recv(4096).decode())
+        except BlockingIOError:
+            return found
+
+
+def _environ(manager: socket.socket, **more: str) -> dict[str, str]:
+    return {"NOTIFY_SOCKET": manager.getsockname(), "PATH": "/bin", **more}
+
+
+def test_the_service_manager_is_told_and_children_do_not_find_it(manager: socket.socket) -> None:
+    environ = _environ(manager, WATCHDOG_USEC="4000000", WATCHDOG_PID=str(os.getpid()))
+    notifier = Notifier(environ)
+    assert environ == {"PATH": "/bin"}
+    assert notifier.watchdog_s == 4.0
+    notifier.ready()
+    notifier.status("step 3\nREADY=0 " + "x" * 1000)
+    notifier.extend(1.5)
+    ready, status, extended = _heard(manager)
+    assert (ready, extended) == ("READY=1", "EXTEND_TIMEOUT_USEC=1500000")
+    assert "\n" not in status
+    assert len(status) < 250
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{}, {"NOTIFY_SOCKET": "/nowhere/at/all"}, {"NOTIFY_SOCKET": "@abstract-and-absent"}],
+)
+def test_nothing_depends_on_a_manager(environ: dict[str, str]) -> None:
+    notifier = Notifier(environ)
+    notifier.ready()
+    notifier.alive()
+    assert notifier.watchdog_s == 0.0
+
+
+def test_another_process_s_watchdog_is_not_ours(manager: socket.socket) -> None:
+    assert Notifier(_environ(manager, WATCHDOG_USEC="4000000", WATCHDOG_PID="1")).watchdog_s == 0
+
+
+async def test_the_watchdog_is_fed_from_the_loop_and_stopping_is_said(
+    manager: socket.socket, autojump_clock: trio.testing.MockClock
+) -> None:
+    supervised = Supervised(Notifier(_environ(manager, WATCHDOG_USEC="4000000")))
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervised.keep_informed, stop)
+        await trio.sleep(10)
+        assert _heard(manager) == []
+        supervised.set_up(FakeProvider())
+        await trio.sleep(9.5)
+        fed = _heard(manager)
+        assert fed[0] == "READY=1"
+        assert fed.count("WATCHDOG=1") == 5, "every two seconds"
+        assert "STATUS=step 3/10 | loss 2.5000" in " ".join(fed)
+        stop.set()
+        await trio.sleep(5)
+        last = _heard(manager)
+        assert last.count("STOPPING=1") == 1
+        assert last.count("WATCHDOG=1") >= 2
+        assert any(line.startswith("EXTEND_TIMEOUT_USEC=") for line in last)
+        nursery.cancel_scope.cancel()
+
+
+def test_the_metrics_are_those_that_are_listed() -> None:
+    text = exposition(example_snapshot()).decode()
+    found = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    assert found == set(METRICS)
+    assert "volunteer_step 3.0" in text
+    assert 'volunteer_stage_replicas{stage="0"} 1.0' in text
+    assert "volunteer_loss 2.5" in text
+    assert "\nvolunteer_loss " not in exposition(example_snapshot(loss=None)).decode()
+
+
+async def _get(port: int, request: bytes) -> bytes:
+    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    async with stream:
+        await stream.send_all(request)
+        answer = b""
+        with trio.fail_after(10), suppress(trio.BrokenResourceError):  # it read enough
+            while chunk := await stream.receive_some(65536):
+                answer += chunk
+    return answer
+
+
+async def test_metrics_are_served_on_loopback_whatever_is_asked() -> None:
+    provider = FakeProvider()
+    async with trio.open_nursery() as nursery:
+        port = await nursery.start(serve_metrics, 0, provider.snapshot)
+        assert b"200 OK" in await _get(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"404" in await _get(port, b"GET /secret HTTP/1.1\r\n\r\n")
+        assert b"400" in await _get(port, os.urandom(64).replace(b"\r", b"") + b"\r\n\r\n")
+        assert b"200" not in await _get(port, b"GET /" + b"x" * 20000 + b"\r\n\r\n")
+        provider.failure = RuntimeError("not up yet")
+        assert b"500" in await _get(port, b"GET /metrics HTTP/1.1\r\n\r\n")
+        with pytest.raises(UserError, match="metrics cannot be served"):
+            await serve_metrics(port, provider.snapshot)
+        nursery.cancel_scope.cancel()
+
+
+def test_the_log_is_bounded_and_read_in_order(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "logs", max_bytes=2000)
+    for number in range(100):
+        log.write(as_json(LogLine(words=f"line {number}"), float(number)))
+    log.close()
+    files = log_files(tmp_path / "logs")
+    assert len(files) == KEPT
+    assert all(path.stat().st_size <= 2000 for path in files)
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in files)
+    times = [line.time for line in read_lines(tmp_path / "logs")]
+    assert times == [float(n) for n in range(100 - len(times), 100)]
+    assert len(times) > 30
+
+
+def test_damaged_and_half_written_lines_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    whole = as_json(LogLine(words="whole"), 1.0).encode()
+    path.write_bytes(b"\xff{\n[]\n" + whole + b"\n" + whole[:10])
+    with path.open("rb") as file:
+        assert [line.words for line in lines_of(file)] == ["whole"]
+        with path.open("ab") as writer:
+            writer.write(whole[10:] + b"\n")
+        assert [line.words for line in lines_of(file)] == ["whole"]
+
+
+def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("in the way")
+    log = LogFile(tmp_path / "logs")
+    log.write("{}")
+    log.close()
+
+
+def test_what_is_below_the_level_is_in_no_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = LogFile(tmp_path)
+    write = log_writer(Settings(log_level="warning"), log)
+    write(LogLine(words="quiet", level="info"))
+    write(LogLine(words="loud", level="warning"))
+    log.close()
+    assert [line.words for line in read_lines(tmp_path)] == ["loud"]
+    assert "loud" in capsys.readouterr().err
+
+
+async def test_progress_is_reported_once_a_minute(autojump_clock: trio.testing.MockClock) -> None:
+    said: list[Event] = []
+    with trio.move_on_after(200):
+        await report_progress(example_snapshot, said.append)
+    assert [event.words for event in said] == [said[0].words] * 3
+    assert said[0].words.startswith("step 3/10")
