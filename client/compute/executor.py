@@ -15,7 +15,7 @@ from typing import assert_never
 import msgspec
 import torch
 
-from client.compute import device, passes, samples, saving
+from client.compute import allowance, device, passes, samples, saving
 from client.compute.averaging import Averager
 from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
 from client.compute.payload import Buffer
@@ -144,6 +144,8 @@ class Executor:
     def _open(self, request: OpenStage) -> StageOpened:
         chosen = device.select_device(request.device)
         self._opened = None  # first free what the stage before held
+        allowance.check_fits(request)
+        allowance.enforce(request, chosen)
         torch.set_num_threads(request.threads)
         self._throttle = Throttle(request.compute_share, on_cpu=chosen.type == "cpu")
         replica = open_replica(request, chosen)

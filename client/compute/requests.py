@@ -78,6 +78,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
         graphs_kept: how many forward graphs may be held for their backward.
         threads: CPU threads; device: `cpu`, `cuda`, `cuda:1`, or `auto`.
         compute_share: percentage of the time that tasks may compute.
+        memory_bytes: what the stage may take on the CPU, 0 for no limit; vram_share: percentage
+            of the GPU's memory.
     """
 
     swarm: str
@@ -94,6 +96,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     threads: Positive = 1
     device: str = "cpu"
     compute_share: Annotated[int, Meta(ge=1, le=100)] = 100
+    memory_bytes: Count = 0
+    vram_share: Annotated[int, Meta(ge=1, le=100)] = 100
     corpus: str = ""
     """Path of the training text, for the first stage: as `PrepareData` answered it."""
 

@@ -37,6 +37,8 @@ class Capacity(Struct, frozen=True):
     bf16_flops: float
     memory_total_bytes: int
     copy_bytes_per_s: float
+    on_gpu: bool = False
+    """Whether the memory is a GPU's."""
 
 
 class Line(Struct, frozen=True):
@@ -97,6 +99,7 @@ async def measured_capacity(worker: Worker, settings: Settings, folder: Path) ->
         best["bfloat16"],
         reply.memory_total_bytes,
         reply.copy_bytes_per_s,
+        on_gpu=not reply.device.startswith("cpu"),
     )
     write_atomic(folder / FILE_NAME, msgspec.json.encode(capacity))
     return capacity
@@ -110,8 +113,11 @@ def threads(settings: Settings) -> int:
 
 
 def usable_memory_bytes(capacity: Capacity, settings: Settings) -> int:
-    """Return the memory a stage may take."""
-    return settings.memory_limit_bytes or int(MEMORY_SHARE * capacity.memory_total_bytes)
+    """Return the memory that stages may take: a GPU's within the owner's share of it."""
+    if not capacity.on_gpu:
+        return settings.memory_limit_bytes or int(MEMORY_SHARE * capacity.memory_total_bytes)
+    lent_bytes = int(min(MEMORY_SHARE, settings.vram_share / 100) * capacity.memory_total_bytes)
+    return min(settings.memory_limit_bytes or lent_bytes, lent_bytes)
 
 
 def advert(

@@ -137,6 +137,8 @@ def open_stage_request(
         graphs_kept=graphs,
         threads=threads(settings),
         compute_share=settings.compute_share,
+        memory_bytes=settings.memory_limit_bytes,
+        vram_share=settings.vram_share,
         device=settings.device,
         corpus=corpus,
     )

@@ -152,3 +152,29 @@ def test_the_advert_claims_the_share_of_the_speed_that_is_offered() -> None:
     measured = capacity.Capacity("cpu", 1, 4e9, 8e9, 2**30, 1e9)
     said = capacity.advert(measured, Settings(compute_share=25), (), 2, 1)
     assert (said.flops.fp32, said.flops.bf16, said.seats) == (1e9, 2e9, 2)
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "settings", "memory_bytes"),
+    [
+        (False, Settings(), 850),
+        (False, Settings(memory_limit_bytes=400, vram_share=10), 400),
+        (True, Settings(), 850),
+        (True, Settings(vram_share=50), 500),
+        (True, Settings(vram_share=50, memory_limit_bytes=400), 400),
+        (True, Settings(vram_share=50, memory_limit_bytes=600), 500),
+    ],
+)
+def test_the_advert_claims_the_memory_that_is_lent(
+    on_gpu: bool, settings: Settings, memory_bytes: int
+) -> None:
+    measured = capacity.Capacity("auto", 1, 4e9, 8e9, 1000, 1e9, on_gpu)
+    assert capacity.advert(measured, settings, (), 2, 1).memory_bytes == memory_bytes
+
+
+def test_the_advert_claims_no_more_of_the_line_than_is_lent() -> None:
+    measured = capacity.Capacity("cpu", 1, 4e9, 8e9, 2**30, 1e9)
+    settings = Settings(upload_limit_bytes_per_s=1_000_000, download_limit_bytes_per_s=90_000_000)
+    said = capacity.advert(measured, settings, (), 2, 1, Line(5e7, 3.0, 5e7, 3.0))
+    assert (said.upload_bytes_per_s, said.upload_limit_bytes_per_s) == (1e6, 1e6)
+    assert (said.download_bytes_per_s, said.download_limit_bytes_per_s) == (5e7, 9e7)

@@ -1,0 +1,53 @@
+"""The owner's memory limits inside a worker: refused beforehand, and held to while it runs."""
+
+import msgspec
+import pytest
+import torch
+import trio
+from compute_stages import LocalWorker, open_request, tokens_of
+
+from client.compute import allowance
+from client.compute.process import RequestFailed, open_worker
+from client.compute.requests import ForwardBackward, OpenStage, Probe
+
+MIB = 1 << 20
+
+
+def limited(size_bytes: int, **changes: object) -> OpenStage:
+    return msgspec.structs.replace(open_request(0, [4]), memory_bytes=size_bytes, **changes)
+
+
+def test_a_stage_that_would_not_fit_is_refused() -> None:
+    need = allowance.stage_need(open_request(0, [4])).total_bytes
+    failed = LocalWorker().fails(limited(need - 1))
+    assert failed.kind == "oom"
+    assert "may be used" in failed.message
+
+
+def test_a_gpu_is_held_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_to: list[tuple[float, torch.device]] = []
+    monkeypatch.setattr(
+        torch.cuda,
+        "set_per_process_memory_fraction",
+        lambda fraction, device: set_to.append((fraction, device)),
+    )
+    device = torch.device("cuda:1")
+    allowance.enforce(limited(0, vram_share=40), device)
+    assert set_to == [(0.4, device)]
+    allowance.enforce(limited(0, vram_share=40), torch.device("cpu"))
+    assert len(set_to) == 1
+
+
+@pytest.mark.slow
+async def test_a_worker_takes_no_more_than_it_may_and_goes_on() -> None:
+    with trio.fail_after(60):
+        async with open_worker() as worker:
+            await worker.call(Probe(sizes=[8], device="cpu"))  # without a limit there is room
+            need = allowance.stage_need(open_request(0, [4])).total_bytes
+            await worker.call(limited(need))
+            with pytest.raises(RequestFailed) as caught:
+                await worker.call(Probe(sizes=[8192], device="cpu"))  # two of 256 MiB
+            assert caught.value.kind == "oom"
+            request = ForwardBackward(step=0, microbatch=0, tokens=tokens_of(0))
+            reply, _ = await worker.call(request)
+            assert reply.tokens == 48
