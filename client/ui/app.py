@@ -1,0 +1,366 @@
+"""The application: puts tabs, bars and dialogs together, and hands keys to the source.
+
+Looks into the mailbox four times a second at most and draws only what is seen; never waits for
+anything.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import ClassVar
+
+from textual.app import App, ComposeResult, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.filter import LineFilter
+from textual.screen import Screen
+from textual.widgets import ContentSwitcher, Input
+
+from client.errors import UserError
+from client.ui import themes
+from client.ui.dialogs.ask import AskDialog
+from client.ui.dialogs.detail import DetailDialog
+from client.ui.dialogs.dialog import Dialog
+from client.ui.dialogs.edit import EditDialog
+from client.ui.dialogs.help import HelpDialog
+from client.ui.filters import AsciiOnly, Colourless
+from client.ui.keys import TABS, key_items, tab_items
+from client.ui.model import diagnostics
+from client.ui.model.header import header
+from client.ui.model.leaving import ways
+from client.ui.model.record import Record
+from client.ui.model.settings import Setting, how_to_change
+from client.ui.model.span import Box, Line
+from client.ui.panes.dashboard import DashboardPane
+from client.ui.panes.logs import LogsPane
+from client.ui.panes.matching import MatchingPane
+from client.ui.panes.pane import Pane
+from client.ui.panes.peers import PeersPane
+from client.ui.panes.recovery import RecoveryPane
+from client.ui.panes.settings import SettingsPane
+from client.ui.panes.swarm import SwarmPane
+from client.ui.settings import local_settings
+from client.ui.source.mailbox import Answer, Link, Mailbox
+from client.ui.source.source import Source
+from client.ui.styles import CSS
+from client.ui.terminal import prefers_light, speaks_ascii_only
+from client.ui.text import clean
+from client.ui.widgets.listing import Listing
+from client.ui.widgets.panel import Panel
+from client.ui.widgets.strips import ItemBar
+
+LOOK_S = 0.25
+Save = Callable[[str, str], str]
+"""Writes a setting and returns what to tell; raises ``UserError``."""
+
+
+class VolunteerApp(App[int]):
+    """One view of one node, or of a recording."""
+
+    TITLE = "volunteer"
+    CSS = CSS
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (36, "-high")]  # noqa: RUF012
+    ENABLE_COMMAND_PALETTE = True
+    AUTO_FOCUS = None
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(str(n), f"tab({n})", name, show=False) for n, (_, name) in enumerate(TABS, 1)),
+        Binding("p", "pause", "Pause or resume", show=False),
+        Binding("f", "finish", "Finish", show=False),
+        Binding("d", "detach", "Detach", show=False),
+        Binding("q,ctrl+q,ctrl+c", "go", "Go", show=False, priority=False),
+        Binding("slash", "filter", "Filter", show=False),
+        Binding("s", "sort", "Sort", show=False),
+        Binding("l", "level", "Level", show=False),
+        Binding("x", "copy", "Copy diagnostics", show=False),
+        Binding("question_mark", "help", "Help", show=False),
+        Binding("escape", "clear", "Clear", show=False),
+        Binding("space", "play('hold')", "Hold", show=False),
+        Binding("full_stop", "play('next')", "Next", show=False),
+        Binding("plus,equals_sign", "play('faster')", "Faster", show=False),
+        Binding("minus", "play('slower')", "Slower", show=False),
+    ]
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        ascii_only: bool | None = None,
+        light: bool | None = None,
+        load: Callable[[], Sequence[Setting]] = local_settings,
+        save: Save | None = None,
+    ) -> None:
+        super().__init__()
+        self._source, self._load, self._save = source, load, save
+        self._ascii = speaks_ascii_only() if ascii_only is None else ascii_only
+        self._light = prefers_light() if light is None else light
+        self.record = Record()
+        self.mailbox = Mailbox()
+        self.link = Link("connecting")
+        self.leaving = False
+        """Whether the node was told to leave from here."""
+        self.farewell = ""
+        """What is said in the terminal afterwards."""
+
+    # --- building --------------------------------------------------------------------------------
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Return the variables that every theme has to have."""
+        return themes.DEFAULTS
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Return what is done to every line before it is written."""
+        found = list(super().get_line_filters())
+        if self.no_color:
+            found.append(Colourless())
+        if self._ascii:
+            found.append(AsciiOnly())
+        return found
+
+    def compose(self) -> ComposeResult:
+        """Place the bars and the tabs."""
+        yield Panel(view=self._header, id="header")
+        yield ItemBar(id="tabs")
+        record = self.record
+        with ContentSwitcher(id="body", initial="dashboard"):
+            yield DashboardPane(record, id="dashboard")
+            yield SwarmPane(record, id="swarm")
+            yield PeersPane(record, id="peers")
+            yield MatchingPane(record, id="matching")
+            yield RecoveryPane(record, id="recovery")
+            yield LogsPane(record, id="logs")
+            yield SettingsPane(record, self._load, self._source.live, id="settings")
+        yield Input(placeholder="words to look for; Enter keeps, Esc clears", id="filter")
+        yield ItemBar(id="keys")
+
+    def on_mount(self) -> None:
+        """Choose colours, begin to listen."""
+        for theme in themes.THEMES:
+            self.register_theme(theme)
+        self.theme = themes.LIGHT if self._light else themes.DARK
+        if self._ascii:
+            self.add_class("-ascii")
+        self._source.start(self.mailbox)
+        self.set_interval(LOOK_S, self.look)
+        self._draw()
+
+    def on_unmount(self) -> None:
+        """Let go of the source."""
+        self._source.stop()
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Return what the palette offers."""
+        for number, (_, name) in enumerate(TABS, 1):
+            yield SystemCommand(name, f"Tab {number}", partial(self.action_tab, number))
+        if self._source.live:
+            yield SystemCommand("Pause or resume", "Key p", self.action_pause)
+            yield SystemCommand("Finish", "Hand over, save, leave in order", self.action_finish)
+        yield SystemCommand("Detach", "Close this view; training goes on", self.action_detach)
+        yield SystemCommand("Go", "Detach, finish or stop, and what each costs", self.action_go)
+        yield SystemCommand("Copy diagnostics", "Without addresses and secrets", self.action_copy)
+        yield SystemCommand("Light or dark", "Change the colours", self.action_colours)
+        yield SystemCommand("Help", "All keys", self.action_help)
+
+    # --- what comes ------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Take what has come and draw what is seen of it."""
+        found = self.mailbox.take()
+        if found is None:
+            return
+        self.link = found.link
+        if found.curve:
+            self.record.learn_curve(found.curve)
+        if found.update is not None:
+            self.record.apply(found.update)
+        for answer in found.answers:
+            self._tell(answer)
+        self._draw()
+        if self.leaving and self.link.state == "ended":
+            self.farewell = "the volunteer has left the swarm"
+            self.exit(0)
+
+    @property
+    def pane(self) -> Pane:
+        """The tab that is seen."""
+        current = self.query_one("#body", ContentSwitcher).current
+        return self.query_one(f"#{current}", Pane)
+
+    def _draw(self) -> None:
+        self.query_one("#header", Panel).show()
+        number = [name for name, _ in TABS].index(self.pane.id or "dashboard") + 1
+        self.query_one("#tabs", ItemBar).show(tab_items(number))
+        paused = self.record.snapshot is not None and self.record.snapshot.paused is not None
+        items = key_items(self.pane, self._source.live, paused)
+        self.query_one("#keys", ItemBar).show(items)
+        self.pane.show()
+        if isinstance(self.screen, Dialog):
+            self.screen.show()
+
+    def _header(self, box: Box) -> list[Line]:
+        return header(self.record, self.link, box)
+
+    def _tell(self, answer: Answer) -> None:
+        severity = "information" if answer.ok else "error"
+        self.notify(clean(answer.words, 200), severity=severity, markup=False)  # type: ignore[arg-type]
+
+    # --- keys ------------------------------------------------------------------------------------
+
+    def action_tab(self, number: int) -> None:
+        """Show a tab."""
+        self.query_one("#body", ContentSwitcher).current = TABS[number - 1][0]
+        self._hide_filter()
+        self.call_after_refresh(self._arrived)
+
+    def _arrived(self) -> None:
+        self._draw()
+        self.pane.take_focus()
+
+    def action_pause(self) -> None:
+        """Pause, or go on."""
+        now = self.record.snapshot
+        if now is not None and now.paused is not None:
+            self._source.command("resume")
+        else:
+            self._source.command("pause", reason="you paused it")
+
+    def action_finish(self) -> None:
+        """Leave in order, once it is clear what that costs."""
+        found = [way for way in ways(self.record, self._source.live) if way.name == "finish"]
+        if not found:
+            self.notify("this is a recording", severity="warning", markup=False)
+            return
+        self.push_screen(AskDialog("Finish?", found), self._go_way)
+
+    def action_go(self) -> None:
+        """Ask how to go."""
+        found = ways(self.record, self._source.live)
+        self.push_screen(AskDialog("How do you want to go?", found), self._go_way)
+
+    def action_detach(self) -> None:
+        """Close this view."""
+        self._go_way("detach")
+
+    def _go_way(self, way: str | None) -> None:
+        if way == "detach":
+            training = self._source.live and not self.leaving and self.link.state == "live"
+            self.farewell = "it goes on; volunteer attach shows it again" if training else ""
+            self.exit(0)
+        elif way is not None:
+            self.leaving = True
+            self._source.command(way)
+
+    def action_filter(self) -> None:
+        """Open the filter of this tab."""
+        if not self.pane.can_filter:
+            self.notify("this tab has no filter", markup=False)
+            return
+        field = self.query_one("#filter", Input)
+        field.value = self.pane.filter_text
+        field.add_class("-shown")
+        field.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter while typing."""
+        if event.input.id == "filter":
+            self.pane.filter_by(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Keep the filter and go back to the list."""
+        if event.input.id == "filter":
+            self._hide_filter()
+            self.pane.take_focus()
+
+    def action_clear(self) -> None:
+        """Clear the filter of this tab."""
+        self.pane.filter_by("")
+        self._hide_filter()
+        self.pane.take_focus()
+
+    def _hide_filter(self) -> None:
+        self.query_one("#filter", Input).remove_class("-shown")
+
+    def action_sort(self) -> None:
+        """Sort another way."""
+        if self.pane.can_sort:
+            self.pane.next_sort()
+        else:
+            self.notify("this tab has one order only", markup=False)
+
+    def action_level(self) -> None:
+        """Show other levels."""
+        if isinstance(self.pane, LogsPane):
+            self.pane.next_level()
+
+    def action_copy(self) -> None:
+        """Copy diagnostics to the clipboard."""
+        self.copy_to_clipboard(diagnostics.report(self.record, self.link.words or self.link.state))
+        self.notify("diagnostics copied, without addresses and secrets", markup=False)
+
+    def action_help(self) -> None:
+        """Show the keys."""
+        self.push_screen(HelpDialog(self._source.live))
+
+    def action_colours(self) -> None:
+        """Change between light and dark."""
+        self.theme = themes.DARK if self.theme == themes.LIGHT else themes.LIGHT
+
+    def action_play(self, what: str) -> None:
+        """Hold, step or speed up a recording."""
+        if not self._source.live:
+            self._source.command(what)
+
+    def on_item_bar_clicked(self, event: ItemBar.Clicked) -> None:
+        """Do what was clicked."""
+        self.call_later(self.run_action, event.action)
+
+    def on_listing_opened(self, event: Listing.Opened) -> None:
+        """Open a row."""
+        if isinstance(self.pane, SettingsPane):
+            self._open_setting(self.pane, event.key)
+            return
+        found = self.pane.detail(event.key)
+        if found is not None:
+            self.push_screen(DetailDialog(*found))
+
+    def _open_setting(self, pane: SettingsPane, name: str) -> None:
+        setting = pane.setting(name)
+        if setting is None:
+            return
+        if self._save is None:
+            self.notify("\n".join(how_to_change(setting)), title=name, markup=False, timeout=8)
+            return
+        self.push_screen(EditDialog(setting, how_to_change(setting)), partial(self._set, name))
+
+    def _set(self, name: str, text: str | None) -> None:
+        if text is None or self._save is None:
+            return
+        try:
+            self.notify(clean(self._save(name, text)), markup=False)
+        except UserError as error:
+            words = f"{error.message}; {error.next_step}"
+            self.notify(clean(words), severity="error", markup=False)
+        self.query_one(SettingsPane).reload()
+
+
+def run(
+    source: Source,
+    *,
+    ascii_only: bool | None = None,
+    light: bool | None = None,
+    save: Save | None = None,
+) -> int:
+    """Show a source until the user goes; return the exit code of the command.
+
+    Args:
+        source: a node or a recording.
+        ascii_only: draw with ASCII alone; None: as the terminal says.
+        light: light colours; None: as the terminal says.
+        save: writes a setting; None: the Settings tab only says how to change one.
+    """
+    app = VolunteerApp(source, ascii_only=ascii_only, light=light, save=save)
+    code = app.run()
+    if app.farewell:
+        print(f"volunteer: {app.farewell}", file=sys.stderr)
+    return code or app.return_code or 0

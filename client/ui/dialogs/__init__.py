@@ -1,0 +1,1 @@
+"""Questions and explanations that cover the screen until they are answered."""

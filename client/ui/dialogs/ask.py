@@ -1,0 +1,46 @@
+"""Questions about going: detach, finish, stop, and what each costs; or finish alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.events import Key
+
+from client.ui.dialogs.dialog import Dialog
+from client.ui.model.leaving import Way
+from client.ui.model.span import Box, Line, line
+from client.ui.text import wrap
+
+CELLS = 66
+
+
+class AskDialog(Dialog[str | None]):
+    """Answers with the name of the way that was chosen, None if none was.
+
+    Args:
+        title: the question.
+        ways: what can be chosen, each with its key.
+    """
+
+    def __init__(self, title: str, ways: Sequence[Way]) -> None:
+        self._ways = tuple(ways)
+        super().__init__(title, self._lines, len(self._lines(Box(CELLS))))
+
+    def on_key(self, event: Key) -> None:
+        """Choose by key; q, n and Ctrl-C mean no."""
+        for way in self._ways:
+            if event.key == way.key or (event.key == "enter" and len(self._ways) == 1):
+                event.stop()
+                self.dismiss(way.name)
+                return
+        if event.key in ("q", "n", "ctrl+c"):
+            event.stop()
+            self.dismiss(None)
+
+    def _lines(self, box: Box) -> list[Line]:
+        lines: list[Line] = []
+        for way in self._ways:
+            lines.append(line((f"{way.key} ", "key"), (way.title, "strong")))
+            lines += [line((f"  {part}", way.tone)) for part in wrap(way.cost, box.width - 4, 4)]
+            lines.append(())
+        return [*lines, line(("Esc ", "key"), ("stay", "muted"))]

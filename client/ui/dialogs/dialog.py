@@ -1,0 +1,54 @@
+"""The base of all dialogs: a frame in the middle with lines in it, closed with Escape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, TypeVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+
+from client.ui.model.span import Box, Line
+from client.ui.widgets.panel import Panel
+
+Result = TypeVar("Result")
+View = Callable[[Box], list[Line]]
+
+
+class Dialog(ModalScreen[Result]):
+    """A title and lines from a view; keys are what differs."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "close", "Close", show=False)]
+    DEFAULT_CSS = """
+    Dialog { align: center middle; background: $background 60%; }
+    Dialog #frame { width: 76; max-width: 96%; height: auto; max-height: 96%; }
+    Dialog #frame { background: $surface; }
+    Dialog #frame > Panel { background: $surface; border: round $primary; padding: 1 2; }
+    """
+
+    def __init__(self, title: str, view: View, height: int) -> None:
+        super().__init__()
+        self._title, self._view, self._height = title, view, height
+
+    def compose(self) -> ComposeResult:
+        """Place the frame."""
+        with Vertical(id="frame"):
+            yield from self.above()
+            panel = Panel(self._title, self._view)
+            panel.styles.height = self._height + 4
+            yield panel
+
+    def above(self) -> ComposeResult:
+        """Return widgets above the lines."""
+        return iter(())
+
+    def show(self) -> None:
+        """Ask the view again."""
+        for panel in self.query(Panel):
+            panel.show()
+
+    def action_close(self) -> None:
+        """Close without an answer."""
+        self.dismiss(None)

@@ -1,0 +1,41 @@
+"""All keys, and what the marks mean."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+
+from client.ui.dialogs.dialog import Dialog
+from client.ui.model.span import Box, Line, Span, line
+from client.ui.model.stages import LEGEND
+from client.ui.text import fit
+
+KEYS = (
+    ("1 to 7", "tabs; also Tab between lists"),
+    ("p", "pause or resume training on this machine"),
+    ("f", "finish: hand over, save, leave in order"),
+    ("d", "detach: close this view, training goes on"),
+    ("q", "go: detach, finish or stop, and what each costs"),
+    ("/", "filter (Peers, Logs, Settings); Esc clears it"),
+    ("s", "sort (Peers), turn around (Logs)"),
+    ("l", "least level that is shown (Logs)"),
+    ("Enter", "details of the chosen row; arrows or j k move"),
+    ("x", "copy diagnostics, without addresses and secrets"),
+    ("Ctrl+P", "commands by name, light and dark colours"),
+)
+REPLAY_KEYS = (("Space", "hold or go on"), (".", "one update"), ("+ -", "faster, slower"))
+
+
+class HelpDialog(Dialog[None]):
+    """Closed with Escape, ? or q."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark,q,enter", "close", show=False)]
+
+    def __init__(self, live: bool) -> None:
+        self._keys = KEYS if live else tuple(k for k in KEYS if k[0] not in "pf") + REPLAY_KEYS
+        super().__init__("Help", self._lines, len(self._keys) + 2)
+
+    def _lines(self, box: Box) -> list[Line]:
+        keys = [(Span(fit(key, 9), "key"), Span(said)) for key, said in self._keys]
+        return [*keys, (), line(("marks    ", "key"), *LEGEND)]

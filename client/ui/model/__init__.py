@@ -1,0 +1,1 @@
+"""What the terminal interface says, as plain data: no Textual, no sockets, no clock."""

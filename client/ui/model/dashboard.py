@@ -1,0 +1,192 @@
+"""The panels of the Dashboard: loss, this machine, network, peers, events. Pure."""
+
+from __future__ import annotations
+
+import statistics
+
+from client.control.snapshot import EventView, Snapshot
+from client.ui.model import words
+from client.ui.model.plot import bar, curve, spark
+from client.ui.model.record import Record
+from client.ui.model.span import Box, Line, Span, Tone, cut, line, pair, spread
+from client.ui.text import clean, fit, wrap
+
+QUIET = ("StepCommitted", "StageClosed", "StageAssigned")
+"""Kinds of events that other panels show better."""
+LABELS = 8
+_LEVELS: dict[str, Tone] = {"error": "bad", "warning": "warn", "info": "plain", "debug": "muted"}
+
+
+def loss(record: Record, box: Box) -> list[Line]:
+    """Return the loss curve with its figures above it."""
+    points = [(float(point.step), point.loss) for point in record.curve()]
+    if len(points) < 2:
+        waits = "the curve begins with the second step that the swarm completes"
+        return [line(("no loss yet", "muted")), *_wrapped(waits, box, "faint")]
+    values = [value for _, value in points]
+    figures = line(
+        (f"{values[-1]:.3f}", "strong"),
+        (" now   ", "muted"),
+        (f"{min(values):.3f}", "good"),
+        (" lowest   ", "muted"),
+        (f"{values[0]:.3f}", "plain"),
+        (f" at step {points[0][0]:.0f}", "muted"),
+    )
+    faults = [incident for incident in record.incidents.newest_first if not incident.in_order]
+    marks: list[tuple[float, Tone]] = [
+        (float(found.step), "bad" if found.open else "warn") for found in faults
+    ]
+    legend = line(("▲", "warn"), (" fault ", "muted")) if marks else ()
+    head = [spread(cut(figures, box.width), legend, box.width)]
+    return head + curve(points, Box(box.width, box.height - 1), marks)
+
+
+def machine(record: Record, box: Box) -> list[Line]:
+    """Return what this volunteer holds and uses."""
+    now = record.snapshot
+    if now is None:
+        return [line(("not connected yet", "muted"))]
+    lines = [
+        pair("you are", words.short(now.peer), "key", LABELS),
+        *_seats(now),
+        pair(
+            "speed",
+            line(f"{words.count(now.own_tokens_per_s)}", (" tokens/s", "muted")),
+            labels=LABELS,
+        ),
+        pair("share", _share(now), labels=LABELS),
+        pair("memory", _memory(now), labels=LABELS),
+        pair("compute", _worker(now), labels=LABELS),
+        pair("done", _credit(now), labels=LABELS),
+        pair("running", words.duration(now.uptime_s), labels=LABELS),
+        pair("lends", limits_words(now), labels=LABELS),
+    ]
+    if box.height < len(lines):  # in the order of what is missed least
+        for label in ("running", "lends", "you are", "done"):
+            if len(lines) > box.height:
+                lines = [found for found in lines if found[0].text.strip() != label]
+    return [cut(found, box.width) for found in lines[: box.height]]
+
+
+def network(record: Record, box: Box) -> list[Line]:
+    """Return transfer rates, totals and latencies."""
+    now = record.snapshot
+    if now is None:
+        return [line(("not connected yet", "muted"))]
+    rates, cells = record.rates, max(8, min(60, box.width - 24))
+    trips = [peer.rtt_ms for peer in now.peers if peer.rtt_ms is not None]
+    trip = "not measured yet"
+    if trips:
+        trip = f"{statistics.median(trips):.0f} ms in the middle, {max(trips):.0f} ms at most"
+    out = [traffic.sent for traffic in record.traffic]
+    into = [traffic.received for traffic in record.traffic]
+    sent, received = words.size(now.network.sent_bytes), words.size(now.network.received_bytes)
+    known = words.plural(len(now.peers), "known peer")
+    lines = [
+        _flow("▲ sent", rates.sent, spark(out, cells), "second"),
+        _flow("▼ received", rates.received, spark(into, cells), "accent"),
+        pair("in all", f"{sent} sent, {received} received", labels=11),
+        pair("round trip", trip, labels=11),
+        pair("links", f"{now.network.links} of {known}", labels=11),
+        pair("refused", f"{words.count(now.counters.refused_frames)} frames", labels=11),
+        *(pair("address", clean(address), labels=11) for address in now.addresses[:2]),
+    ]
+    return [cut(found, box.width) for found in lines[: box.height]]
+
+
+def events(record: Record, box: Box) -> list[Line]:
+    """Return the newest events, the newest last."""
+    told = [event for event in record.events if event.kind not in QUIET and event.level != "debug"]
+    if not told:
+        return [line(("nothing has happened yet", "muted"))]
+    return [cut(event_line(event), box.width) for event in told[-box.height :]]
+
+
+def event_line(event: EventView, topic: bool = False) -> Line:
+    """Return one event as a line."""
+    tone = _LEVELS.get(event.level, "plain")
+    mark = {"error": "✗", "warning": "!"}.get(event.level, " ")
+    if event.kind == "RecoveryEvent" and event.data.get("phase") == "recovered":
+        mark, tone = "✓", "good"
+    return (
+        Span(f"{words.clock(event.time)} ", "muted"),
+        Span(f"{mark} ", tone),
+        Span(f"{fit(clean(event.topic, 10), 10)} " if topic else "", "muted"),
+        Span(clean(event.words), tone),
+    )
+
+
+def limits_words(now: Snapshot) -> str:
+    """Say in short what the owner lends."""
+    limits = now.limits
+    found = [
+        words.plural(limits.threads, "thread") if limits.threads else "",
+        f"{words.size(limits.memory_bytes)} memory" if limits.memory_bytes else "",
+        f"▲ {words.per_s(limits.upload_bytes_per_s)}" if limits.upload_bytes_per_s else "",
+        f"▼ {words.per_s(limits.download_bytes_per_s)}" if limits.download_bytes_per_s else "",
+        f"{words.size(limits.daily_bytes)} a day" if limits.daily_bytes else "",
+        f"{limits.power_w} W" if limits.power_w else "",
+        *(clean(word, 40) for word in limits.when[:4]),
+    ]
+    return ", ".join(filter(None, found)) or "no limits set"
+
+
+def _flow(label: str, rate: float, bars: str, tone: Tone) -> Line:
+    return pair(label, line(f"{words.per_s(rate):>10} ", (bars, tone)), labels=11)
+
+
+def _seats(now: Snapshot) -> list[Line]:
+    if not now.seats:
+        return [pair("holds", "no stage yet", "muted", LABELS)]
+    lines = []
+    for number, seat in enumerate(sorted(now.seats, key=lambda seat: seat.seat)[:4]):
+        tone: Tone = "good" if seat.state == "serving" else "accent"
+        place = " home" if seat.seat == 0 else " second"
+        shown = line((f"stage {seat.stage} ", "strong"), (seat.state, tone), (place, "muted"))
+        lines.append(pair("holds" if number == 0 else "", shown, labels=LABELS))
+    return lines
+
+
+def _share(now: Snapshot) -> Line:
+    if now.tokens_per_s <= 0 or not now.stages:
+        return line(("none yet", "muted"))
+    part = 100 * now.own_tokens_per_s / now.tokens_per_s / len(now.stages)
+    return line(f"{part:.0f} %", (" of all work", "muted"))
+
+
+def _memory(now: Snapshot) -> Line:
+    used = now.rss_bytes + sum(worker.rss_bytes for worker in now.workers or [now.worker])
+    limit = now.limits.memory_bytes
+    if limit:
+        share = used / limit
+        tone: Tone = "warn" if share > 0.9 else "accent"
+        return line(
+            f"{words.size(used)} ", (bar(share, 8), tone), (f" of {words.size(limit)}", "muted")
+        )
+    return line(words.size(used))
+
+
+def _worker(now: Snapshot) -> Line:
+    workers = now.workers or [now.worker]
+    running = sum(worker.state == "running" for worker in workers)
+    restarts = sum(worker.restarts for worker in workers)
+    tone: Tone = "good" if running == len(workers) else "warn"
+    state = words.plural(running, "worker") if running else clean(workers[0].state)
+    again = f", restarted {restarts}x" if restarts else ""
+    return line((state, tone), (again, "warn"))
+
+
+def _credit(now: Snapshot) -> Line:
+    credit = now.credit
+    if not credit.microbatches:
+        return line(
+            (f"{words.count(now.counters.rounds_committed)}", "plain"), (" rounds", "muted")
+        )
+    return line(
+        f"{words.count(credit.microbatches)}", (" microbatches, ", "muted"),
+        f"{words.count(credit.tokens)}", (" tokens", "muted"),
+    )  # fmt: skip
+
+
+def _wrapped(text: str, box: Box, tone: Tone) -> list[Line]:
+    return [line((part, tone)) for part in wrap(text, box.width, 3)]

@@ -1,0 +1,139 @@
+"""The lines that are always on the screen: progress, state and its reason, what leaving costs, the
+last error. Pure."""
+
+from __future__ import annotations
+
+from client.control.snapshot import LeavingView, Snapshot
+from client.ui.model import words
+from client.ui.model.plot import bar
+from client.ui.model.record import Record
+from client.ui.model.span import Box, Line, Span, Tone, cut, line, line_width, spread
+from client.ui.source.mailbox import Link
+from client.ui.text import clean
+
+GAP = Span("  ")
+_LINKS: dict[str, tuple[str, Tone]] = {
+    "connecting": ("CONNECTING", "accent"),
+    "lost": ("NO CONNECTION", "bad"),
+    "ended": ("GONE", "warn"),
+    "playing": ("RECORDING", "second"),
+    "held": ("RECORDING, HELD", "second"),
+    "over": ("RECORDING, AT ITS END", "second"),
+}
+
+
+def header(record: Record, link: Link, box: Box) -> list[Line]:
+    """Return three lines, or four where the room is narrow."""
+    now = record.snapshot
+    if now is None:
+        return [_name(None), _link(link) or line(""), line(("no answer yet", "muted"))]
+    top = spread(_title(now, box), _traffic(record, box), box.width)
+    leave, error = _leaving(now), _error(record)
+    state = cut(_state(now, link), box.width)
+    if box.width >= 110:
+        gap = 2 * (line_width(leave) + line_width(error) + 4 <= box.width)
+        room = box.width - line_width(leave) - 4 if gap else box.width // 2 - 2
+        leave = leave if gap else cut(leave, box.width // 2 - 2)
+        return [top, state, spread(leave, cut(error, max(room, 20)), box.width)]
+    return [top, state, cut(leave, box.width), cut(error, box.width)]
+
+
+def reason(now: Snapshot) -> str:
+    """Say why the node is in its state, without terms of the protocol."""
+    if now.paused is not None:
+        until = f" until {words.clock(now.paused.until, False)}" if now.paused.until else ""
+        return f"{clean(now.paused.reason) or 'you paused it'}{until}; press p to go on"
+    if now.state != "training":
+        return clean(now.reason)
+    seats = [f"{seat.stage}" for seat in now.seats if seat.state == "serving"]
+    stages = "stage" if len(seats) == 1 else "stages"
+    mine = f"you serve {stages} {words.listed(seats)}" if seats else "you serve no stage yet"
+    bare = sum(all(r.state != "serving" for r in stage.replicas) for stage in now.stages)
+    rest = "every stage has a volunteer" if not bare else f"{bare} without a volunteer"
+    return f"{mine}; {rest}"
+
+
+def leaving_words(leaving: list[LeavingView]) -> str:
+    """Say who covers us if we leave."""
+    if not leaving:
+        return "nothing is lost: you serve no stage"
+    last = [view for view in leaving if view.last]
+    if last:
+        stages = words.listed([str(view.stage) for view in last])
+        noun = "stage" if len(last) == 1 else "stages"
+        return f"{noun} {stages} would have nobody: the swarm would wait for another volunteer"
+    kept = [f"stage {view.stage} keeps {view.remaining}" for view in leaving]
+    noun = "replica" if leaving[-1].remaining == 1 else "replicas"
+    return f"{words.listed(kept)} {noun}: training goes on"
+
+
+def _name(now: Snapshot | None) -> Line:
+    name = (clean(now.swarm_name, 40),) if now else ()
+    return line((" volunteer ", "strong"), *((f" {text} ", "accent") for text in name))
+
+
+def _title(now: Snapshot, box: Box) -> Line:
+    share = now.step / now.steps if now.steps else 0.0
+    wide = box.width >= 110
+    parts: list[Span] = [*_name(now), Span(f" step {words.count(now.step)}")]
+    parts.append(Span(f" of {words.count(now.steps)} ", "muted"))
+    if wide:
+        parts += [Span(bar(share, 20), "accent"), Span("▏", "faint")]
+    parts += [Span(f"{100 * share:3.0f} %", "muted"), GAP]
+    if now.loss is not None:
+        parts += [Span("loss ", "muted"), Span(f"{now.loss:.3f}", "strong"), GAP]
+    parts += [Span(f"{words.count(now.tokens_per_s)}", "strong"), Span(" tokens/s", "muted")]
+    return tuple(parts)
+
+
+def _traffic(record: Record, box: Box) -> Line:
+    rates, now = record.rates, record.snapshot
+    clock = (Span(words.clock(record.time) + " ", "muted"),)
+    if now is None or box.width < 100:
+        return clock
+    links = words.plural(now.network.links, "link")
+    return line(
+        (f"{links}  ", "muted"),
+        ("▲ ", "second"),
+        (f"{words.per_s(rates.sent):>9}  ", "plain"),
+        ("▼ ", "accent"),
+        (f"{words.per_s(rates.received):>9}  ", "plain"),
+        *clock,
+    )
+
+
+def _state(now: Snapshot, link: Link) -> Line:
+    word, tone = words.state_word(now.state)
+    shown = _link(link)
+    if shown and link.state in ("lost", "connecting", "ended"):
+        return shown
+    mine = line((f" ● {word} ", tone), (reason(now), "plain"))
+    return (*shown, Span(" "), *mine) if shown else mine
+
+
+def _link(link: Link) -> Line:
+    if link.state == "live":
+        return ()
+    word, tone = _LINKS[link.state]
+    mark = "●" if link.state in ("connecting", "lost", "ended") else "▶"
+    return line((f" {mark} {word} ", tone), (link.words, "muted"))
+
+
+def _leaving(now: Snapshot) -> Line:
+    last = any(view.last for view in now.leaving)
+    return line(
+        ("   if you leave  ", "muted"), (leaving_words(now.leaving), "warn" if last else "plain")
+    )
+
+
+def _error(record: Record) -> Line:
+    now, event = record.snapshot, record.last_error
+    if event is not None:
+        tone: Tone = "bad" if event.level == "error" else "warn"
+        return line(
+            ("   last error  ", "muted"),
+            (f"{words.clock(event.time)} ", "muted"),
+            (event.words, tone),
+        )
+    told = now.last_error if now else ""
+    return line(("   last error  ", "muted"), (told or "none", "warn" if told else "muted"))

@@ -1,0 +1,179 @@
+"""The Matching tab: which stages we want, with the numbers behind it, and what came of it. Pure."""
+
+from __future__ import annotations
+
+from client.control.matches import MatchesSnapshot, SeatMatch, StageMatch
+from client.ui.model import words
+from client.ui.model.record import Record
+from client.ui.model.span import (
+    Box,
+    Column,
+    Line,
+    Row,
+    Span,
+    Tone,
+    cells_of,
+    cut,
+    head_of,
+    line,
+    pair,
+)
+from client.ui.text import clean, wrap
+
+WAITING = "the matching has not begun: this machine is being measured"
+STABLE = "none: no volunteer and no stage would both be better off with each other"
+_PROOFS: dict[str, str] = {
+    "valid": "agreed and signed by both",
+    "earlier": "agreed with an earlier steward",
+    "own": "you decide for this stage",
+    "unasked": "a second stage needs no consent",
+    "none": "not agreed yet",
+}
+_TONES: dict[str, Tone] = {"error": "bad", "warning": "warn", "info": "plain", "debug": "muted"}
+
+
+def seats(record: Record, box: Box) -> list[Line]:
+    """Return what we hold with whose consent, whom we decide for, and the blocking pairs."""
+    found = record.matches
+    if found is None or found.state == "measuring":
+        return [line((WAITING, "muted")), _blocking(found)]
+    lines = [_seat(seat) for seat in found.seats] or [pair("holds", "no stage yet", "muted")]
+    if found.stewardships:
+        mine = words.listed([str(view.stage) for view in found.stewardships])
+        noun = "stage" if len(found.stewardships) == 1 else "stages"
+        lines.append(pair("decides", f"who holds {noun} {mine} (as its steward)"))
+    lines.append(_blocking(found))
+    if found.refused:
+        told = ", ".join(f"{clean(name, 40)} {n}" for name, n in sorted(found.refused.items()))
+        lines.append(pair("ignored", line((f"messages without effect: {told}", "muted"))))
+    return [cut(one, box.width) for one in lines[: max(box.height, 1)]]
+
+
+def preferences(record: Record, box: Box) -> tuple[Line, list[Row]]:
+    """Return the stages in the order in which we want them, the reason below each."""
+    found = record.matches
+    if found is None or not found.stages:
+        return (), [Row("none", (line((WAITING, "muted")),))]
+    wide = box.width >= 100
+    columns = [
+        Column("#", 2, right=True),
+        Column("stage", 5, right=True),
+        Column("you could do", 12, right=True),
+        Column("it has", 8, right=True),
+        Column("its aim", 8, right=True),
+        Column("replicas", 8, right=True),
+        Column("download", 9 if wide else 0, right=True),
+        Column("you save it", 12 if wide else 0, right=True),
+        Column("rank there", 10 if wide else 0, right=True),
+        Column("so", max(8, box.width - (85 if wide else 50))),
+    ]
+    rows = []
+    for rank, stage in enumerate(found.stages, start=1):
+        verdict, tone = _verdict(stage)
+        numbers = cells_of(columns, _numbers(rank, stage, found, verdict, tone))
+        why = [line(("         ", "muted"), (part, "muted")) for part in _why(stage, box.width - 9)]
+        rows.append(Row(f"stage-{stage.stage}", (numbers, *why)))
+    return head_of(columns), rows
+
+
+def decisions(record: Record, box: Box) -> list[Row]:
+    """Return proposals, holds and rejections with their reasons, oldest first."""
+    found = record.matches
+    if found is None or not found.explanations:
+        return [Row("none", (line(("nothing was proposed, held or rejected yet", "muted")),))]
+    rows = []
+    for number, told in enumerate(found.explanations):
+        kind, tone = decision_kind(told.words)
+        tone = _TONES[told.level] if told.level in ("warning", "error") else tone
+        parts = wrap(clean(told.words), max(10, box.width - 20), 3)
+        first = line(
+            (f"{words.clock(told.time)} ", "muted"),
+            (f"{kind:<10} ", tone),
+            parts[0] if parts else "",
+        )
+        more = [line(" " * 20 + part) for part in parts[1:]]
+        rows.append(Row(f"{told.time}-{number}", (first, *more)))
+    return rows
+
+
+def decision_kind(text: str) -> tuple[str, Tone]:
+    """Return what an explanation is about, in a word."""
+    start = text.lower()
+    if start.startswith("proposing"):
+        return "proposal", "accent"
+    if start.startswith(("held", "serving")) or " keeps us" in start:
+        return "hold", "good"
+    if "reject" in start or "refus" in start or "says:" in start:
+        return "rejection", "warn"
+    if "full epoch" in start:
+        return "review", "muted"
+    if start.startswith(("leaving", "left", "moving", "staying", "second")):
+        return "place", "second"
+    if "settled" in start or "covered" in start:
+        return "settled", "good"
+    return "note", "muted"
+
+
+def _seat(seat: SeatMatch) -> Line:
+    name = ("home", "second")[seat.seat] if seat.seat in (0, 1) else f"seat {seat.seat}"
+    place = "no stage" if seat.stage is None else f"stage {seat.stage}"
+    since = f" since {words.clock(seat.since)}" if seat.since is not None else ""
+    tone: Tone = "good" if seat.state == "serving" else "accent"
+    return pair(
+        name,
+        line(
+            (place, "strong"), " ", (clean(seat.state, 20), tone), (since, "muted"),
+            (f"; {_PROOFS[seat.proof]}" if seat.stage is not None else "", "muted"),
+        ),
+    )  # fmt: skip
+
+
+def _blocking(found: MatchesSnapshot | None) -> Line:
+    if found is None or not found.stages:
+        return pair("blocking", line(("no pairs to speak of yet", "muted")), labels=10)
+    if not found.paying_moves:
+        return pair("blocking", line((STABLE, "good")))
+    pairs = [f"stage {m.home} to {m.to} (+{m.rate_there:.3g}/s)" for m in found.paying_moves[:4]]
+    return pair(
+        "blocking",
+        line((f"{words.plural(len(found.paying_moves), 'pair')}: ", "warn"), words.listed(pairs)),
+    )
+
+
+def _numbers(
+    rank: int, stage: StageMatch, found: MatchesSnapshot, verdict: str, tone: Tone
+) -> list[Span]:
+    enough = stage.copies >= stage.redundancy
+    best = max((one.score for one in found.stages), default=0)
+    return [
+        Span(str(rank), "muted"),
+        Span(str(stage.stage), "key" if stage.seat is not None else "strong"),
+        Span(f"{words.rate(stage.our_rate)}/s"),
+        Span(f"{words.rate(stage.shared_level)}/s"),
+        Span(f"{words.rate(stage.quota)}/s", "muted"),
+        Span(f"{stage.copies} of {stage.redundancy}", "plain" if enough else "warn"),
+        Span(
+            "none" if stage.phi >= 1.0 else f"{100 * (1 - max(0.0, stage.phi)):.2g} % lost", "muted"
+        ),
+        Span(f"{1e6 * stage.wish_gain:.3g} µs", "muted"),
+        Span("best" if stage.score == best and best else "lower", "muted"),
+        Span(verdict, tone),
+    ]
+
+
+def _verdict(stage: StageMatch) -> tuple[str, Tone]:
+    if stage.seat is not None:
+        return ("you hold it" if stage.seat == 0 else "your second"), "good"
+    if stage.obstacle:
+        return "no place", "warn"
+    if stage.stay:
+        return "not worth it", "muted"
+    return "would propose", "accent"
+
+
+def _why(stage: StageMatch, cells: int) -> list[str]:
+    held = "you hold it as your home" if stage.seat == 0 else "you hold it beside your home"
+    reason = held if stage.seat is not None else stage.obstacle or stage.stay or "it would take you"
+    urgent = "it lacks replicas and is wanted first; " if stage.urgent else ""
+    steward = f"; steward {words.short(stage.steward)}, {clean(stage.phase, 16)}"
+    return wrap(clean(f"{urgent}{reason}{steward}"), cells, 2)

@@ -1,0 +1,188 @@
+"""The Peers tab: who we know, how near they are, what they hold; sorted and filtered. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from client.control.snapshot import Snapshot
+from client.ui.model import words
+from client.ui.model.dashboard import event_line
+from client.ui.model.plot import bar
+from client.ui.model.record import Record
+from client.ui.model.span import (
+    Box,
+    Column,
+    Line,
+    Row,
+    Span,
+    Tone,
+    cells_of,
+    cut,
+    head_of,
+    line,
+    pair,
+)
+from client.ui.text import clean
+
+SORTS = ("state", "round trip", "stage", "rate", "name")
+_ORDER = {"you": 0, "connected": 1, "suspect": 2, "known": 3}
+_TONES: dict[str, tuple[str, Tone]] = {
+    "you": ("◆", "key"),
+    "connected": ("●", "good"),
+    "suspect": ("✗", "warn"),
+    "known": ("○", "muted"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRow:
+    """One volunteer as we see it."""
+
+    peer: str
+    state: str
+    rtt_ms: float | None
+    seats: dict[int, str] = field(default_factory=dict)
+    """State by stage."""
+    versions: dict[int, int] = field(default_factory=dict)
+    rates: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        """Microbatches per second over all its stages."""
+        return sum(self.rates.values())
+
+    @property
+    def words(self) -> str:
+        """What a filter looks into."""
+        stages = " ".join(f"stage {stage} {state}" for stage, state in self.seats.items())
+        return f"{self.peer} {self.state} {stages}".lower()
+
+
+def peer_rows(now: Snapshot) -> list[PeerRow]:
+    """Return ourselves and everybody we know; who holds a stage is known even if not met."""
+    rows = {now.peer: PeerRow(now.peer, "you", None)}
+    for peer in now.peers:
+        rows[peer.peer] = PeerRow(peer.peer, peer.state, peer.rtt_ms)
+    for stage in now.stages:
+        for replica in stage.replicas:
+            row = rows.setdefault(replica.peer, PeerRow(replica.peer, "known", None))
+            row.seats[stage.stage] = replica.state
+            row.versions[stage.stage] = replica.version
+            row.rates[stage.stage] = replica.rate
+    return list(rows.values())
+
+
+def chosen(rows: list[PeerRow], sort: str, text: str) -> list[PeerRow]:
+    """Return the rows that contain every word of ``text``, in an order of ``SORTS``."""
+    wanted = text.lower().split()
+    found = [row for row in rows if all(part in row.words for part in wanted)]
+    never = float("inf")
+    match sort:
+        case "round trip":
+            found.sort(key=lambda r: (never if r.rtt_ms is None else r.rtt_ms, r.peer))
+        case "stage":
+            found.sort(key=lambda r: (min(r.seats, default=1 << 30), r.peer))
+        case "rate":
+            found.sort(key=lambda r: (-r.rate, r.peer))
+        case "name":
+            found.sort(key=lambda r: words.short(r.peer).lower())
+        case _:
+            found.sort(key=lambda r: (_ORDER.get(r.state, 9), r.peer))
+    return found
+
+
+def peer_table(record: Record, box: Box, sort: str, text: str) -> tuple[Line, list[Row]]:
+    """Return head and rows."""
+    now = record.snapshot
+    if now is None:
+        return (), []
+    rows = chosen(peer_rows(now), sort, text)
+    wide = box.width >= 100
+    columns = [
+        Column("", 1),
+        Column("volunteer", 9),
+        Column("state", 10),
+        Column("round trip", 10, right=True),
+        Column("microbatches/s", 14, right=True),
+        Column("", 14 if wide else 0),
+        Column("version", 8, right=True),
+        Column("holds", max(8, box.width - (74 if wide else 59))),
+    ]
+    top = max((row.rate for row in rows), default=0.0)
+    return head_of(columns), [Row(row.peer, (cells_of(columns, _cells(row, top)),)) for row in rows]
+
+
+def peer_title(record: Record, sort: str, text: str) -> str:
+    """Return what the tab's frame says."""
+    now = record.snapshot
+    if now is None:
+        return "Peers"
+    rows = peer_rows(now)
+    found = len(chosen(rows, sort, text))
+    filtered = f", {found} shown" if found != len(rows) else ""
+    return f"{words.plural(len(rows), 'volunteer')}{filtered}, by {sort}"
+
+
+def details(record: Record, peer: str, box: Box) -> list[Line]:
+    """Return everything that is known of a peer."""
+    now = record.snapshot
+    row = next((row for row in peer_rows(now) if row.peer == peer), None) if now else None
+    if row is None:
+        return [line(("it is gone", "muted"))]
+    mark, tone = _TONES.get(row.state, ("○", "muted"))
+    trip = "not measured" if row.rtt_ms is None else f"{row.rtt_ms:.1f} ms"
+    lines = [
+        pair("peer id", clean(row.peer)),
+        pair("state", line((f"{mark} {clean(row.state)}", tone))),
+        pair("round trip", trip, labels=11),
+        *_held(row),
+        (),
+        line(("what was said of it", "muted")),
+    ]
+    lines[0] = pair("peer id", clean(row.peer), labels=11)
+    lines[1] = pair("state", line((f"{mark} {clean(row.state)}", tone)), labels=11)
+    short = words.short(row.peer)
+    told = [event for event in record.events if short in event.words and event.level != "debug"]
+    lines += [event_line(event) for event in told[-max(3, box.height - len(lines)) :]]
+    if not told:
+        lines.append(line(("nothing", "muted")))
+    return [cut(found, box.width) for found in lines]
+
+
+def _held(row: PeerRow) -> list[Line]:
+    if not row.seats:
+        return [pair("holds", "no stage", labels=11)]
+    return [
+        pair(
+            "holds" if number == 0 else "",
+            line(
+                (f"stage {stage} ", "strong"),
+                clean(state),
+                (f", version {row.versions[stage]}, ", "muted"),
+                f"{words.rate(row.rates[stage])}",
+                (" microbatches/s", "muted"),
+            ),
+            labels=11,
+        )
+        for number, (stage, state) in enumerate(sorted(row.seats.items()))
+    ]
+
+
+def _cells(row: PeerRow, top: float) -> list[Span]:
+    mark, tone = _TONES.get(row.state, ("○", "muted"))
+    holds = ", ".join(
+        str(stage) if state == "serving" else f"{stage} ({clean(state, 12)})"
+        for stage, state in sorted(row.seats.items())
+    )
+    version = max(row.versions.values(), default=None)
+    return [
+        Span(mark, tone),
+        Span(words.short(row.peer), "key" if row.state == "you" else "strong"),
+        Span(clean(row.state, 10), tone if row.state != "you" else "key"),
+        Span(words.NONE if row.rtt_ms is None else f"{row.rtt_ms:.1f} ms"),
+        Span(words.rate(row.rate) if row.rate else words.NONE),
+        Span(bar(row.rate / top if top else 0.0, 14), "accent"),
+        Span(words.NONE if version is None else words.count(version), "muted"),
+        Span(f"stages {holds}" if len(row.seats) > 1 else f"stage {holds}" if holds else "no stage",
+             "plain" if holds else "muted"),
+    ]  # fmt: skip

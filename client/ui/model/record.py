@@ -1,0 +1,125 @@
+"""What this front end has seen of the node so far: the newest update, and bounded histories.
+
+Holds no view and no clock: every moment comes from the updates themselves.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from client.control.matches import MatchesSnapshot
+from client.control.snapshot import EventView, Snapshot
+from client.control.updates import StepPoint, Update
+from client.ui.model.recovery import Incidents
+
+MAX_POINTS = 2000
+MAX_EVENTS = 2000
+MAX_RATES = 240
+RATE_WINDOW_S = 5.0
+LOUD = ("warning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes per second in one stretch of time."""
+
+    time: float
+    sent: float
+    received: float
+
+
+@dataclass
+class Record:
+    """Everything that the tabs are made from."""
+
+    snapshot: Snapshot | None = None
+    matches: MatchesSnapshot | None = None
+    time: float = 0.0
+    """Unix seconds of the newest update."""
+    missed: int = 0
+    """Events that came and went before we read them."""
+    events: deque[EventView] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
+    losses: dict[int, StepPoint] = field(default_factory=dict)
+    """Newest point of every step seen, by step; thinned when there are many."""
+    speeds: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_RATES))
+    """Tokens per second of the swarm, one per update."""
+    traffic: deque[Traffic] = field(default_factory=lambda: deque(maxlen=MAX_RATES))
+    incidents: Incidents = field(default_factory=Incidents)
+    _bytes: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=256))
+    _peer: str = ""
+
+    def apply(self, update: Update) -> None:
+        """Learn an update; those of another node begin a new record."""
+        if self._peer and update.snapshot.peer != self._peer:
+            self.__init__()  # type: ignore[misc]
+        self._peer = update.snapshot.peer
+        fresh = self._fresh(update.events)
+        self.missed += update.missed
+        self.events.extend(fresh)
+        self.incidents.learn(fresh, self.snapshot, update.snapshot, update.time)
+        self.snapshot, self.time = update.snapshot, update.time
+        self.matches = update.matches or self.matches
+        for event in fresh:
+            self._note_step(event)
+        self._note_rates(update)
+
+    def learn_curve(self, points: Sequence[StepPoint]) -> None:
+        """Learn what the node remembers of the run before we came."""
+        self.losses = {point.step: point for point in points} | self.losses
+        self._thin()
+
+    def curve(self) -> list[StepPoint]:
+        """Return the loss curve, by step."""
+        return [self.losses[step] for step in sorted(self.losses)]
+
+    @property
+    def last_error(self) -> EventView | None:
+        """The newest warning or error."""
+        return next((event for event in reversed(self.events) if event.level in LOUD), None)
+
+    @property
+    def rates(self) -> Traffic:
+        """Bytes per second over the last few seconds."""
+        return self.traffic[-1] if self.traffic else Traffic(self.time, 0.0, 0.0)
+
+    def _fresh(self, events: Sequence[EventView]) -> list[EventView]:
+        """Return those not seen yet; a lower number means that the node was started again."""
+        last = self.events[-1].seq if self.events else 0
+        if events and events[-1].seq < last and events[-1].time > self.events[-1].time:
+            last = 0
+        return [event for event in events if event.seq > last]
+
+    def _note_step(self, event: EventView) -> None:
+        step, loss = event.data.get("step"), event.data.get("loss")
+        if event.kind != "StepCommitted" or not isinstance(step, int):
+            return
+        if isinstance(loss, int | float):
+            now = self.snapshot.tokens_per_s if self.snapshot else 0.0
+            self.losses[step] = StepPoint(step, event.time, float(loss), now)
+            self._thin()
+
+    def _note_rates(self, update: Update) -> None:
+        self.speeds.append(update.snapshot.tokens_per_s)
+        network = update.snapshot.network
+        self._bytes.append((update.time, network.sent_bytes, network.received_bytes))
+        while len(self._bytes) > 2 and self._bytes[1][0] <= update.time - RATE_WINDOW_S:
+            self._bytes.popleft()
+        (_, sent, received), span = self._bytes[0], update.time - self._bytes[0][0]
+        if span > 0:
+            self.traffic.append(
+                Traffic(
+                    update.time,
+                    max(0, network.sent_bytes - sent) / span,
+                    max(0, network.received_bytes - received) / span,
+                )
+            )
+
+    def _thin(self) -> None:
+        """Keep every other point of the older half: the curve is long, the screen is not."""
+        if len(self.losses) <= MAX_POINTS:
+            return
+        steps = sorted(self.losses)
+        for step in steps[1 : MAX_POINTS // 2 : 2]:
+            del self.losses[step]

@@ -1,0 +1,97 @@
+"""The Settings tab: what the owner lends, and every setting with where it comes from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from client.ui.model import words
+from client.ui.model.plot import bar
+from client.ui.model.record import Record
+from client.ui.model.span import (
+    Box,
+    Column,
+    Line,
+    Row,
+    Span,
+    Tone,
+    cells_of,
+    cut,
+    head_of,
+    line,
+    pair,
+)
+from client.ui.text import clean
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of this machine's volunteer."""
+
+    name: str
+    value: str
+    origin: str
+    """A flag, a variable's name, a file's path, ``default``."""
+
+
+def limits(record: Record, box: Box) -> list[Line]:
+    """Return what the running volunteer may use, and what it uses of it."""
+    now = record.snapshot
+    if now is None:
+        return [line(("not connected yet", "muted"))]
+    found = now.limits
+    used = now.rss_bytes + sum(worker.rss_bytes for worker in now.workers or [now.worker])
+    rates = record.rates
+    wide = box.width >= 70
+    lines = [
+        pair("threads", str(found.threads) if found.threads else "all cores", labels=13),
+        _use("memory", used, found.memory_bytes, words.size, wide),
+        _use("upload", rates.sent, found.upload_bytes_per_s, words.per_s, wide),
+        _use("download", rates.received, found.download_bytes_per_s, words.per_s, wide),
+        _use("today", found.used_bytes, found.daily_bytes, words.size, wide),
+        pair("GPU power", f"{found.power_w} W at most" if found.power_w else "no limit", labels=13),
+        pair("computes", ", ".join(clean(w, 40) for w in found.when) or "at any time", labels=13),
+    ]
+    return [cut(one, box.width) for one in lines[: box.height]]
+
+
+def settings_table(settings: Sequence[Setting], box: Box, text: str = "") -> tuple[Line, list[Row]]:
+    """Return head and rows; those that differ from the defaults stand out."""
+    wanted = text.lower().split()
+    shown = [one for one in settings if all(part in f"{one.name} {one.origin}" for part in wanted)]
+    columns = [
+        Column("setting", 30),
+        Column("value", max(8, min(30, box.width - 46))),
+        Column("from", max(8, box.width - 34 - max(8, min(30, box.width - 46)))),
+    ]
+    rows = [Row(one.name, (cells_of(columns, _cells(one)),)) for one in shown]
+    return head_of(columns), rows or [Row("none", (line(("no such setting", "muted")),))]
+
+
+def how_to_change(one: Setting) -> list[str]:
+    """Say how to change a setting where this view cannot."""
+    return [
+        f"volunteer config set {one.name} VALUE",
+        "writes it to your settings; it takes effect at the volunteer's next start",
+    ]
+
+
+def _cells(one: Setting) -> list[Span]:
+    own = one.origin != "default"
+    value: Tone = "strong" if own else "plain"
+    return [
+        Span(clean(one.name, 60), "plain"),
+        Span(clean(one.value, 200), value),
+        Span(clean(one.origin, 200), "accent" if own else "muted"),
+    ]
+
+
+def _use(label: str, used: float, limit: int, spell: object, wide: bool) -> Line:
+    show = words.per_s if spell is words.per_s else words.size
+    if not limit:
+        return pair(label, line(f"{show(used):>11}", ("  no limit", "muted")), labels=13)
+    tone: Tone = "warn" if used > 0.9 * limit else "accent"
+    gauge = (Span(bar(used / limit, 20) + "▏", tone),) if wide else ()
+    return pair(
+        label, (*line(f"{show(used):>11}  "), *gauge, Span(f" of {show(limit)}")), labels=13
+    )

@@ -1,0 +1,105 @@
+"""Numbers and names in words: one spelling of each quantity for all tabs."""
+
+from __future__ import annotations
+
+import time
+
+from client.ui.model.span import Tone
+from client.ui.text import clean
+
+NONE = "–"
+_STATES: dict[str, tuple[str, Tone]] = {
+    "connecting": ("CONNECTING", "accent"),
+    "matching": ("MATCHING", "accent"),
+    "fetching": ("FETCHING", "accent"),
+    "training": ("TRAINING", "good"),
+    "waiting": ("WAITING", "warn"),
+    "done": ("DONE", "good"),
+    "paused": ("PAUSED", "warn"),
+    "stopping": ("LEAVING", "warn"),
+}
+
+
+def state_word(state: str) -> tuple[str, Tone]:
+    """Return a node's state as it is shown."""
+    return _STATES.get(state, (clean(state, 16).upper(), "plain"))
+
+
+def short(peer: str) -> str:
+    """Return the last six characters of a peer id, as in the log."""
+    return clean(peer[-6:])
+
+
+def count(value: float) -> str:
+    """Return a number in at most six characters: ``987``, ``12.3k``, ``4.56M``."""
+    for unit in ("", "k", "M", "G", "T"):
+        if abs(value) < 999.5 or unit == "T":
+            break
+        value /= 1000
+    if unit == "" and value == int(value):
+        return str(int(value))
+    return f"{value:.{_decimals(value)}f}{unit}"
+
+
+def size(size_bytes: float) -> str:
+    """Return bytes: ``0 B``, ``12.3 kB``, ``4.56 GB``."""
+    units = ("B", "kB", "MB", "GB", "TB", "PB")
+    for unit in units:
+        if abs(size_bytes) < 999.5 or unit == units[-1]:
+            break
+        size_bytes /= 1000
+    return (
+        f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.{_decimals(size_bytes)}f} {unit}"
+    )
+
+
+def per_s(bytes_per_s: float) -> str:
+    """Return a transfer rate: ``12.3 kB/s``."""
+    return size(bytes_per_s) + "/s"
+
+
+def rate(per_second: float) -> str:
+    """Return microbatches per second with three digits."""
+    return f"{per_second:.{_decimals(per_second)}f}" if per_second < 1000 else count(per_second)
+
+
+def duration(seconds: float) -> str:
+    """Return ``0.8 s``, ``45 s``, ``3 min 05 s``, ``2 h 10 min``, ``3 d 4 h``."""
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def clock(at: float, seconds: bool = True) -> str:
+    """Return the local time of day."""
+    return time.strftime("%H:%M:%S" if seconds else "%H:%M", time.localtime(_sane(at)))
+
+
+def date(at: float) -> str:
+    """Return local date and time to the minute."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(_sane(at)))
+
+
+def plural(number: int, one: str, many: str = "") -> str:
+    """Return ``1 replica``, ``2 replicas``."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def listed(items: list[str]) -> str:
+    """Return ``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(items[:-1]), *items[-1:])))
+
+
+def _decimals(value: float) -> int:
+    return 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+
+
+def _sane(at: float) -> float:
+    return min(max(at, 0.0), 32_503_680_000.0)  # up to the year 3000: localtime takes any of these

@@ -1,0 +1,1 @@
+"""One file per tab: which panels it has and what fills them."""

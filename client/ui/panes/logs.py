@@ -1,0 +1,55 @@
+"""Logs: everything that the node told."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from textual.app import ComposeResult
+
+from client.ui.model import logs
+from client.ui.model.span import Box, Line, Row
+from client.ui.panes.pane import Detail, Pane
+from client.ui.widgets.listing import Listing
+
+
+class LogsPane(Pane):
+    """Events by level and words."""
+
+    can_filter = True
+    can_sort = True
+    level = 1
+    newest_first = False
+
+    def compose(self) -> ComposeResult:
+        """Place the list."""
+        yield Listing("Logs", self._view, id="log", tail=True)
+
+    def show(self) -> None:
+        """Say how many are shown, and which."""
+        level = logs.LEVELS[self.level]
+        title = logs.log_title(self.record, level, self.filter_text, self.newest_first)
+        self.query_one(Listing).border_title = title
+        super().show()
+
+    def next_sort(self) -> str:
+        """Turn the order around."""
+        self.newest_first = not self.newest_first
+        listing = self.query_one(Listing)
+        listing.set_tail(not self.newest_first)
+        self.show()
+        listing.show_from_start()
+        return "newest first" if self.newest_first else "newest last"
+
+    def next_level(self) -> str:
+        """Show the next level and above."""
+        self.level = (self.level + 1) % len(logs.LEVELS)
+        self.show()
+        return logs.LEVELS[self.level]
+
+    def detail(self, key: str) -> Detail | None:
+        """Return one event in full."""
+        return None if key == "none" else ("Event", partial(logs.event_details, self.record, key))
+
+    def _view(self, box: Box) -> tuple[Line, list[Row]]:
+        level = logs.LEVELS[self.level]
+        return (), logs.log_rows(self.record, box, level, self.filter_text, self.newest_first)

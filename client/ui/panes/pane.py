@@ -1,0 +1,54 @@
+"""What every tab can be asked: show, filter, sort, open a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual.containers import Container
+
+from client.ui.model.record import Record
+from client.ui.model.span import Box, Line
+from client.ui.widgets.listing import Listing
+from client.ui.widgets.panel import Panel
+
+Detail = tuple[str, Callable[[Box], list[Line]]]
+"""Title and view of what is shown when a row is opened."""
+
+
+class Pane(Container):
+    """A tab. Holds no data of its own: its views read the record."""
+
+    can_filter = False
+    can_sort = False
+
+    def __init__(self, record: Record, *, id: str) -> None:
+        super().__init__(id=id)
+        self.record = record
+        self.filter_text = ""
+
+    def show(self) -> None:
+        """Ask all views again."""
+        for panel in self.query(Panel):
+            panel.show()
+        for listing in self.query(Listing):
+            listing.show()
+
+    def filter_by(self, text: str) -> None:
+        """Show only what contains these words."""
+        self.filter_text = text
+        self.show()
+
+    def next_sort(self) -> str:
+        """Sort another way and return its name."""
+        return ""
+
+    def detail(self, key: str) -> Detail | None:
+        """Return what is known of the row, None if there is no more than it shows."""
+        return None
+
+    def take_focus(self) -> None:
+        """Give the keys to the first list."""
+        for listing in self.query(Listing):
+            listing.focus()
+            return
+        self.screen.set_focus(None)

@@ -1,0 +1,44 @@
+"""Peers: everybody we know."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from textual.app import ComposeResult
+
+from client.ui.model import peers
+from client.ui.model.span import Box, Line, Row
+from client.ui.model.words import short
+from client.ui.panes.pane import Detail, Pane
+from client.ui.widgets.listing import Listing
+
+
+class PeersPane(Pane):
+    """A table that can be sorted and filtered; a row opens what is known of the peer."""
+
+    can_filter = True
+    can_sort = True
+    sort = 0
+
+    def compose(self) -> ComposeResult:
+        """Place the table."""
+        yield Listing("Peers", self._view, id="peer-table")
+
+    def show(self) -> None:
+        """Say how many are shown, and how."""
+        title = peers.peer_title(self.record, peers.SORTS[self.sort], self.filter_text)
+        self.query_one(Listing).border_title = title
+        super().show()
+
+    def next_sort(self) -> str:
+        """Take the next order."""
+        self.sort = (self.sort + 1) % len(peers.SORTS)
+        self.show()
+        return peers.SORTS[self.sort]
+
+    def detail(self, key: str) -> Detail | None:
+        """Return everything about a peer."""
+        return f"Volunteer {short(key)}", partial(peers.details, self.record, key)
+
+    def _view(self, box: Box) -> tuple[Line, list[Row]]:
+        return peers.peer_table(self.record, box, peers.SORTS[self.sort], self.filter_text)

@@ -1,0 +1,55 @@
+"""Settings: what the owner lends, and how everything is set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from textual.app import ComposeResult
+
+from client.ui.model import settings as model
+from client.ui.model.record import Record
+from client.ui.model.settings import Setting
+from client.ui.model.span import Box, Line, Row
+from client.ui.panes.pane import Pane
+from client.ui.widgets.listing import Listing
+from client.ui.widgets.panel import Panel
+
+
+class SettingsPane(Pane):
+    """Limits with their use, then all settings; a row opens how to change it."""
+
+    can_filter = True
+
+    def __init__(
+        self, record: Record, load: Callable[[], Sequence[Setting]], live: bool, *, id: str
+    ) -> None:
+        super().__init__(record, id=id)
+        self._load, self._live = load, live
+        self.settings: Sequence[Setting] = ()
+
+    def compose(self) -> ComposeResult:
+        """Place both."""
+        yield Panel("What the volunteer may use", partial(model.limits, self.record), id="limits")
+        title = "Settings of this machine; Enter changes one"
+        if not self._live:
+            title = "Settings of this machine, not of the recording"
+        yield Listing(title, self._table, id="setting-table")
+
+    def setting(self, name: str) -> Setting | None:
+        """Return the setting of this name."""
+        return next((one for one in self.settings if one.name == name), None)
+
+    def reload(self) -> None:
+        """Read the settings again."""
+        self.settings = self._load()
+        self.show()
+
+    def show(self) -> None:
+        """Read the settings when they are first looked at."""
+        if not self.settings:
+            self.settings = self._load()
+        super().show()
+
+    def _table(self, box: Box) -> tuple[Line, list[Row]]:
+        return model.settings_table(self.settings, box, self.filter_text)

@@ -1,0 +1,1 @@
+"""Where updates come from: a running node, or a recorded run."""

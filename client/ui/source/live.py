@@ -1,0 +1,236 @@
+"""A running node: subscribes, falls back to asking, and connects again when the connection breaks.
+
+Holds one thread and one connection. The node is never waited for by the interface, only here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from client.control import rpc
+from client.control.matches import MatchesSnapshot
+from client.control.methods import EventBatch
+from client.control.snapshot import Snapshot
+from client.control.updates import UPDATE_METHOD, Curve, Update
+from client.ui.source.mailbox import Answer, Link, Mailbox
+from client.ui.source.recording import Recorder
+from client.ui.source.wire import Answered, Received, Wire, WireError, decode
+
+HZ = 2.0
+POLL_S = 1.0
+MATCHES_EVERY_S = 4.0
+CURVE_POINTS = 500
+SILENCE_S = 15.0
+"""A node that says nothing for so long while we are subscribed is asked again from the start."""
+PATIENCE_S = (0.5, 1.0, 2.0, 3.0, 5.0)
+SAID = {
+    "pause": "paused: memory is given back, other volunteers take over",
+    "resume": "resumed: looking for a stage",
+    "finish": "finishing: handing over, saving, leaving in order",
+    "stop": "stopping",
+}
+ENDING = ("finish", "stop")
+
+
+class LiveSource:
+    """The node that listens on a control socket.
+
+    Args:
+        path: the socket.
+        recorder: gets every update as it comes.
+    """
+
+    live = True
+
+    def __init__(self, path: Path, recorder: Recorder | None = None) -> None:
+        self._path, self._recorder = path, recorder
+        self._mailbox = Mailbox()
+        self._commands: queue.SimpleQueue[tuple[str, dict[str, object]]] = queue.SimpleQueue()
+        self._wake, self._woken = socket.socketpair()
+        self._woken.setblocking(False)
+        self._wake.setblocking(False)
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._asked: dict[int, str] = {}
+        self._since = 0
+        self._leaving = False
+        """Whether the node was told to leave, or says that it does."""
+
+    @property
+    def name(self) -> str:
+        """The socket's file name."""
+        return self._path.name
+
+    def start(self, mailbox: Mailbox) -> None:
+        """Begin to connect."""
+        self._mailbox = mailbox
+        self._thread = threading.Thread(target=self._run, name="live", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close the connection."""
+        self._ended.set()
+        self._poke()
+        if self._thread is not None:
+            self._thread.join(2.0)
+        if self._recorder is not None:
+            self._recorder.close()
+        self._wake.close()
+        self._woken.close()
+
+    def command(self, method: str, **params: object) -> None:
+        """Send a command to the node."""
+        self._commands.put((method, params))
+        self._poke()
+
+    def _poke(self) -> None:
+        with contextlib.suppress(OSError):
+            self._wake.send(b"x")
+
+    # --- the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        tries = 0
+        while not self._ended.is_set():
+            try:
+                wire = Wire(self._path)
+            except WireError as error:
+                tries += 1
+                self._lost(str(error), tries)
+                if self._mailbox.link.state == "ended":
+                    return
+                self._ended.wait(PATIENCE_S[min(tries, len(PATIENCE_S)) - 1])
+                continue
+            try:
+                self._converse(wire)
+            except WireError as error:
+                tries += 1
+                self._lost(str(error), tries)
+                self._ended.wait(PATIENCE_S[0])
+            finally:
+                wire.close()
+            tries = 1
+
+    def _converse(self, wire: Wire) -> None:
+        wire.greet()
+        self._asked.clear()
+        self._ask(wire, "history", points=CURVE_POINTS)
+        number = wire.send("subscribe", events_since=self._since, matches=True, hz=HZ)
+        while True:  # the answers to both, in whichever order
+            found = wire.receive(5.0)
+            if found is None:
+                raise WireError("the volunteer does not answer")
+            self._take(found)
+            if found.id == number:
+                break
+        self._mailbox.put_link(Link("live"))
+        if found.error is not None and found.error.code == rpc.METHOD_NOT_FOUND:
+            self._poll(wire)
+        elif found.error is not None:
+            raise WireError(found.error.message)
+        else:
+            self._listen(wire)
+
+    def _listen(self, wire: Wire) -> None:
+        heard = time.monotonic()
+        while not self._ended.is_set():
+            self._send_commands(wire)
+            found = wire.receive(1.0, self._woken)
+            if found is not None:
+                heard = time.monotonic()
+                self._take(found)
+            elif time.monotonic() > heard + SILENCE_S:
+                raise WireError(f"the volunteer has said nothing for {SILENCE_S:.0f} s")
+
+    def _poll(self, wire: Wire) -> None:
+        """Ask a node that does not know ``subscribe``."""
+        seq, matches_at = 0, -MATCHES_EVERY_S
+        while not self._ended.is_set():
+            self._send_commands(wire)
+            seq, now, matches = seq + 1, time.monotonic(), None
+            snapshot = self._call(wire, Snapshot, "status")
+            batch = self._call(wire, EventBatch, "events", since=self._since)
+            if now >= matches_at + MATCHES_EVERY_S:
+                matches, matches_at = self._call(wire, MatchesSnapshot, "matches"), now
+            self._deliver(
+                Update(
+                    seq=seq,
+                    time=time.time(),
+                    snapshot=snapshot,
+                    events=batch.events,
+                    matches=matches,
+                )
+            )
+            found = wire.receive(POLL_S, self._woken)
+            if found is not None:
+                self._take(found)
+
+    def _call(self, wire: Wire, kind: type[Answered], method: str, **params: object) -> Answered:
+        number = wire.send(method, **params)
+        deadline = time.monotonic() + 5.0
+        while time.monotonic() < deadline:
+            found = wire.receive(1.0)
+            if found is not None and found.id == number:
+                return decode(found, kind)
+            if found is not None:
+                self._take(found)
+        raise WireError("the volunteer does not answer")
+
+    def _send_commands(self, wire: Wire) -> None:
+        with contextlib.suppress(BlockingIOError, OSError):
+            self._woken.recv(4096)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                method, params = self._commands.get_nowait()
+                self._ask(wire, method, **params)
+
+    def _ask(self, wire: Wire, method: str, **params: object) -> None:
+        self._asked[wire.send(method, **params)] = method
+
+    def _take(self, found: Received) -> None:
+        if found.method == UPDATE_METHOD:
+            try:
+                self._deliver(msgspec.json.decode(found.params, type=Update))
+            except (msgspec.MsgspecError, RecursionError) as error:
+                raise WireError(f"an update is malformed: {error}") from error
+        elif isinstance(found.id, int) and found.id in self._asked:
+            self._answered(self._asked.pop(found.id), found)
+
+    def _answered(self, method: str, found: Received) -> None:
+        if method == "history":
+            with contextlib.suppress(WireError):  # an older node has none
+                self._mailbox.put_curve(decode(found, Curve).points)
+            return
+        if found.error is not None:
+            unknown = found.error.code == rpc.METHOD_NOT_FOUND
+            words = "this volunteer's version cannot do that" if unknown else found.error.message
+            self._mailbox.put_answer(Answer(method, False, words))
+            return
+        self._leaving |= method in ENDING
+        self._mailbox.put_answer(Answer(method, True, SAID.get(method, "done")))
+
+    def _deliver(self, update: Update) -> None:
+        if update.events:
+            self._since = update.events[-1].seq
+        self._leaving |= update.snapshot.state == "stopping"
+        self._mailbox.put(update)
+        if self._recorder is not None and not self._recorder.write(update):
+            self._recorder.close()
+            self._recorder = None
+            self._mailbox.put_answer(Answer("record", False, "the recording is full and has ended"))
+
+    def _lost(self, why: str, tries: int) -> None:
+        if self._leaving:
+            self._mailbox.put_link(Link("ended", "the volunteer has left the swarm"))
+            self._ended.set()
+            return
+        state = "connecting" if not self._since and tries < 3 else "lost"
+        words = f"{why}; trying again ({tries})"
+        self._mailbox.put_link(Link(state, words))  # type: ignore[arg-type]

@@ -1,0 +1,109 @@
+"""Where a source leaves what it has for the interface: the newest update, never a queue of them.
+
+Shared by two threads. Bounded: updates that were not taken in time are merged into one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from client.control.updates import StepPoint, Update
+
+MAX_EVENTS = 2000
+MAX_ANSWERS = 16
+LinkState = Literal["connecting", "live", "lost", "ended", "playing", "held", "over"]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How the source is doing."""
+
+    state: LinkState
+    """``live``, ``connecting``, ``lost``: trying again, ``ended``: the node is gone for good; of a
+    recording ``playing``, ``held``, ``over``."""
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a command."""
+
+    method: str
+    ok: bool
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What has come since the last look."""
+
+    update: Update | None
+    link: Link
+    curve: Sequence[StepPoint] = ()
+    answers: Sequence[Answer] = ()
+
+
+@dataclass
+class Mailbox:
+    """A slot for the newest update, and room for a few answers."""
+
+    link: Link = Link("connecting")
+    _update: Update | None = None
+    _curve: Sequence[StepPoint] = ()
+    _answers: deque[Answer] = field(default_factory=lambda: deque(maxlen=MAX_ANSWERS))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _news: bool = False
+
+    def put(self, update: Update) -> None:
+        """Leave an update; one that was not taken yet is merged into it."""
+        with self._lock:
+            self._update = merge(self._update, update) if self._update else update
+            self._news = True
+
+    def put_link(self, link: Link) -> None:
+        """Say how the source is doing."""
+        with self._lock:
+            self._news |= link != self.link
+            self.link = link
+
+    def put_curve(self, points: Sequence[StepPoint]) -> None:
+        """Leave what the node remembers of the run."""
+        with self._lock:
+            self._curve, self._news = points, True
+
+    def put_answer(self, answer: Answer) -> None:
+        """Say what came of a command."""
+        with self._lock:
+            self._answers.append(answer)
+            self._news = True
+
+    def take(self) -> Delivery | None:
+        """Return what is new, None if nothing is."""
+        with self._lock:
+            if not self._news:
+                return None
+            found = Delivery(self._update, self.link, self._curve, tuple(self._answers))
+            self._update, self._curve, self._news = None, (), False
+            self._answers.clear()
+            return found
+
+
+def merge(older: Update, newer: Update) -> Update:
+    """Return the newer update with what it does not repeat of the older one."""
+    if older.snapshot.peer != newer.snapshot.peer:
+        return newer
+    last = older.events[-1].seq if older.events else 0
+    events = [*older.events, *(event for event in newer.events if event.seq > last)]
+    dropped = max(0, len(events) - MAX_EVENTS)
+    return msgspec.structs.replace(
+        newer,
+        events=events[dropped:],
+        missed=older.missed + newer.missed + dropped,
+        matches=newer.matches or older.matches,
+    )

@@ -1,0 +1,28 @@
+"""What the interface asks of a source, be it a running node or a recording."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from client.ui.source.mailbox import Mailbox
+
+
+class Source(Protocol):
+    """Brings updates into a mailbox from a thread of its own."""
+
+    @property
+    def live(self) -> bool:
+        """Whether a node listens to commands."""
+
+    @property
+    def name(self) -> str:
+        """What is shown: a socket's or a recording's file name."""
+
+    def start(self, mailbox: Mailbox) -> None:
+        """Begin; returns at once."""
+
+    def stop(self) -> None:
+        """End the thread and let go of everything; returns when it has, within two seconds."""
+
+    def command(self, method: str, **params: object) -> None:
+        """Send a command; returns at once, the answer comes through the mailbox."""

@@ -1,0 +1,50 @@
+"""The stylesheet: which panels are seen where, at which size of the terminal."""
+
+from __future__ import annotations
+
+CSS = """
+Screen { background: $background; color: $foreground; }
+#header { border: none; padding: 0; height: 3; background: $surface; }
+.-narrow #header { height: 4; }
+#tabs { background: $background; }
+#keys { background: $surface; }
+#body { height: 1fr; background: $background; }
+#filter { display: none; height: 1; border: none; padding: 0 1; background: $panel; }
+#filter.-shown { display: block; }
+Pane { height: 1fr; }
+Toned { background: $background; }
+
+#above { height: 1fr; min-height: 8; }
+#loss { width: 1fr; }
+#beside { width: 44%; }
+#machine { height: 1fr; }
+#network { height: 10; }
+#stages { width: 1fr; }
+#near { width: 44%; }
+#events { height: 12; }
+.-narrow #beside { width: 34; }
+.-narrow #near { display: none; }
+.-low #network { display: none; }
+.-low #above { height: 1fr; }
+.-low #events { height: 5; }
+
+#swarm-head { height: 7; }
+#stage-table { height: 1fr; }
+#legend { height: 1; border: none; padding: 0 2; }
+#seats { height: 6; }
+#preferences { height: 3fr; }
+#decisions { height: 2fr; }
+#recovery-head { height: 4; }
+#faults { height: 1fr; }
+#limits { height: 9; }
+#setting-table { height: 1fr; }
+
+Toast { background: $panel; color: $foreground; }
+
+.-ascii Panel { border: ascii $frame; }
+.-ascii Listing { border: ascii $frame; }
+.-ascii Listing:focus { border: ascii $primary; }
+.-ascii Dialog #frame > Panel { border: ascii $primary; }
+.-ascii #header { border: none; }
+.-ascii #legend { border: none; }
+"""

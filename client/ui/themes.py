@@ -1,0 +1,73 @@
+"""Two calm themes, and the colour of every tone in each."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from textual.theme import Theme
+
+DARK: Final = "volunteer-dark"
+LIGHT: Final = "volunteer-light"
+
+THEMES: Final = (
+    Theme(
+        name=DARK,
+        dark=True,
+        primary="#7aa2f7",
+        secondary="#a597e0",
+        accent="#6cc7d9",
+        success="#7cc38d",
+        warning="#e0b25f",
+        error="#ee7d8b",
+        foreground="#ced5e0",
+        background="#11151b",
+        surface="#161b23",
+        panel="#222a36",
+        variables={
+            "tone-plain": "#ced5e0",
+            "tone-strong": "#f2f5fa",
+            "tone-muted": "#8793a5",
+            "tone-faint": "#4a5564",
+            "tone-good": "#7cc38d",
+            "tone-warn": "#e0b25f",
+            "tone-bad": "#ee7d8b",
+            "tone-accent": "#6cc7d9",
+            "tone-second": "#a597e0",
+            "tone-key": "#7aa2f7",
+            "frame": "#303b4a",
+            "row": "#263141",
+            "footer-background": "#161b23",
+        },
+    ),
+    Theme(
+        name=LIGHT,
+        dark=False,
+        primary="#2c5bb0",
+        secondary="#6a4fb3",
+        accent="#0b7285",
+        success="#2a7a3f",
+        warning="#8f6000",
+        error="#b3261e",
+        foreground="#2b3138",
+        background="#fbfbf8",
+        surface="#f4f4ef",
+        panel="#e6e7e0",
+        variables={
+            "tone-plain": "#2b3138",
+            "tone-strong": "#0d1117",
+            "tone-muted": "#626c78",
+            "tone-faint": "#b9bfc6",
+            "tone-good": "#2a7a3f",
+            "tone-warn": "#8f6000",
+            "tone-bad": "#b3261e",
+            "tone-accent": "#0b7285",
+            "tone-second": "#6a4fb3",
+            "tone-key": "#2c5bb0",
+            "frame": "#cfd3cc",
+            "row": "#dfe5ee",
+            "footer-background": "#f4f4ef",
+        },
+    ),
+)
+DEFAULTS: Final = dict(THEMES[0].variables)
+"""For any other theme: stylesheets need every variable."""

@@ -1,0 +1,62 @@
+"""A frame that shows as many lines as a view makes for its size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual.events import Resize
+from textual.strip import Strip
+
+from client.ui.model.span import Box, Line
+from client.ui.widgets.toned import Toned
+
+View = Callable[[Box], list[Line]]
+
+
+def nothing(box: Box) -> list[Line]:
+    """The view of a panel that has none yet."""
+    return []
+
+
+class Panel(Toned):
+    """Shows what its view returns; asks it again when data or size change."""
+
+    DEFAULT_CSS = """
+    Panel {
+        border: round $frame;
+        border-title-color: $tone-muted;
+        border-title-style: bold;
+        padding: 0 1;
+    }
+    """
+
+    def __init__(self, title: str = "", view: View = nothing, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.border_title = title or None
+        self._view = view
+        self._lines: list[Line] = []
+
+    @property
+    def lines(self) -> list[Line]:
+        """What is shown."""
+        return self._lines
+
+    def show(self, view: View | None = None) -> None:
+        """Ask the view again; draws only if it says something else."""
+        self._view = view or self._view
+        size = self.content_size
+        if size.width <= 0 or size.height <= 0:
+            return
+        lines = self._view(Box(size.width, size.height))
+        if lines != self._lines:
+            self._lines = lines
+            self.refresh()
+
+    def on_resize(self, event: Resize) -> None:
+        """Make the lines for the new size."""
+        self._lines = []
+        self.show()
+
+    def render_line(self, y: int) -> Strip:
+        """Draw one line."""
+        return self.paint_at(self._lines, y)

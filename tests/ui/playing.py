@@ -1,0 +1,117 @@
+"""Shows the recorded run to the application, as far as a test wants, without waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from textual.pilot import Pilot
+
+from client.control.updates import Update
+from client.ui.app import VolunteerApp
+from client.ui.model.settings import Setting
+from client.ui.source.mailbox import Answer, Link, Mailbox
+from client.ui.source.recording import read_updates
+
+RUN = Path(__file__).parent / "data" / "run.jsonl"
+SMALL, LARGE = (80, 24), (200, 60)
+SETTINGS = (
+    Setting("listen_port", "0", "default"),
+    Setting("threads", "2", "~/.config/volunteer/config.toml"),
+    Setting("upload_limit_bytes_per_s", "1000000", "VOLUNTEER_UPLOAD_LIMIT_BYTES_PER_S"),
+)
+
+
+@cache
+def recorded() -> tuple[Update, ...]:
+    """Return the updates of the recorded run."""
+    return tuple(read_updates(RUN))
+
+
+class StillSource:
+    """A node that says only what a test puts into the mailbox, and notes what it is told."""
+
+    name = "still"
+
+    def __init__(self, *, live: bool = True) -> None:
+        self.live = live
+        self.commands: list[tuple[str, dict[str, object]]] = []
+        self.mailbox = Mailbox()
+        self.stopped = False
+
+    def start(self, mailbox: Mailbox) -> None:
+        """Remember the mailbox."""
+        self.mailbox = mailbox
+
+    def stop(self) -> None:
+        """Note the end."""
+        self.stopped = True
+
+    def command(self, method: str, **params: object) -> None:
+        """Note a command and answer it."""
+        self.commands.append((method, params))
+        self.mailbox.put_answer(Answer(method, True, f"{method} done"))
+
+
+class Stage:
+    """An application that runs without a terminal."""
+
+    def __init__(self, app: VolunteerApp, source: StillSource, pilot: Pilot[Any]) -> None:
+        self.app, self.source, self.pilot = app, source, pilot
+
+    async def feed(self, updates: Sequence[Update], link: Link | None = None) -> None:
+        """Give the application these updates one by one, and let it draw."""
+        for update in updates:
+            self.source.mailbox.put(update)
+            self.app.look()
+        self.source.mailbox.put_link(link or Link("live"))
+        self.app.look()
+        await self.pilot.pause()
+
+    async def press(self, *keys: str) -> None:
+        """Press keys and let the application draw."""
+        await self.pilot.press(*keys)
+        self.app.look()
+        await self.pilot.pause()
+
+    def text(self) -> str:
+        """Return what is on the screen, one line per row."""
+        return screen_text(self.app)
+
+
+def screen_text(app: VolunteerApp) -> str:
+    """Return the characters on the screen after all filters."""
+    height = app.size.height
+    strips = app.screen._compositor.render_strips(app.size)
+    filters, background = app.get_line_filters(), app.screen.background_colors[1]
+    lines = []
+    for strip in strips[:height]:
+        segments = list(strip)
+        for one in filters:
+            segments = one.apply(segments, background)
+        lines.append("".join(segment.text for segment in segments).rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def play(
+    scene: Callable[[Stage], Awaitable[None]],
+    size: tuple[int, int] = SMALL,
+    *,
+    live: bool = True,
+    **options: Any,
+) -> VolunteerApp:
+    """Run a scene in an application of this size."""
+    source = StillSource(live=live)
+    options = {"ascii_only": False, "light": False, "load": lambda: SETTINGS, **options}
+    app = VolunteerApp(source, **options)
+
+    async def run() -> None:
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            await scene(Stage(app, source, pilot))
+
+    asyncio.run(run())
+    return app

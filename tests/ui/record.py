@@ -1,0 +1,144 @@
+"""Records the run that the tests of the terminal interface play: four volunteers, one killed.
+
+Run with ``python -m tests.ui.record``: real processes on this machine, about four minutes. The
+recording is what the third volunteer said of itself from its first answer on; the fourth is killed
+on the way and comes back later. Thinned to what changes, so that it stays small.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from client import __version__
+from client.cli.create import sign, write_swarm_file
+from client.cli.founding import found_swarm
+from client.cli.home import free_port
+from client.cli.local_swarm import LocalSwarm, Member, terminate_as_interrupt
+from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.control.updates import Update
+from client.store.identity import ensure_identity
+from client.store.paths import home_folders, make_private
+from client.ui.source.mailbox import merge
+from client.ui.source.recording import Header, read_header, read_updates
+from protocol.address import Address
+
+TARGET = Path(__file__).parent / "data" / "run.jsonl"
+HOST = "127.0.0.1"
+FLAGS = ("--listen-host", HOST, "--threads", "1")
+NAMES = ("ada", "bela", "cyrus", "dana")
+WATCHED, KILLED = NAMES[2], NAMES[3]
+STEPS = 90
+KILL_AT, BACK_AT = 35, 60
+LOOK_S, MATCHES_S = 1.0, 6.0
+TIMEOUT_S = 420.0
+CALM = 6
+"""Of the updates in which nothing but numbers changed, one in so many is kept."""
+DIGITS = 5
+
+
+def record(target: Path) -> None:
+    """Found a swarm, run it, write what the watched volunteer says."""
+    with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="volunteer-") as folder:
+        homes = Path(folder)
+        with LocalSwarm(_found(homes), homes, homes / "logs") as swarm:
+            members = {NAMES[0]: swarm.start(NAMES[0], FLAGS)}
+            members[NAMES[0]].wait_until_it_answers(60.0)
+            for name in NAMES[1:]:
+                members[name] = swarm.start(name, FLAGS)
+            members[WATCHED].wait_until_it_answers(60.0)
+            header = Header(1, __version__, "demo", round(time.time(), 3))
+            write(target, header, _watch(swarm, members[WATCHED], members[KILLED]))
+
+
+def write(target: Path, header: Header, updates: Iterable[Update]) -> None:
+    """Write a recording, thinned."""
+    lines = [msgspec.json.encode(header)]
+    lines += [msgspec.json.encode(_slim(msgspec.to_builtins(one))) for one in thinned(updates)]
+    target.write_bytes(b"\n".join(lines) + b"\n")
+
+
+def thinned(updates: Iterable[Update]) -> Iterable[Update]:
+    """Yield every update in which something happened, a few of the others; no event is lost."""
+    held: Update | None = None
+    calm, before = 0, ""
+    for update in updates:
+        update = merge(held, update) if held is not None else update
+        now = update.snapshot
+        outline = str([(s.stage, [(r.peer, r.state) for r in s.replicas]) for s in now.stages])
+        outline += now.state + str(sorted(seat.stage for seat in now.seats))
+        quiet = outline == before and all(
+            event.level in ("debug", "info") for event in update.events
+        )
+        calm, before = calm + 1, outline
+        if quiet and calm < CALM:
+            held = update
+            continue
+        yield update
+        held, calm = None, 0
+    if held is not None:
+        yield held
+
+
+def _found(homes: Path) -> Path:
+    founder = ensure_identity(make_private(home_folders(homes / NAMES[0]).data))
+    choices = RunChoices(name="demo", steps=STEPS, stages=3, checkpoint_every=15)
+    founding = found_swarm(founder.peer, choices, ModelChoices(), OptimizerChoices())
+    address = Address("ip4", HOST, free_port(HOST), founder.peer)
+    path = homes / "demo.swarm"
+    write_swarm_file(path, sign(founding.manifest, founder, (address,)))
+    return path
+
+
+def _watch(swarm: LocalSwarm, watched: Member, victim: Member) -> Iterable[Update]:
+    began, seq, matches_at, killed, back = time.time(), 0, 0.0, False, False
+    while time.time() < began + TIMEOUT_S:
+        now, events, matches = watched.snapshot(), watched.new_events(), None
+        if now is None:
+            return
+        if time.time() >= matches_at + MATCHES_S:
+            matches_at, matches = time.time(), watched.matches()
+        seq += 1
+        now_at = round(time.time(), 3)
+        yield Update(seq=seq, time=now_at, snapshot=now, events=events, matches=matches)
+        if not killed and now.step >= KILL_AT:
+            killed = True
+            victim.kill()
+        if killed and not back and now.step >= BACK_AT:
+            back = True
+            swarm.start(victim.name, FLAGS, log_name=f"{victim.name}-2")
+        if now.state == "done":
+            return
+        time.sleep(LOOK_S)
+
+
+def _slim(value: object, key: str = "") -> object:
+    """Leave out what decoding fills in again, and digits that nobody sees."""
+    if isinstance(value, dict):
+        found = {name: _slim(part, name) for name, part in value.items()}
+        if "snapshot" in found:
+            found["snapshot"].pop("events", None)  # type: ignore[attr-defined]
+        if "hash" in found:
+            found["hash"] = str(found["hash"])[:8]
+        return {n: part for n, part in found.items() if n not in ("schema_version",)}
+    if isinstance(value, list):
+        kept = value[-12:] if key == "explanations" else value
+        return [_slim(part) for part in kept]
+    if isinstance(value, float) and value and math.isfinite(value) and abs(value) < 1e9:
+        return round(value, DIGITS - 1 - math.floor(math.log10(abs(value))))
+    if isinstance(value, float) and math.isfinite(value):
+        return round(value, 2)
+    return value
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:  # thin a recording that is there already
+        write(Path(sys.argv[2]), read_header(Path(sys.argv[1])), read_updates(Path(sys.argv[1])))
+    else:
+        record(Path(sys.argv[1]) if len(sys.argv) > 1 else TARGET)
