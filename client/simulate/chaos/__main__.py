@@ -6,7 +6,8 @@ import argparse
 import sys
 
 from client.simulate.chaos.config import drawn
-from client.simulate.chaos.replay import run_once, shrink
+from client.simulate.chaos.replay import log_hash, run_once, shrink
+from client.simulate.chaos.trial import Trial
 
 
 def main() -> int:
@@ -23,7 +24,7 @@ def main() -> int:
         print(fault)
     if given.log:
         print("\n".join(world.log))
-    print(violation or f"seed {given.seed}: holds; {world.summary()}")
+    print(violation or f"seed {given.seed}: holds; {Trial(world).summary()}; log {log_hash(world)}")
     return int(bool(violation))
 
 

@@ -17,7 +17,7 @@ class ChaosConfig:
     replicas: int = 3
     per_step: int = 5
     faults: int = 200
-    gap_s: float = 0.3
+    gap_s: float = 0.4
     """Mean time between two faults."""
     delay_s: Range = (0.001, 0.05)
     compute_s: Range = (0.01, 0.06)

@@ -4,38 +4,94 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from client.simulate.chaos.links import Trick
 from client.simulate.chaos.schedule import Fault
 from client.simulate.chaos.volunteer import Volunteer
+from protocol.rounds.member import Progress
+
+AIM_S: Final = 4.0
+"""How long a fault waits for the message whose sender it strikes; then it takes whom it finds."""
 
 if TYPE_CHECKING:
     from client.simulate.chaos.world import ChaosWorld
 
 
 class Faults:
-    """Strikes the world; counts by kind what was done (``done``) and what was not permitted."""
+    """Strikes the world; counts by kind what was done (``done``) and what was not permitted.
+
+    A trick counts when it has been played on a message, not before.
+    """
 
     def __init__(self, world: ChaosWorld) -> None:
         self._world = world
         self.done: Counter[str] = Counter()
         self.forbidden: Counter[str] = Counter()
+        self.phases: Counter[str] = Counter()
+        """What those were doing that were taken from the swarm."""
+        self.tricks: Counter[str] = Counter()
+        """By name of the message on which they were played."""
+        self.total = 0
+        self._aimed: list[Fault] = []
         self._taken_at = float("-inf")
         self._splits = 0
+        self._ended = False
 
-    def strike(self, fault: Fault) -> bool:
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing to come any more."""
+        last = self._world.schedule[-1].at if self._world.schedule else 0.0
+        enough = self.total >= self._world.config.faults
+        return enough or self._world.agenda.now >= last + AIM_S
+
+    def meet(self, fault: Fault) -> None:
+        """The time of a fault has come."""
+        if not fault.aimed:
+            self.strike(fault)
+        else:
+            self._aimed.append(fault)
+            self._world.agenda.after(AIM_S, partial(self._miss, fault))
+
+    def said(self, sender: Volunteer, kind: str) -> None:
+        """A message was sent: a fault that was waiting for that strikes before it arrives."""
+        for fault in self._aimed:
+            if fault.message == kind:
+                self._aimed.remove(fault)
+                self._world.agenda.after(0.0, partial(self.strike, fault, sender))
+                return
+
+    def _miss(self, fault: Fault) -> None:
+        if fault in self._aimed:
+            self._aimed.remove(fault)
+            self.strike(fault)
+
+    def strike(self, fault: Fault, victim: Volunteer | None = None) -> bool:
         """Do a fault, unless it is not permitted now."""
-        done = self._strike(fault)
-        (self.done if done else self.forbidden)[fault.kind] += 1
+        if self._ended or self.total >= self._world.config.faults:
+            return False
+        done = self._strike(fault, victim or self._pick(fault))
+        if not done:
+            self.forbidden[fault.kind] += 1
+        elif fault.kind != "message":
+            self._count(fault.kind)
         return done
 
-    def _strike(self, fault: Fault) -> bool:
+    def _count(self, kind: str) -> None:
+        self.done[kind] += 1
+        self.total += 1
+
+    def _played(self, message: str) -> None:
+        self.tricks[message] += 1
+        self._count("message")
+
+    def _strike(self, fault: Fault, victim: Volunteer) -> bool:
         network, now = self._world.network, self._world.agenda.now
-        victim = self._pick(fault)
         match fault.kind:
             case "message":
-                network.play(Trick(fault.trick, fault.message))
+                network.play(
+                    Trick(fault.trick, fault.message, partial(self._played, fault.message))
+                )
             case "storm":
                 other = self._pick(fault, skip=1)
                 network.storm(frozenset({victim.peer, other.peer}), now + fault.span_s)
@@ -44,9 +100,9 @@ class Faults:
             case "clock":
                 victim.clock.set_rate(fault.rate, now)
             case "split":
-                return self._split(fault)
+                self._split(fault, victim)
             case "crash" | "wipe" | "replace" | "pause" | "worker":
-                return self._take(fault, victim)
+                return self._take_one(fault, victim)
         self._world.note(victim, f"meets {fault.kind} {fault.trick} {fault.message}")
         return True
 
@@ -56,23 +112,21 @@ class Faults:
 
     # --- the network -----------------------------------------------------------------------
 
-    def _split(self, fault: Fault) -> bool:
+    def _split(self, fault: Fault, victim: Volunteer) -> None:
         world = self._world
-        if world.network.is_split:
-            return False
         through = world.config.splits_stages and fault.who % 3
         side = {
             volunteer.peer: (fault.who >> (2 + (index if through else volunteer.stage))) & 1
             for index, volunteer in enumerate(world.volunteers.values())
         }
         if len(set(side.values())) < 2:
-            return False
+            with_it = [v for v in world.volunteers.values() if v.stage == victim.stage]
+            side.update({v.peer: 1 - side[v.peer] for v in with_it})
         self._splits += 1
         world.network.split(side, lossy=fault.lossy)
         sides = "".join(str(n) for n in side.values())
-        world.note(self._pick(fault), f"sees the network split: {sides}")
+        world.note(victim, f"sees the network split: {sides}")
         world.agenda.after(fault.span_s, partial(self._heal, self._splits))
-        return True
 
     def _heal(self, split: int) -> None:
         if split == self._splits:
@@ -89,19 +143,41 @@ class Faults:
         holders = sum(_stands_in(other, victim) for other in others)
         return holders >= config.spares or not victim.holds_state
 
+    def _may_go_for_good(self, victim: Volunteer) -> bool:
+        """Whether a majority of everybody's electors comes back, whatever else happens: those that
+        nobody saw going count for ever (protocol/README.md, section 8)."""
+        world = self._world
+        for volunteer in world.present():
+            seat = volunteer.seat
+            known = frozenset() if seat is None else seat.quorum.electors
+            stay = [p for p in known if p != victim.peer and not world.volunteers[p].retired]
+            if known and 2 * len(stay) <= len(known):
+                return False
+        return True
+
+    def _take_one(self, fault: Fault, victim: Volunteer) -> bool:
+        """Take the victim, or the next one that may be taken."""
+        present = self._world.present()
+        first = present.index(victim) if victim in present else 0
+        others = [v for v in present[first + 1 :] + present[:first] if v.seat is not None]
+        return any(self._take(fault, other) for other in [victim, *others])
+
     def _take(self, fault: Fault, victim: Volunteer) -> bool:
         world = self._world
         if not victim.running or not self._may_take(victim):
             return False
+        if fault.kind == "worker" and victim.seat is None:
+            return False
+        if fault.kind == "replace" and not self._may_go_for_good(victim):
+            return False
         self._taken_at = world.agenda.now
+        self.phases[phase_of(victim)] += 1
         after = partial(world.agenda.after, fault.span_s)
         match fault.kind:
             case "pause":
                 world.pause(victim)
                 after(partial(world.wake, victim, victim.incarnation))
             case "worker":
-                if victim.seat is None:
-                    return False
                 world.note(victim, "loses its worker")
                 world.retake(victim, "the worker died")
             case _:
@@ -116,6 +192,7 @@ class Faults:
     def end(self) -> None:
         """Everything works again: no tricks, one network, everybody up and awake."""
         world = self._world
+        self._ended = True
         world.network.calm()
         self._splits += 1
         world.network.heal()
@@ -135,3 +212,16 @@ def _stands_in(other: Volunteer, victim: Volunteer) -> bool:
     if mine is None or theirs is None or not other.holds_state:
         return False
     return theirs.step + theirs.member.knows_commit >= mine.step
+
+
+def phase_of(volunteer: Volunteer) -> str:
+    """Say in a word what a volunteer is doing."""
+    seat = volunteer.seat
+    if seat is None:
+        return "taking"
+    if not seat.serving:
+        return "fetching"
+    progress = seat.member.progress
+    if progress is not Progress.WAITING:
+        return progress.value
+    return "working" if seat.pipeline.in_flight() else "idle"

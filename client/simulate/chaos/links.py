@@ -41,6 +41,8 @@ class Trick:
     kind: TrickKind
     message: str
     """Name of the message's type; empty: any."""
+    played: Action
+    """Called when it has been."""
 
 
 @dataclass(slots=True)
@@ -185,7 +187,9 @@ class Network:
     def _trick_on(self, kind: str) -> TrickKind | None:
         for index, trick in enumerate(self._tricks):
             if not trick.message or trick.message == kind:
-                return self._tricks.pop(index).kind
+                del self._tricks[index]
+                trick.played()
+                return trick.kind
         return None
 
     def _drowns(self, one: PeerId, two: PeerId) -> bool:

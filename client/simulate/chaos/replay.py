@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 
 from client.simulate.chaos.config import ChaosConfig
 from client.simulate.chaos.schedule import Fault, schedule
+from client.simulate.chaos.trial import Trial
 from client.simulate.chaos.world import ChaosWorld
 from client.simulate.invariants import InvariantViolation
 from protocol.seat.seat import Seat
@@ -19,10 +21,15 @@ def run_once(
     """Run a world; return it and what it broke (empty: nothing)."""
     world = ChaosWorld(config, faults, seat_class)
     try:
-        world.run()
+        Trial(world).run()
     except InvariantViolation as violation:
         return world, str(violation)
     return world, ""
+
+
+def log_hash(world: ChaosWorld) -> str:
+    """Return the hash of all that was written in a run's log: equal for equal runs."""
+    return hashlib.blake2b("\n".join(world.log).encode(), digest_size=16).hexdigest()
 
 
 def kind_of(violation: str) -> str:
@@ -33,10 +40,11 @@ def kind_of(violation: str) -> str:
 
 def shrink(config: ChaosConfig, seat_class: MakeSeat = Seat) -> list[Fault]:
     """Return few of a run's faults that still break it in the same way (Zeller's ddmin)."""
-    faults = schedule(config)
-    wanted = kind_of(run_once(config, faults, seat_class)[1])
+    world, violation = run_once(config, None, seat_class)
+    wanted = kind_of(violation)
     if not wanted:
         return []
+    faults = [fault for fault in schedule(config) if fault.at <= world.agenda.now]
     pieces = 2
     while len(faults) > 1:
         size = -(-len(faults) // pieces)

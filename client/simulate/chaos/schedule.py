@@ -2,7 +2,8 @@
 
 A schedule is a plain list, so a part of it can be run alone: that is how the cause of a failure
 is narrowed down (``replay``). What the run's configuration forbids at the moment of a fault is left
-out when its time comes.
+out when its time comes, so more are drawn than are done. Every other fault that takes a volunteer
+is *aimed*: it waits for a message and strikes its sender at that moment, in the midst of a round.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ MESSAGES: Final = (
     "Admit",
     "Heartbeat",
 )
+AIMED_AT: Final = tuple(name for name in MESSAGES if name not in ("", "Heartbeat"))
+AIMED: Final[frozenset[FaultKind]] = frozenset({"crash", "wipe", "pause", "split", "worker"})
+SPARE: Final = 2.2
+"""How many more faults are drawn than are done."""
 WEIGHTS: Final[dict[FaultKind, float]] = {
     "message": 60,
     "storm": 4,
@@ -70,6 +75,8 @@ class Fault:
     span_s: float = 0.0
     trick: TrickKind = "lose"
     message: str = ""
+    """Name of the message's type on which a trick is played, or whose sender is struck."""
+    aimed: bool = False
     lossy: bool = False
     rate: float = 1.0
 
@@ -79,8 +86,10 @@ def schedule(config: ChaosConfig) -> list[Fault]:
     drawn = random.Random(f"faults {config.seed}")
     kinds = list(WEIGHTS)
     at, faults = FIRST_S, []
-    for kind in drawn.choices(kinds, [WEIGHTS[k] for k in kinds], k=config.faults):
+    count = int(SPARE * config.faults)
+    for kind in drawn.choices(kinds, [WEIGHTS[k] for k in kinds], k=count):
         at += drawn.expovariate(1 / config.gap_s)
+        aimed = kind in AIMED and drawn.random() < 0.5
         faults.append(
             Fault(
                 at=at,
@@ -88,7 +97,8 @@ def schedule(config: ChaosConfig) -> list[Fault]:
                 who=drawn.randrange(1 << 16),
                 span_s=drawn.uniform(*SPAN_S.get(kind, (0.0, 0.0))),
                 trick=drawn.choice(get_args(TrickKind)),
-                message=drawn.choice(MESSAGES),
+                message=drawn.choice(AIMED_AT if aimed else MESSAGES),
+                aimed=aimed,
                 lossy=drawn.random() < 0.5,
                 rate=drawn.uniform(0.9, 1.1),
             )

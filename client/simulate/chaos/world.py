@@ -1,8 +1,7 @@
 """The chaos world: real seats, detectors and contacts, a seeded event queue, and faults.
 
-State: the volunteers, the network between them, what is known of every committed version. A run
-meets its faults, then everything works again and every stage has to go on; then the run ends and
-nobody may say anything any more but heartbeats. The same seed is the same run.
+State: the volunteers, the network between them, what is known of every committed version. What is
+asked of a whole run is a trial's business (``trial``). The same seed is the same run.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from client.simulate.chaos.links import Network
 from client.simulate.chaos.schedule import Fault, schedule
 from client.simulate.chaos.taking import Takings
 from client.simulate.chaos.volunteer import Volunteer
-from client.simulate.invariants import InvariantViolation, expect
+from client.simulate.invariants import InvariantViolation
 from client.simulate.multisets import MultisetWorker
 from client.simulate.seats import Parts, SeatWorld
-from protocol.ids import PeerId, peer_id_from_key, short
+from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.effects import (
     BackwardTask,
     Committed,
@@ -45,15 +44,10 @@ from protocol.seat.seat import Seat
 from protocol.wire.messages import Admit, Message, lane
 from protocol.wire.parts import SeatStatus
 
-FURTHER_STEPS: Final = 2
-"""Every stage makes so many once everything works again."""
 WRITE_S: Range = (0.05, 1.0)
 """How long a checkpoint is on its way to the disk."""
-QUIET_AFTER_S: Final = 15.0
-QUIET_S: Final = 10.0
 CHECK_EVERY: Final = 400
 """Events between two looks at what seats keep."""
-LOG_LINES: Final = 40
 
 
 class ChaosWorld(SeatWorld[Volunteer]):
@@ -108,7 +102,7 @@ class ChaosWorld(SeatWorld[Volunteer]):
             self.open_seat(volunteer, 0, serving=True)
             self._pulse_later(volunteer)
         for fault in self.schedule:
-            self.agenda.at(fault.at, partial(self.faults.strike, fault))
+            self.agenda.at(fault.at, partial(self.faults.meet, fault))
 
     # --- volunteers ------------------------------------------------------------------------
 
@@ -289,8 +283,10 @@ class ChaosWorld(SeatWorld[Volunteer]):
         """See ``SeatWorld``."""
         other = self.volunteers.get(to)
         if other is not None:
+            kind = type(message).__name__
             arrive = partial(self._take, peer.peer, other, message, parts)
-            self.network.send(peer, to, type(message).__name__, lane(message), arrive)
+            self.network.send(peer, to, kind, lane(message), arrive)
+            self.faults.said(peer, kind)
 
     def _take(self, sender: PeerId, peer: Volunteer, message: Message, parts: Parts) -> None:
         if isinstance(message, Admit) and message.joiner == peer.peer:
@@ -322,33 +318,28 @@ class ChaosWorld(SeatWorld[Volunteer]):
 
     # --- running ---------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Run to the end.
+    def advance_to(self, until: float) -> None:
+        """Let everything happen that happens before a moment.
 
         Raises:
-            InvariantViolation: an invariant is broken; the message names the seed and ends with
-                the log.
+            InvariantViolation: an invariant is broken, or a machine raised.
         """
         try:
-            self.advance_to(self.schedule[-1].at if self.schedule else 0.0)
-            self.faults.end()
-            self.settle()
-            self.finish()
+            while self.agenda.advance(until):
+                self.events += 1
+                if self.events % CHECK_EVERY == 0:
+                    self.check_bounds()
+        except InvariantViolation:
+            raise
         except Exception as error:  # a machine that raises is broken as well
-            known = isinstance(error, InvariantViolation)
-            words = str(error) if known else f"a machine raised {error!r}"
-            log = "\n".join(self.log[-LOG_LINES:])
-            again = f"replay: .venv/bin/python -m client.simulate.chaos --seed {self.config.seed}"
-            found = f"seed {self.config.seed}: {words}\n{log}\n{again}"
-            raise InvariantViolation(found) from error
-
-    def advance_to(self, until: float) -> None:
-        """Let everything happen that happens before a moment."""
-        while self.agenda.advance(until):
-            self.events += 1
-            if self.events % CHECK_EVERY == 0:
-                self._check_bounds()
+            raise InvariantViolation(f"a machine raised {error!r}") from error
         self.agenda.now = max(self.agenda.now, until)
+
+    def check_bounds(self) -> None:
+        """Hold every seat to what it may keep (I8)."""
+        members = len(self.volunteers)
+        for volunteer in self.volunteers.values():
+            self.checks.bounded(volunteer, members)
 
     def present(self) -> list[Volunteer]:
         """Return everybody who has not gone for good."""
@@ -362,58 +353,9 @@ class ChaosWorld(SeatWorld[Volunteer]):
                 newest[volunteer.stage] = max(newest[volunteer.stage], volunteer.seat.step)
         return newest
 
-    def settle(self) -> None:
-        """Everything works: every stage has to go on, and everybody has to serve."""
-        goal = max(self.versions()) + FURTHER_STEPS
-        limit = self.agenda.now + self.config.settle_s
-        while not self._went_on(goal):
-            self.advance_to(self.agenda.now + 1.0)
-            expect(self.agenda.now < limit, f"no progress to version {goal}\n{self.describe()}")
-
-    def _went_on(self, goal: int) -> bool:
-        serving = all(volunteer.serving for volunteer in self.present())
-        return serving and min(self.versions()) >= goal
-
-    def finish(self) -> None:
-        """The run is over: all come to its last version and fall silent but for heartbeats (I7)."""
-        self._steps = max(self.versions()) + 1
+    def last_step(self, steps: int) -> None:
+        """The run ends with so many steps, for seats that are open and for those to come."""
+        self._steps = steps
         for volunteer in self.volunteers.values():
             if volunteer.seat is not None:
-                volunteer.seat._steps = self._steps  # a run's length is fixed; a world's is not
-        limit = self.agenda.now + self.config.settle_s
-        while not all(v.serving and v.seat and v.seat.finished for v in self.present()):
-            self.advance_to(self.agenda.now + 1.0)
-            expect(self.agenda.now < limit, f"the last step stays open\n{self.describe()}")
-        self.advance_to(self.agenda.now + QUIET_AFTER_S)
-        before = self.network.carried
-        self.advance_to(self.agenda.now + QUIET_S)
-        said = self.network.carried - before
-        expect(not said, f"I7: {said} messages after the end of the run")
-
-    def _check_bounds(self) -> None:
-        members = len(self.volunteers)
-        for volunteer in self.volunteers.values():
-            self.checks.bounded(volunteer, members)
-
-    def summary(self) -> str:
-        """Return what happened, in one line."""
-        done = sum(self.faults.done.values())
-        return (
-            f"{self.agenda.now:.0f} s, {self.events} events, {done} faults, "
-            f"versions {self.versions()}, at most {dict(self.checks.most)}"
-        )
-
-    def describe(self) -> str:
-        """Return where everybody stands, in words."""
-        lines = [f"at {self.agenda.now:.2f} s"]
-        for volunteer in self.present():
-            seat = volunteer.seat
-            words = "no seat" if seat is None else f"step {seat.step} {seat.why()}"
-            state = "down" if not volunteer.alive else "paused" if volunteer.paused else "up"
-            linked = len(volunteer.links)
-            held = "" if seat is None else f"in flight {sorted(seat.pipeline.in_flight())}"
-            lines.append(
-                f"  {short(volunteer.peer)} stage {volunteer.stage} {state}, {linked} links, "
-                f"{words} {held}"
-            )
-        return "\n".join(lines)
+                volunteer.seat._steps = steps  # a run's length is fixed; a world's is not
