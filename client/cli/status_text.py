@@ -6,7 +6,7 @@ Pure text, no terminal control; works in pipes and for screen readers.
 from __future__ import annotations
 
 from client.cli.output import human_bytes, human_duration, human_rate
-from client.control.snapshot import Replica, Snapshot, StageView
+from client.control.snapshot import LimitsView, Replica, Snapshot, StageView
 from protocol.ids import short
 
 
@@ -23,6 +23,7 @@ def status_report(now: Snapshot) -> str:
         *(f"leaving   {leaving.words}" for leaving in now.leaving),
         f"network   {len(now.peers)} peers, {human_bytes(now.network.sent_bytes)} sent, "
         f"{human_bytes(now.network.received_bytes)} received",
+        f"limits    {limits_words(now.limits)}",
         f"worker    {now.worker.state}, {human_bytes(now.worker.rss_bytes)}; "
         f"node {human_bytes(now.rss_bytes)}, up {human_duration(now.uptime_s)}",
         f"mended    {now.counters.rerouted_microbatches} rerouted, "
@@ -30,6 +31,23 @@ def status_report(now: Snapshot) -> str:
         f"twice, {now.counters.refused_frames} frames refused",
     ]
     return "\n".join(lines)
+
+
+def limits_words(limits: LimitsView) -> str:
+    """Return what the volunteer lends, in one line."""
+    used = human_bytes(limits.used_bytes)
+    words = [
+        f"{limits.threads} threads" if limits.threads > 1 else "1 thread" * limits.threads,
+        f"{limits.compute_share} % of the time" if limits.compute_share else "",
+        f"{human_bytes(limits.memory_bytes)} memory" if limits.memory_bytes else "",
+        f"{limits.vram_share} % of the GPU's memory" if limits.vram_share else "",
+        f"up {human_bytes(limits.upload_bytes_per_s)}/s" if limits.upload_bytes_per_s else "",
+        f"down {human_bytes(limits.download_bytes_per_s)}/s" if limits.download_bytes_per_s else "",
+        f"{used} of {human_bytes(limits.daily_bytes)} today" if limits.daily_bytes else "",
+        f"{limits.power_w} W" if limits.power_w else "",
+        *limits.when,
+    ]
+    return ", ".join(filter(None, words)) or f"none; {used} sent and received today"
 
 
 def progress_line(now: Snapshot) -> str:

@@ -16,8 +16,11 @@ from client.store.sessions import SessionHistory
 from client.train.capacity import Line, kept_line, line_rates, save_line
 from client.train.measuring import Measuring
 from client.train.portrait import Portrait
+from protocol.reputation.lines import LineMeter
 
 BEAT_S = 60.0
+AT_LIMIT = 0.7
+"""A rate from this share of the limit on is the limit's."""
 
 
 class Amended(Protocol):
@@ -51,7 +54,7 @@ class Presence:
     def beat(self) -> None:
         """Write down how it is and tell it."""
         length_s = self._engine.now() - self._began
-        self._line = _newer(self._line, self._engine.measuring)
+        self._line = _newer(self._line, self._engine.measuring, self._settings)
         try:
             self._history.beat(length_s)
             save_line(self._folder, self._line)
@@ -62,15 +65,26 @@ class Presence:
         self._engine.portrait.amend(session_s=rest_s, upload=upload, download=download)
 
 
-def _newer(line: Line, measuring: Measuring) -> Line:
-    """Return what is known of the line; what this session has measured replaces what was kept."""
+def _newer(line: Line, measuring: Measuring, settings: Settings) -> Line:
+    """Return what is known of the line; what this session has measured replaces what was kept.
+
+    What only reached the owner's limit says nothing of the line.
+    """
     up, down = measuring.outgoing, measuring.incoming
+    sent = _told(up, settings.upload_limit_bytes_per_s)
+    came = _told(down, settings.download_limit_bytes_per_s)
     return Line(
-        up.own_bytes_per_s or line.upload_bytes_per_s,
-        up.own_s if up.own_bytes_per_s else line.upload_s,
-        down.own_bytes_per_s or line.download_bytes_per_s,
-        down.own_s if down.own_bytes_per_s else line.download_s,
+        up.own_bytes_per_s if sent else line.upload_bytes_per_s,
+        up.own_s if sent else line.upload_s,
+        down.own_bytes_per_s if came else line.download_bytes_per_s,
+        down.own_s if came else line.download_s,
     )
+
+
+def _told(meter: LineMeter, limit_bytes_per_s: int) -> bool:
+    """Whether a meter has measured the line, and not its owner's limit."""
+    reached = meter.own_bytes_per_s
+    return reached > 0 and not (limit_bytes_per_s and reached >= AT_LIMIT * limit_bytes_per_s)
 
 
 def _two_digits(seconds: float) -> float:

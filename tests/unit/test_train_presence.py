@@ -89,6 +89,24 @@ def test_presence_tells_how_long_we_stay_and_what_our_line_has_shown(tmp_path: P
     assert SessionHistory(tmp_path).past == (5400, 600)
 
 
+@pytest.mark.parametrize(
+    ("limit", "kept"),
+    [(0, 4e7), (100_000_000, 4e7), (40_000_000, 9e6), (20_000_000, 9e6)],
+)
+def test_what_only_reached_the_owners_limit_says_nothing_of_the_line(
+    tmp_path: Path, limit: int, kept: float
+) -> None:
+    save_line(tmp_path, Line(download_bytes_per_s=9e6, download_s=60.0))
+    node = Node()
+    node.portrait.enter(advert(), {})
+    presence = Presence(node, Settings(download_limit_bytes_per_s=limit), tmp_path)
+    for n in range(100):
+        node.measuring.incoming.begin(peer(1), n / 20)
+        node.measuring.incoming.arrived(peer(1), 2_000_000, (n + 1) / 20)
+    presence.beat()
+    assert kept_line(tmp_path).download_bytes_per_s == pytest.approx(kept, rel=0.02)
+
+
 def test_a_full_disk_does_not_stop_the_telling(tmp_path: Path) -> None:
     node = Node()
     node.portrait.enter(advert(), {})

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from client.cli.log_writer import as_json, as_text, log_writer
 from client.cli.output import human_bytes, human_duration, human_rate, printable
-from client.cli.status_text import progress_line, status_report
+from client.cli.status_text import limits_words, progress_line, status_report
 from client.config import Settings
-from client.control.snapshot import SeatView
+from client.control.snapshot import LimitsView, SeatView
 from client.events import LogLine, StepCommitted
 
 
@@ -62,6 +62,26 @@ def test_the_report_names_state_stages_and_mended_faults() -> None:
     assert "this volunteer (serving, 1.5 microbatches/s)" in text
     assert "nobody" in text
     assert "0 counted twice" in text
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        (LimitsView(used_bytes=1500), "none; 1.5 kB sent and received today"),
+        (LimitsView(threads=1, compute_share=50), "1 thread, 50 % of the time"),
+        (
+            LimitsView(memory_bytes=4 * 10**9, upload_bytes_per_s=2_000_000),
+            "4.0 GB memory, up 2.0 MB/s",
+        ),
+        (
+            LimitsView(daily_bytes=50 * 10**9, used_bytes=10**9, power_w=150, when=["idle only"]),
+            "1.0 GB of 50.0 GB today, 150 W, idle only",
+        ),
+    ],
+)
+def test_the_report_names_the_limits(limits: LimitsView, words: str) -> None:
+    assert limits_words(limits) == words
+    assert f"limits    {words}" in status_report(example_snapshot(limits=limits))
 
 
 def test_the_progress_line_says_why_nothing_moves() -> None:
