@@ -50,7 +50,8 @@ def take_snapshot(
     progress, pace = engine.news.progress, engine.news.pace.per_s()
     per_step = manifest.tokens_per_microbatch * manifest.microbatches_per_step
     own_share = _own_share(engine, staging)
-    workers = _workers(staging)
+    workers, stages = _workers(staging), _stages(engine)
+    closed = min((stage.version for stage in stages), default=0)
     return Snapshot(
         version=__version__,
         pid=os.getpid(),
@@ -59,7 +60,7 @@ def take_snapshot(
         swarm_name=manifest.name,
         state=state,
         reason=reason,
-        step=progress.tokens // per_step if progress else 0,
+        step=max(closed, progress.tokens // per_step if progress else 0),
         steps=manifest.steps,
         loss=progress.loss if progress else None,
         tokens_per_s=pace,
@@ -68,7 +69,7 @@ def take_snapshot(
             SeatView(stage=seat.stage, version=seat.version, state=seat.state, seat=seat.seat)
             for seat in staging.seats()
         ],
-        stages=_stages(engine),
+        stages=stages,
         peers=_peers(engine),
         network=NetworkView(
             sent_bytes=network.bytes_out,
