@@ -30,11 +30,11 @@ ASK_S = 1.0
 BUSY_RETRY_MAX_S = 1.0
 PATIENCE = 4
 """How often, and once more per stage behind it, an answer is enough of who brings nothing."""
-NEVER = 2**31
 SILENT_POINTS = 2
 """What a missed deadline costs its peer's reputation: a habit adds up, a bad moment fades."""
 
 DeliveryEffect = Effect | SendPayload | Rerouted
+Rates = Mapping[PeerId, float]
 
 
 class Deliveries:
@@ -58,9 +58,9 @@ class Deliveries:
         self._given_away: dict[int, Delivery] = {}
         """Discarded while replicas may still send their gradients: they are not to blame."""
         self._hops = NextHop()
-        self._rates: dict[PeerId, float] = {}
+        self._rates: Rates = {}
         self._live: set[PeerId] = set()
-        self._committed = 0
+        self._committed = self._slowest = 0
         self._now = 0.0
         self.backups = BackupBudget(1)
         self.rerouted = 0
@@ -81,10 +81,11 @@ class Deliveries:
         return self._route(delivery, now)
 
     def update(
-        self, rates: Mapping[PeerId, float], committed: int, now: float
+        self, rates: Rates, committed: int, now: float, *, slowest: int | None = None
     ) -> list[DeliveryEffect]:
-        """Take the next stage's live replicas with their rates, and its newest version."""
-        self._now = now
+        """Take the next stage's live replicas with their rates, and its newest version; ``slowest``
+        is the newest that it and all stages behind it have."""
+        self._now, self._slowest = now, committed if slowest is None else slowest
         lost = self._live - rates.keys()
         self._live = set(rates)
         if committed > self._committed:
@@ -273,14 +274,15 @@ class Deliveries:
                 self._hops.acknowledged(holder.peer, now - holder.sent_at, holder.queue)
             self._await_gradient(delivery, holder, now)
         elif holder.asked_at is not None:
-            holder.answers += 1
+            holder.answers += delivery.step <= self._slowest  # nothing can come before
             self._await_gradient(delivery, holder, now)
 
     def _absent(self, delivery: Delivery, holder: Holder, now: float) -> list[DeliveryEffect]:
         """Not there yet, if it was late with the receipt; else it gave up its count to another
         replica: find out to whom."""
         if holder.held_since is None and holder.asked_at is not None:
-            holder.answers, holder.asked_at = holder.answers + 1, None
+            holder.answers += delivery.step <= self._slowest
+            holder.asked_at = None
             holder.deadline = now + self._hops.receipt_wait_s(holder.peer, holder.queue)
             return []
         delivery.again = True
@@ -353,9 +355,7 @@ class Deliveries:
 
     def _late(self, delivery: Delivery, holder: Holder, now: float) -> list[DeliveryEffect]:
         """A deadline has passed: ask whether it is there; silence, or nothing but words: next."""
-        # it need not bring anything while its stage still closes the step before
-        patience = self._patience if delivery.step <= self._committed else NEVER
-        verdict = judge(holder, self._hops.brought_at(holder.peer), patience, now)
+        verdict = judge(holder, self._hops.brought_at(holder.peer), self._patience, now)
         if verdict == "ask":
             holder.asked_at, holder.deadline = now, now + ANSWER_S
             have = Have(self._stage, delivery.step, delivery.microbatch, holder.attempt)

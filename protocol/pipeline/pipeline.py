@@ -151,7 +151,8 @@ class Pipeline:
             rates = {r.peer: r.rate for r in view.serving(place.stage + 1)}
             siblings = len(view.serving(place.stage))
             self._deliveries.backups.allowed = allowance(place.per_step, siblings)
-            effects += self._deliveries.update(rates, view.committed(place.stage + 1), now)
+            made = [view.committed(stage) for stage in range(place.stage + 1, place.stages)]
+            effects += self._deliveries.update(rates, made[0], now, slowest=min(made))
         neighbours = [s for s in (place.stage - 1, place.stage + 1) if 0 <= s < place.stages]
         safe = min([self.step, *(view.committed(s) for s in neighbours)])
         for step in range(self._oldest_kept, safe):

@@ -6,8 +6,10 @@ from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 
+from client.simulate.agenda import Range
 from client.simulate.peer import SimPeer
 from client.simulate.training import TrainingWorld, WorldConfig
+from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.pipeline.effects import (
     BackwardTask,
@@ -20,6 +22,8 @@ from protocol.pipeline.effects import (
 )
 from protocol.seat.effects import SeatEffect
 
+WARM_UP_STEPS = 1
+"""In the first step everybody takes itself for the leader at first, and ids are leased twice."""
 Slowness = Callable[["StragglerWorld", SimPeer, Task], float]
 """By what factor a peer's task takes longer than usual."""
 
@@ -35,6 +39,7 @@ class StragglerWorld(TrainingWorld):
 
     Args:
         backups: False: nothing is sent twice on suspicion of being slow.
+        rates: what peers say of their speed; None: they do not know yet.
     """
 
     def __init__(
@@ -43,14 +48,17 @@ class StragglerWorld(TrainingWorld):
         slowness: Slowness = even,
         *,
         backups: bool = True,
-        rates: Callable[[SimPeer], float] = lambda peer: 1.0,
+        rates: Callable[[StragglerWorld, SimPeer], float] | None = None,
     ) -> None:
         self.slowness, self._backups, self._rates = slowness, backups, rates
         self._queues: dict[tuple[PeerId, int], deque[Task]] = {}
         self.reroutes: list[Rerouted] = []
+        self.rerouted_at: list[float] = []
         self.backups: list[tuple[float, SimPeer, str]] = []
-        self.computed_by: Counter[PeerId] = Counter()
-        """Microbatches that were added to a peer's gradient, doubles included."""
+        self.points: Counter[PeerId] = Counter()
+        """What a peer's reputation has lost."""
+        self.computed_times: Counter[tuple[int, int]] = Counter()
+        """How often a (stage, microbatch) was added to a gradient; once is what is needed."""
         self.counted_for: Counter[PeerId] = Counter()
         """Microbatches that the committed plans count for a peer."""
         self.committed_at: dict[tuple[int, int], float] = {}
@@ -61,6 +69,19 @@ class StragglerWorld(TrainingWorld):
     def done_at(self) -> float:
         """When the last step was committed everywhere."""
         return max(self.committed_at.values())
+
+    def wasted(self) -> float:
+        """Return the part of all forwards and backwards since the warm-up that were doubles."""
+        first = WARM_UP_STEPS * self.config.per_step
+        times = [n for (_, m), n in self.computed_times.items() if m >= first]
+        return 1 - len(times) / sum(times)
+
+    def hang(self, peer: SimPeer, noticed_s: Range) -> None:
+        """The peer stops; its links stay, and its silence is noticed by membership much later."""
+        peer.alive = False
+        self.note(peer, "hangs")
+        for other in self.peers.values():
+            self.agenda.sometime(noticed_s, partial(self._lose, other, peer))
 
     def of_stage(self, stage: int) -> list[SimPeer]:
         """Return a stage's peers, in the order in which they were made."""
@@ -87,11 +108,14 @@ class StragglerWorld(TrainingWorld):
     def _perform_one(self, peer: SimPeer, effect: SeatEffect, parts: tuple[bytes, ...]) -> None:
         if isinstance(effect, Rerouted):
             self.reroutes.append(effect)
+            self.rerouted_at.append(self.agenda.now)
         elif not isinstance(effect, GradientAccepted):
+            if isinstance(effect, Penalise):
+                self.points[effect.peer] += effect.points
             super()._perform_one(peer, effect, parts)
 
     def rate_of(self, peer: SimPeer) -> float:
-        return self._rates(peer)
+        return self._rates(self, peer) if self._rates else 0.0
 
     def _submit(self, peer: SimPeer, task: Task) -> None:
         """How slow a peer is shows when its worker comes to the task."""
@@ -114,7 +138,7 @@ class StragglerWorld(TrainingWorld):
 
     def computed(self, peer: SimPeer, task: Task, outcome: Outcome) -> None:
         if isinstance(task, BackwardTask | LossTask):
-            self.computed_by[peer.peer] += 1
+            self.computed_times[peer.stage, task.microbatch] += 1
         super().computed(peer, task, outcome)
 
     def committed(self, peer: SimPeer, committed: Committed) -> None:

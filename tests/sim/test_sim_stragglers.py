@@ -1,47 +1,161 @@
 """Slow peers, hung peers and backups, in seeded swarms; I1, I2 and I5 hold in every one of them.
 
-Measured with the seeds below: DOCSTRING
+Measured with the seeds below, 12 steps of 24 microbatches, two replicas per stage. One that is
+four times slower than its sibling has 13 to 21 % of its stage's microbatches where rates are known,
+21 to 26 % where times are only measured (20 % is in proportion). One that turns ten times slower
+when half of each third step is done: the run takes 177, 197 and 192 s with backups and 194, 222 and
+220 s without (medians; first stage and last of two, middle of three), 1.3 to 2.8 % of the work is
+done twice. In even swarms of two replicas nothing is, of three at most 0.4 %.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from statistics import mean
+from functools import partial
+from statistics import mean, median
 
 import pytest
 from straggler_world import Slowness, StragglerWorld, even
 
 from client.simulate.peer import SimPeer
 from client.simulate.training import WorldConfig
-from protocol.pipeline.effects import (
-    BackwardTask,
-    ForwardTask,
-    LossTask,
-    PayloadKey,
-    SubtractTask,
-    Task,
-)
+from protocol.pipeline.backups import SHARE
+from protocol.pipeline.delivery import SILENT_POINTS
+from protocol.pipeline.effects import SubtractTask, Task
 
-MICROBATCH_TASKS = (ForwardTask, BackwardTask, LossTask, SubtractTask)
+PER_STEP, STEPS = 24, 12
+FACTOR = 4.0
+RATE = 1 / 0.6
+"""Microbatches per second of a usual replica: a forward and a backward of 0.3 s each."""
 LIMIT_S = 3600.0
+NOTICED_S = (20.0, 21.0)
+"""When membership gives up a hung peer here: only deadlines can be faster."""
+GIVEN_UP_S = 9.0
+"""Three times what a gradient usually takes here (1 to 3 s)."""
 
 
-def config(seed: int, stages: int = 2, replicas: int = 2, steps: int = 12) -> WorldConfig:
-    """Tasks of some tenths of a second, as volunteers have them, and 24 microbatches per step."""
-    return WorldConfig(stages, replicas, 24, steps, seed=seed, compute_s=(0.2, 0.4))
+def config(
+    seed: int, stages: int = 2, replicas: int = 2, steps: int = STEPS, spread: float = 1 / 3
+) -> WorldConfig:
+    """Tasks of 0.3 s, give or take a part of that."""
+    compute_s = (0.3 * (1 - spread), 0.3 * (1 + spread))
+    return WorldConfig(stages, replicas, PER_STEP, steps, seed=seed, compute_s=compute_s)
 
 
 def run(world: StragglerWorld) -> StragglerWorld:
+    """Train to the last step; the world raises where an invariant breaks."""
     world.start_clock()
     world.run(LIMIT_S)
+    made = {(s, v) for s in range(world.config.stages) for v in range(1, world.config.steps + 1)}
+    assert set(world.hashes) == made
     return world
 
 
-def slower(stage: int, factor: float) -> Slowness:
+def first_of(world: StragglerWorld, stage: int) -> SimPeer:
+    """The peer that something happens to."""
+    return world.of_stage(stage)[0]
+
+
+def slower(stage: int) -> Slowness:
     """The first replica of a stage is slower all the time."""
-    first: list[SimPeer] = []
 
     def slowness(world: StragglerWorld, peer: SimPeer, task: Task) -> float:
-        return factor if peer is world.of_stage(stage)[0] else 1.0
+        return even(world, peer, task) * (FACTOR if peer is first_of(world, stage) else 1.0)
 
     return slowness
+
+
+def slow_at_the_end(stage: int, factor: float = 10.0, every: int = 3) -> Slowness:
+    """The first replica of a stage turns slow when half of a step is done, in every third one."""
+
+    def slowness(world: StragglerWorld, peer: SimPeer, task: Task) -> float:
+        usual = even(world, peer, task)
+        turns = peer is first_of(world, stage) and not isinstance(task, SubtractTask)
+        if turns and task.step % every == every - 1 and world.closing(stage, 0.5):
+            return usual * factor
+        return usual
+
+    return slowness
+
+
+def known_rates(stage: int) -> Callable[[StragglerWorld, SimPeer], float]:
+    """What replicas say of their speed: the truth."""
+    return lambda world, peer: RATE / (FACTOR if peer is first_of(world, stage) else 1.0)
+
+
+def share_of_first(world: StragglerWorld, stage: int) -> float:
+    """Return the part of a stage's microbatches that the plans count for its first replica."""
+    counted = [world.counted_for[peer.peer] for peer in world.of_stage(stage)]
+    assert sum(counted) == PER_STEP * STEPS  # I1, from the committed plans
+    return counted[0] / sum(counted)
+
+
+@pytest.mark.parametrize(("stages", "stage"), [(2, 0), (2, 1), (3, 1), (3, 2)])
+@pytest.mark.parametrize("said", [True, False])
+def test_a_slower_replica_keeps_its_share(stages: int, stage: int, said: bool) -> None:
+    """A fifth is in proportion; where nobody says a rate, measured times make it a little more."""
+    shares = []
+    for seed in range(2):
+        rates = known_rates(stage) if said else None
+        world = run(StragglerWorld(config(seed, stages), slower(stage), rates=rates))
+        shares.append(share_of_first(world, stage))
+        assert world.reroutes == [], f"seed {seed}"
+        assert not world.points, f"seed {seed}"
+    assert 0.1 < mean(shares) < (0.25 if said else 0.3), shares
+
+
+@pytest.mark.parametrize(("stages", "stage"), [(2, 1), (3, 1), (3, 2)])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_hung_replica_is_given_up_before_membership_does(
+    stages: int, stage: int, seed: int
+) -> None:
+    world = StragglerWorld(config(seed, stages, steps=6))
+    hung, hangs_at = first_of(world, stage), world.random.uniform(15.0, 25.0)
+    world.after(hangs_at, partial(world.hang, hung, NOTICED_S))
+    run(world)
+    assert world.late(), f"seed {seed}"
+    assert {rerouted.lost_peer for rerouted in world.late()} == {hung.peer}, f"seed {seed}"
+    assert set(world.points) == {hung.peer}, f"seed {seed}"
+    assert world.points[hung.peer] >= SILENT_POINTS, f"seed {seed}"
+    assert world.rerouted_at[0] - hangs_at < GIVEN_UP_S, f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_closed_connection_is_answered_at_once_and_nobody_is_blamed(seed: int) -> None:
+    world = StragglerWorld(config(seed, steps=5))
+    victim, at = first_of(world, 1), world.random.uniform(12.0, 20.0)
+    world.after(at, partial(world.kill, victim))
+    run(world)
+    causes = {rerouted.cause.split()[0] for rerouted in world.reroutes}
+    assert causes == {"lost"}, f"seed {seed}"
+    assert world.rerouted_at[0] - at <= world.config.detect_s[1], f"seed {seed}"
+    assert not world.points, f"seed {seed}"
+
+
+@pytest.mark.parametrize(("stages", "stage"), [(2, 0), (2, 1), (3, 1)])
+def test_backups_make_up_for_one_that_turns_slow_in_mid_step(stages: int, stage: int) -> None:
+    """The same swarms with and without: faster in the median, for little work done twice."""
+    with_backups, without = [], []
+    for seed in range(4):
+        slowness = slow_at_the_end(stage)
+        world = run(StragglerWorld(config(seed, stages), slowness))
+        other = run(StragglerWorld(config(seed, stages), slowness, backups=False))
+        with_backups.append(world.done_at)
+        without.append(other.done_at)
+        assert world.backups, f"seed {seed}"
+        assert not other.backups, f"seed {seed}"
+        assert world.wasted() < 0.05, f"seed {seed}"
+        most = stages * STEPS * PER_STEP / SHARE  # a quarter of the leases and of every hop
+        assert len(world.backups) <= most, f"seed {seed}"
+    assert median(with_backups) < median(without)
+
+
+@pytest.mark.parametrize(("stages", "replicas", "most"), [(2, 2, 0.0), (3, 2, 0.0), (2, 3, 0.005)])
+def test_even_swarms_speculate_on_next_to_nothing(stages: int, replicas: int, most: float) -> None:
+    """Tasks that differ by a tenth: nothing is done twice once times are known, if there are two
+    replicas; with three, leases of a few microbatches each leave a few in a thousand."""
+    for seed in range(2):
+        world = run(StragglerWorld(config(seed, stages, replicas, spread=0.1)))
+        assert world.wasted() <= most, f"seed {seed}"
+        assert world.reroutes == [], f"seed {seed}"
+        assert not world.points, f"seed {seed}"

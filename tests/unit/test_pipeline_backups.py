@@ -226,6 +226,20 @@ class TestSuspicion:
         assert due is not None
         assert reroutes(line.tick(due - line.now)) == [(peer, None)]
 
+    def test_while_a_stage_behind_closes_the_step_before_nothing_can_come(self) -> None:
+        line = Line()
+        line.made.update(rated({A}), STEP, line.now, slowest=STEP - 1)
+        m, peer = line.send()
+        for _ in range(10 * PATIENCE):
+            due = line.made.next_deadline()
+            assert due is not None
+            effects = line.tick(due - line.now)
+            assert reroutes(effects) == []
+            if questions(effects):
+                line.made.receipt(peer, answer(m, "known", 1), line.now)
+        line.made.update(rated({A}), STEP, line.now, slowest=STEP)
+        assert line.made._open[m].held_by(peer).answers == 0  # type: ignore[union-attr]
+
     def test_our_own_sleep_proves_nothing(self) -> None:
         line = Line()
         line.made.backups.enabled = False
