@@ -1,4 +1,4 @@
-"""Replay one seed: ``python -m client.simulate.chaos --seed N [--log] [--shrink]``."""
+"""Replay one seed, or try many: ``python -m client.simulate.chaos --seed N [--count K]``."""
 
 from __future__ import annotations
 
@@ -6,26 +6,48 @@ import argparse
 import sys
 
 from client.simulate.chaos.config import drawn
+from client.simulate.chaos.many import run_many
 from client.simulate.chaos.replay import log_hash, run_once, shrink
 from client.simulate.chaos.trial import Trial
 
 
 def main() -> int:
-    """Run a seed and say what came of it; 1 if an invariant is broken."""
+    """Run a seed, or several, and say what came of it; 1 if an invariant is broken."""
     parser = argparse.ArgumentParser(prog="python -m client.simulate.chaos")
-    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--seed", type=int, required=True, help="the seed, or the first of many")
+    parser.add_argument("--count", type=int, default=1, help="run so many seeds on all cores")
     parser.add_argument("--log", action="store_true", help="print the whole log")
     parser.add_argument("--shrink", action="store_true", help="with as few faults as suffice")
     given = parser.parse_args()
-    config = drawn(given.seed)
-    faults = shrink(config) if given.shrink else None
+    if given.count > 1:
+        return _many(range(given.seed, given.seed + given.count))
+    return _one(given.seed, log=given.log, fewest=given.shrink)
+
+
+def _one(seed: int, *, log: bool, fewest: bool) -> int:
+    config = drawn(seed)
+    faults = shrink(config) if fewest else None
     world, violation = run_once(config, faults)
     for fault in faults or ():
         print(fault)
-    if given.log:
+    if log:
         print("\n".join(world.log))
-    print(violation or f"seed {given.seed}: holds; {Trial(world).summary()}; log {log_hash(world)}")
+    print(violation or f"seed {seed}: holds; {Trial(world).summary()}; log {log_hash(world)}")
     return int(bool(violation))
 
 
-sys.exit(main())
+def _many(seeds: range) -> int:
+    known: set[int] = set()
+    tally = None
+    for tally in run_many(seeds):
+        for seed in sorted(tally.failed.keys() - known):
+            print(tally.failed[seed], flush=True)
+        known |= tally.failed.keys()
+    if tally is not None:
+        faults = f"{dict(tally.faults)}; seeds that failed: {sorted(tally.failed)}"
+        print(f"{tally.runs} seeds, {tally.faults.total()} faults: {faults}")
+    return int(bool(known))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
