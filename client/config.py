@@ -1,8 +1,9 @@
 """Settings of a node: one frozen struct, and where each value came from.
 
 Flags win over ``VOLUNTEER_*`` variables, those over the file of ``--config``, that over the
-user's file, that over the defaults. Nothing else in the program reads the environment for
-settings. A key that does not exist is an error that names the nearest one that does.
+user's file, that over the administrator's, that over the defaults. Nothing else in the program
+reads the environment for settings. A key that does not exist is an error that names the nearest
+one that does.
 """
 
 from __future__ import annotations
@@ -110,6 +111,7 @@ def resolve(
     environ: Mapping[str, str],
     config_file: Path | None = None,
     user_file: Path | None = None,
+    system_file: Path | None = None,
 ) -> Resolved:
     """Merge all sources by precedence.
 
@@ -118,16 +120,30 @@ def resolve(
         environ: environment variables.
         config_file: file of ``--config``; it must exist.
         user_file: the user's settings; it need not exist.
+        system_file: the administrator's; it need not exist.
 
     Raises:
         ConfigError: an unknown key, a value of the wrong type or range, or an unreadable file.
     """
     values: dict[str, object] = {}
     origins = dict.fromkeys(FIELDS, "default")
-    for name, value, origin in _layers(flags, environ, config_file, user_file):
+    for name, value, origin in _layers(flags, environ, config_file, user_file, system_file):
         values[name] = _convert(name, value, origin)
         origins[name] = origin
     return Resolved(Settings(**values), origins)  # type: ignore[arg-type]
+
+
+def check_setting(name: str, text: str | None) -> object:
+    """Return the value that ``text`` means for a setting; None: only whether there is one.
+
+    Raises:
+        ConfigError: no such setting, or not a value for it.
+    """
+    _known(name, "the settings")
+    if text is None:
+        return None
+    parts = [part for part in text.split(",") if part]
+    return _convert(name, parts if name == "announce" else text, "given")
 
 
 _TYPES = get_type_hints(Settings, include_extras=True)
@@ -138,10 +154,12 @@ def _layers(
     environ: Mapping[str, str],
     config_file: Path | None,
     user_file: Path | None,
+    system_file: Path | None,
 ) -> Iterator[tuple[str, object, str]]:
     """Yield (field, value, origin), weakest source first."""
-    if user_file is not None and user_file.exists():
-        yield from _from_file(user_file)
+    for file in (system_file, user_file):
+        if file is not None and file.exists():
+            yield from _from_file(file)
     if config_file is not None:
         yield from _from_file(config_file)
     yield from _from_environment(environ)

@@ -88,3 +88,20 @@ Config = Annotated[
 def given(flags: SettingFlags) -> dict[str, object]:
     """Return the flags by setting; those not given are None."""
     return dict(vars(flags))
+
+
+def as_arguments(
+    flags: SettingFlags, config: Path | None, data: Path | None, *, exit_when_done: bool
+) -> list[str]:
+    """Return the command line that says the same to another process; paths are absolute."""
+    words = []
+    for name, value in given(flags).items():
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words += [option] if value else []
+        elif value is not None:
+            for one in value if isinstance(value, tuple) else (value,):
+                words += [option, str(one)]
+    for option, path in (("--config", config), ("--data", data)):
+        words += [option, str(path.absolute())] if path is not None else []
+    return words + (["--exit-when-done"] if exit_when_done else [])

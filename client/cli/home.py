@@ -11,7 +11,7 @@ from pathlib import Path
 from client.config import Resolved, Settings, resolve
 from client.errors import ExitCode, UserError
 from client.store.identity import ensure_identity
-from client.store.paths import Folders, find_folders, make_private
+from client.store.paths import SYSTEM_CONFIG_FILE, Folders, find_folders, make_private
 from protocol.address import Address, parse_address
 from protocol.ids import PeerId
 from protocol.wire.envelope import Signer
@@ -47,7 +47,8 @@ def find_home(flags: Mapping[str, object] | None = None, config: Path | None = N
     Raises:
         ConfigError: a setting is unknown or has a value that cannot be used.
     """
-    resolved = resolve(flags or {}, os.environ, config, find_folders().config_file)
+    user_file = find_folders().config_file
+    resolved = resolve(flags or {}, os.environ, config, user_file, SYSTEM_CONFIG_FILE)
     data_dir = resolved.settings.data_dir
     return Home(find_folders(data=Path(data_dir).absolute() if data_dir else None), resolved)
 

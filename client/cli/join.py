@@ -1,31 +1,55 @@
 """``volunteer join``: take part in a swarm until it is done or the user stops it.
 
-Starts the node in this process and, unless headless, one task that shows its progress. The node
-never imports torch; its worker is a child process. The first SIGINT or SIGTERM begins an orderly
-stop (hand off, checkpoint, exit 0), the second ends the process at once.
+In a terminal the node is started in the background and shown here, so that closing the terminal,
+or whatever happens to what shows it, never touches training. Headless it runs in this process: the
+first SIGINT or SIGTERM begins an orderly stop (hand off, checkpoint, exit 0), the second ends it at
+once. The node never imports torch; its worker is a child process.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
+from msgspec import Struct
 
-from client.cli.flags import Config, SettingFlags, given
-from client.cli.home import find_home
-from client.cli.target import read_target
+from client.cli.flags import Config, SettingFlags, as_arguments, given
+from client.cli.home import Home, find_home
+from client.cli.output import print_json, say
+from client.cli.target import named_swarm, read_target
 from client.config import Settings
+from client.errors import ExitCode, UserError
 from protocol.address import Address
 from protocol.ids import PeerId
 from protocol.invite import Target
 
+SWARM_VARIABLE = "VOLUNTEER_SWARM"
+
+
+class Detached(Struct, frozen=True, kw_only=True):
+    """Answer of ``volunteer join --detach --json``."""
+
+    pid: int
+    peer: str
+    swarm: str
+    swarm_name: str
+    socket: str
+    log: str
+    schema_version: int = 1
+
 
 def join(
     *,
-    swarm: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    swarm: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     headless: bool = False,
+    detach: Annotated[bool, Parameter(alias="-d")] = False,
+    yes: Annotated[bool, Parameter(alias="-y")] = False,
+    json: bool = False,
+    record: Path | None = None,
     data: Path | None = None,
     exit_when_done: bool = False,
     flags: SettingFlags = SettingFlags(),  # noqa: B008  (frozen)
@@ -33,23 +57,105 @@ def join(
 ) -> int:
     """Take part in a swarm's training until it is done or you stop.
 
+    In a terminal it asks once what may be used of this machine, starts in the background and shows
+    what it does; leaving the screen leaves it running.
+
     Parameters
     ----------
     swarm
-        An invite (volunteer:...), a .swarm file, a member's address, or - to read one from stdin.
+        An invite (volunteer:...), a .swarm file, a member's address, the name of a swarm joined
+        before, or - to read one from stdin. Default: VOLUNTEER_SWARM. An invite with a secret is
+        better read from a file or stdin: everybody here can see command lines.
     headless
-        Show no progress, only messages.
+        Run in this process, without a screen, until it is done or told to stop; for services.
+    detach
+        Start in the background, wait until it answers, and return.
+    yes
+        Do not ask what may be used.
+    json
+        With --detach: print JSON.
+    record
+        Write what the screen is sent to this file, for volunteer replay.
     data
         The swarm's training text, where this machine has it; otherwise it is downloaded.
     exit_when_done
         End when the swarm has done its last step, instead of staying to serve the model.
     """
+    if headless and detach:
+        raise UserError("--headless and --detach do not go together", exit_code=ExitCode.USAGE)
     home = find_home(given(flags), config)
-    target = read_target(swarm)
-    settings = promised_port(home.settings, home.signer().peer, bootstrap(target))
-    from client.cli.serving import serve
+    target, told = _find_target(home, swarm or os.environ.get(SWARM_VARIABLE))
+    in_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if headless or not (detach or in_terminal):
+        settings = promised_port(home.settings, home.signer().peer, bootstrap(target))
+        from client.cli.serving import serve
 
-    return serve(home, settings, target, data, exit_when_done=exit_when_done, headless=headless)
+        return serve(home, settings, target, data, exit_when_done=exit_when_done, headless=headless)
+    return _in_background(
+        home,
+        told,
+        as_arguments(flags, config, data, exit_when_done=exit_when_done),
+        detach=detach,
+        ask=not yes and sys.stdin.isatty(),
+        as_json=json,
+        record=record,
+    )
+
+
+def _in_background(
+    home: Home,
+    told: str,
+    arguments: list[str],
+    *,
+    detach: bool,
+    ask: bool,
+    as_json: bool,
+    record: Path | None,
+) -> int:
+    from client.cli.consent import agreed
+    from client.cli.daemon import start
+    from client.cli.screen import show
+
+    if not agreed(home.folders.data, home.settings, yes=not ask):
+        say("nothing was started")
+        return ExitCode.INTERRUPTED
+    started = start(home, told, arguments)
+    node = started.greeting
+    if not detach:
+        return show(started.socket, record)
+    if as_json:
+        answer = Detached(
+            pid=node.pid,
+            peer=node.peer,
+            swarm=node.swarm,
+            swarm_name=node.swarm_name,
+            socket=str(started.socket),
+            log=str(home.folders.logs),
+        )
+        print_json(answer)
+    else:
+        say(f"process {node.pid} takes part in {node.swarm_name}")
+        say("  volunteer attach shows it, volunteer finish ends it, volunteer logs has its log")
+    return ExitCode.OK
+
+
+def _find_target(home: Home, text: str | None) -> tuple[Target, str]:
+    """Return the swarm meant, and the words that tell another process of it.
+
+    Raises:
+        UserError: none is meant, or it cannot be understood.
+    """
+    known = named_swarm(home, text)
+    if known is not None:
+        return known, str(known)
+    if text is None:
+        raise UserError(
+            "which swarm? --swarm is missing",
+            "give an invite, a .swarm file, or the name of a swarm joined before",
+            ExitCode.USAGE,
+        )
+    target = read_target(text)
+    return target, str(target)
 
 
 def bootstrap(target: Target) -> tuple[Address, ...]:

@@ -33,6 +33,7 @@ EPILOGUE = (
 COMMANDS = {
     "create": "Found a swarm: write its signed .swarm file and print an invite.",
     "join": "Take part in a swarm's training until it is done or you stop.",
+    "attach": "Show the volunteer that runs here, or on another machine through SSH.",
     "status": "Show what the volunteer on this machine is doing.",
     "finish": "Leave the swarm in order: hand over, close the step, save, say goodbye.",
     "matches": "Show who holds which stage with whose consent, and why.",

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Callable
 
 import trio
 
-from client.cli.output import printable
+from client.cli.progress_line import ProgressLine
 from client.cli.status_text import progress_line
 from client.control.snapshot import Snapshot
 from client.events import Event, LogLine
@@ -35,26 +33,3 @@ async def report_progress(
     while True:
         await trio.sleep(every_s)
         write(LogLine(words=progress_line(snapshot())))
-
-
-class ProgressLine:
-    """One line that is drawn over itself in a terminal and appended elsewhere."""
-
-    def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
-        self._shown: tuple[str, int] | None = None
-
-    def show(self, now: Snapshot) -> None:
-        """Show how the node is."""
-        text = printable(progress_line(now))
-        if self._terminal:
-            width = shutil.get_terminal_size().columns - 1
-            print(f"\r\x1b[K{text[:width]}", end="", file=sys.stderr, flush=True)
-        elif self._shown != (now.state, now.step):
-            print(text, file=sys.stderr, flush=True)
-        self._shown = (now.state, now.step)
-
-    def end(self) -> None:
-        """Leave the cursor on a line of its own."""
-        if self._terminal and self._shown is not None:
-            print(file=sys.stderr, flush=True)

@@ -14,6 +14,7 @@ from protocol.invite import (
     SCHEME,
     Invite,
     InviteError,
+    SwarmFile,
     Target,
     parse_target,
 )
@@ -46,17 +47,31 @@ def find_swarm(home: Home, text: str | None) -> Target:
     Raises:
         UserError: nothing fits, or several swarms do.
     """
+    known = named_swarm(home, text)
+    if known is not None:
+        return known
+    if text is None:
+        raise UserError("no swarm is known here", "choose one with --swarm", ExitCode.USAGE)
+    target = read_target(text)
     store = SwarmStore(home.folders.swarms)
-    known = store.all()
+    return (store.load(target.swarm) or target) if isinstance(target, Invite) else target
+
+
+def named_swarm(home: Home, text: str | None) -> SwarmFile | None:
+    """Return the remembered swarm of a name or beginning of an id; None if there is none.
+
+    ``text`` None means the only one remembered.
+
+    Raises:
+        UserError: several fit.
+    """
+    known = SwarmStore(home.folders.swarms).all()
     if text is not None:
         known = [s for s in known if s.swarm.startswith(text) or s.manifest.name == text]
-        if not known:
-            target = read_target(text)
-            return (store.load(target.swarm) or target) if isinstance(target, Invite) else target
-    if len(known) == 1:
-        return known[0]
+    if len(known) < 2:
+        return known[0] if known else None
     names = ", ".join(f"{swarm.manifest.name} ({swarm.swarm[:12]})" for swarm in known)
-    problem = f"several swarms are known here: {names}" if known else "no swarm is known here"
+    problem = f"several swarms are known here: {names}"
     raise UserError(problem, "choose one with --swarm", ExitCode.USAGE)
 
 

@@ -26,6 +26,7 @@ from client.control.methods import (
 from client.control.snapshot import PauseView, Snapshot
 from client.control.sockets import live_sockets
 from client.control.updates import Curve, StepPoint, Subscribed, Update
+from client.errors import ExitCode, UserError
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 MAX_WAITING = 8
@@ -33,12 +34,19 @@ MAX_WAITING = 8
 Answer = TypeVar("Answer")
 
 
-class ControlError(Exception):
+class ControlError(UserError):
     """The node refused, answered nonsense, or did not answer in time."""
+
+    def __init__(self, message: str, next_step: str = "see its log: volunteer logs") -> None:
+        super().__init__(message, next_step, self.code)
+
+    code = ExitCode.RUNTIME
 
 
 class NotRunning(ControlError):
     """No node listens where one was looked for."""
+
+    code = ExitCode.NOT_RUNNING
 
 
 class _ErrorBody(msgspec.Struct):
@@ -154,7 +162,7 @@ class ControlClient:
         finally:
             self._socket.settimeout(self._timeout_s)
         if reply.error is not None:
-            raise ControlError(reply.error.message)
+            raise _refusal(reply.error)
         return self._update(reply)
 
     def call(self, method: str, kind: type[Answer], **params: Any) -> Answer:
@@ -168,7 +176,7 @@ class ControlClient:
             self._socket.sendall(rpc.encode_request(method, params, request_id))
             reply = self._read_answer()
             if reply.error is not None:
-                raise ControlError(reply.error.message)
+                raise _refusal(reply.error)
             if reply.id != request_id:
                 raise ControlError("the node answered another question")
             return msgspec.json.decode(reply.result, type=kind)
@@ -208,6 +216,16 @@ class ControlClient:
         line, _, rest = bytes(self._buffer).partition(b"\n")
         self._buffer[:] = rest
         return line
+
+
+def _refusal(error: _ErrorBody) -> ControlError:
+    if error.code == rpc.FORBIDDEN:
+        refused = ControlError(error.message, "ask its owner, or use sudo")
+        refused.exit_code = ExitCode.REFUSED
+        return refused
+    if error.code in (rpc.METHOD_NOT_FOUND, rpc.WRONG_VERSION):
+        return ControlError(error.message, "it is another version: stop it and start it again")
+    return ControlError(error.message)
 
 
 def running_nodes(folder: Path) -> list[tuple[Path, Greeting]]:

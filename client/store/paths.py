@@ -26,6 +26,8 @@ MAX_SOCKET_PATH_BYTES: Final = 103
 """The smallest ``sun_path`` in use (macOS: 104 with its terminating zero; Linux has 108)."""
 SYSTEM_HOME: Final = Path("/var/lib/volunteer")
 """``VOLUNTEER_HOME`` of the system service."""
+SYSTEM_CONFIG_FILE: Final = Path("/etc/volunteer/config.toml")
+"""The administrator's settings for every volunteer on the machine."""
 SOCKET_NAME_BYTES: Final = 32
 """Room for a socket's own name below the runtime folder."""
 

@@ -9,10 +9,10 @@ _volunteer() {
   prev="${COMP_WORDS[COMP_CWORD-1]}"
 
   # Build list of options that take values (to skip their arguments)
-  local options_with_values='--announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --device --dial-timeout-s --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --heads --hours --idle-after-minutes --kv-heads --layers --length --listen-host --listen-port --log-format --log-level --lr --max-links --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --redundancy --schedule --seats --seed --speed --stages --steps --swarm --temperature --threads --timeout-s --top-k --trace --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --weight-decay --width -o'
+  local options_with_values='--announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --device --dial-timeout-s --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --heads --host --hours --idle-after-minutes --kv-heads --layers --length --listen-host --listen-port --log-format --log-level --lr --max-links --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --record --redundancy --schedule --seats --seed --socket --speed --stages --steps --swarm --temperature --threads --timeout-s --top-k --trace --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --weight-decay --width -o'
 
   # Build list of all valid command names (to distinguish from positionals)
-  local all_commands='bench chaos checkpoint config create demo doctor export finish identity join ls matches path replay restore sample show simulate status validate verify version'
+  local all_commands='attach bench chaos checkpoint config create demo doctor export finish identity join ls matches path replay restore sample show simulate status validate verify version'
 
   # Detect command path by collecting valid command words only
   local -a cmd_path=()
@@ -74,7 +74,7 @@ _volunteer() {
           [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
         done
       else
-        local -a _c=("create" "join" "status" "finish" "matches" "demo" "chaos" "checkpoint" "sample" "export" "replay" "simulate" "bench" "doctor" "config" "identity" "version")
+        local -a _c=("create" "join" "attach" "status" "finish" "matches" "demo" "chaos" "checkpoint" "sample" "export" "replay" "simulate" "bench" "doctor" "config" "identity" "version")
         local _q
         COMPREPLY=()
         for _x in "${_c[@]}"; do
@@ -84,6 +84,38 @@ _volunteer() {
       ;;
     1)
       case "${cmd_path[@]}" in
+        "attach")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--swarm" "--host" "--socket" "--record" "--plain" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --swarm)
+                COMPREPLY=()
+                ;;
+              --host)
+                COMPREPLY=()
+                ;;
+              --socket)
+                COMPREPLY=()
+                ;;
+              --record)
+                COMPREPLY=( $(compgen -f -- "${cur}") )
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
         "bench")
           if [[ ${cur} == -* ]]; then
             local -a _c=("--device" "--threads" "--efficiency" "--help" "-h" "--version")
@@ -448,7 +480,7 @@ _volunteer() {
           ;;
         "join")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--swarm" "--headless" "--data" "--exit-when-done" "--listen-host" "--listen-port" "--announce" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--daily-quota-bytes" "--daily-quota" "--control-group" "--data-dir" "--device" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-level" "--log-format" "--config" "--help" "-h" "--version")
+            local -a _c=("--swarm" "--headless" "--detach" "-d" "--yes" "-y" "--json" "--record" "--data" "--exit-when-done" "--listen-host" "--listen-port" "--announce" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--daily-quota-bytes" "--daily-quota" "--control-group" "--data-dir" "--device" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-level" "--log-format" "--config" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -462,6 +494,9 @@ _volunteer() {
             case "$_value_prev" in
               --swarm)
                 COMPREPLY=()
+                ;;
+              --record)
+                COMPREPLY=( $(compgen -f -- "${cur}") )
                 ;;
               --data)
                 COMPREPLY=( $(compgen -f -- "${cur}") )

@@ -5,8 +5,8 @@
 function __fish_volunteer_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
-    set -l options_with_values '--announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --device --dial-timeout-s --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --heads --hours --idle-after-minutes --kv-heads --layers --length --listen-host --listen-port --log-format --log-level --lr --max-links --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --redundancy --schedule --seats --seed --speed --stages --steps --swarm --temperature --threads --timeout-s --top-k --trace --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --weight-decay --width -o'
-    set -l all_commands 'bench chaos checkpoint config create demo doctor export finish identity join ls matches path replay restore sample show simulate status validate verify version'
+    set -l options_with_values '--announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --device --dial-timeout-s --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --heads --host --hours --idle-after-minutes --kv-heads --layers --length --listen-host --listen-port --log-format --log-level --lr --max-links --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --record --redundancy --schedule --seats --seed --socket --speed --stages --steps --swarm --temperature --threads --timeout-s --top-k --trace --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --weight-decay --width -o'
+    set -l all_commands 'attach bench chaos checkpoint config create demo doctor export finish identity join ls matches path replay restore sample show simulate status validate verify version'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
     set -e cmd[1]
@@ -44,6 +44,7 @@ end
 # Root-level commands
 complete -c volunteer -n __fish_use_subcommand -a 'create' -d 'Found a swarm: write its signed .swarm file and print an invite.'
 complete -c volunteer -n __fish_use_subcommand -a 'join' -d 'Take part in a swarm'\''s training until it is done or you stop.'
+complete -c volunteer -n __fish_use_subcommand -a 'attach' -d 'Show the volunteer that runs here, or on another machine through SSH.'
 complete -c volunteer -n __fish_use_subcommand -a 'status' -d 'Show what the volunteer on this machine is doing.'
 complete -c volunteer -n __fish_use_subcommand -a 'finish' -d 'Leave the swarm in order: hand over, close the step, save, say goodbye.'
 complete -c volunteer -n __fish_use_subcommand -a 'matches' -d 'Show who holds which stage with whose consent, and why.'
@@ -66,6 +67,16 @@ complete -c volunteer -n __fish_use_subcommand -l version -d 'Display applicatio
 complete -c volunteer -n __fish_use_subcommand -l help -d 'Display this message and exit.'
 complete -c volunteer -n __fish_use_subcommand -s h -d 'Display this message and exit.'
 complete -c volunteer -n __fish_use_subcommand -l version -d 'Display application version.'
+
+# Options for: attach
+complete -c volunteer -n '__fish_volunteer_using_command attach' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command attach' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command attach' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command attach' -l swarm -r -d 'Name or beginning of the id of the swarm, where several volunteers run.'
+complete -c volunteer -n '__fish_volunteer_using_command attach' -l host -r -d 'Show the volunteer on this machine, such as user@lab, through SSH.'
+complete -c volunteer -n '__fish_volunteer_using_command attach' -l socket -r -d 'Path of its control socket; with --host, on that machine.'
+complete -c volunteer -n '__fish_volunteer_using_command attach' -l record -r -F -d 'Write what the screen is sent to this file, for volunteer replay.'
+complete -c volunteer -n '__fish_volunteer_using_command attach' -l plain -d 'One line of text instead of the screen; Ctrl-C leaves it.'
 
 # Options for: bench
 complete -c volunteer -n '__fish_volunteer_using_command bench' -l help -d 'Display this message and exit.'
@@ -285,8 +296,14 @@ complete -c volunteer -n '__fish_volunteer_using_command identity show' -l json 
 complete -c volunteer -n '__fish_volunteer_using_command join' -l help -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -s h -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l version -d 'Display application version.'
-complete -c volunteer -n '__fish_volunteer_using_command join' -l swarm -r -d 'An invite (volunteer:...), a .swarm file, a member'\''s address, or - to read one …'
-complete -c volunteer -n '__fish_volunteer_using_command join' -l headless -d 'Show no progress, only messages.'
+complete -c volunteer -n '__fish_volunteer_using_command join' -l swarm -r -d 'An invite (volunteer:...), a .swarm file, a member'\''s address, the name of a swa…'
+complete -c volunteer -n '__fish_volunteer_using_command join' -l headless -d 'Run in this process, without a screen, until it is done or told to stop; for se…'
+complete -c volunteer -n '__fish_volunteer_using_command join' -l detach -d 'Start in the background, wait until it answers, and return.'
+complete -c volunteer -n '__fish_volunteer_using_command join' -s d -d 'Start in the background, wait until it answers, and return.'
+complete -c volunteer -n '__fish_volunteer_using_command join' -l yes -d 'Do not ask what may be used.'
+complete -c volunteer -n '__fish_volunteer_using_command join' -s y -d 'Do not ask what may be used.'
+complete -c volunteer -n '__fish_volunteer_using_command join' -l json -d 'With --detach: print JSON.'
+complete -c volunteer -n '__fish_volunteer_using_command join' -l record -r -F -d 'Write what the screen is sent to this file, for volunteer replay.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l data -r -F -d 'The swarm'\''s training text, where this machine has it; otherwise it is downloade…'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l exit-when-done -d 'End when the swarm has done its last step, instead of staying to serve the mode…'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l listen-host -r -d 'IPv4 address to listen on.'

@@ -1,0 +1,84 @@
+"""Changes the user's settings file line by line, so that comments and order stay as they are."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import msgspec
+
+from client.config import check_setting, resolve
+from client.errors import ConfigError
+from client.store.atomic import write_atomic
+from client.store.paths import find_folders, make_private
+
+_KEY = re.compile(r"^\s*(?P<key>[A-Za-z0-9_-]+)\s*=")
+
+
+def set_setting(path: Path, key: str, text: str | None) -> str:
+    """Write a setting, or remove it where ``text`` is None; return the line as it is now.
+
+    Raises:
+        ConfigError: no such setting, not a value for it, or a file that is not right already.
+    """
+    line = "" if text is None else f"{key} = {_toml(check_setting(key, text), text)}"
+    if text is None:
+        check_setting(key, None)
+    resolve({}, {}, None, path)  # what is there must be right, or we would hide a fault
+    before = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    kept = _replaced(before, key, line)
+    try:
+        make_private(path.parent)
+        write_atomic(path, ("\n".join(kept) + "\n").encode() if kept else b"")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}", "make it writable") from error
+    resolve({}, {}, None, path)
+    return line
+
+
+def save_setting(key: str, text: str) -> str:
+    """Write a setting of this user; return what to tell. Raises ``ConfigError``."""
+    path = find_folders().config_file
+    line = set_setting(path, key, text)
+    variable = f"VOLUNTEER_{key.upper()}"
+    if variable in os.environ:
+        return f"{line} is in {path}, but {variable} is set and wins"
+    return f"{line}: from the next start"
+
+
+def _replaced(lines: list[str], key: str, line: str) -> list[str]:
+    """Return the lines with the one that sets ``key`` replaced, or ``line`` at the end."""
+    first = next((i for i, text in enumerate(lines) if text.lstrip().startswith("[")), len(lines))
+    for index, text in enumerate(lines[:first]):
+        found = _KEY.match(text)
+        if found is not None and found["key"] == key:
+            end = _end_of_value(lines, index)
+            return [*lines[:index], *([line] if line else []), *lines[end:]]
+    return [*lines, line] if line else lines
+
+
+def _end_of_value(lines: list[str], index: int) -> int:
+    """Return the line after a value; an array may go over several."""
+    text = lines[index]
+    if text.count("[") <= text.count("]"):
+        return index + 1
+    for end in range(index + 1, len(lines)):
+        if "]" in lines[end]:
+            return end + 1
+    return index + 1
+
+
+def _toml(value: object, text: str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_quoted(str(one)) for one in value) + "]"
+    if isinstance(value, int | float) and text.strip() == str(value):
+        return str(value)
+    return _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    """Return a basic string; JSON's escapes are TOML's."""
+    return msgspec.json.encode(text).decode()

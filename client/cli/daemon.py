@@ -1,0 +1,116 @@
+"""Starts a node in the background and waits until it answers, or says why it does not.
+
+The node is a process in a session of its own, so that closing the terminal, or killing what shows
+it, does not touch it. The invite goes to it through a pipe: nobody reads it in a process list.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from client.cli.home import Home
+from client.cli.log_file import ERRORS_NAME
+from client.cli.output import say
+from client.control.client import running_nodes
+from client.control.methods import Greeting
+from client.errors import ExitCode, UserError
+from client.store.paths import make_private
+
+COMMAND = (sys.executable, "-m", "client.cli.main")
+LOOK_S = 0.1
+GRACE_S = 60.0
+"""For a start beyond the time that dialling the swarm may take."""
+MAX_ERROR_BYTES = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A node in the background that answers."""
+
+    socket: Path
+    greeting: Greeting
+
+
+def start(home: Home, swarm: str, arguments: Sequence[str]) -> Started:
+    """Start ``volunteer join --headless`` in the background; return when it answers.
+
+    Args:
+        home: of the volunteer; its log folder gets what the process says.
+        swarm: the invite or the text of the ``.swarm`` file.
+        arguments: further flags.
+
+    Raises:
+        UserError: it ended, with its reason and exit code, or does not answer.
+    """
+    folder = make_private(home.folders.data) / "logs"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    errors = folder / ERRORS_NAME
+    with errors.open("wb") as stderr:
+        errors.chmod(0o600)
+        process = subprocess.Popen(
+            [*COMMAND, "join", "--headless", "--swarm", "-", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,
+            text=True,
+        )
+    try:
+        _hand_over(process, swarm)
+        return _wait_until_it_answers(process, home, errors)
+    except KeyboardInterrupt:
+        process.terminate()
+        raise
+
+
+def _hand_over(process: subprocess.Popen[str], swarm: str) -> None:
+    if process.stdin is None:
+        raise RuntimeError("the pipe was asked for")
+    try:
+        with process.stdin as pipe:
+            pipe.write(swarm)
+    except BrokenPipeError:
+        return  # it has ended; what it said tells why
+
+
+def _wait_until_it_answers(process: subprocess.Popen[str], home: Home, errors: Path) -> Started:
+    deadline = time.monotonic() + home.settings.dial_timeout_s + GRACE_S
+    while time.monotonic() < deadline:
+        if (code := process.poll()) is not None:
+            raise _ended(code, errors)
+        for path, greeting in running_nodes(home.folders.runtime):
+            if greeting.pid == process.pid:
+                return Started(path, greeting)
+        time.sleep(LOOK_S)
+    raise UserError(
+        f"process {process.pid} was started but does not answer yet",
+        "see volunteer logs; it goes on trying",
+        ExitCode.TEMPORARY,
+    )
+
+
+def _ended(code: int, errors: Path) -> UserError:
+    """Return the process's own error: what it said last, and its exit code."""
+    with errors.open("rb") as file:
+        file.seek(0, 2)
+        file.seek(max(0, file.tell() - MAX_ERROR_BYTES))
+        said = file.read().decode(errors="replace").splitlines()
+    start = next((i for i in reversed(range(len(said))) if said[i].startswith("volunteer: ")), None)
+    if start is None:
+        for line in said[-5:]:
+            say(line)
+        return UserError(f"the volunteer ended with {code}", f"see {errors}", _exit_code(code))
+    next_step = " ".join(line.strip() for line in said[start + 1 :])
+    return UserError(said[start].removeprefix("volunteer: "), next_step, _exit_code(code))
+
+
+def _exit_code(code: int) -> ExitCode:
+    try:
+        return ExitCode(code) if code else ExitCode.TEMPORARY
+    except ValueError:
+        return ExitCode.RUNTIME

@@ -1,0 +1,73 @@
+"""Shows a running node: in the terminal interface, or as one line where that cannot be drawn."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from client.cli.output import say
+from client.cli.progress_line import ProgressLine
+from client.cli.running import not_running
+from client.control.client import ControlClient, NotRunning
+from client.errors import ExitCode
+
+SILENCE_S = 30.0
+LEFT_RUNNING = "it goes on in the background; volunteer attach shows it, volunteer finish ends it"
+
+
+def can_draw() -> bool:
+    """Whether there is a terminal in which an interface can be drawn."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def show(socket: Path, record: Path | None = None, *, plain: bool = False) -> int:
+    """Show the node that listens on ``socket`` until the user goes; the node goes on.
+
+    Args:
+        socket: its control socket.
+        record: file to write what is shown to.
+        plain: one line instead of the interface.
+
+    Raises:
+        UserError: the recording cannot be written.
+    """
+    if plain or not can_draw():
+        return follow(socket)
+    from client.cli.config_file import save_setting
+    from client.ui.app import run
+    from client.ui.source.live import LiveSource
+    from client.ui.source.recording import Recorder
+
+    recorder = None
+    if record is not None:
+        with ControlClient(socket) as node:
+            name, version = node.greeting.swarm_name, node.greeting.client
+        recorder = Recorder(record, version, name, time.time())
+    return run(LiveSource(socket, recorder), save=save_setting)
+
+
+def follow(socket: Path) -> int:
+    """Show a line that says how the node is until it ends, or Ctrl-C detaches."""
+    line = ProgressLine()
+    try:
+        node = ControlClient(socket)
+    except NotRunning as error:
+        raise not_running(None) from error
+    try:
+        with node:
+            node.subscribe(hz=1.0)
+            while (update := node.next_update(SILENCE_S)) is not None:
+                line.show(update.snapshot)
+        line.end()
+        say("the volunteer does not answer any more")
+        return ExitCode.RUNTIME
+    except NotRunning:
+        line.end()
+        say("the volunteer has ended")
+        return ExitCode.OK
+    except KeyboardInterrupt:
+        line.end()
+        say(LEFT_RUNNING)
+        return ExitCode.OK

@@ -1,0 +1,302 @@
+"""``join`` and ``attach``: consent, the background, what is shown, and another machine by SSH."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from cli_process import Volunteer, Within
+from control_fakes import FakeProvider
+
+from client.cli import consent, daemon, remote, screen
+from client.cli.flags import SettingFlags, as_arguments
+from client.cli.home import find_home
+from client.config import Settings
+from client.control.client import ControlClient
+from client.control.server import serve_control
+from client.control.snapshot import Snapshot
+from client.control.sockets import socket_path
+from client.errors import ExitCode, UserError
+from client.store.paths import runtime_folder
+
+INVITE = f"volunteer:{'ab' * 32}?peer=/ip4/127.0.0.1/tcp/9/p2p/{{peer}}"
+PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
+
+
+class Terminal(io.StringIO):
+    """Somebody who types this."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, within: Within) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="vol") as name:  # a socket's path must be short
+        monkeypatch.setenv("VOLUNTEER_HOME", name)
+        yield Path(name)
+
+
+@contextmanager
+def node_of(home: Path, provider: FakeProvider) -> Iterator[Path]:
+    """A node in a thread of its own, as commands block."""
+    path = socket_path(runtime_folder(home), "ab" * 32, "12D3KooWexamplepeer")
+    up, stop = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with serve_control(path, provider):
+            up.set()
+            while not stop.is_set():
+                await trio.sleep(0.01)
+
+    thread = threading.Thread(target=trio.run, args=(serve,))
+    thread.start()
+    try:
+        assert up.wait(10)
+        yield path
+    finally:
+        stop.set()
+        thread.join()
+
+
+# --- consent -------------------------------------------------------------------------------------
+
+
+def test_a_person_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, settings = tmp_path / "data", Settings(threads=2, upload_limit_bytes_per_s=2_000_000)
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    assert not consent.agreed(folder, settings, yes=False)
+    asked = capsys.readouterr().err
+    for words in ("2 cores", "memory", "disk", "2MB/s up", "network address", "Agree?"):
+        assert words in asked
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    assert consent.agreed(folder, settings, yes=False)
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "stdin", Terminal(""))
+    assert consent.agreed(folder, settings, yes=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_new_terms_are_asked_about_and_yes_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data"
+    assert consent.agreed(folder, Settings(), yes=True)
+    monkeypatch.setattr(consent, "TERMS", consent.TERMS + 1)
+    monkeypatch.setattr(sys, "stdin", Terminal("\n"))
+    assert not consent.agreed(folder, Settings(), yes=False)
+    (folder / consent.FILE_NAME).write_bytes(b"no")
+    assert not consent.agreed(folder, Settings(), yes=False)
+
+
+# --- the background ------------------------------------------------------------------------------
+
+NODE = """
+import os, sys, time
+from pathlib import Path
+sys.path[:0] = {paths!r}
+import trio
+from control_fakes import FakeProvider
+from client.control.client import ControlClient
+from client.control.server import serve_control
+from client.control.snapshot import Snapshot
+from client.control.sockets import socket_path
+from client.store.paths import runtime_folder
+home = Path(os.environ["VOLUNTEER_HOME"])
+(home / "told").write_text(sys.stdin.read())
+(home / "arguments").write_text(" ".join(sys.argv[1:]))
+async def serve():
+    path = socket_path(runtime_folder(home), "ab" * 32, "12D3KooWexamplepeer")
+    async with serve_control(path, FakeProvider()):
+        while (home / "told").exists():
+            await trio.sleep(0.02)
+trio.run(serve)
+"""
+
+
+@pytest.fixture
+def fake_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is started in the background is a stand-in."""
+    script = NODE.format(paths=[str(Path(__file__).parent), str(Path(__file__).parents[3])])
+    monkeypatch.setattr(daemon, "COMMAND", (sys.executable, "-c", script))
+
+
+@pytest.mark.usefixtures("fake_node")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_detach_starts_a_session_of_its_own_and_keeps_the_invite_out_of_sight(
+    home: Path, within: Within
+) -> None:
+    secret = INVITE.format(peer=PEER) + "&secret=" + "A" * 43
+    done = within("join", "--swarm", secret, "--detach", "--yes", "--json", "--threads", "1")
+    answer = json.loads(done.stdout)
+    try:
+        assert (answer["schema_version"], answer["swarm_name"]) == (1, "example")
+        assert os.getsid(answer["pid"]) == answer["pid"] != os.getsid(0)
+        assert (home / "told").read_text() == secret
+        assert (home / "arguments").read_text() == "join --headless --swarm - --threads 1"
+        command_line = Path(f"/proc/{answer['pid']}/cmdline").read_bytes()
+        assert b"secret" not in command_line
+    finally:
+        (home / "told").unlink()
+        os.waitpid(answer["pid"], 0)
+
+
+def test_what_ends_at_once_says_why_with_its_exit_code(home: Path, within: Within) -> None:
+    swarm = INVITE.format(peer=PEER)
+    done = within(
+        "join", "--swarm", swarm, "--detach", "--yes", "--dial-timeout-s", "0.5",
+        "--listen-host", "127.0.0.1",
+    )  # fmt: skip
+    assert done.returncode == ExitCode.UNREACHABLE
+    assert "127.0.0.1/tcp/9" in done.stderr or "no member" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_crash_in_the_background_shows_its_last_lines(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(daemon, "COMMAND", (sys.executable, "-c", "raise ZeroDivisionError('x')"))
+    with pytest.raises(UserError, match="ended with 1") as caught:
+        daemon.start(find_home(), "words", [])
+    assert caught.value.exit_code == ExitCode.RUNTIME
+    assert "ZeroDivisionError: x" in capsys.readouterr().err
+    errors = find_home().folders.logs / "errors.log"
+    assert stat.S_IMODE(errors.stat().st_mode) == 0o600
+
+
+def test_headless_and_detach_exclude_each_other(within: Within) -> None:
+    assert within("join", "--headless", "--detach").returncode == ExitCode.USAGE
+
+
+def test_flags_survive_the_way_to_another_process(tmp_path: Path) -> None:
+    flags = SettingFlags(threads=2, announce=("/ip4/1.2.3.4/tcp/5", "/ip4/1.2.3.5/tcp/5"))
+    words = as_arguments(flags, Path("c.toml"), None, exit_when_done=True)
+    assert words == [
+        "--announce", "/ip4/1.2.3.4/tcp/5", "--announce", "/ip4/1.2.3.5/tcp/5",
+        "--threads", "2", "--config", str(Path("c.toml").absolute()), "--exit-when-done",
+    ]  # fmt: skip
+
+
+def test_the_swarm_may_be_in_the_environment(volunteer: Volunteer) -> None:
+    done = volunteer("join", "--headless", VOLUNTEER_SWARM="volunteer:zz")
+    assert (done.returncode, "64 hex" in done.stderr) == (2, True)
+
+
+# --- attach --------------------------------------------------------------------------------------
+
+
+def test_plain_shows_a_line_until_the_node_ends(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = threading.Event()
+
+    class Watched(FakeProvider):
+        def snapshot(self) -> Snapshot:
+            asked.set()
+            return super().snapshot()
+
+    codes: list[int] = []
+    with node_of(home, Watched()) as path:
+        watcher = threading.Thread(target=lambda: codes.append(screen.follow(path)))
+        watcher.start()
+        assert asked.wait(10)
+    watcher.join(20)
+    assert codes == [ExitCode.OK]
+    assert "the volunteer has ended" in capsys.readouterr().err
+
+
+def test_nothing_to_attach_to(home: Path, within: Within) -> None:
+    assert within("attach").returncode == ExitCode.NOT_RUNNING
+    assert within("attach", "--plain", "--record", "x").returncode == ExitCode.USAGE
+    assert within("attach", "--plain", "--socket", str(home / "no.sock")).returncode == 3
+
+
+FAKE_SSH = """#!{python}
+import os, socket, sys, threading
+words = sys.argv[1:]
+with open({log!r}, "a") as file:
+    print(*words, sep=" ", file=file)
+if "-L" not in words:
+    if words[-1] == "absent":
+        sys.exit(3)
+    print({remote!r})
+    sys.exit(0)
+local, remote = words[words.index("-L") + 1].split(":")
+if not os.path.exists(remote):
+    sys.exit(255)
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(local)
+listener.listen()
+def pump(a, b):
+    while data := a.recv(65536):
+        b.sendall(data)
+    b.shutdown(socket.SHUT_WR)
+while True:
+    here, _ = listener.accept()
+    there = socket.socket(socket.AF_UNIX)
+    there.connect(remote)
+    for pair in ((here, there), (there, here)):
+        threading.Thread(target=pump, args=pair, daemon=True).start()
+"""
+
+
+@pytest.fixture
+def fake_ssh(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An ``ssh`` that leads to this machine; returns where it notes how it was called."""
+    path = socket_path(runtime_folder(home), "ab" * 32, "12D3KooWexamplepeer")
+    log, script = tmp_path / "ssh.log", tmp_path / "bin" / "ssh"
+    script.parent.mkdir()
+    script.write_text(FAKE_SSH.format(python=sys.executable, log=str(log), remote=str(path)))
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+    return log
+
+
+def test_another_machine_is_reached_through_its_socket(home: Path, fake_ssh: Path) -> None:
+    provider = FakeProvider()
+    there = remote.ask_for_socket("me@lab", None)
+    with node_of(home, provider), remote.forwarded("me@lab", there) as local:
+        assert stat.S_IMODE(local.parent.stat().st_mode) == 0o700
+        with ControlClient(local) as client:
+            assert client.status().swarm_name == "example"
+            client.pause()
+    assert provider.paused is not None
+    assert not local.exists()
+    asked, forwarded = fake_ssh.read_text().splitlines()
+    assert asked == "-T -- me@lab volunteer config path --socket"
+    assert forwarded.startswith("-N -T -o ExitOnForwardFailure=yes -L ")
+    assert forwarded.endswith(" -- me@lab")
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=x", "", "a b", "lab\n"])
+def test_a_host_is_no_option(host: str) -> None:
+    with pytest.raises(UserError, match="not a host"):
+        remote.ask_for_socket(host, None)
+
+
+@pytest.mark.usefixtures("fake_ssh")
+def test_what_ssh_says_is_said(home: Path) -> None:
+    with (
+        pytest.raises(UserError, match="ssh ended with 255") as caught,
+        remote.forwarded("lab", str(home / "none.sock")),
+    ):
+        raise AssertionError("there is nothing")
+    assert caught.value.exit_code == ExitCode.UNREACHABLE
+    with pytest.raises(UserError, match="no volunteer runs on lab"):
+        remote.ask_for_socket("lab", "absent")
+    with pytest.raises(UserError, match="plain name"):
+        remote.ask_for_socket("lab", "a; rm -r x")
+    with pytest.raises(UserError, match="not the path"), remote.forwarded("lab", "/x:1.2.3.4:5"):
+        raise AssertionError("there is nothing")
