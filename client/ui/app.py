@@ -30,7 +30,7 @@ from client.ui.model import diagnostics
 from client.ui.model.header import header
 from client.ui.model.leaving import ways
 from client.ui.model.record import Record
-from client.ui.model.settings import Setting, how_to_change
+from client.ui.model.settings import Setting, how_to_change, what_it_does
 from client.ui.model.span import Box, Line
 from client.ui.panes.dashboard import DashboardPane
 from client.ui.panes.logs import LogsPane
@@ -60,7 +60,7 @@ class VolunteerApp(App[int]):
 
     TITLE = "volunteer"
     CSS = CSS
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide"), (150, "-vast")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (36, "-high")]  # noqa: RUF012
     ENABLE_COMMAND_PALETTE = True
     AUTO_FOCUS = None
@@ -69,7 +69,7 @@ class VolunteerApp(App[int]):
         Binding("p", "pause", "Pause or resume", show=False),
         Binding("f", "finish", "Finish", show=False),
         Binding("d", "detach", "Detach", show=False),
-        Binding("q,ctrl+q,ctrl+c", "go", "Go", show=False, priority=False),
+        Binding("q,ctrl+q,ctrl+c", "go", "Quit", show=False, priority=False),
         Binding("slash", "filter", "Filter", show=False),
         Binding("s", "sort", "Sort", show=False),
         Binding("l", "level", "Level", show=False),
@@ -157,7 +157,7 @@ class VolunteerApp(App[int]):
             yield SystemCommand("Pause or resume", "Key p", self.action_pause)
             yield SystemCommand("Finish", "Hand over, save, leave in order", self.action_finish)
         yield SystemCommand("Detach", "Close this view; training goes on", self.action_detach)
-        yield SystemCommand("Go", "Detach, finish or stop, and what each costs", self.action_go)
+        yield SystemCommand("Quit", "Detach, finish or stop, and what each costs", self.action_go)
         yield SystemCommand("Copy diagnostics", "Without addresses and secrets", self.action_copy)
         yield SystemCommand("Light or dark", "Change the colours", self.action_colours)
         yield SystemCommand("Help", "All keys", self.action_help)
@@ -202,6 +202,11 @@ class VolunteerApp(App[int]):
         return header(self.record, self.link, box)
 
     def _tell(self, answer: Answer) -> None:
+        if answer.method == "stop" and answer.ok:
+            self.farewell = "it leaves in order, in the background"
+            self.exit(0)
+            return
+        self.leaving &= answer.ok or answer.method not in ("stop", "finish")
         severity = "information" if answer.ok else "error"
         self.notify(clean(answer.words, 200), severity=severity, markup=False)  # type: ignore[arg-type]
 
@@ -331,7 +336,7 @@ class VolunteerApp(App[int]):
         if self._save is None:
             self.notify("\n".join(how_to_change(setting)), title=name, markup=False, timeout=8)
             return
-        self.push_screen(EditDialog(setting, how_to_change(setting)), partial(self._set, name))
+        self.push_screen(EditDialog(setting, what_it_does(setting)), partial(self._set, name))
 
     def _set(self, name: str, text: str | None) -> None:
         if text is None or self._save is None:

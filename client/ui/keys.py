@@ -39,7 +39,7 @@ def key_items(pane: Pane, live: bool, paused: bool) -> list[Item]:
         keys += [("p", "resume" if paused else "pause", "pause"), ("f", "finish", "finish")]
     else:
         keys += [("space", "hold", "play('hold')"), ("+ -", "speed", "play('faster')")]
-    keys += [("d", "detach" if live else "close", "detach"), ("q", "go", "go")]
+    keys += [("d", "detach" if live else "close", "detach"), ("q", "quit", "go")]
     if pane.can_filter:
         keys.append(("/", "filter", "filter"))
     if pane.can_sort:

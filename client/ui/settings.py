@@ -25,7 +25,12 @@ def local_settings() -> Sequence[Setting]:
     values = msgspec.to_builtins(resolved.settings)
     home = os.path.expanduser("~")
     return [
-        Setting(name, _spell(values[name]), resolved.origins[name].replace(home, "~"))
+        Setting(
+            name,
+            _spell(values[name]),
+            resolved.origins[name].replace(home, "~"),
+            empty=values[name] in ("", [], ()),
+        )
         for name in FIELDS
     ]
 

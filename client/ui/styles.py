@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 CSS = """
-Screen { background: $background; color: $foreground; }
-#header { border: none; padding: 0; height: 3; background: $surface; }
-.-narrow #header { height: 4; }
+#header { border: none; padding: 0; height: 4; background: $surface; }
+.-vast #header { height: 3; }
 #tabs { background: $background; }
 #keys { background: $surface; }
 #body { height: 1fr; background: $background; }
@@ -15,17 +14,17 @@ Pane { height: 1fr; }
 Toned { background: $background; }
 
 #above { height: 1fr; min-height: 8; }
-#loss { width: 1fr; }
-#beside { width: 44%; }
-#machine { height: 1fr; }
+#left { width: 1fr; }
+#right { width: 44%; }
+#loss, #near { height: 1fr; }
 #network { height: 10; }
-#stages { width: 1fr; }
-#near { width: 44%; }
 #events { height: 12; }
-.-narrow #beside { width: 34; }
-.-narrow #near { display: none; }
-.-low #network { display: none; }
-.-low #above { height: 1fr; }
+#stages-below { display: none; }
+.-narrow #right { width: 34; }
+.-narrow #stages-left, .-low #stages-left { display: none; }
+.-narrow #stages-below, .-low #stages-below { display: block; }
+.-narrow #near, .-low #near, .-low #network { display: none; }
+.-narrow #machine { height: 1fr; }
 .-low #events { height: 5; }
 
 #swarm-head { height: 7; }

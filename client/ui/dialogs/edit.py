@@ -27,7 +27,7 @@ class EditDialog(Dialog[str | None]):
 
     def above(self) -> ComposeResult:
         """Place the input."""
-        yield Input(value=self._setting.value, id="value")
+        yield Input(value="" if self._setting.empty else self._setting.value, id="value")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Answer."""

@@ -6,6 +6,7 @@ import statistics
 
 from client.control.snapshot import EventView, Snapshot
 from client.ui.model import words
+from client.ui.model.matching import decision_kind
 from client.ui.model.plot import bar, curve, spark
 from client.ui.model.record import Record
 from client.ui.model.span import Box, Line, Span, Tone, cut, line, pair, spread
@@ -96,10 +97,16 @@ def network(record: Record, box: Box) -> list[Line]:
 
 def events(record: Record, box: Box) -> list[Line]:
     """Return the newest events, the newest last."""
-    told = [event for event in record.events if event.kind not in QUIET and event.level != "debug"]
+    told = [event for event in record.events if _is_news(event)]
     if not told:
         return [line(("nothing has happened yet", "muted"))]
     return [cut(event_line(event), box.width) for event in told[-box.height :]]
+
+
+def _is_news(event: EventView) -> bool:
+    """Whether it is worth a line beside the other panels."""
+    routine = event.topic == "matching" and decision_kind(event.words)[0] == "review"
+    return event.kind not in QUIET and event.level != "debug" and not routine
 
 
 def event_line(event: EventView, topic: bool = False) -> Line:

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from client.control.snapshot import LeavingView, Snapshot
 from client.ui.model import words
-from client.ui.model.plot import bar
+from client.ui.model.plot import progress
 from client.ui.model.record import Record
 from client.ui.model.span import Box, Line, Span, Tone, cut, line, line_width, spread
 from client.ui.source.mailbox import Link
 from client.ui.text import clean
 
 GAP = Span("  ")
+VAST = 149
+"""From this width on, three lines are enough."""
 _LINKS: dict[str, tuple[str, Tone]] = {
     "connecting": ("CONNECTING", "accent"),
     "lost": ("NO CONNECTION", "bad"),
@@ -24,18 +26,21 @@ _LINKS: dict[str, tuple[str, Tone]] = {
 
 def header(record: Record, link: Link, box: Box) -> list[Line]:
     """Return three lines, or four where the room is narrow."""
+    box = Box(box.width - 1, box.height)
     now = record.snapshot
     if now is None:
-        return [_name(None), _link(link) or line(""), line(("no answer yet", "muted"))]
-    top = spread(_title(now, box), _traffic(record, box), box.width)
-    leave, error = _leaving(now), _error(record)
-    state = cut(_state(now, link), box.width)
-    if box.width >= 110:
-        gap = 2 * (line_width(leave) + line_width(error) + 4 <= box.width)
-        room = box.width - line_width(leave) - 4 if gap else box.width // 2 - 2
-        leave = leave if gap else cut(leave, box.width // 2 - 2)
-        return [top, state, spread(leave, cut(error, max(room, 20)), box.width)]
-    return [top, state, cut(leave, box.width), cut(error, box.width)]
+        wait = "it may still be starting; this view shows it as soon as it answers"
+        return [_name(None), _link(link) or line(""), line(("   " + wait, "muted"))]
+    top = _title(now, box)
+    right = _traffic(record)
+    if line_width(top) + line_width(right) + 4 > box.width:
+        right = right[-1:]
+    state, leave, error = cut(_state(now, link), box.width), _leaving(now), _error(record)
+    lines = [spread(top, right, box.width), state]
+    if box.width < VAST:
+        return [*lines, cut(leave, box.width), cut(error, box.width)]
+    room = box.width - min(line_width(leave), box.width // 2) - 4
+    return [*lines, spread(cut(leave, box.width // 2), cut(error, room), box.width)]
 
 
 def reason(now: Snapshot) -> str:
@@ -74,11 +79,10 @@ def _name(now: Snapshot | None) -> Line:
 
 def _title(now: Snapshot, box: Box) -> Line:
     share = now.step / now.steps if now.steps else 0.0
-    wide = box.width >= 110
     parts: list[Span] = [*_name(now), Span(f" step {words.count(now.step)}")]
     parts.append(Span(f" of {words.count(now.steps)} ", "muted"))
-    if wide:
-        parts += [Span(bar(share, 20), "accent"), Span("▏", "faint")]
+    if box.width >= 109:
+        parts += [*progress(share, 20), Span(" ")]
     parts += [Span(f"{100 * share:3.0f} %", "muted"), GAP]
     if now.loss is not None:
         parts += [Span("loss ", "muted"), Span(f"{now.loss:.3f}", "strong"), GAP]
@@ -86,19 +90,16 @@ def _title(now: Snapshot, box: Box) -> Line:
     return tuple(parts)
 
 
-def _traffic(record: Record, box: Box) -> Line:
+def _traffic(record: Record) -> Line:
     rates, now = record.rates, record.snapshot
-    clock = (Span(words.clock(record.time) + " ", "muted"),)
-    if now is None or box.width < 100:
-        return clock
-    links = words.plural(now.network.links, "link")
+    links = words.plural(now.network.links, "link") if now else ""
     return line(
         (f"{links}  ", "muted"),
         ("▲ ", "second"),
-        (f"{words.per_s(rates.sent):>9}  ", "plain"),
+        f"{words.per_s(rates.sent):>9}  ",
         ("▼ ", "accent"),
-        (f"{words.per_s(rates.received):>9}  ", "plain"),
-        *clock,
+        f"{words.per_s(rates.received):>9}  ",
+        (words.clock(record.time), "muted"),
     )
 
 

@@ -28,28 +28,27 @@ def ways(record: Record, live: bool) -> list[Way]:
         "d",
         "detach",
         "Detach",
-        "closes only this view; your machine goes on training. volunteer attach brings it back",
+        "closes only this view; your machine goes on training, volunteer attach shows it again",
         "good",
     )
     now = record.snapshot
     last = bool(now and any(view.last for view in now.leaving))
-    cover = leaving_words(now.leaving if now else [])
+    cover = _sentence(leaving_words(now.leaving if now else []))
     return [
         detach,
         Way(
             "f",
             "finish",
             "Finish",
-            f"hands over, closes the step, saves, then leaves in order. {_sentence(cover)}",
+            f"hands over, closes the step, saves, leaves in order; you can watch it. {cover}",
             "warn" if last else "plain",
         ),
         Way(
             "s",
             "stop",
             "Stop",
-            "saves what it holds and leaves at once; others do again what was under way. "
-            + _sentence(cover),
-            "warn",
+            "the same, but this view closes at once and it leaves in the background",
+            "warn" if last else "plain",
         ),
     ]
 

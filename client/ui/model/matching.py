@@ -38,11 +38,11 @@ def seats(record: Record, box: Box) -> list[Line]:
     if found is None or found.state == "measuring":
         return [line((WAITING, "muted")), _blocking(found)]
     lines = [_seat(seat) for seat in found.seats] or [pair("holds", "no stage yet", "muted")]
+    lines.append(_blocking(found))
     if found.stewardships:
         mine = words.listed([str(view.stage) for view in found.stewardships])
         noun = "stage" if len(found.stewardships) == 1 else "stages"
-        lines.append(pair("decides", f"who holds {noun} {mine} (as its steward)"))
-    lines.append(_blocking(found))
+        lines.append(pair("decides", f"you decide who holds {noun} {mine}, as its steward"))
     if found.refused:
         told = ", ".join(f"{clean(name, 40)} {n}" for name, n in sorted(found.refused.items()))
         lines.append(pair("ignored", line((f"messages without effect: {told}", "muted"))))
@@ -62,15 +62,15 @@ def preferences(record: Record, box: Box) -> tuple[Line, list[Row]]:
         Column("it has", 8, right=True),
         Column("its aim", 8, right=True),
         Column("replicas", 8, right=True),
-        Column("download", 9 if wide else 0, right=True),
-        Column("you save it", 12 if wide else 0, right=True),
-        Column("rank there", 10 if wide else 0, right=True),
+        Column("download", 10 if wide else 0, right=True),
+        Column("saves it", 9 if wide else 0, right=True),
+        Column("its bar", 8 if wide else 0, right=True),
         Column("so", max(8, box.width - (85 if wide else 50))),
     ]
     rows = []
     for rank, stage in enumerate(found.stages, start=1):
         verdict, tone = _verdict(stage)
-        numbers = cells_of(columns, _numbers(rank, stage, found, verdict, tone))
+        numbers = cells_of(columns, _numbers(rank, stage, verdict, tone))
         why = [line(("         ", "muted"), (part, "muted")) for part in _why(stage, box.width - 9)]
         rows.append(Row(f"stage-{stage.stage}", (numbers, *why)))
     return head_of(columns), rows
@@ -140,11 +140,8 @@ def _blocking(found: MatchesSnapshot | None) -> Line:
     )
 
 
-def _numbers(
-    rank: int, stage: StageMatch, found: MatchesSnapshot, verdict: str, tone: Tone
-) -> list[Span]:
+def _numbers(rank: int, stage: StageMatch, verdict: str, tone: Tone) -> list[Span]:
     enough = stage.copies >= stage.redundancy
-    best = max((one.score for one in found.stages), default=0)
     return [
         Span(str(rank), "muted"),
         Span(str(stage.stage), "key" if stage.seat is not None else "strong"),
@@ -152,13 +149,23 @@ def _numbers(
         Span(f"{words.rate(stage.shared_level)}/s"),
         Span(f"{words.rate(stage.quota)}/s", "muted"),
         Span(f"{stage.copies} of {stage.redundancy}", "plain" if enough else "warn"),
-        Span(
-            "none" if stage.phi >= 1.0 else f"{100 * (1 - max(0.0, stage.phi)):.2g} % lost", "muted"
-        ),
+        Span(_download(stage.phi), "muted"),
         Span(f"{1e6 * stage.wish_gain:.3g} µs", "muted"),
-        Span("best" if stage.score == best and best else "lower", "muted"),
+        Span(*_bar(stage)),
         Span(verdict, tone),
     ]
+
+
+def _download(phi: float) -> str:
+    """Say what part of our worth there the download of the stage would cost."""
+    return "have it" if phi >= 1.0 else f"costs {100 * (1 - max(0.0, phi)):.0f} %"
+
+
+def _bar(stage: StageMatch) -> tuple[str, Tone]:
+    """Say whether the stage would have us: it takes those whose score is above its cutoff."""
+    if not stage.cutoff:
+        return "open", "muted"
+    return ("passed", "good") if stage.score > stage.cutoff else ("too high", "warn")
 
 
 def _verdict(stage: StageMatch) -> tuple[str, Tone]:

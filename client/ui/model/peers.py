@@ -95,7 +95,7 @@ def peer_table(record: Record, box: Box, sort: str, text: str) -> tuple[Line, li
     """Return head and rows."""
     now = record.snapshot
     if now is None:
-        return (), []
+        return (), [Row("none", (line(("nobody is known yet", "muted")),))]
     rows = chosen(peer_rows(now), sort, text)
     wide = box.width >= 100
     columns = [

@@ -46,7 +46,7 @@ def curve(
         (
             Span(fit(labels[row], margin - 1, right=True) + " ", "muted"),
             Span("│", "faint"),
-            Span("".join(chr(BRAILLE + bits) for bits in canvas[row]), tone),
+            Span("".join(chr(BRAILLE + dots) if dots else " " for dots in canvas[row]), tone),
         )
         for row in range(rows)
     ]
@@ -73,6 +73,12 @@ def bar(share: float, cells: int) -> str:
     eighths = round(min(max(share if math.isfinite(share) else 0.0, 0.0), 1.0) * cells * 8)
     full, part = divmod(eighths, 8)
     return ("█" * full + (_BLOCKS[part] if part else "")).ljust(cells)
+
+
+def progress(share: float, cells: int) -> Line:
+    """Return a thin bar of ``cells`` cells that is heavy as far as ``share`` (0 to 1)."""
+    full = round(min(max(share if math.isfinite(share) else 0.0, 0.0), 1.0) * cells)
+    return Span("━" * full, "accent"), Span("─" * (cells - full), "faint")
 
 
 def _draw(

@@ -73,6 +73,7 @@ class Incidents:
     def __init__(self) -> None:
         self._all: deque[Incident] = deque(maxlen=MAX_INCIDENTS)
         self._count = 0
+        self._step = 0
 
     def __len__(self) -> int:
         return len(self._all)
@@ -110,6 +111,7 @@ class Incidents:
             case "RecoveryEvent" if event.data.get("phase") == "recovered":
                 self._resumed(event.time, event.words)
             case "StepCommitted":
+                self._committed(event)
                 self._resumed(event.time, "")
             case "LogLine" if event.level in ("warning", "error"):
                 self._noted(event)
@@ -154,7 +156,7 @@ class Incidents:
                 number=self._count,
                 title=title,
                 detected=event.time,
-                step=step if isinstance(step, int) else before.step,
+                step=step if isinstance(step, int) else max(before.step, self._step),
                 peer=peer,
                 stages=tuple(stages),
                 bare=frozenset(stage for stage in stages if peer and not holders.get(stage)),
@@ -162,6 +164,10 @@ class Incidents:
                 _before=holders,
             )
         )
+
+    def _committed(self, event: EventView) -> None:
+        step = event.data.get("step")
+        self._step = step + 1 if isinstance(step, int) else self._step
 
     def _recent(self, at: float, peer: str) -> Incident | None:
         """Return the fault that a second sign belongs to."""

@@ -32,6 +32,8 @@ class Setting:
     value: str
     origin: str
     """A flag, a variable's name, a file's path, ``default``."""
+    empty: bool = False
+    """Whether ``value`` only says that there is none."""
 
 
 def limits(record: Record, box: Box) -> list[Line]:
@@ -68,12 +70,17 @@ def settings_table(settings: Sequence[Setting], box: Box, text: str = "") -> tup
     return head_of(columns), rows or [Row("none", (line(("no such setting", "muted")),))]
 
 
+LATER = "it takes effect at the volunteer's next start"
+
+
 def how_to_change(one: Setting) -> list[str]:
     """Say how to change a setting where this view cannot."""
-    return [
-        f"volunteer config set {one.name} VALUE",
-        "writes it to your settings; it takes effect at the volunteer's next start",
-    ]
+    return [f"volunteer config set {one.name} VALUE", f"writes it to your settings; {LATER}"]
+
+
+def what_it_does(one: Setting) -> list[str]:
+    """Say what changing a setting here does."""
+    return [f"Enter writes it to your settings; {LATER}. Esc leaves it.", f"now from: {one.origin}"]
 
 
 def _cells(one: Setting) -> list[Span]:

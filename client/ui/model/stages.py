@@ -85,6 +85,8 @@ def stage_table(record: Record, box: Box) -> tuple[Line, list[Row]]:
     rows = stage_rows(record)
     top = max((row.level for row in rows), default=0.0)
     me = record.snapshot.peer if record.snapshot else ""
+    if not rows:
+        return (), [Row("none", (line(("the stages are not known yet", "muted")),))]
     return head_of(columns), [_table_row(row, columns, me, top, box) for row in rows]
 
 
@@ -170,14 +172,14 @@ def _why(
     fetching = sum(replica.state == "fetching" for replica in stage.replicas)
     coming = f"; {fetching} on the way" if fetching else ""
     if serving == 0:
-        return f"nobody serves it{coming}: the swarm waits", "bad"
+        return f"nobody yet{coming}: the swarm waits", "bad"
     if serving < wanted:
         return f"lacks {words.plural(wanted - serving, 'replica')}{coming}: wanted first", "warn"
     if known is None:
         return f"its needs are not known yet{coming}", "muted"
     spare = f"{serving - wanted} to spare" if serving > wanted else "as many as wanted"
     if slowest:
-        return f"slowest: sets the pace; {spare}{coming}", "accent"
+        return f"slowest; {spare}{coming}", "accent"
     return f"{spare}{coming}", "muted"
 
 

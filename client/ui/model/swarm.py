@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client.ui.model import words
-from client.ui.model.plot import bar, spark
+from client.ui.model.plot import progress, spark
 from client.ui.model.record import Record
 from client.ui.model.span import Box, Line, Tone, cut, line, pair
 from client.ui.text import clean
@@ -24,8 +24,10 @@ def swarm_head(record: Record, box: Box) -> list[Line]:
         pair(
             "progress",
             line(
-                f"step {now.step} of {now.steps} ", (bar(share, cells), "accent"), ("▏", "faint"),
-                f"{100 * share:.1f} %", (_rest(record), "muted"),
+                f"step {now.step} of {now.steps} ",
+                *progress(share, cells),
+                f" {100 * share:.1f} %",
+                (_rest(record), "muted"),
             ),
         ),
         pair(

@@ -114,7 +114,8 @@ def _legs(one: Incident, now: float) -> Line:
 
 
 def _outcome(one: Incident, cells: int) -> list[str]:
-    lost = f"{words.plural(one.steps_lost, 'step')} done again" if one.steps_lost else ""
+    told_of = any("done again" in note for note in one.notes)
+    lost = "" if told_of or not one.steps_lost else f"{one.steps_lost} steps done again"
     told = [one.cover, lost] if not one.in_order else [one.cover]
     told += [note for note in one.notes if not (one.steps_lost and "waiting for" in note)]
     return wrap(clean("; ".join(filter(None, told))), cells, 3)

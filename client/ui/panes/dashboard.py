@@ -26,20 +26,24 @@ class DashboardPane(Pane):
     def compose(self) -> ComposeResult:
         """Place the panels; the stylesheet says which are seen at which size."""
         record = self.record
+        stage_map = partial(stages.stage_map, record)
         with Horizontal(id="above"):
-            yield Panel("Loss", partial(dashboard.loss, record), id="loss")
-            with Vertical(id="beside"):
+            with Vertical(id="left"):
+                yield Panel("Loss", partial(dashboard.loss, record), id="loss")
+                yield Panel("Stages", stage_map, id="stages-left")
+            with Vertical(id="right"):
                 yield Panel("This machine", partial(dashboard.machine, record), id="machine")
                 yield Panel("Network", partial(dashboard.network, record), id="network")
-        with Horizontal(id="between"):
-            yield Panel("Stages", partial(stages.stage_map, record), id="stages")
-            yield Panel("Peers", partial(nearest, record), id="near")
+                yield Panel("Peers", partial(nearest, record), id="near")
+        yield Panel("Stages", stage_map, id="stages-below")
         yield Panel("Events", partial(dashboard.events, record), id="events")
 
     def show(self) -> None:
         """Give the stage map as many lines as it has stages, within reason."""
         number = len(self.record.snapshot.stages) if self.record.snapshot else 1
-        wide = self.app.size.height >= 40
-        wanted = min(max(number, 1), 16 if wide else 4) + 2
-        self.query_one("#between").styles.height = max(wanted, 9) if wide else wanted
+        roomy = self.app.size.height >= 36
+        lines = min(max(number, 1), 16 if roomy else 4) + 2
+        for panel in ("#stages-left", "#stages-below"):
+            self.query_one(panel).styles.height = lines
+        self.query_one("#machine").styles.height = 12 if roomy else "1fr"
         super().show()

@@ -31,10 +31,10 @@ class MatchingPane(Pane):
     def show(self) -> None:
         """Give the first panel the lines that it has."""
         found = self.record.matches
-        lines = 2 + (max(1, len(found.seats)) if found else 1)
-        if found is not None:
-            lines += 1 + bool(found.stewardships) + bool(found.refused)
-        self.query_one("#seats").styles.height = min(lines + 1, 8)
+        lines = 1 + (max(1, len(found.seats)) if found else 1)
+        if found is not None and self.app.size.height >= 36:
+            lines += bool(found.stewardships) + bool(found.refused)
+        self.query_one("#seats").styles.height = min(lines, 6) + 2
         super().show()
 
     def _decisions(self, box: Box) -> tuple[Line, list[Row]]:

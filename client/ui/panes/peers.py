@@ -38,6 +38,8 @@ class PeersPane(Pane):
 
     def detail(self, key: str) -> Detail | None:
         """Return everything about a peer."""
+        if key == "none":
+            return None
         return f"Volunteer {short(key)}", partial(peers.details, self.record, key)
 
     def _view(self, box: Box) -> tuple[Line, list[Row]]:

@@ -34,8 +34,9 @@ SAID = {
     "pause": "paused: memory is given back, other volunteers take over",
     "resume": "resumed: looking for a stage",
     "finish": "finishing: handing over, saving, leaving in order",
-    "stop": "stopping",
+    "stop": "stopping: handing over, saving, leaving in order",
 }
+NOBODY = "no volunteer answers yet"
 ENDING = ("finish", "stop")
 
 
@@ -103,7 +104,7 @@ class LiveSource:
                 wire = Wire(self._path)
             except WireError as error:
                 tries += 1
-                self._lost(str(error), tries)
+                self._lost(NOBODY if error.nobody else str(error), tries)
                 if self._mailbox.link.state == "ended":
                     return
                 self._ended.wait(PATIENCE_S[min(tries, len(PATIENCE_S)) - 1])

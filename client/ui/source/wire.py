@@ -23,7 +23,12 @@ Answered = TypeVar("Answered")
 
 
 class WireError(Exception):
-    """The connection ended, or the node does not speak as it should."""
+    """The connection ended, or the node does not speak as it should.
+
+    ``nobody``: there is no node at all.
+    """
+
+    nobody = False
 
 
 class ErrorBody(Struct, frozen=True):
@@ -62,7 +67,9 @@ class Wire:
             self._socket.connect(str(path))
         except OSError as error:
             self._socket.close()
-            raise WireError(error.strerror or str(error)) from error
+            failure = WireError(error.strerror or str(error))
+            failure.nobody = isinstance(error, FileNotFoundError | ConnectionRefusedError)
+            raise failure from error
 
     def close(self) -> None:
         """End the connection; the node goes on."""

@@ -166,7 +166,7 @@ class Listing(Toned, ScrollView, can_focus=True):
         if place is None:
             return self.paint((), width)
         line = self._rows[place].lines[at - self._starts[place]]
-        return self.paint(line, width, self._over(place))
+        return self.paint(line, width, self._over(place) if line else None)
 
     @property
     def _head_lines(self) -> int:
