@@ -21,6 +21,7 @@ WINDOW = 4
 """Chunks outstanding per donor: 8 MiB cover the bandwidth-delay product of 640 Mb/s at 100 ms."""
 QUERY_RETRY_S = 1.0
 CHUNK_TIMEOUT_S = 30.0
+"""A donor of whom nothing came for so long, though chunks were asked for, is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class _Donor:
     offer: BlobOffer | None = None
     outstanding: dict[int, float] = field(default_factory=dict)
     """Chunk index to when it was asked for."""
+    heard: float = float("-inf")
+    """When its last chunk came: a slow line is not a silent one."""
 
 
 FetchEffect = Send | Penalise | StoreChunk
@@ -112,6 +115,7 @@ class Fetch:
             self._lose(sender)
             return [Penalise(sender, "chunk-with-wrong-digest", 50), *self._ask(now)]
         del donor.outstanding[chunk.index]
+        donor.heard = now
         self._have += 1
         return [StoreChunk(chunk.index), *self._ask(now)]
 
@@ -121,10 +125,10 @@ class Fetch:
         return self._ask(now)
 
     def tick(self, now: float) -> list[FetchEffect]:
-        """Ask again where nothing came; take slow donors' chunks elsewhere."""
+        """Ask again where nothing came; take silent donors' chunks elsewhere."""
         for peer, donor in list(self._donors.items()):
             oldest = min(donor.outstanding.values(), default=now)
-            if now - oldest >= CHUNK_TIMEOUT_S:
+            if now - max(oldest, donor.heard) >= CHUNK_TIMEOUT_S:
                 self._lose(peer)
         effects = self._ask(now)
         if self._asked_at is not None and now >= self._asked_at + QUERY_RETRY_S:

@@ -210,6 +210,28 @@ def test_a_donor_that_stalls_loses_its_chunks_to_the_others() -> None:
     assert sorted(serve_all(fetch, of_b)) == list(range(12))
 
 
+def test_a_slow_line_is_not_a_silent_one() -> None:
+    """At 100 kB/s the last of four chunks comes 84 s after it was asked for."""
+    fetch, now = begin(A), 0.0
+    waiting = asked(list(fetch.offered(A, offer(8), now)))
+    while waiting:
+        now += 21.0
+        assert not asked(list(fetch.tick(now)))
+        _, index = waiting.pop(0)
+        waiting += asked(list(fetch.chunk(A, chunk(index), digest(index), now)))
+    assert fetch.done
+
+
+def test_a_donor_that_falls_silent_half_way_is_given_up() -> None:
+    fetch = begin(A)
+    requests = asked(list(fetch.offered(A, offer(8), 0.0)))
+    fetch.chunk(A, chunk(requests[0][1]), digest(requests[0][1]), 20.0)
+    fetch.tick(20.0 + CHUNK_TIMEOUT_S - 1)
+    assert not fetch.hopeless
+    fetch.tick(20.0 + CHUNK_TIMEOUT_S)
+    assert fetch.hopeless
+
+
 def test_silent_donors_are_asked_again() -> None:
     fetch = begin(A, B)
     fetch.offered(A, offer(1), 0.0)
