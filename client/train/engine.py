@@ -17,13 +17,15 @@ import trio
 
 from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
 from client.train.agreements import Agreements
+from client.train.alarm import Alarm
 from client.train.blobs import Shelf
+from client.train.bulletin import Bulletin
 from client.train.handshake import Handshake
 from client.train.history import History
 from client.train.hub import Tenant
 from client.train.loopback import Loopback
 from client.train.measuring import Measuring
-from client.train.news import News, progress_at
+from client.train.news import News
 from client.train.outbox import Outbox
 from client.train.portrait import Portrait
 from client.train.views import eras_served, matching_members, may_speak, swarm_view
@@ -35,7 +37,7 @@ from protocol.matching.effects import Agreed, Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
 from protocol.membership.advert import Advert
 from protocol.membership.membership import Membership
-from protocol.membership.progress import PROGRESS, PROGRESS_KEY, encode_progress
+from protocol.membership.progress import PROGRESS
 from protocol.membership.view import (
     MemberDown,
     MembershipEffect,
@@ -47,7 +49,6 @@ from protocol.membership.view import (
 )
 from protocol.pipeline.effects import Committed
 from protocol.restore.stored import STORED
-from protocol.view import leader
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import (
     BlobQuery,
@@ -63,8 +64,6 @@ from protocol.wire.messages import (
 )
 
 NO_TEXT = "this machine does not have the swarm's training text (--data gives it)"
-TICK_MIN_S = 0.01
-TICK_MAX_S = 0.5
 
 
 class Engine:
@@ -102,7 +101,8 @@ class Engine:
         self.internal_errors = 0
         self.loopback = Loopback(self._deliver)
         self._outbox = Outbox(network, nursery)
-        self._wake = trio.Event()
+        self._alarm = Alarm(self._deadlines, self._tick)
+        self._bulletin = Bulletin(self, signer.peer, self.membership, manifest, news)
         self._view_dirty = self._lacks_text = False
         self._seat_numbers: dict[int, int] = {}  # by stage, as last told
 
@@ -158,7 +158,7 @@ class Engine:
     async def run(self, seen: Sequence[NetEvent] = ()) -> None:
         """Carry network events and deadlines until cancelled; first those ``seen`` already."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._clock)
+            nursery.start_soon(self._alarm.run)
             nursery.start_soon(self.loopback.run)
             for event in seen:
                 self._network_event(event)
@@ -166,24 +166,11 @@ class Engine:
                 self._network_event(event)
                 self._refresh()
 
-    async def _clock(self) -> None:
-        while True:
-            now = self.now()
-            due = min(self._deadlines(), default=now + TICK_MAX_S)
-            self._wake = trio.Event()
-            with trio.move_on_after(min(max(due - now, TICK_MIN_S), TICK_MAX_S)):
-                await self._wake.wait()
-            self._tick()
-
-    def _deadlines(self) -> list[float]:
-        deadlines: list[float | None] = [self.membership.next_deadline()]
-        if self.matching is not None:
-            deadlines.append(self.matching.next_deadline(self.now()))
-        if self.staging is not None:
-            deadlines.append(self.staging.next_deadline())
-        if self.history is not None:
-            deadlines.append(self.history.next_deadline())
-        return [deadline for deadline in deadlines if deadline is not None]
+    def _deadlines(self) -> list[float | None]:
+        parts = (self.membership, self.staging, self.history)
+        deadlines = [part.next_deadline() for part in parts if part is not None]
+        matching = self.matching.next_deadline(self.now()) if self.matching else None
+        return [*deadlines, matching]
 
     def _tick(self) -> None:
         now = self.now()
@@ -297,19 +284,17 @@ class Engine:
 
     def _record(self, record: RecordChanged) -> None:
         if record.kind == PROGRESS:
-            if (progress := self.membership.progress()) is not None:
-                self.news.progressed(progress, self.now())
+            self._bulletin.heard()
         elif self.matching is not None and record.signer != self.signer.peer:
-            self.matched(
-                self.matching.receive_record(record.signer, record.kind, record.body, self.now())
-            )
+            said = (record.signer, record.kind, record.body)
+            self.matched(self.matching.receive_record(*said, self.now()))
 
     def _refresh(self) -> None:
         """Pass a changed view on, once per event and not once per effect."""
         while self._view_dirty:
             self._view_dirty = False
             self._view_changed()
-        self._wake.set()
+        self._alarm.wake()
 
     def _view_changed(self) -> None:
         roster = self.membership.roster
@@ -345,7 +330,7 @@ class Engine:
         self._members(self.membership.set_seats(seats, self.now(), self.wall()))
         self.measuring.seated(seats, self.now())
         self._view_dirty = True
-        self._wake.set()
+        self._alarm.wake()
 
     # --- matching --------------------------------------------------------------------------
 
@@ -396,14 +381,9 @@ class Engine:
         return 0 if self.matching is None else self.matching.seat_of(Stage(stage))
 
     def stage_closed(self, committed: Committed) -> None:
-        """Our stage has committed a step; the last stage's leader tells the swarm the loss."""
-        if committed.loss is None or self.staging is None:
-            return
-        progress = progress_at(committed.version, committed.loss, self.manifest, self.wall())
-        self.news.progressed(progress, self.now())
-        if leader(self.staging.view, committed.stage, progress.step) == self.signer.peer:
-            body = encode_progress(progress)
-            self.perform(Publish(PROGRESS, PROGRESS_KEY, progress.step, body))
+        """Our stage has committed a step."""
+        if self.staging is not None:
+            self._bulletin.closed(committed, self.staging.view)
 
     def withdraw(self) -> None:
         """Take no part in the matching any more; every stage of ours is given up."""

@@ -24,7 +24,6 @@ from client.train.curve import Curve
 from client.train.pace import Pace
 from protocol.effects import Explain
 from protocol.ids import PeerId, short
-from protocol.manifest import Manifest
 from protocol.membership.progress import Progress
 from protocol.pipeline.effects import Committed
 
@@ -112,9 +111,3 @@ class News:
     ) -> None:
         """A fault was seen, or made good."""
         self.publish(RecoveryEvent(words=words, fault=fault, phase=phase, step=step, peer=peer))
-
-
-def progress_at(version: int, loss: float, manifest: Manifest, wall: float) -> Progress:
-    """Return the swarm's progress when its last stage has reached a version."""
-    per_step = manifest.tokens_per_microbatch * manifest.microbatches_per_step
-    return Progress(version - 1, loss, version * per_step, int(wall))
