@@ -9,6 +9,7 @@ from msgspec import Struct
 from client.cli import checks
 from client.cli.checks import Check
 from client.cli.home import Home, find_home
+from client.cli.limit_checks import examine_limits
 from client.cli.output import print_json
 from client.errors import ExitCode
 from client.store.identity import KEY_FILE
@@ -55,4 +56,5 @@ def examine(home: Home) -> Iterator[Check]:
     yield checks.check_runtime_folder(home.folders.runtime)
     yield checks.check_port(home.settings.listen_host, home.settings.listen_port)
     yield checks.check_memory()
+    yield from examine_limits(home.settings, home.folders.data)
     yield from map(checks.check_import, HEAVY)

@@ -7,7 +7,8 @@ nothing else changes. State: the cap that was there before.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,20 +36,21 @@ class PowerCap:
         Raises:
             UserError: there is no such GPU, or the driver does not permit it.
         """
-        if device == "cpu":
-            raise UserError("a power limit is for a GPU, and this node computes on the CPU")
-        nvml = self._nvml
-        try:
-            nvml.nvmlInit()
-        except nvml.NVMLError as error:
-            raise UserError(f"the power limit cannot be set: {error}") from error
-        try:
-            return self._set(watts, self._handle(device))
-        except nvml.NVMLError as error:
-            raise self._explain(error, watts) from error
-        finally:
-            if self._capped is None:
-                nvml.nvmlShutdown()
+        with self._library(watts, device) as handle:
+            before_mw = self._needed(watts, handle)
+            if before_mw is None:
+                return f"the GPU's power is capped at {watts} W or less already"
+            self._nvml.nvmlDeviceSetPowerManagementLimit(handle, 1000 * watts)
+            self._capped = Capped(handle, before_mw)
+            return f"the GPU's power is capped at {watts} W (before: {before_mw // 1000} W)"
+
+    def check(self, watts: int, device: str) -> str:
+        """As ``set``, but change nothing; permission shows only when it is set."""
+        with self._library(watts, device) as handle:
+            before_mw = self._needed(watts, handle)
+            if before_mw is None:
+                return f"capped at {watts} W or less already"
+            return f"{watts} W is possible (now: {before_mw // 1000} W)"
 
     def restore(self) -> None:
         """Put back the cap that was there before, as far as the driver lets us."""
@@ -63,18 +65,39 @@ class PowerCap:
         finally:
             nvml.nvmlShutdown()
 
-    def _set(self, watts: int, handle: Any) -> str:
+    @contextmanager
+    def _library(self, watts: int, device: str) -> Iterator[Any]:
+        """The GPU's handle; the library stays open as long as we have a cap set."""
+        if device == "cpu":
+            raise UserError("a power limit is for a GPU, and this node computes on the CPU")
+        nvml = self._nvml
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
+            raise UserError(f"the power limit cannot be set: {error}") from error
+        try:
+            yield self._handle(device)
+        except nvml.NVMLError as error:
+            raise self._explain(error, watts) from error
+        finally:
+            if self._capped is None:
+                nvml.nvmlShutdown()
+
+    def _needed(self, watts: int, handle: Any) -> int | None:
+        """Return the cap to be lowered, in milliwatts; None: it is low enough.
+
+        Raises:
+            UserError: the GPU cannot be capped so.
+        """
         nvml = self._nvml
         before_mw = int(nvml.nvmlDeviceGetPowerManagementLimit(handle))
         if before_mw <= 1000 * watts:
-            return f"the GPU is capped at {before_mw // 1000} W already"
+            return None
         least, most = nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)
         if not least <= 1000 * watts <= most:
             choice = f"choose {-(-least // 1000)} to {most // 1000} W"
             raise UserError(f"{watts} W is not a power limit of this GPU", choice)
-        nvml.nvmlDeviceSetPowerManagementLimit(handle, 1000 * watts)
-        self._capped = Capped(handle, before_mw)
-        return f"the GPU's power is capped at {watts} W (before: {before_mw // 1000} W)"
+        return before_mw
 
     def _handle(self, device: str) -> Any:
         """The GPU that torch calls so: ``CUDA_VISIBLE_DEVICES`` renumbers them."""

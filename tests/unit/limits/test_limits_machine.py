@@ -147,6 +147,13 @@ def test_the_power_cap_is_set_and_put_back() -> None:
     assert (nvml.cap_mw, nvml.opened) == (350_000, 0)
 
 
+def test_a_look_changes_nothing() -> None:
+    nvml = FakeNvml()
+    assert "200 W is possible" in PowerCap(nvml, {}).check(200, "auto")
+    assert "already" in PowerCap(nvml, {}).check(350, "auto")
+    assert (nvml.cap_mw, nvml.opened) == (350_000, 0)
+
+
 def test_a_lower_cap_of_the_owner_stays() -> None:
     nvml = FakeNvml()
     cap = PowerCap(nvml, {})
