@@ -1,8 +1,7 @@
-"""Links on real sockets: both lanes, hostile frames, backpressure, reconnects, crossing dials."""
+"""Links on real sockets: both lanes, backpressure, reconnects, crossing dials."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
@@ -10,41 +9,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
+from arrivals import backward, next_inbound
 
 from client.net.addresses import parse_address
-from client.net.carrier import LANES, WINDOW_BYTES
+from client.net.carrier import WINDOW_BYTES
 from client.net.errors import AddressError, DialError, LinkFull, PeerUnreachable
-from client.net.handshake import request_protocol
 from client.net.libp2p_network import EVENT_BYTES, Libp2pNetwork
 from client.net.links import QUEUE_BYTES
-from client.net.mends import GuardedStream
 from client.net.network import Inbound, PeerDown, PeerUp
-from client.net.yamux import YamuxSession
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
-from protocol.wire.framing import PREFIX, encode_frame
 from protocol.wire.messages import (
     Backward,
-    Chunk,
     Goodbye,
     Message,
     Ping,
-    encode_message,
 )
 
 if TYPE_CHECKING:
-    from tests.net.conftest import Intrude, Networks
-
-
-def backward(number: int) -> Backward:
-    return Backward(stage=0, step=1, microbatch=number, attempt=0)
-
-
-async def next_inbound(network: Libp2pNetwork) -> Inbound:
-    while True:
-        event = await network.events.receive()
-        if isinstance(event, Inbound):
-            return event
+    from tests.net.conftest import Networks
 
 
 async def test_messages_arrive_typed_whole_and_in_order(networks: Networks) -> None:
@@ -120,131 +103,6 @@ async def test_what_cannot_be_reached(networks: Networks) -> None:
 def test_addresses_that_are_not_dialled(text: str) -> None:
     with pytest.raises(AddressError):
         parse_address(text)
-
-
-# --- hostile peers: authenticated, and then they break the rules ----------------------------
-
-
-@contextlib.asynccontextmanager
-async def hostile_lane(intrude: Intrude, address: str, name: str):  # type: ignore[no-untyped-def]
-    """An authenticated attacker with one lane open: yields (peer id, write)."""
-    async with intrude(address) as proved, trio.open_nursery() as nursery:
-        session = YamuxSession(proved.channel, dialler=True)
-
-        async def run() -> None:
-            with contextlib.suppress(Exception):
-                await session.run(proved.early)
-
-        nursery.start_soon(run)
-        stream = await session.open_stream()
-
-        async def send(data: bytes) -> None:
-            await stream.send_all([data])
-
-        await request_protocol(GuardedStream(stream.receive_up_to, send), LANES[name])
-        yield session, stream
-        nursery.cancel_scope.cancel()
-
-
-HEADER_OK = encode_message(Goodbye("1"))
-BULK_OK = encode_message(backward(1))
-SKIPPED = {
-    "not msgpack": ("control", b"".join(encode_frame(b"\xc1\xc1")), "message-malformed"),
-    "unknown type": ("control", b"".join(encode_frame(b"\x91\xa4Evil")), "message-malformed"),
-    "field out of range": (
-        "control",
-        b"".join(encode_frame(encode_message(Goodbye("x" * 10_000)))),
-        "message-malformed",
-    ),
-    "deep nesting": ("control", b"".join(encode_frame(b"\x91" * 60000)), "message-malformed"),
-    "bulk on control": ("control", b"".join(encode_frame(BULK_OK)), "wrong-lane"),
-    "control on bulk": ("bulk", b"".join(encode_frame(HEADER_OK)), "wrong-lane"),
-}
-FATAL = {
-    "no header": ("control", PREFIX.pack(0, 5) + b"12345", "header-size"),
-    "4 GiB header": ("control", PREFIX.pack(2**32 - 1, 0), "header-size"),
-    "4 GiB payload": ("bulk", PREFIX.pack(4, 2**32 - 1) + b"head", "payload-size"),
-    "payload on control": ("control", PREFIX.pack(len(HEADER_OK), 1) + HEADER_OK, "payload-size"),
-    "malformed with payload": ("bulk", PREFIX.pack(2, 9) + b"\xc1\xc1", "payload-size"),
-    "over its own message's limit": (
-        "bulk",
-        PREFIX.pack(len(c := encode_message(Chunk("state", 0, 0, 0))), 2**21 + 1) + c,
-        "payload-size",
-    ),
-}
-
-
-@pytest.mark.parametrize(("name", "data", "reason"), SKIPPED.values(), ids=SKIPPED.keys())
-async def test_a_bad_message_is_skipped_and_counted(
-    networks: Networks, intrude: Intrude, name: str, data: bytes, reason: str
-) -> None:
-    good = encode_message(backward(7) if name == "bulk" else Goodbye("7"))
-    async with networks() as a, hostile_lane(intrude, a.addresses[0], name) as (_, stream):
-        await stream.send_all([data, *encode_frame(good)])
-        while a.statistics().frames_in < 1:  # the good one after it was read
-            await trio.sleep(0.01)
-            a_link = next(iter(a._links.values()))
-            a_link.announced.set()  # the attacker accepts no lanes, so its link never comes up
-        assert a.statistics().refused[reason] == 1
-
-
-@pytest.mark.parametrize(("name", "data", "reason"), FATAL.values(), ids=FATAL.keys())
-async def test_a_bad_length_ends_the_link_and_nothing_else(
-    networks: Networks, intrude: Intrude, name: str, data: bytes, reason: str
-) -> None:
-    async with networks() as a, networks() as honest:
-        async with hostile_lane(intrude, a.addresses[0], name) as (session, stream):
-            await stream.send_all([data])
-            while not session.closed:
-                await trio.sleep(0.01)
-        assert a.statistics().refused[reason] == 1
-        await honest.connect(a.addresses[0])
-        await honest.send(a.peer_id, Goodbye("1"))
-        assert (await next_inbound(a)).message == Goodbye("1")
-
-
-@pytest.mark.parametrize("length", range(0, PREFIX.size + len(BULK_OK) + 3, 3))
-async def test_an_end_inside_a_frame_is_noticed(
-    networks: Networks, intrude: Intrude, length: int
-) -> None:
-    data = b"".join(encode_frame(BULK_OK, b"pay"))[:length]
-    async with networks() as a, hostile_lane(intrude, a.addresses[0], "bulk") as (session, stream):
-        await stream.send_all([data])
-        stream.send_eof()
-        if length:
-            while not session.closed:
-                await trio.sleep(0.01)
-        assert a.statistics().refused.get("frame-truncated", 0) == (1 if length else 0)
-
-
-async def test_a_lane_cannot_be_opened_twice(networks: Networks, intrude: Intrude) -> None:
-    async with networks() as a, hostile_lane(intrude, a.addresses[0], "bulk") as (session, _):
-        again = await session.open_stream()
-
-        async def send(data: bytes) -> None:
-            await again.send_all([data])
-
-        with contextlib.suppress(Exception):
-            await request_protocol(GuardedStream(again.receive_up_to, send), LANES["bulk"])
-        while not session.closed:
-            await trio.sleep(0.01)
-        assert a.statistics().refused["lane-opened-twice"] == 1
-
-
-async def test_repeated_offences_ban_the_peer(networks: Networks) -> None:
-    async with networks() as a, networks() as b:
-        await b.connect(a.addresses[0])
-        for _ in range(10):
-            a.penalise(b.peer_id, 10, "bad-signature")
-        assert await a.events.receive() == PeerUp(b.peer_id)
-        assert await a.events.receive() == PeerDown(b.peer_id, "banned: bad-signature")
-        while b.statistics().peers:
-            await trio.sleep(0.01)
-        with pytest.raises(DialError):
-            await b.connect(a.addresses[0])
-        with pytest.raises(DialError, match="banned"):
-            await a.connect(b.addresses[0])
-        assert a.statistics().refused["bad-signature"] == 10
 
 
 # --- flow ------------------------------------------------------------------------------------

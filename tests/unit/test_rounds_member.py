@@ -5,126 +5,39 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from round_members import (
+    IDS,
+    LEADER,
+    ME,
+    SIZE,
+    STAGE,
+    STEP,
+    B,
+    C,
+    Table,
+    blamed,
+    digest,
+    exchanging,
+    kept,
+    plan,
+    ready,
+    sent,
+    tasks,
+)
 
-from protocol.effects import Penalise, Send
-from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.effects import (
     ApplyLocalTask,
     ApplyTask,
-    Compute,
     ContributeTask,
     Fault,
-    Keep,
     Outcome,
     PayloadKey,
     ReduceTask,
-    SendPayload,
     SubtractTask,
-    Task,
 )
-from protocol.pipeline.ledger import to_bitmap
-from protocol.pipeline.pipeline import Place
-from protocol.rounds.member import MAX_EARLY, REFUSED, Progress, RoundMember
+from protocol.rounds.member import REFUSED, Progress
 from protocol.rounds.plans import plan_digest
-from protocol.wire.messages import Plan, Ready, Reduced, Shard
-from protocol.wire.parts import PlanMember
-
-ME, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
-STEP, PER_STEP, SIZE, STAGE = 2, 4, 512, 1
-IDS = frozenset(range(8, 12))
-LEADER = B
-
-
-class Table:
-    """A member with the ledger and the worker's state that a test gives it."""
-
-    def __init__(self, *done: int, loaded: bool = True) -> None:
-        self.done = set(done)
-        self.busy = False
-        self.loaded = loaded
-        self.member = RoundMember(
-            Place(ME, STAGE, 2, PER_STEP),
-            SIZE,
-            STEP,
-            ledger=lambda: set(self.done),
-            accumulating=lambda: self.busy,
-            drop=self.drop,
-            loss_sum=lambda ids: float(sum(ids)),
-            loaded=lambda: self.loaded,
-        )
-
-    def drop(self, microbatch: int) -> list[object]:  # type: ignore[override]
-        self.done.discard(microbatch)
-        return []
-
-
-def bitmap(ids: object) -> bytes:
-    return to_bitmap(ids, STEP, PER_STEP)  # type: ignore[arg-type]
-
-
-def plan(
-    counted: dict[PeerId, set[int]],
-    *,
-    dropped: dict[PeerId, set[int]] | None = None,
-    attempt: int = 1,
-    bounds: list[int] | None = None,
-    observers: list[PeerId] | None = None,
-) -> Plan:
-    members = [
-        PlanMember(peer, bitmap(ids), bitmap((dropped or {}).get(peer, set())))
-        for peer, ids in counted.items()
-    ]
-    cuts = [SIZE * i // len(members) // 128 * 128 for i in range(len(members))]
-    return Plan(STAGE, STEP, attempt, members, bounds or [*cuts, SIZE], list[str](observers or []))
-
-
-def tasks(effects: list[object]) -> list[Task]:
-    return [effect.task for effect in effects if isinstance(effect, Compute)]
-
-
-def blamed(effects: list[object]) -> list[tuple[PeerId, str]]:
-    return [(e.peer, e.reason) for e in effects if isinstance(e, Penalise)]
-
-
-def kept(effects: list[object]) -> list[PayloadKey]:
-    return [key for effect in effects if isinstance(effect, Keep) for key in effect.keys]
-
-
-def sent(effects: list[object], kind: type) -> list[tuple[PeerId, object]]:
-    return [
-        (effect.peer, effect.message)
-        for effect in effects
-        if isinstance(effect, Send | SendPayload) and isinstance(effect.message, kind)
-    ]
-
-
-def digest(n: int) -> bytes:
-    return bytes([n]) * 32
-
-
-def exchanging(attempt: int = 1) -> tuple[Table, Plan]:
-    """Two members, ours the first shard; our contribution is encoded."""
-    table = Table(8, 9)
-    order = plan({ME: {8, 9}, B: {10, 11}}, attempt=attempt)
-    [task] = tasks(list(table.member.plan(LEADER, order)))
-    assert isinstance(task, ContributeTask)
-    effects = list(table.member.contributed(task, Outcome()))
-    assert [to for to, _ in sent(effects, Shard)] == [B]
-    return table, order
-
-
-def ready(attempt: int = 1) -> tuple[Table, Plan, bytes]:
-    """As ``exchanging``, with both shards reduced."""
-    table, order = exchanging(attempt)
-    [reduce] = tasks(list(table.member.shard(B, Shard(STAGE, STEP, attempt, 0))))
-    assert isinstance(reduce, ReduceTask)
-    table.member.was_reduced(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
-    effects = list(table.member.reduced(B, Reduced(STAGE, STEP, attempt, 1, 3.0), digest(2)))
-    [(to, message)] = sent(effects, Ready)
-    assert to == LEADER
-    assert isinstance(message, Ready)
-    assert message.loss_sum == 8 + 9
-    return table, order, message.digest
+from protocol.wire.messages import Ready, Reduced, Shard
 
 
 class TestTheUsualRound:
@@ -313,93 +226,6 @@ class TestCommits:
             plan_digest(LEADER, order, [digest(1), digest(2)], [3.0, 2.0]),
         }
         assert len(others | {base}) == 5
-
-
-class TestHostile:
-    @pytest.mark.parametrize(
-        "bounds",
-        [[0, SIZE], [0, 100, SIZE], [0, 256, SIZE + 1], [0, 256, 256, SIZE], [256, 256, SIZE]],
-    )
-    def test_wrong_bounds(self, bounds: list[int]) -> None:
-        table = Table(8, 9)
-        order = plan({ME: {8, 9}, B: {10, 11}}, bounds=bounds)
-        assert blamed(list(table.member.plan(C, order))) == [(C, "plan-with-wrong-bounds")]
-        assert table.member.promised == 0
-
-    @pytest.mark.parametrize("field", ["counted", "dropped"])
-    def test_ids_beyond_the_step(self, field: str) -> None:
-        bits = {"counted": bitmap({8}), "dropped": b"", field: b"\xff"}
-        mine = PlanMember(ME, **bits)
-        order = Plan(STAGE, STEP, 1, [mine], [0, SIZE], [])
-        table = Table(8)
-        assert blamed(list(table.member.plan(C, order))) == [(C, "ledger-out-of-range")]
-        assert table.member.promised == 0
-
-    def test_a_plan_without_us(self) -> None:
-        table = Table(8)
-        assert table.member.plan(C, plan({B: set(IDS)})) == []
-        assert table.member.promised == 0
-
-    @pytest.mark.parametrize(("sender", "shard"), [(STRANGER, 1), (B, 0), (C, 1), (B, 31)])
-    def test_a_reduced_shard_of_an_impostor(self, sender: PeerId, shard: int) -> None:
-        table, _ = exchanging()
-        effects = list(table.member.reduced(sender, Reduced(STAGE, STEP, 1, shard, 3.0), digest(9)))
-        assert blamed(effects) == [(sender, "reduced-shard-of-another")]
-        assert kept(effects) == []
-
-    def test_an_impostor_before_the_plan_replaces_nothing(self) -> None:
-        """Whose shard it is we cannot know yet: both are kept, each under its sender."""
-        table = Table(8, 9)
-        message = Reduced(STAGE, STEP, 1, 1, 3.0)
-        first = kept(list(table.member.reduced(C, message, digest(9))))
-        second = kept(list(table.member.reduced(B, message, digest(2))))
-        third = kept(list(table.member.reduced(STRANGER, message, digest(8))))
-        assert len({*first, *second, *third}) == 3
-        effects = list(table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}})))
-        expected = {(C, "reduced-shard-of-another"), (STRANGER, "reduced-shard-of-another")}
-        assert set(blamed(effects)) == expected
-        [task] = tasks(effects)
-        assert isinstance(task, ContributeTask)
-        table.member.contributed(task, Outcome())
-        [reduce] = tasks(list(table.member.shard(B, Shard(STAGE, STEP, 1, 0))))
-        assert isinstance(reduce, ReduceTask)
-        done = list(table.member.was_reduced(reduce, Outcome(sq_norm=2.0, digests=(digest(1),))))
-        [(_, message_ready)] = sent(done, Ready)
-        [apply] = tasks(list(table.member.committed(1, message_ready.digest)))  # type: ignore[attr-defined]
-        assert isinstance(apply, ApplyTask)
-        assert apply.reduced[1] == second[0]
-
-    def test_a_second_broadcast_of_the_owner_changes_nothing(self) -> None:
-        table, _, agreed = ready()
-        again = table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 4.0), digest(7))
-        assert again == []
-        [task] = tasks(list(table.member.committed(1, agreed)))
-        assert isinstance(task, ApplyTask)
-
-    def test_one_flood_does_not_drown_another_peer(self) -> None:
-        table = Table(8, 9)
-        for attempt in range(100):
-            shards = list(table.member.shard(C, Shard(STAGE, STEP, attempt, 0)))
-            sums = list(table.member.reduced(C, Reduced(STAGE, STEP, attempt, 0, 1.0), digest(1)))
-            assert bool(kept(shards)) == bool(kept(sums)) == (attempt < MAX_EARLY)
-            assert bool(blamed(shards)) == bool(blamed(sums)) == (attempt >= MAX_EARLY)
-        assert kept(list(table.member.shard(B, Shard(STAGE, STEP, 1, 0))))
-        assert kept(list(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 1.0), digest(1))))
-
-    def test_many_honest_attempts_are_no_flood(self) -> None:
-        table = Table(8, 9)
-        for attempt in range(1, 5 * MAX_EARLY):
-            order = plan({ME: {8, 9}, B: {10, 11}}, attempt=attempt)
-            table.member.plan(LEADER, order)
-            assert kept(list(table.member.shard(B, Shard(STAGE, STEP, attempt, 0))))
-            effects = table.member.reduced(B, Reduced(STAGE, STEP, attempt, 1, 1.0), digest(1))
-            assert kept(list(effects))
-
-    @pytest.mark.parametrize("step", [STEP - 1, STEP + 1])
-    def test_another_step(self, step: int) -> None:
-        table = Table(8, 9)
-        assert table.member.shard(B, Shard(STAGE, step, 1, 0)) == []
-        assert table.member.reduced(B, Reduced(STAGE, step, 1, 0, 1.0), digest(1)) == []
 
 
 class TestObservers:

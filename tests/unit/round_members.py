@@ -1,0 +1,118 @@
+"""A member of a round, its plans, and what it says to a test."""
+
+from __future__ import annotations
+
+from protocol.effects import Penalise, Send
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.pipeline.effects import (
+    Compute,
+    ContributeTask,
+    Keep,
+    Outcome,
+    PayloadKey,
+    ReduceTask,
+    SendPayload,
+    Task,
+)
+from protocol.pipeline.ledger import to_bitmap
+from protocol.pipeline.pipeline import Place
+from protocol.rounds.member import RoundMember
+from protocol.wire.messages import Plan, Ready, Reduced, Shard
+from protocol.wire.parts import PlanMember
+
+ME, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
+STEP, PER_STEP, SIZE, STAGE = 2, 4, 512, 1
+IDS = frozenset(range(8, 12))
+LEADER = B
+
+
+class Table:
+    """A member with the ledger and the worker's state that a test gives it."""
+
+    def __init__(self, *done: int, loaded: bool = True) -> None:
+        self.done = set(done)
+        self.busy = False
+        self.loaded = loaded
+        self.member = RoundMember(
+            Place(ME, STAGE, 2, PER_STEP),
+            SIZE,
+            STEP,
+            ledger=lambda: set(self.done),
+            accumulating=lambda: self.busy,
+            drop=self.drop,
+            loss_sum=lambda ids: float(sum(ids)),
+            loaded=lambda: self.loaded,
+        )
+
+    def drop(self, microbatch: int) -> list[object]:  # type: ignore[override]
+        self.done.discard(microbatch)
+        return []
+
+
+def bitmap(ids: object) -> bytes:
+    return to_bitmap(ids, STEP, PER_STEP)  # type: ignore[arg-type]
+
+
+def plan(
+    counted: dict[PeerId, set[int]],
+    *,
+    dropped: dict[PeerId, set[int]] | None = None,
+    attempt: int = 1,
+    bounds: list[int] | None = None,
+    observers: list[PeerId] | None = None,
+) -> Plan:
+    members = [
+        PlanMember(peer, bitmap(ids), bitmap((dropped or {}).get(peer, set())))
+        for peer, ids in counted.items()
+    ]
+    cuts = [SIZE * i // len(members) // 128 * 128 for i in range(len(members))]
+    return Plan(STAGE, STEP, attempt, members, bounds or [*cuts, SIZE], list[str](observers or []))
+
+
+def tasks(effects: list[object]) -> list[Task]:
+    return [effect.task for effect in effects if isinstance(effect, Compute)]
+
+
+def blamed(effects: list[object]) -> list[tuple[PeerId, str]]:
+    return [(e.peer, e.reason) for e in effects if isinstance(e, Penalise)]
+
+
+def kept(effects: list[object]) -> list[PayloadKey]:
+    return [key for effect in effects if isinstance(effect, Keep) for key in effect.keys]
+
+
+def sent(effects: list[object], kind: type) -> list[tuple[PeerId, object]]:
+    return [
+        (effect.peer, effect.message)
+        for effect in effects
+        if isinstance(effect, Send | SendPayload) and isinstance(effect.message, kind)
+    ]
+
+
+def digest(n: int) -> bytes:
+    return bytes([n]) * 32
+
+
+def exchanging(attempt: int = 1) -> tuple[Table, Plan]:
+    """Two members, ours the first shard; our contribution is encoded."""
+    table = Table(8, 9)
+    order = plan({ME: {8, 9}, B: {10, 11}}, attempt=attempt)
+    [task] = tasks(list(table.member.plan(LEADER, order)))
+    assert isinstance(task, ContributeTask)
+    effects = list(table.member.contributed(task, Outcome()))
+    assert [to for to, _ in sent(effects, Shard)] == [B]
+    return table, order
+
+
+def ready(attempt: int = 1) -> tuple[Table, Plan, bytes]:
+    """As ``exchanging``, with both shards reduced."""
+    table, order = exchanging(attempt)
+    [reduce] = tasks(list(table.member.shard(B, Shard(STAGE, STEP, attempt, 0))))
+    assert isinstance(reduce, ReduceTask)
+    table.member.was_reduced(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
+    effects = list(table.member.reduced(B, Reduced(STAGE, STEP, attempt, 1, 3.0), digest(2)))
+    [(to, message)] = sent(effects, Ready)
+    assert to == LEADER
+    assert isinstance(message, Ready)
+    assert message.loss_sum == 8 + 9
+    return table, order, message.digest

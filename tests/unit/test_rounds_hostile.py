@@ -1,0 +1,124 @@
+"""Plans, shards and broadcasts that a member of a round must not believe."""
+
+from __future__ import annotations
+
+import pytest
+from round_members import (
+    IDS,
+    LEADER,
+    ME,
+    SIZE,
+    STAGE,
+    STEP,
+    STRANGER,
+    B,
+    C,
+    Table,
+    bitmap,
+    blamed,
+    digest,
+    exchanging,
+    kept,
+    plan,
+    ready,
+    sent,
+    tasks,
+)
+
+from protocol.ids import PeerId
+from protocol.pipeline.effects import (
+    ApplyTask,
+    ContributeTask,
+    Outcome,
+    ReduceTask,
+)
+from protocol.rounds.member import MAX_EARLY
+from protocol.wire.messages import Plan, Ready, Reduced, Shard
+from protocol.wire.parts import PlanMember
+
+
+class TestHostile:
+    @pytest.mark.parametrize(
+        "bounds",
+        [[0, SIZE], [0, 100, SIZE], [0, 256, SIZE + 1], [0, 256, 256, SIZE], [256, 256, SIZE]],
+    )
+    def test_wrong_bounds(self, bounds: list[int]) -> None:
+        table = Table(8, 9)
+        order = plan({ME: {8, 9}, B: {10, 11}}, bounds=bounds)
+        assert blamed(list(table.member.plan(C, order))) == [(C, "plan-with-wrong-bounds")]
+        assert table.member.promised == 0
+
+    @pytest.mark.parametrize("field", ["counted", "dropped"])
+    def test_ids_beyond_the_step(self, field: str) -> None:
+        bits = {"counted": bitmap({8}), "dropped": b"", field: b"\xff"}
+        mine = PlanMember(ME, **bits)
+        order = Plan(STAGE, STEP, 1, [mine], [0, SIZE], [])
+        table = Table(8)
+        assert blamed(list(table.member.plan(C, order))) == [(C, "ledger-out-of-range")]
+        assert table.member.promised == 0
+
+    def test_a_plan_without_us(self) -> None:
+        table = Table(8)
+        assert table.member.plan(C, plan({B: set(IDS)})) == []
+        assert table.member.promised == 0
+
+    @pytest.mark.parametrize(("sender", "shard"), [(STRANGER, 1), (B, 0), (C, 1), (B, 31)])
+    def test_a_reduced_shard_of_an_impostor(self, sender: PeerId, shard: int) -> None:
+        table, _ = exchanging()
+        effects = list(table.member.reduced(sender, Reduced(STAGE, STEP, 1, shard, 3.0), digest(9)))
+        assert blamed(effects) == [(sender, "reduced-shard-of-another")]
+        assert kept(effects) == []
+
+    def test_an_impostor_before_the_plan_replaces_nothing(self) -> None:
+        """Whose shard it is we cannot know yet: both are kept, each under its sender."""
+        table = Table(8, 9)
+        message = Reduced(STAGE, STEP, 1, 1, 3.0)
+        first = kept(list(table.member.reduced(C, message, digest(9))))
+        second = kept(list(table.member.reduced(B, message, digest(2))))
+        third = kept(list(table.member.reduced(STRANGER, message, digest(8))))
+        assert len({*first, *second, *third}) == 3
+        effects = list(table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}})))
+        expected = {(C, "reduced-shard-of-another"), (STRANGER, "reduced-shard-of-another")}
+        assert set(blamed(effects)) == expected
+        [task] = tasks(effects)
+        assert isinstance(task, ContributeTask)
+        table.member.contributed(task, Outcome())
+        [reduce] = tasks(list(table.member.shard(B, Shard(STAGE, STEP, 1, 0))))
+        assert isinstance(reduce, ReduceTask)
+        done = list(table.member.was_reduced(reduce, Outcome(sq_norm=2.0, digests=(digest(1),))))
+        [(_, message_ready)] = sent(done, Ready)
+        [apply] = tasks(list(table.member.committed(1, message_ready.digest)))  # type: ignore[attr-defined]
+        assert isinstance(apply, ApplyTask)
+        assert apply.reduced[1] == second[0]
+
+    def test_a_second_broadcast_of_the_owner_changes_nothing(self) -> None:
+        table, _, agreed = ready()
+        again = table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 4.0), digest(7))
+        assert again == []
+        [task] = tasks(list(table.member.committed(1, agreed)))
+        assert isinstance(task, ApplyTask)
+
+    def test_one_flood_does_not_drown_another_peer(self) -> None:
+        table = Table(8, 9)
+        for attempt in range(100):
+            shards = list(table.member.shard(C, Shard(STAGE, STEP, attempt, 0)))
+            sums = list(table.member.reduced(C, Reduced(STAGE, STEP, attempt, 0, 1.0), digest(1)))
+            assert bool(kept(shards)) == bool(kept(sums)) == (attempt < MAX_EARLY)
+            assert bool(blamed(shards)) == bool(blamed(sums)) == (attempt >= MAX_EARLY)
+        assert kept(list(table.member.shard(B, Shard(STAGE, STEP, 1, 0))))
+        assert kept(list(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 1.0), digest(1))))
+
+    def test_many_honest_attempts_are_no_flood(self) -> None:
+        table = Table(8, 9)
+        for attempt in range(1, 5 * MAX_EARLY):
+            order = plan({ME: {8, 9}, B: {10, 11}}, attempt=attempt)
+            table.member.plan(LEADER, order)
+            assert kept(list(table.member.shard(B, Shard(STAGE, STEP, attempt, 0))))
+            effects = table.member.reduced(B, Reduced(STAGE, STEP, attempt, 1, 1.0), digest(1))
+            assert kept(list(effects))
+
+    @pytest.mark.parametrize("step", [STEP - 1, STEP + 1])
+    def test_another_step(self, step: int) -> None:
+        table = Table(8, 9)
+        assert table.member.shard(B, Shard(STAGE, step, 1, 0)) == []
+        assert table.member.reduced(B, Reduced(STAGE, step, 1, 0, 1.0), digest(1)) == []
