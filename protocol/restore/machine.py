@@ -37,8 +37,12 @@ SETTLE_S: Final = 2.0
 """Members that come back one after the other are waited for, as long as more keep coming."""
 PATIENCE_S: Final = 120.0
 """How long a newer version than the best complete one is waited for: who has it may come back."""
+BRIEF_PATIENCE_S: Final = 15.0
+"""The same where that saves no more than one checkpoint interval."""
 FOLLOW_S: Final = 60.0
 """Trouble that we saw so lately makes another's decision about it credible."""
+OUTVOTED_S: Final = 20.0
+"""Who has begun a lineage and is not followed goes back to that of the majority after so long."""
 REFRESH_S: Final = 180.0
 """How often our record is said again; it holds for ten minutes."""
 MANY_CHECKPOINTS: Final = 2
@@ -104,6 +108,7 @@ class Restore:
         self._behind_since: dict[int, tuple[int, float]] = {}
         self._closed_at: dict[int, float] = {}
         self._step_s = 0.0
+        self._outvoted_since: float | None = None
         self._said = ""
         self._due: float | None = None
 
@@ -273,9 +278,8 @@ class Restore:
         target = newest_whole(self.stored_live(), self._stages, self.lineage)
         newest = max(self._newest, newest_of_any(self._stored, self.lineage))
         lost = newest - target.version
-        bearable = MANY_CHECKPOINTS * self._every if self.open else 0
-        if lost > bearable and now < since + PATIENCE_S:
-            self._due = min(now + SETTLE_S, since + PATIENCE_S)
+        if (until := since + self._patience_s(lost)) > now:
+            self._due = min(now + SETTLE_S, until)
             return self._explain(
                 f"{trouble}; version {target.version} is the newest that every stage has here, "
                 f"waiting for those who may have version {newest}"
@@ -288,6 +292,17 @@ class Restore:
         lineage = next_era(self.lineage, target, self._me)
         return self._adopt(lineage, f"{trouble}; {lost} steps are done again", now)
 
+    def _patience_s(self, lost: int) -> float:
+        """Return how long copies are waited for that would save so many steps.
+
+        While others could go on with training a wait costs more than when everybody was away.
+        """
+        if self.open:
+            return PATIENCE_S if lost > MANY_CHECKPOINTS * self._every else 0.0
+        if lost <= 0:
+            return 0.0
+        return PATIENCE_S if lost > self._every else BRIEF_PATIENCE_S
+
     def _to_follow(self, now: float) -> tuple[Lineage, str] | None:
         """Return the lineage of others that we ought to be in, and why."""
         others = {p: s.lineage for p, s in self.stored_live().items() if p != self._me}
@@ -298,6 +313,8 @@ class Restore:
             if serving == self.lineage:
                 return None
             return serving, "this lineage is the one that trains"
+        if (majority := self._outvoted(count, now)) is not None:
+            return majority, "most volunteers follow it and nobody has followed ours"
         later = [lineage for lineage in count if lineage.era > self.lineage.era]
         if not later:
             return None
@@ -310,6 +327,18 @@ class Restore:
             return newest, f"{short(decider)} decided it"
         return None
 
+    def _outvoted(self, count: Counter[Lineage], now: float) -> Lineage | None:
+        """Return the lineage that most live members have followed for long instead of ours."""
+        newest, followers = count.most_common(1)[0]
+        if newest == self.lineage or 2 * followers <= len(self._outlook.live):
+            self._outvoted_since = None
+            return None
+        if self._outvoted_since is None:
+            self._outvoted_since = now
+        if now < self._outvoted_since + OUTVOTED_S:
+            return None
+        return newest
+
     def _most_served(self, lineages: Counter[Lineage]) -> Lineage | None:
         """Return the lineage in which most seats serve, if its beginning is known."""
         by_era = {lineage.era: lineage for lineage in [*lineages, self.lineage]}
@@ -320,6 +349,7 @@ class Restore:
         self.lineage, self.open = lineage, True
         self._newest = lineage.version
         self._troubled_since, self._behind_since, self._closed_at = None, {}, {}
+        self._outvoted_since = None
         self._outlook = Outlook(self._outlook.live, (None,) * self._stages)
         self._said = ""
         words = f"beginning anew at version {lineage.version}: {reason}"

@@ -11,6 +11,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.restore.choice import SEED, holders, newest_whole
 from protocol.restore.machine import (
+    BRIEF_PATIENCE_S,
     LOST_S,
     PATIENCE_S,
     REFRESH_S,
@@ -244,6 +245,16 @@ class TestResume:
         made.update(outlook(None, None, live=PEERS[:2]), 0.2)
         assert adopted(made.tick(0.2 + SETTLE_S)) is None, "who has (1, 40) may be on its way"
         lineage = adopted(made.tick(0.2 + SETTLE_S + PATIENCE_S))
+        assert lineage is not None
+        assert lineage.version == 20
+
+    def test_one_checkpoint_interval_is_waited_for_only_briefly(self) -> None:
+        made = machine(PEERS[0], (0, 20), (0, 30))
+        made.receive(PEERS[1], stored((1, 20)), 0.1)
+        made.update(outlook(None, None, live=PEERS[:2]), 0.2)
+        assert adopted(made.tick(SETTLE_S + BRIEF_PATIENCE_S - 1.0)) is None
+        late = 0.2 + SETTLE_S + BRIEF_PATIENCE_S + TURN_S
+        lineage = adopted([*made.tick(late - TURN_S), *made.tick(late)])
         assert lineage is not None
         assert lineage.version == 20
 
