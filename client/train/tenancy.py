@@ -61,6 +61,8 @@ class Tenancy:
         self._beginning = False
         """Between two lineages: the seat is closed and will be opened again."""
         self._seat_number = 0
+        self._vow = (0, (0, 0))
+        """Era and vow of our last seat: what it sent for that attempt may still arrive."""
         self._failure: UserError | WorkerDied | None = None
         self._retake = trio.Event()
         self._life = trio.CancelScope()
@@ -265,6 +267,7 @@ class Tenancy:
             serving=serving,
             era=era,
             touch=terms.history.touch,
+            vow=self._vow[1] if self._vow[0] == era else (0, 0),
         )
 
     def _sit(self, worker: Worker, seat: Seat, nursery: trio.Nursery) -> None:
@@ -318,6 +321,7 @@ class Tenancy:
         if self.driver is None:
             return
         self._house.tally.miscounted += self.driver.miscounted
+        self._vow = (self.driver.seat.era, self.driver.seat.member.vow)
         self.driver.close()
         self.driver = self.saver = None
         if self.leaving:

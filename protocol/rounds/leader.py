@@ -14,7 +14,7 @@ attempt are Ready with one digest, that attempt is completed instead of planning
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from protocol import limits
@@ -25,6 +25,7 @@ from protocol.pipeline.ledger import from_bitmap, to_bitmap
 from protocol.pipeline.pipeline import Place
 from protocol.rounds.member import REFUSED
 from protocol.rounds.newcomers import Newcomers
+from protocol.rounds.plans import most_common
 from protocol.rounds.quorum import Quorum, electors
 from protocol.rounds.shards import shard_bounds
 from protocol.view import SwarmView
@@ -59,10 +60,21 @@ class Report:
 
 
 class RoundLeader:
-    """Runs at every replica all the time; acts only while ``leading``."""
+    """Runs at every replica all the time; acts only while ``leading``.
 
-    def __init__(self, place: Place, size: int, step: int, quorum: Quorum | None = None) -> None:
-        self._place, self._size = place, size
+    Args:
+        closed: whether we know the step's commit, our own or another's: then nothing is planned.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        size: int,
+        step: int,
+        quorum: Quorum | None = None,
+        closed: Callable[[], bool] = bool,
+    ) -> None:
+        self._place, self._size, self._closed = place, size, closed
         self._quorum = quorum or Quorum(place.me, place.stage, None)
         self._view = SwarmView(((),) * place.stages)
         self._newcomers = Newcomers(place)
@@ -187,7 +199,7 @@ class RoundLeader:
     # --- plan and commit -------------------------------------------------------------------
 
     def _act(self, now: float) -> list[Effect]:
-        if not self.leading or self._decided is not None:
+        if not self.leading or self._decided is not None or self._closed():
             return []
         self._look_at = None
         effects = self._admit(now)
@@ -384,9 +396,3 @@ class RoundLeader:
             elif self._complete_since is not None and self._laggards():
                 waits.append(self._complete_since + LAGGARD_S)
         return min((at for at in waits if at is not None), default=None)
-
-
-def most_common(states: list[bytes]) -> bytes:
-    """Return the state that most members are in; empty where none is known."""
-    known = Counter(state for state in states if state)
-    return max(known, key=lambda state: (known[state], state), default=b"")

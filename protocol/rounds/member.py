@@ -81,6 +81,8 @@ class RoundMember:
         loss_sum: summed token losses of the given ids (0 except at the last stage).
         loaded: whether the worker holds the state of the current version.
         state: hash of that state, empty where not known.
+        vow: step and attempt that an earlier seat of ours has promised. What it sent for that
+            attempt may still arrive, and must not be taken for ours.
     """
 
     def __init__(
@@ -95,16 +97,17 @@ class RoundMember:
         loss_sum: Callable[[frozenset[int]], float],
         loaded: Callable[[], bool],
         state: Callable[[], bytes] = bytes,
+        vow: tuple[int, int] = (0, 0),
     ) -> None:
         self._place, self._size = place, size
         self._ledger, self._accumulating = ledger, accumulating
         self._drop, self._loss_sum, self._loaded = drop, loss_sum, loaded
-        self._state = state
+        self._state, self._vow = state, vow
         self._reset(step)
 
     def _reset(self, step: int) -> None:
         self.step = step
-        self.promised = 0
+        self.promised = self._vow[1] if step == self._vow[0] else 0
         self.progress = Progress.WAITING
         self._leader = PeerId("")
         self._plan: Plan | None = None
@@ -120,6 +123,11 @@ class RoundMember:
     def start_step(self, step: int) -> None:
         """Begin the round of a new step."""
         self._reset(step)
+
+    @property
+    def vow(self) -> tuple[int, int]:
+        """What a later seat of ours has to keep: the step and the highest attempt promised."""
+        return max((self.step, self.promised), self._vow)
 
     @property
     def knows_commit(self) -> bool:

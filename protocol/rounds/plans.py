@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections import Counter
 
 from protocol.effects import Penalise
 from protocol.ids import PeerId
@@ -38,3 +39,9 @@ def reduced_key(sender: PeerId, message: Reduced) -> PayloadKey:
 def blame_impostor(sender: PeerId) -> Penalise:
     """Blame who broadcasts a shard that is not its own."""
     return Penalise(sender, "reduced-shard-of-another", 30)
+
+
+def most_common(states: list[bytes]) -> bytes:
+    """Return the state that most members are in; empty where none is known."""
+    known = Counter(state for state in states if state)
+    return max(known, key=lambda state: (known[state], state), default=b"")

@@ -13,7 +13,8 @@ an elector for 3 s. So no elector counts for both sides. Electors whose process 
 eyes (or that said goodbye) count for nobody: half of a swarm may be killed at once. Of an even
 number, the half with the first elector by rank goes on.
 
-Holds the electors and the roll of the last plan. Before the first one it goes by what it has seen.
+Holds the electors and the roll of the last plan. Before the first one it goes by what it has seen;
+who was cut off then may have missed one, and looks around before it closes anything.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ from protocol.view import SwarmView
 
 MAX_ELECTORS: Final = 16
 """Few enough for every replica to be linked with most of them; a larger stage elects by itself."""
+
+
+LOOK_AROUND_S: Final = 6.0
+"""Long enough to be linked with replicas that came meanwhile, and to hear their versions."""
 
 
 class Touch(Protocol):
@@ -59,6 +64,8 @@ class Quorum:
         self.electors: frozenset[PeerId] = frozenset({me})
         self.roll: frozenset[PeerId] = frozenset()
         self._settled = False
+        self._cut_off_at: float | None = None
+        """When we last were without a majority, before the first plan."""
 
     def settle(self, members: Iterable[str], electors: Iterable[str]) -> None:
         """Take members and electors of the plan that made our version."""
@@ -78,7 +85,13 @@ class Quorum:
         if touch is None:
             return True
         for_us = [e for e in self.electors if self._counts(e, now) and not self._lost_us(e, now)]
-        return self._is_majority(for_us)
+        majority = self._is_majority(for_us)
+        if self._settled:
+            return majority
+        if not majority and len(self.electors) > 1:
+            self._cut_off_at = now
+        looked = self._cut_off_at is None or now >= self._cut_off_at + LOOK_AROUND_S
+        return majority and looked
 
     def may_go_on_without(self, missing: Collection[PeerId], now: float) -> bool:
         """Whether the step may be closed without these replicas of the roll."""

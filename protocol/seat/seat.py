@@ -80,6 +80,7 @@ class Seat:
         serving: False to join as an observer.
         era: lineage that the version belongs to; messages of another one do not count.
         touch: our contacts, from which a quorum is counted (``rounds/quorum.py``).
+        vow: the one of our last seat in this stage and lineage (``RoundMember.vow``).
     """
 
     def __init__(
@@ -93,13 +94,14 @@ class Seat:
         serving: bool,
         era: int = 0,
         touch: Touch | None = None,
+        vow: tuple[int, int] = (0, 0),
     ) -> None:
         self.place, self.step, self.serving, self.era = place, step, serving, era
         self.loaded = serving
         self._steps, self._tokens_per_step = steps, tokens_per_step
         self.pipeline = Pipeline(place, step)
         self.quorum = Quorum(place.me, place.stage, touch)
-        self.leader = RoundLeader(place, size, step, self.quorum)
+        self.leader = RoundLeader(place, size, step, self.quorum, lambda: self.member.knows_commit)
         self.member = RoundMember(
             place,
             size,
@@ -110,14 +112,14 @@ class Seat:
             loss_sum=self.pipeline.loss_sum,
             loaded=lambda: self.loaded,
             state=lambda: self._state,
+            vow=vow,
         )
         self.departure = Departure(self.pipeline, self.member)
         self.desk = WorkDesk(step, place)
         self.training_allowed = False
         """Nothing is leased before the swarm has started (every stage covered)."""
         self._view = SwarmView(((),) * place.stages)
-        self._ahead = Ahead()
-        self._reporter = LedgerReporter(place)
+        self._ahead, self._reporter = Ahead(), LedgerReporter(place)
         self._made_by: tuple[int, bytes] = (0, b"")
         self._state = b""  # of our version, once we have made one: compared with siblings' (I2)
         self._following = Following()
@@ -208,8 +210,7 @@ class Seat:
         if self.leader.leading and self._working():
             self.desk.tick(self.leader.reports, now)
         if self._following.is_lost(now):
-            words = f"siblings have moved on from version {self.step} without us"
-            effects.append(Fault("behind", words))
+            effects.append(Fault("behind", f"siblings have moved on from version {self.step}"))
         return self._settle(effects, now)
 
     # --- messages --------------------------------------------------------------------------
@@ -319,8 +320,7 @@ class Seat:
         self._commit_loss = None
         self._following.caught_up()
         self.member.start_step(self.step)
-        effects: list[SeatEffect] = [committed]
-        effects += self.leader.start_step(self.step, now)
+        effects: list[SeatEffect] = [committed, *self.leader.start_step(self.step, now)]
         self.desk.start_step(self.step, fresh=self.current_leader() == self.place.me)
         effects += self._lead(now)
         effects += self.pipeline.start_step(self.step, now)

@@ -29,7 +29,7 @@ LEADER = B
 class Table:
     """A member with the ledger and the worker's state that a test gives it."""
 
-    def __init__(self, *done: int, loaded: bool = True) -> None:
+    def __init__(self, *done: int, loaded: bool = True, vow: tuple[int, int] = (0, 0)) -> None:
         self.done = set(done)
         self.busy = False
         self.loaded = loaded
@@ -42,6 +42,7 @@ class Table:
             drop=self.drop,
             loss_sum=lambda ids: float(sum(ids)),
             loaded=lambda: self.loaded,
+            vow=vow,
         )
 
     def drop(self, microbatch: int) -> list[object]:  # type: ignore[override]

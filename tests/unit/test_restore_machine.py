@@ -13,6 +13,7 @@ from protocol.restore.choice import SEED, holders, newest_whole
 from protocol.restore.machine import (
     BRIEF_PATIENCE_S,
     LOST_S,
+    OUTVOTED_S,
     PATIENCE_S,
     REFRESH_S,
     SETTLE_S,
@@ -109,6 +110,18 @@ class TestLost:
         made = running(PEERS[0])
         rogue = Lineage(9 << 32, 0, ())
         assert adopted(made.receive(PEERS[1], stored(lineage=rogue), 20.0)) is None
+
+    def test_who_is_not_followed_goes_back_to_the_majority(self) -> None:
+        made = running(PEERS[0])
+        alone = Lineage(9 << 32, 0, ())
+        made.receive(PEERS[1], stored(lineage=alone), 11.0)
+        for other in PEERS[2:]:
+            made.receive(other, stored(lineage=alone), 12.0)
+        assert made.lineage == alone
+        for other in PEERS[1:]:
+            assert adopted(made.receive(other, stored((0, 20), (1, 20)), 13.0)) is None
+        assert adopted(made.tick(13.0 + OUTVOTED_S - 0.1)) is None, "they may follow yet"
+        assert adopted(made.tick(13.0 + OUTVOTED_S)) == SEED
 
     def test_most_of_the_swarm_is_followed(self) -> None:
         made = running(PEERS[0])

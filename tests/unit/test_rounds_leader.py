@@ -391,6 +391,14 @@ class TestTakingOver:
         assert not commits(effects)
         assert {plan.attempt for plan in plans(effects).values()} == {2}
 
+    def test_who_knows_the_commit_neither_plans_nor_completes(self) -> None:
+        """A sibling has applied another attempt and died; we cannot apply it."""
+        for own in (ready_report(3), report(IDS)):
+            made = RoundLeader(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP, closed=lambda: True)
+            made.update_view(view(ME), True, 0.0)
+            assert made.report(ME, own, 1.0) == []
+            assert made.tick(1.0 + ROUND_TIMEOUT_S) == []
+
     def test_different_digests_are_of_different_plans(self) -> None:
         made = leader(ME, B)
         made.report(ME, ready_report(3), 1.0)

@@ -181,6 +181,16 @@ class TestAttempts:
         assert table.member.plan(C, plan({ME: {8, 9}, B: {10, 11}}, attempt=9)) == []
         assert table.member.committed(1, agreed) == []
 
+    def test_a_later_seat_of_ours_keeps_our_vow_in_that_step_alone(self) -> None:
+        """What the earlier seat sent for that attempt may still arrive as if it were ours."""
+        table, _ = exchanging(attempt=3)
+        assert table.member.vow == (STEP, 3)
+        later = Table(8, 9, vow=table.member.vow)
+        assert later.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}}, attempt=3)) == []
+        assert tasks(list(later.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}}, attempt=4))))
+        later.member.start_step(STEP + 1)
+        assert later.member.promised == 0
+
 
 class TestCommits:
     def test_who_knows_the_commit_takes_part_in_no_other_attempt(self) -> None:

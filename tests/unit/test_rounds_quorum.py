@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, Contacts
-from protocol.rounds.quorum import Quorum
+from protocol.rounds.quorum import LOOK_AROUND_S, Quorum
 from protocol.view import Replica, SwarmView
 
 PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(6))
@@ -192,6 +192,22 @@ class TestEvidence:
         made = quorum(me, contacts, PEERS)
         assert made.holds(20.1)
         assert not made.may_go_on_without({sibling}, 20.1)
+
+
+def test_who_was_cut_off_before_the_first_plan_looks_around_first() -> None:
+    """Others may have come meanwhile, and may have closed the step without it."""
+    me, other = PEERS[:2]
+    contacts = Contacts()
+    made = Quorum(me, STAGE, contacts)
+    made.observe(SwarmView.of([[], [Replica(me, 0, True), Replica(other, 0, True)]]))
+    first = min((me, other), key=lambda peer: rank("elector", peer))
+    if first == me:  # the half with the first by rank is a majority by itself
+        made.electors |= {PEERS[2]}
+    for now, holds in ((10.0, True), (20.0, False), (21.0, False), (20.0 + LOOK_AROUND_S, True)):
+        if now != 20.0:
+            for peer in made.electors - {me}:
+                hear(contacts, peer, (), (STAGE,), now)
+        assert made.holds(now) is holds
 
 
 def test_before_the_first_plan_everybody_seen_counts() -> None:

@@ -211,7 +211,8 @@ def _stands_in(other: Volunteer, victim: Volunteer) -> bool:
     mine, theirs = victim.seat, other.seat
     if mine is None or theirs is None or not other.holds_state:
         return False
-    return theirs.step + theirs.member.knows_commit >= mine.step
+    applying = theirs.member.progress is Progress.APPLYING
+    return theirs.step + applying >= mine.step
 
 
 def phase_of(volunteer: Volunteer) -> str:
@@ -223,5 +224,5 @@ def phase_of(volunteer: Volunteer) -> str:
         return "fetching"
     progress = seat.member.progress
     if progress is not Progress.WAITING:
-        return progress.value
+        return str(progress.value)
     return "working" if seat.pipeline.in_flight() else "idle"

@@ -41,7 +41,7 @@ MESSAGES: Final = (
 )
 AIMED_AT: Final = tuple(name for name in MESSAGES if name not in ("", "Heartbeat"))
 AIMED: Final[frozenset[FaultKind]] = frozenset({"crash", "wipe", "pause", "split", "worker"})
-SPARE: Final = 2.2
+SPARE: Final = 3.0
 """How many more faults are drawn than are done."""
 WEIGHTS: Final[dict[FaultKind, float]] = {
     "message": 60,

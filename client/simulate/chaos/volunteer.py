@@ -52,6 +52,8 @@ class Volunteer(SimPeer):
     """Of what the seat's view was last made."""
     returning: SeatStatus | None = None
     """What is said of a seat that will be opened again in a new lineage."""
+    vow: tuple[int, int] = (0, 0)
+    """Of its last seat in this lineage."""
     corrupt: int = 0
     """So many of its next tasks find a malformed tensor."""
 
@@ -99,4 +101,4 @@ class Volunteer(SimPeer):
         self.backlog, self.links, self.heard = [], {}, {}
         self.detector, self.contacts = Detector(), Contacts()
         self.paused = self.missed_pulse = False
-        self.corrupt, self.returning = 0, None
+        self.corrupt, self.returning, self.vow = 0, None, (0, 0)

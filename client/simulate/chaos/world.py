@@ -216,6 +216,7 @@ class ChaosWorld(SeatWorld[Volunteer]):
             serving=serving,
             era=volunteer.restore.lineage.era,
             touch=volunteer.contacts,
+            vow=volunteer.vow,
         )
         volunteer.returning = None
         if saved:
@@ -236,6 +237,8 @@ class ChaosWorld(SeatWorld[Volunteer]):
     def retake(self, volunteer: Volunteer, why: str) -> None:
         """The seat is given up and taken anew."""
         self.note(volunteer, f"takes its stage anew: {why}")
+        if volunteer.seat is not None:
+            volunteer.vow = volunteer.seat.member.vow
         volunteer.seat = volunteer.worker = None
         volunteer.epoch += 1
         self.beats.say(volunteer)
@@ -248,6 +251,7 @@ class ChaosWorld(SeatWorld[Volunteer]):
         volunteer.returning = msgspec.structs.replace(back, era=lineage.era)
         volunteer.snapshots = {}
         self.retake(volunteer, "a lineage begins")
+        volunteer.vow = (0, 0)
 
     def _linked(self, volunteer: Volunteer, to: PeerId) -> None:
         self.histories.tell(volunteer, to)
