@@ -8,7 +8,7 @@ does nothing.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -177,6 +177,7 @@ KINDS: dict[type[Body], str] = {
     Permit: "permit",
     Posting: POSTING_KIND,
 }
+AnyBody = TypeVar("AnyBody", bound=Body)
 _encoder = msgspec.msgpack.Encoder()
 _decoders: dict[str, msgspec.msgpack.Decoder[Body]] = {
     kind: msgspec.msgpack.Decoder(body) for body, kind in KINDS.items()
@@ -196,14 +197,26 @@ def decode_body(kind: str, encoded: bytes) -> Direct | Posting:
     """
     if kind not in _decoders:
         raise RemoteProtocolError("matching-kind-unknown", kind[: limits.MAX_NAME_CHARS])
-    if len(encoded) > MAX_BODY_BYTES:
-        raise RemoteProtocolError("matching-body-too-long", f"{len(encoded)} bytes", penalty=20)
-    try:
-        body = _decoders[kind].decode(encoded)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as e:
-        raise RemoteProtocolError("matching-body-malformed", str(e), penalty=20) from e
+    body = decode_exactly(_decoders[kind], encoded, MAX_BODY_BYTES)
     if not isinstance(body, Direct | Posting):
         raise RemoteProtocolError("matching-kind-unknown", kind)
+    return body
+
+
+def decode_exactly(
+    decoder: msgspec.msgpack.Decoder[AnyBody], encoded: bytes, most_bytes: int
+) -> AnyBody:
+    """Parse a body whose only encoding is ``encoded``.
+
+    Raises:
+        RemoteProtocolError: too long, malformed, out of range or not canonical.
+    """
+    if len(encoded) > most_bytes:
+        raise RemoteProtocolError("matching-body-too-long", f"{len(encoded)} bytes", penalty=20)
+    try:
+        body = decoder.decode(encoded)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteProtocolError("matching-body-malformed", str(error), penalty=20) from error
     if encode_body(body) != encoded:
         raise RemoteProtocolError("matching-body-not-canonical", penalty=20)
     return body

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-import msgspec
 from msgspec import Meta, Struct
 
 from protocol import limits
 from protocol.address import parse_address
-from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.membership.record import UnixSeconds
+from protocol.wire.canonical import Canonical
 from protocol.wire.fields import Count, NonNegative, StageIndex
 from protocol.wire.parts import SeatStatus
 
@@ -59,8 +59,7 @@ class Advert(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Stages it cannot serve, for want of memory or of the training text; rising."""
 
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Advert)
+_bodies = Canonical(Advert, "advert")
 
 
 def encode_advert(advert: Advert) -> bytes:
@@ -69,10 +68,7 @@ def encode_advert(advert: Advert) -> bytes:
     Raises:
         LocalProtocolError: a field out of its range.
     """
-    try:
-        return _encoder.encode(_decoder.decode(_encoder.encode(advert)))
-    except msgspec.MsgspecError as error:
-        raise LocalProtocolError(f"our own advert: {error}") from error
+    return _bodies.encode(advert)
 
 
 def parse_advert(body: bytes, key: str, signer: PeerId, stages: int) -> Advert:
@@ -81,14 +77,7 @@ def parse_advert(body: bytes, key: str, signer: PeerId, stages: int) -> Advert:
     Raises:
         RemoteProtocolError: malformed, not canonical, for another peer, or inconsistent.
     """
-    try:
-        advert = _decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RemoteProtocolError("advert-malformed", str(error), penalty=20) from error
-    if _encoder.encode(advert) != body:
-        raise RemoteProtocolError("advert-malformed", "not canonical", penalty=20)
-    if key != signer:
-        raise RemoteProtocolError("advert-forged", "speaks for another peer", penalty=50)
+    advert = _bodies.parse_own(body, key, signer)
     check_seats(advert.serves, stages)
     rising = sorted(set(advert.unable)) == list(advert.unable)
     if not rising or (advert.unable and advert.unable[-1] >= stages):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-import msgspec
 from msgspec import Meta, Struct
 
-from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, parse_peer_id
+from protocol.wire.canonical import Canonical
 from protocol.wire.fields import PeerText, StageIndex
 
 MEASURED: Final = "measured"
@@ -71,16 +71,12 @@ class Measurements(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     partners: Annotated[tuple[Partner, ...], Meta(max_length=MAX_PARTNERS)] = ()
 
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Measurements)
+_bodies = Canonical(Measurements, "measured")
 
 
 def encode_measurements(measurements: Measurements) -> bytes:
     """Return the canonical encoding; raises ``LocalProtocolError`` for a field out of range."""
-    try:
-        return _encoder.encode(_decoder.decode(_encoder.encode(measurements)))
-    except msgspec.MsgspecError as error:
-        raise LocalProtocolError(f"our own measurements: {error}") from error
+    return _bodies.encode(measurements)
 
 
 def parse_measurements(body: bytes, key: str, signer: PeerId, stages: int) -> Measurements:
@@ -90,14 +86,7 @@ def parse_measurements(body: bytes, key: str, signer: PeerId, stages: int) -> Me
         RemoteProtocolError: malformed, not canonical, in another's name, about the author itself,
             about one peer twice, or about a stage that does not exist.
     """
-    try:
-        measurements = _decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RemoteProtocolError("measured-malformed", str(error), penalty=20) from error
-    if _encoder.encode(measurements) != body:
-        raise RemoteProtocolError("measured-malformed", "not canonical", penalty=20)
-    if key != signer:
-        raise RemoteProtocolError("measured-forged", "speaks for another peer", penalty=50)
+    measurements = _bodies.parse_own(body, key, signer)
     problem = _absurdity(measurements, signer, stages)
     if problem is not None:
         raise RemoteProtocolError("measured-absurd", problem, penalty=20)

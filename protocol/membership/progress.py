@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
-from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.membership.record import Record, UnixSeconds
+from protocol.wire.canonical import Canonical
 from protocol.wire.fields import Count, Finite, StepIndex
 
 PROGRESS: Final = "progress"
@@ -26,16 +25,12 @@ class Progress(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     wall: UnixSeconds
 
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Progress)
+_bodies = Canonical(Progress, "progress")
 
 
 def encode_progress(progress: Progress) -> bytes:
     """Return the canonical encoding; raises ``LocalProtocolError`` for a field out of range."""
-    try:
-        return _encoder.encode(_decoder.decode(_encoder.encode(progress)))
-    except msgspec.MsgspecError as error:
-        raise LocalProtocolError(f"our own progress: {error}") from error
+    return _bodies.encode(progress)
 
 
 def parse_progress(record: Record) -> Progress:
@@ -44,11 +39,7 @@ def parse_progress(record: Record) -> Progress:
     Raises:
         RemoteProtocolError: malformed, not canonical, another key, or seq is not the step.
     """
-    try:
-        progress = _decoder.decode(record.body)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise RemoteProtocolError("progress-malformed", str(error), penalty=20) from error
-    exact = _encoder.encode(progress) == record.body
-    if not exact or record.key != PROGRESS_KEY or record.seq != progress.step:
-        raise RemoteProtocolError("progress-malformed", "header and body differ", penalty=20)
+    progress = _bodies.parse(record.body)
+    if record.key != PROGRESS_KEY or record.seq != progress.step:
+        raise _bodies.malformed("header and body differ")
     return progress

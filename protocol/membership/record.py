@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-import msgspec
 from msgspec import Meta, Struct
 
 from protocol import limits
-from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import SwarmId
+from protocol.wire.canonical import Canonical
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Count, Envelope
 
@@ -38,8 +37,7 @@ class Record(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
         return self.issued + self.ttl_s
 
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Record)
+_bodies = Canonical(Record, "record")
 
 
 def seal(signer: Signer, kind: str, record: Record, swarm: SwarmId) -> Envelope:
@@ -48,12 +46,7 @@ def seal(signer: Signer, kind: str, record: Record, swarm: SwarmId) -> Envelope:
     Raises:
         LocalProtocolError: a field out of its range.
     """
-    body = _encoder.encode(record)
-    try:
-        _decoder.decode(body)
-    except msgspec.MsgspecError as error:
-        raise LocalProtocolError(f"a record of kind {kind!r}: {error}") from error
-    return signer.sign(kind, body, swarm)
+    return signer.sign(kind, _bodies.encode(record), swarm)
 
 
 def open_record(envelope: Envelope) -> Record:
@@ -62,13 +55,7 @@ def open_record(envelope: Envelope) -> Record:
     Raises:
         RemoteProtocolError: ``record-malformed``, also for an encoding that is not canonical.
     """
-    try:
-        record = _decoder.decode(envelope.body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RemoteProtocolError("record-malformed", str(error), penalty=20) from error
-    if _encoder.encode(record) != envelope.body:
-        raise RemoteProtocolError("record-malformed", "not canonical", penalty=20)
-    return record
+    return _bodies.parse(envelope.body)
 
 
 def staleness(record: Record, wall: float) -> str | None:

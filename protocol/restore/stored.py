@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-import msgspec
 from msgspec import Meta, Struct
 
 from protocol import limits
-from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
+from protocol.wire.canonical import Canonical
 from protocol.wire.fields import Era, StageIndex, StepIndex
 
 STORED: Final = "stored"
@@ -60,16 +60,12 @@ class Stored(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 ERA_BITS: Final = 32
 """An era is the number of roll-backs, then 32 bits of a hash: two deciders never make the same."""
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Stored)
+_bodies = Canonical(Stored, "stored")
 
 
 def encode_stored(stored: Stored) -> bytes:
     """Return the canonical encoding; raises ``LocalProtocolError`` for a field out of range."""
-    try:
-        return _encoder.encode(_decoder.decode(_encoder.encode(stored)))
-    except msgspec.MsgspecError as error:
-        raise LocalProtocolError(f"our own stored record: {error}") from error
+    return _bodies.encode(stored)
 
 
 def parse_stored(body: bytes, key: str, signer: PeerId, stages: int) -> Stored:
@@ -79,14 +75,7 @@ def parse_stored(body: bytes, key: str, signer: PeerId, stages: int) -> Stored:
         RemoteProtocolError: malformed, not canonical, in another's name, or about stages that do
             not exist.
     """
-    try:
-        stored = _decoder.decode(body)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise RemoteProtocolError("stored-malformed", str(error), penalty=20) from error
-    if _encoder.encode(stored) != body:
-        raise RemoteProtocolError("stored-malformed", "not canonical", penalty=20)
-    if key != signer:
-        raise RemoteProtocolError("stored-forged", "speaks for another peer", penalty=50)
+    stored = _bodies.parse_own(body, key, signer)
     copies, lineage = list(stored.copies), stored.lineage
     if sorted(set(copies)) != copies or any(copy.stage >= stages for copy in copies):
         raise RemoteProtocolError("stored-absurd", "copies out of order", penalty=20)

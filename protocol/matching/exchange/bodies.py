@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Meta
 
 from protocol import limits
-from protocol.errors import RemoteProtocolError
 from protocol.ids import Stage
 from protocol.matching.bodies import (
     MAX_BODY_BYTES,
@@ -24,6 +23,7 @@ from protocol.matching.bodies import (
     Replicas,
     Score,
     StageIndex,
+    decode_exactly,
 )
 from protocol.matching.exchange.load import Basis
 from protocol.matching.exchange.projection import Projection
@@ -197,15 +197,7 @@ def decode(kind: str, encoded: bytes) -> Letter | Spread:
         RemoteProtocolError: too long, malformed, out of range or not canonical.
     """
     bound = MAX_BALLOT_BYTES if kind == BALLOT_KIND else MAX_BODY_BYTES
-    if len(encoded) > bound:
-        raise RemoteProtocolError("matching-body-too-long", f"{len(encoded)} bytes", penalty=20)
-    try:
-        body = _decoders[kind].decode(encoded)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as e:
-        raise RemoteProtocolError("matching-body-malformed", str(e), penalty=20) from e
-    if encode(body) != encoded:
-        raise RemoteProtocolError("matching-body-not-canonical", penalty=20)
-    return body
+    return decode_exactly(_decoders[kind], encoded, bound)
 
 
 def key_of(body: Spread) -> str:

@@ -1,0 +1,65 @@
+"""Bodies of signed records: one encoding each, so that equal bodies are equal bytes."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.ids import PeerId
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+MALFORMED_PENALTY = 20
+FORGED_PENALTY = 50
+
+
+class Canonical(Generic[Body]):
+    """Encodes and parses the bodies of one kind of record; reasons begin with ``name``."""
+
+    def __init__(self, body: type[Body], name: str) -> None:
+        self._name = name
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(body)
+
+    def encode(self, body: Body) -> bytes:
+        """Return the canonical encoding (integers in float fields become floats).
+
+        Raises:
+            LocalProtocolError: a field out of its range.
+        """
+        try:
+            return self._encoder.encode(self._decoder.decode(self._encoder.encode(body)))
+        except msgspec.MsgspecError as error:
+            raise LocalProtocolError(f"our own {self._name}: {error}") from error
+
+    def parse(self, encoded: bytes) -> Body:
+        """Parse a body.
+
+        Raises:
+            RemoteProtocolError: malformed, out of range or not canonical.
+        """
+        try:
+            body = self._decoder.decode(encoded)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise self.malformed(str(error)) from error
+        if self._encoder.encode(body) != encoded:
+            raise self.malformed("not canonical")
+        return body
+
+    def parse_own(self, encoded: bytes, key: str, signer: PeerId) -> Body:
+        """Parse a body that only the peer named in the record's key may write.
+
+        Raises:
+            RemoteProtocolError: as ``parse``; or another peer has signed it.
+        """
+        body = self.parse(encoded)
+        if key != signer:
+            words = "speaks for another peer"
+            raise RemoteProtocolError(f"{self._name}-forged", words, penalty=FORGED_PENALTY)
+        return body
+
+    def malformed(self, words: str) -> RemoteProtocolError:
+        """Return the error of a body that nobody honest writes."""
+        return RemoteProtocolError(f"{self._name}-malformed", words, penalty=MALFORMED_PENALTY)
