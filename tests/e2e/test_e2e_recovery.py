@@ -88,9 +88,11 @@ def _losses(members: list[Member]) -> dict[int, list[float]]:
     return told
 
 
-def _told_until(step: int, members: list[Member]) -> dict[int, list[float]] | None:
-    told = _losses(members)
-    return told if step in told else None
+def _tells(told: dict[int, list[float]], members: list[Member], step: int) -> bool | None:
+    """Add what is new; whether the loss of a step is among what has been told by now."""
+    for number, losses in _losses(members).items():
+        told.setdefault(number, []).extend(losses)
+    return step in told or None
 
 
 def _assert_as_one_process(swarm: SwarmFile, told: dict[int, list[float]]) -> None:
@@ -110,7 +112,8 @@ def test_a_swarm_that_was_shut_down_goes_on_where_it_was(
     for member in members:  # as by a power cut: nothing is handed over, nothing is saved
         member.kill()
     again = _start(processes, 2, "-again")
-    told = wait_for(lambda: _told_until(59, again), "the last step's loss", again)
+    told: dict[int, list[float]] = {}
+    wait_for(lambda: _tells(told, again, 59), "the last step's loss", again)
     assert min(told) >= EVERY, "it begins at a checkpoint, not at the beginning"
     assert set(range(2 * EVERY, 60)) <= set(told)
     _assert_as_one_process(swarm, told)
