@@ -2,90 +2,43 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from round_leaders import (
+    DIGEST,
+    HALVES,
+    IDS,
+    ME,
+    NEW,
+    PER_STEP,
+    SIZE,
+    STAGE,
+    STEP,
+    B,
+    C,
+    commits,
+    leader,
+    planned,
+    plans,
+    ready,
+    report,
+    view,
+)
 
 from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.membership.contacts import Contacts
-from protocol.pipeline.ledger import from_bitmap, to_bitmap
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.ledger import from_bitmap
 from protocol.rounds.leader import (
     LAGGARD_S,
     MAX_REFUSALS,
     MAX_REPORTS,
     RESEND_S,
     ROUND_TIMEOUT_S,
-    RoundLeader,
 )
 from protocol.rounds.member import REFUSED
-from protocol.rounds.quorum import Quorum
 from protocol.rounds.shards import check_bounds
-from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Admit, Commit, CommitAck, LedgerReport, Plan, Ready
-
-ME, B, C, NEW = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(4))
-STEP, PER_STEP, SIZE, STAGE = 2, 8, 1024, 1
-IDS = frozenset(range(16, 24))
-DIGEST = b"\7" * 32
-
-
-def view(*peers: PeerId, version: int = STEP, **versions: int) -> SwarmView:
-    """Serving replicas of our stage; ``B=1`` gives B another version than the rest."""
-    names = {"ME": ME, "B": B, "C": C}
-    others = {names[name]: v for name, v in versions.items()}
-    ours = [Replica(peer, others.get(peer, version), True) for peer in peers]
-    return SwarmView.of([[], ours])
-
-
-def leader(*peers: PeerId) -> RoundLeader:
-    made = RoundLeader(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP)
-    made.update_view(view(*peers), True, 0.0)
-    return made
-
-
-def report(
-    done: object = (), *, seq: int = 1, step: int = STEP, promised: int = 0, in_flight: object = ()
-) -> LedgerReport:
-    bits = [to_bitmap(ids, step, PER_STEP) for ids in (done, in_flight)]  # type: ignore[arg-type]
-    return LedgerReport(STAGE, step, seq, bits[0], bits[1], promised)
-
-
-def ready_report(attempt: int, digest: bytes = DIGEST) -> LedgerReport:
-    """Of a replica that holds all that an attempt would apply."""
-    return msgspec.structs.replace(report(range(16, 20), promised=attempt), ready=digest)
-
-
-def plans(effects: list[object]) -> dict[PeerId, Plan]:
-    return {
-        effect.peer: effect.message
-        for effect in effects
-        if isinstance(effect, Send) and isinstance(effect.message, Plan)
-    }
-
-
-def commits(effects: list[object]) -> list[PeerId]:
-    return [e.peer for e in effects if isinstance(e, Send) and isinstance(e.message, Commit)]
-
-
-def planned(*shares: tuple[PeerId, object]) -> tuple[RoundLeader, Plan]:
-    """A leader whose plan is out."""
-    made = leader(*(peer for peer, _ in shares))
-    effects: list[object] = []
-    for peer, done in shares:
-        effects += made.report(peer, report(done), 0.0)
-    sent = plans(effects)
-    assert set(sent) == {peer for peer, _ in shares}
-    return made, sent[shares[0][0]]
-
-
-HALVES = ((ME, range(16, 20)), (B, range(20, 24)))
-
-
-def ready(attempt: int = 1, digest: bytes = DIGEST, loss: float = 1.5) -> Ready:
-    return Ready(STAGE, STEP, attempt, digest, loss)
+from protocol.wire.messages import Admit, Commit, CommitAck, LedgerReport, Ready
 
 
 class TestPlanning:
@@ -360,69 +313,3 @@ class TestRefusal:
             assert plans(list(made.ready(B, ready(attempt, REFUSED), 1.0)))
         assert not made.ready(B, ready(MAX_REFUSALS + 1, REFUSED), 1.0)
         assert plans(list(made.tick(1.0 + ROUND_TIMEOUT_S)))
-
-
-class TestTakingOver:
-    """A leader died when its members were Ready: it may have told the commit to another dead."""
-
-    def test_the_attempt_for_which_all_are_ready_is_completed(self) -> None:
-        made = leader(ME, B)
-        made.report(ME, ready_report(3), 1.0)
-        effects = list(made.report(B, ready_report(3), 1.0))
-        assert not plans(effects)
-        sent = [e.message for e in effects if isinstance(e, Send)]
-        assert sent == [Commit(STAGE, STEP, 3, DIGEST, None)]
-        assert commits(list(made.acknowledged(B, CommitAck(STAGE, STEP, 3)))) == [ME]
-
-    def test_one_that_is_not_ready_proves_that_nothing_was_decided(self) -> None:
-        made = leader(ME, B)
-        made.report(ME, ready_report(3), 1.0)
-        effects = list(made.report(B, report(range(20, 24), promised=3), 1.0))
-        assert {plan.attempt for plan in plans(effects).values()} == {4}
-
-    def test_an_attempt_of_its_own_that_it_has_not_decided_is_not_completed(self) -> None:
-        """B is a member that never got the plan; nobody but us would hold what is committed."""
-        made = leader(ME, B, C)
-        for peer, done in ((ME, range(16, 20)), (B, range(20, 24)), (C, ())):
-            made.report(peer, report(done), 0.0)
-        made.ready(ME, ready(), 1.0)
-        made.report(ME, msgspec.structs.replace(ready_report(1), seq=2), 1.0)
-        effects = list(made.update_view(view(ME, B), True, 2.0))
-        assert not commits(effects)
-        assert {plan.attempt for plan in plans(effects).values()} == {2}
-
-    def test_who_knows_the_commit_neither_plans_nor_completes(self) -> None:
-        """A sibling has applied another attempt and died; we cannot apply it."""
-        for own in (ready_report(3), report(IDS)):
-            made = RoundLeader(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP, closed=lambda: True)
-            made.update_view(view(ME), True, 0.0)
-            assert made.report(ME, own, 1.0) == []
-            assert made.tick(1.0 + ROUND_TIMEOUT_S) == []
-
-    def test_different_digests_are_of_different_plans(self) -> None:
-        made = leader(ME, B)
-        made.report(ME, ready_report(3), 1.0)
-        assert not commits(list(made.report(B, ready_report(3, b"\1" * 32), 1.0)))
-
-    def test_a_siblings_word_alone_closes_no_step(self) -> None:
-        made = leader(ME, B)
-        made.report(ME, report(range(16, 20)), 1.0)
-        assert not commits(list(made.report(B, ready_report(2**30), 1.0)))
-
-
-class TestQuorum:
-    def test_a_sibling_that_others_still_see_is_not_left_out(self) -> None:
-        contacts = Contacts()
-        contacts.said(1, 0.0)
-        contacts.heard(B, (), (STAGE,), 1, 0.0)
-        contacts.heard(C, (), (), 1, 0.0)
-        quorum = Quorum(ME, STAGE, contacts)
-        quorum.settle([ME, B], [ME, B, C])
-        made = RoundLeader(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP, quorum)
-        contacts.said(2, 6.0)
-        contacts.heard(C, (), (), 2, 6.0)
-        made.update_view(view(ME), True, 6.0)  # our own link to B is gone
-        assert not plans(list(made.report(ME, report(IDS), 6.1)))
-        assert made.next_deadline() is not None, "it looks again"
-        contacts.heard(C, (B,), (), 2, 7.0)
-        assert set(plans(list(made.tick(7.1)))) == {ME}

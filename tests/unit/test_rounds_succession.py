@@ -1,0 +1,99 @@
+"""A leader that takes over: what was decided is completed, nobody is left out who may not be."""
+
+from __future__ import annotations
+
+import msgspec
+from round_leaders import (
+    DIGEST,
+    IDS,
+    ME,
+    PER_STEP,
+    SIZE,
+    STAGE,
+    STEP,
+    B,
+    C,
+    commits,
+    leader,
+    plans,
+    ready,
+    ready_report,
+    report,
+    view,
+)
+
+from protocol.effects import Send
+from protocol.membership.contacts import Contacts
+from protocol.pipeline.pipeline import Place
+from protocol.rounds.leader import (
+    ROUND_TIMEOUT_S,
+    RoundLeader,
+)
+from protocol.rounds.quorum import Quorum
+from protocol.wire.messages import Commit, CommitAck
+
+
+class TestTakingOver:
+    """A leader died when its members were Ready: it may have told the commit to another dead."""
+
+    def test_the_attempt_for_which_all_are_ready_is_completed(self) -> None:
+        made = leader(ME, B)
+        made.report(ME, ready_report(3), 1.0)
+        effects = list(made.report(B, ready_report(3), 1.0))
+        assert not plans(effects)
+        sent = [e.message for e in effects if isinstance(e, Send)]
+        assert sent == [Commit(STAGE, STEP, 3, DIGEST, None)]
+        assert commits(list(made.acknowledged(B, CommitAck(STAGE, STEP, 3)))) == [ME]
+
+    def test_one_that_is_not_ready_proves_that_nothing_was_decided(self) -> None:
+        made = leader(ME, B)
+        made.report(ME, ready_report(3), 1.0)
+        effects = list(made.report(B, report(range(20, 24), promised=3), 1.0))
+        assert {plan.attempt for plan in plans(effects).values()} == {4}
+
+    def test_an_attempt_of_its_own_that_it_has_not_decided_is_not_completed(self) -> None:
+        """B is a member that never got the plan; nobody but us would hold what is committed."""
+        made = leader(ME, B, C)
+        for peer, done in ((ME, range(16, 20)), (B, range(20, 24)), (C, ())):
+            made.report(peer, report(done), 0.0)
+        made.ready(ME, ready(), 1.0)
+        made.report(ME, msgspec.structs.replace(ready_report(1), seq=2), 1.0)
+        effects = list(made.update_view(view(ME, B), True, 2.0))
+        assert not commits(effects)
+        assert {plan.attempt for plan in plans(effects).values()} == {2}
+
+    def test_who_knows_the_commit_neither_plans_nor_completes(self) -> None:
+        """A sibling has applied another attempt and died; we cannot apply it."""
+        for own in (ready_report(3), report(IDS)):
+            made = RoundLeader(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP, closed=lambda: True)
+            made.update_view(view(ME), True, 0.0)
+            assert made.report(ME, own, 1.0) == []
+            assert made.tick(1.0 + ROUND_TIMEOUT_S) == []
+
+    def test_different_digests_are_of_different_plans(self) -> None:
+        made = leader(ME, B)
+        made.report(ME, ready_report(3), 1.0)
+        assert not commits(list(made.report(B, ready_report(3, b"\1" * 32), 1.0)))
+
+    def test_a_siblings_word_alone_closes_no_step(self) -> None:
+        made = leader(ME, B)
+        made.report(ME, report(range(16, 20)), 1.0)
+        assert not commits(list(made.report(B, ready_report(2**30), 1.0)))
+
+
+class TestQuorum:
+    def test_a_sibling_that_others_still_see_is_not_left_out(self) -> None:
+        contacts = Contacts()
+        contacts.said(1, 0.0)
+        contacts.heard(B, (), (STAGE,), 1, 0.0)
+        contacts.heard(C, (), (), 1, 0.0)
+        quorum = Quorum(ME, STAGE, contacts)
+        quorum.settle([ME, B], [ME, B, C])
+        made = RoundLeader(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP, quorum)
+        contacts.said(2, 6.0)
+        contacts.heard(C, (), (), 2, 6.0)
+        made.update_view(view(ME), True, 6.0)  # our own link to B is gone
+        assert not plans(list(made.report(ME, report(IDS), 6.1)))
+        assert made.next_deadline() is not None, "it looks again"
+        contacts.heard(C, (B,), (), 2, 7.0)
+        assert set(plans(list(made.tick(7.1)))) == {ME}
