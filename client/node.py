@@ -289,6 +289,7 @@ class Node:
             lambda: self._network.statistics().bytes_out,
         )
         self._engine, self._training = engine, training
+        engine.shelf.closed_because = self._serves_nothing_because
 
     def _reach(self) -> list[str]:
         """Return where others reach us."""
@@ -298,6 +299,11 @@ class Node:
     def _carried_bytes(self) -> int:
         carried = self._network.statistics()
         return carried.bytes_in + carried.bytes_out
+
+    def _serves_nothing_because(self) -> str:
+        """Handing over what we hold comes before the quota; helping others does not."""
+        spent = self._limiting.used_up and not self._training.staging.tenancies
+        return "its owner's quota for today is used up" if spent else ""
 
     async def _cap_power(self) -> None:
         device = self._options.settings.device

@@ -8,7 +8,7 @@ asked for what is decided in ``protocol.transfer.fetch``.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -42,6 +42,8 @@ class Shelf:
         self._snapshots: list[tuple[str, int, int]] = []
         self._keep_snapshots = keep_snapshots
         self.served_bytes = 0
+        self.closed_because: Callable[[], str] = str
+        """Why nothing is served now, in words; empty: it is."""
 
     def put(self, offer: BlobOffer, path: Path, *, temporary: bool) -> None:
         """Offer a file; a temporary one is removed when newer ones push it out.
@@ -77,6 +79,9 @@ class Shelf:
 
     def query(self, sender: PeerId, query: BlobQuery) -> None:
         """Answer with the blob asked for, or the newest of its kind."""
+        if reason := self.closed_because():
+            self._hub.send(sender, NoBlob(query.kind, query.stage, query.version, reason))
+            return
         version = self._newest(query) if query.version is None else query.version
         item = self._items.get((query.kind, query.stage, version))
         if item is not None:
@@ -88,6 +93,9 @@ class Shelf:
     def request(self, sender: PeerId, request: ChunkRequest) -> None:
         """Serve a chunk."""
         key = (request.kind, request.stage, request.version)
+        if reason := self.closed_because():
+            self._hub.send(sender, NoBlob(*key, reason))
+            return
         item = self._items.get(key)
         data = b"" if item is None else _read_chunk(item.path, request.index)
         if not data:

@@ -65,6 +65,11 @@ class Limiting:
         self._count()
         return self._use.used_bytes
 
+    @property
+    def used_up(self) -> bool:
+        """Whether today's quota is used up."""
+        return 0 < self._limits.daily_bytes <= self.used_bytes
+
     async def run(self, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         """Look every few seconds until cancelled; started once the first look is over."""
         saved = trio.current_time()

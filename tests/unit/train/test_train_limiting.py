@@ -77,7 +77,9 @@ async def test_the_quota_holds_till_midnight_and_survives_a_restart(
     assert machine.limiting.used_bytes == GB
     machine.carried = 0
     again = machine.start()  # a new process, whose counters begin at nothing
+    assert not again.used_up
     machine.carried = GB
+    assert again.used_up
     await again.look()
     assert "quota of 2 GB" in machine.reason
     assert machine.pauses.now is not None
@@ -109,6 +111,7 @@ async def test_only_what_is_asked_for_is_looked_at(tmp_path: Path) -> None:
     machine.idle, machine.battery = False, True
     await machine.limiting.look()
     assert (machine.reason, machine.asked) == ("", [])
+    assert not machine.limiting.used_up
 
 
 async def test_idle_and_battery(tmp_path: Path) -> None:
