@@ -8,8 +8,9 @@ feed on itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from protocol.ids import PeerId, short
 from protocol.pipeline.holding import Delivery, Holder
@@ -76,11 +77,32 @@ def allowance(per_step: int, replicas: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Backup:
-    """A delivery that another replica of the next stage is to get as well."""
+class Due:
+    """Something to be given to a second replica."""
 
     at: float
     """When, in monotonic seconds."""
+
+
+SomeDue = TypeVar("SomeDue", bound=Due)
+
+
+def first_due(
+    by_holder: Mapping[PeerId, Collection[SomeDue]], order: Callable[[SomeDue], tuple[float, int]]
+) -> SomeDue | None:
+    """Return what is due next. Of what one replica has that is the last, in ``order``, once the
+    first of it is due: it has begun the first ones."""
+    ends = [
+        replace(max(queue, key=order), at=min(each.at for each in queue))
+        for queue in by_holder.values()
+    ]
+    return min(ends, key=lambda end: end.at, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Backup(Due):
+    """A delivery that another replica of the next stage is to get as well."""
+
     delivery: Delivery
     holder: Holder
     usual_s: float
@@ -126,10 +148,4 @@ def next_backup(
         at = backup_at(held, holder.queue, since, hops.timing(peer))
         backup = Backup(at, delivery, holder, held.expected_s(holder.queue), peer)
         by_holder.setdefault(holder.peer, []).append(backup)
-    return min(map(_from_its_end, by_holder.values()), key=lambda backup: backup.at, default=None)
-
-
-def _from_its_end(queue: list[Backup]) -> Backup:
-    """Once the first of what a replica has is due, return the last: it has begun the first ones."""
-    last = max(queue, key=lambda backup: backup.holder.sent_at)
-    return replace(last, at=min(backup.at for backup in queue))
+    return first_due(by_holder, lambda backup: (backup.holder.sent_at, backup.delivery.microbatch))

@@ -7,11 +7,11 @@ Holds when what was leased and how long replicas take from lease to ledger, as t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from protocol.ids import PeerId, short
-from protocol.pipeline.backups import BackupBudget, allowance, slower_at
+from protocol.pipeline.backups import BackupBudget, Due, allowance, first_due, slower_at
 from protocol.pipeline.leases import LeaseBook
 from protocol.pipeline.timing import Timing
 
@@ -43,11 +43,9 @@ class _Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class SecondLease:
+class SecondLease(Due):
     """A microbatch that another replica is to run as well."""
 
-    at: float
-    """When, in monotonic seconds."""
     microbatch: int
     holder: PeerId
     since: float
@@ -122,7 +120,7 @@ class SecondLeases:
                 at = self._due(lease, peer, now)
                 second = SecondLease(at, microbatch, lease.peer, lease.at, peer)
                 by_holder.setdefault(lease.peer, []).append(second)
-        return min(map(_from_its_end, by_holder.values()), key=lambda s: s.at, default=None)
+        return first_due(by_holder, lambda second: (second.since, second.microbatch))
 
     def _due(self, lease: _Lease, peer: PeerId, now: float) -> float:
         held = self._timings.get(lease.peer) or Timing()
@@ -135,9 +133,3 @@ class SecondLeases:
         if timing is None or not timing.measured or busy or report is None or report.in_flight:
             return None
         return timing
-
-
-def _from_its_end(queue: list[SecondLease]) -> SecondLease:
-    """Once the first of what a replica has is due, return the last: it has begun the first ones."""
-    last = max(queue, key=lambda second: (second.since, second.microbatch))
-    return replace(last, at=min(second.at for second in queue))
