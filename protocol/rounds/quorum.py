@@ -64,8 +64,9 @@ class Quorum:
         self.electors: frozenset[PeerId] = frozenset({me})
         self.roll: frozenset[PeerId] = frozenset()
         self._settled = False
+        self._had_majority = False
         self._cut_off_at: float | None = None
-        """When we last were without a majority, before the first plan."""
+        """When we last were without the majority that we had, before the first plan."""
 
     def settle(self, members: Iterable[str], electors: Iterable[str]) -> None:
         """Take members and electors of the plan that made our version."""
@@ -88,8 +89,9 @@ class Quorum:
         majority = self._is_majority(for_us)
         if self._settled:
             return majority
-        if not majority and len(self.electors) > 1:
+        if self._had_majority and not majority:
             self._cut_off_at = now
+        self._had_majority |= majority
         looked = self._cut_off_at is None or now >= self._cut_off_at + LOOK_AROUND_S
         return majority and looked
 

@@ -80,6 +80,8 @@ class Faults:
     def _count(self, kind: str) -> None:
         self.done[kind] += 1
         self.total += 1
+        if self.total >= self._world.config.faults:
+            self._world.network.calm()
 
     def _played(self, message: str) -> None:
         self.tricks[message] += 1

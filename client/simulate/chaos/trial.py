@@ -48,6 +48,7 @@ class Trial:
         self._settle()
         self._finish()
         self._world.check_bounds()
+        self._world.check_states()
 
     def _settle(self) -> None:
         """Every stage has to go on, and everybody has to serve."""

@@ -333,6 +333,7 @@ class ChaosWorld(SeatWorld[Volunteer]):
                 self.events += 1
                 if self.events % CHECK_EVERY == 0:
                     self.check_bounds()
+                    self.check_states()
         except InvariantViolation:
             raise
         except Exception as error:  # a machine that raises is broken as well
@@ -344,6 +345,13 @@ class ChaosWorld(SeatWorld[Volunteer]):
         members = len(self.volunteers)
         for volunteer in self.volunteers.values():
             self.checks.bounded(volunteer, members)
+
+    def check_states(self) -> None:
+        """Hold every replica's state to what the steps up to its version make (I1, I2, I4)."""
+        for volunteer in self.volunteers.values():
+            seat, worker = volunteer.seat, volunteer.worker
+            if seat is not None and worker is not None and seat.loaded:
+                self.checks.loaded(volunteer, seat.step, worker.save(seat.step))
 
     def present(self) -> list[Volunteer]:
         """Return everybody who has not gone for good."""
