@@ -221,11 +221,13 @@ class Tenancy:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._take, worker, nursery)
-                await self._retake.wait()
+                try:
+                    await self._retake.wait()
+                finally:  # before the nursery closes, for the seat starts tasks in it
+                    self._close_seat()
                 nursery.cancel_scope.cancel()
         finally:
             self._taking = None
-            self._close_seat()
         if self._failure is not None:
             raise self._failure
 
@@ -272,6 +274,8 @@ class Tenancy:
 
     def _sit(self, worker: Worker, seat: Seat, nursery: trio.Nursery) -> None:
         """Open the seat: from now on messages and the view reach it."""
+        if self._retake.is_set() or self._life.cancel_called:
+            return  # to be taken anew, or not at all
         house, terms, settings = self._house, self._house.terms, self._house.terms.settings
         self.saver = StateSaver(
             worker,
