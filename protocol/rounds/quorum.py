@@ -13,8 +13,10 @@ an elector for 3 s. So no elector counts for both sides. Electors whose process 
 eyes (or that said goodbye) count for nobody: half of a swarm may be killed at once. Of an even
 number, the half with the first elector by rank goes on.
 
-Holds the electors and the roll of the last plan. Before the first one it goes by what it has seen;
-who was cut off then may have missed one, and looks around before it closes anything.
+Who was cut off from its majority looks around before it closes anything: newcomers that are on no
+roll it knows may have closed the step meanwhile.
+
+Holds the electors and the roll of the last plan. Before the first one it goes by what it has seen.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class Quorum:
         self._settled = False
         self._had_majority = False
         self._cut_off_at: float | None = None
-        """When we last were without the majority that we had, before the first plan."""
+        """When we last were without the majority that we had had."""
 
     def settle(self, members: Iterable[str], electors: Iterable[str]) -> None:
         """Take members and electors of the plan that made our version."""
@@ -87,8 +89,6 @@ class Quorum:
             return True
         for_us = [e for e in self.electors if self._counts(e, now) and not self._lost_us(e, now)]
         majority = self._is_majority(for_us)
-        if self._settled:
-            return majority
         if self._had_majority and not majority:
             self._cut_off_at = now
         self._had_majority |= majority

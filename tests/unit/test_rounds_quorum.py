@@ -194,7 +194,8 @@ class TestEvidence:
         assert not made.may_go_on_without({sibling}, 20.1)
 
 
-def test_who_was_cut_off_before_the_first_plan_looks_around_first() -> None:
+@pytest.mark.parametrize("settled", [False, True])
+def test_who_was_cut_off_looks_around_first(settled: bool) -> None:
     """Others may have come meanwhile, and may have closed the step without it."""
     me, other = PEERS[:2]
     contacts = Contacts()
@@ -203,6 +204,8 @@ def test_who_was_cut_off_before_the_first_plan_looks_around_first() -> None:
     first = min((me, other), key=lambda peer: rank("elector", peer))
     if first == me:  # the half with the first by rank is a majority by itself
         made.electors |= {PEERS[2]}
+    if settled:
+        made.settle([me, other], made.electors)
     for now, holds in ((10.0, True), (20.0, False), (21.0, False), (20.0 + LOOK_AROUND_S, True)):
         if now != 20.0:
             for peer in made.electors - {me}:
