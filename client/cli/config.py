@@ -1,21 +1,32 @@
-"""``volunteer config``: show, locate or check the configuration."""
+"""``volunteer config``: show, change, locate or check the settings."""
 
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 from msgspec import Struct
 
+from client.cli.commands import nested_app
+from client.cli.config_file import save_setting, set_setting
 from client.cli.flags import Config, SettingFlags, given
 from client.cli.home import find_home
-from client.cli.output import print_json
-from client.config import FIELDS, resolve
-from client.store.paths import find_folders
+from client.cli.output import print_json, say
+from client.cli.running import find_socket
+from client.config import FIELDS, check_setting, resolve
+from client.errors import ConfigError, ExitCode, UserError
+from client.store.paths import SYSTEM_CONFIG_FILE, find_folders, make_private
 
-app = App(name="config", default_parameter=Parameter(negative=()))
+app = nested_app("config")
+TEMPLATE = """\
+# Settings of volunteer, such as: threads = 2
+# volunteer config show lists all of them with their values.
+"""
 
 
 class Shown(Struct, frozen=True):
@@ -23,6 +34,15 @@ class Shown(Struct, frozen=True):
 
     settings: dict[str, object]
     origins: dict[str, str]
+    schema_version: int = 1
+
+
+class Got(Struct, frozen=True):
+    """Answer of ``volunteer config get --json``."""
+
+    key: str
+    value: object
+    origin: str
     schema_version: int = 1
 
 
@@ -54,9 +74,91 @@ def show(
 
 
 @app.command
-def path() -> None:
-    """Print where the user's configuration file is, or would be."""
-    print(find_folders().config_file)
+def get(key: str, /, *, config: Config = None, json: bool = False) -> None:
+    """Print one setting as a volunteer would use it.
+
+    Parameters
+    ----------
+    key
+        The setting, such as threads.
+    json
+        Print JSON.
+    """
+    name = _name(key)
+    resolved = find_home({}, config).resolved
+    value = msgspec.to_builtins(resolved.settings)[name]
+    if json:
+        print_json(Got(name, value, resolved.origins[name]))
+    else:
+        print(value if isinstance(value, str) else msgspec.json.encode(value).decode())
+
+
+@app.command(name="set")
+def set_(key: str, value: Annotated[str, Parameter(allow_leading_hyphen=True)], /) -> None:
+    """Write a setting into your configuration file; it counts from the next start.
+
+    Parameters
+    ----------
+    key
+        The setting, such as threads.
+    value
+        Its value, with a unit where it has one, such as 2MB/s; several are separated by commas.
+    """
+    print(save_setting(_name(key), value))
+
+
+@app.command
+def unset(key: str, /) -> None:
+    """Remove a setting from your configuration file.
+
+    Parameters
+    ----------
+    key
+        The setting, such as threads.
+    """
+    name, path = _name(key), find_folders().config_file
+    if path.exists():
+        set_setting(path, name, None)
+    print(f"{name} is not set in {path}")
+
+
+@app.command
+def edit() -> int:
+    """Open your configuration file in $VISUAL or $EDITOR, and check it afterwards."""
+    path = find_folders().config_file
+    make_private(path.parent)
+    if not path.exists():
+        path.write_text(TEMPLATE, encoding="utf-8")
+        path.chmod(0o600)
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    try:
+        code = subprocess.run([*shlex.split(editor), str(path)], check=False).returncode
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot run {editor!r}: {error}", "set EDITOR, such as nano") from error
+    if code != 0:
+        raise UserError(f"{editor} ended with {code}", f"the file is {path}")
+    resolve({}, {}, None, path)
+    say(f"{path} is fine")
+    return ExitCode.OK
+
+
+@app.command
+def path(*, socket: bool = False, system: bool = False, swarm: str | None = None) -> None:
+    """Print where your configuration file is, or would be.
+
+    Parameters
+    ----------
+    socket
+        Print the control socket of the running volunteer instead.
+    system
+        Print where the administrator's configuration file is, or would be.
+    swarm
+        With --socket: name or beginning of the id of the swarm, where several volunteers run.
+    """
+    if socket:
+        print(find_socket(find_folders().runtime, swarm))
+    else:
+        print(SYSTEM_CONFIG_FILE if system else find_folders().config_file)
 
 
 @app.command
@@ -69,5 +171,15 @@ def validate(file: Path | None = None, /) -> None:
         The TOML file.
     """
     chosen = file or find_folders().config_file
-    resolve({}, os.environ, file, chosen)
+    resolve({}, os.environ, file, chosen, SYSTEM_CONFIG_FILE)
     print(f"{chosen} is fine" if chosen.exists() else f"{chosen} is not there: defaults apply")
+
+
+def _name(key: str) -> str:
+    """Return a setting's name, also where it is written like a flag."""
+    name = key.removeprefix("--").replace("-", "_")
+    try:
+        check_setting(name, None)
+    except ConfigError as error:
+        raise UserError(error.message, error.next_step, ExitCode.USAGE) from error
+    return name

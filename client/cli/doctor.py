@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from msgspec import Struct
 
 from client.cli import checks
+from client.cli import checks_outside as outside
 from client.cli.checks import Check
 from client.cli.home import Home, find_home
 from client.cli.limit_checks import examine_limits
-from client.cli.output import print_json
+from client.cli.output import print_json, printable, say
 from client.errors import ExitCode
 from client.store.identity import KEY_FILE
 
@@ -26,24 +28,36 @@ class Diagnosis(Struct, frozen=True):
     schema_version: int = 1
 
 
-def doctor(*, json: bool = False) -> int:
-    """Check that this machine can take part, and say what to mend.
+def doctor(*, bundle: Path | None = None, keep_addresses: bool = False, json: bool = False) -> int:
+    """Check that this machine can take part; each line is ok, warn or fail, with what to do.
+
+    Ends with 1 if a line says fail.
 
     Parameters
     ----------
+    bundle
+        Also write a ZIP file for a report: these lines, versions, settings, the state of what runs
+        and the end of the log. Invites, secrets and network addresses are taken out.
+    keep_addresses
+        Leave network addresses and names of this machine in the bundle.
     json
         Print JSON.
     """
-    found = []
-    for check in examine(find_home()):
+    found, home = [], find_home()
+    for check in examine(home):
         found.append(check)
         if not json:
-            print(f"{check.status:<5}{check.name}: {check.words}", flush=True)
+            print(printable(f"{check.status:<5}{check.name}: {check.words}"), flush=True)
             if check.next_step:
-                print(f"     -> {check.next_step}")
+                print(printable(f"     -> {check.next_step}"))
     well = all(check.status != "fail" for check in found)
     if json:
         print_json(Diagnosis(well, found))
+    if bundle is not None:
+        from client.cli.bundle import write_bundle
+
+        write_bundle(bundle, home, found, keep_addresses=keep_addresses)
+        say(f"wrote {bundle}; look into it before you give it away")
     return ExitCode.OK if well else ExitCode.RUNTIME
 
 
@@ -56,5 +70,11 @@ def examine(home: Home) -> Iterator[Check]:
     yield checks.check_runtime_folder(home.folders.runtime)
     yield checks.check_port(home.settings.listen_host, home.settings.listen_port)
     yield checks.check_memory()
+    yield outside.check_clock()
+    yield outside.check_descriptors()
+    yield outside.check_gpu(home.settings)
+    yield outside.check_reachability(home.settings)
+    yield from outside.check_swarms(home)
+    yield from outside.check_node(home)
     yield from examine_limits(home.settings, home.folders.data)
     yield from map(checks.check_import, HEAVY)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cyclopts import App, Parameter
 from msgspec import Struct
 
+from client.cli.commands import nested_app
 from client.cli.home import find_home
 from client.cli.output import print_json, say
 from client.errors import ExitCode, UserError
@@ -12,7 +12,7 @@ from client.store.identity import KEY_FILE, load_identity
 from client.store.paths import make_private
 from protocol.wire.envelope import Signer
 
-app = App(name="identity", default_parameter=Parameter(negative=()))
+app = nested_app("identity")
 
 
 class Identity(Struct, frozen=True):

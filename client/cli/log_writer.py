@@ -8,23 +8,21 @@ from collections.abc import Callable
 
 import msgspec
 
+from client.cli.levels import at_least
 from client.cli.log_file import LogFile
 from client.cli.output import printable
 from client.config import Settings
-from client.events import Event, Level
-
-_ORDER: dict[Level, int] = {"debug": 0, "info": 1, "warning": 2, "error": 3}
+from client.events import Event
 
 
 def log_writer(settings: Settings, file: LogFile | None = None) -> Callable[[Event], None]:
     """Return a function that writes events of the chosen level and above."""
-    least = _ORDER[settings.log_level]
     spell = as_json if settings.log_format == "json" else as_text
     # in a terminal the line of progress is drawn over
     start = "\r\x1b[K" if sys.stderr.isatty() and settings.log_format == "text" else ""
 
     def write(event: Event) -> None:
-        if _ORDER[event.level] < least:
+        if not at_least(event.level, settings.log_level):
             return
         now = time.time()
         if file is not None:

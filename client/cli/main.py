@@ -11,8 +11,9 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from cyclopts import App, Parameter
+from cyclopts import App, Group, Parameter
 
+from client.cli.commands import COMMANDS, EPILOGUE, GROUP_NAMES
 from client.cli.crash import save_traceback
 from client.cli.output import say
 from client.errors import ExitCode, UserError, first_of
@@ -23,58 +24,7 @@ HELP = (
     "and use what it learned with sample and export."
 )
 
-EPILOGUE = (
-    "Every command knows --help, and --debug, which shows tracebacks. Settings come from flags, "
-    "then from VOLUNTEER_* variables, then from the configuration file.\n\n"
-    "Exit codes: 0 ok, 1 failed, 2 usage, 3 not running, 69 swarm unreachable, 75 try again "
-    "later, 77 refused, 78 configuration, 130 interrupted."
-)
-
-COMMANDS = {
-    "create": "Found a swarm: write its signed .swarm file and print an invite.",
-    "join": "Take part in a swarm's training until it is done or you stop.",
-    "attach": "Show the volunteer that runs here, or on another machine through SSH.",
-    "status": "Show what the volunteer on this machine is doing.",
-    "finish": "Leave the swarm in order: hand over, close the step, save, say goodbye.",
-    "matches": "Show who holds which stage with whose consent, and why.",
-    "demo": "Train with four volunteers on this machine, kill one, show that nothing is lost.",
-    "chaos": "Do faults to volunteers on this machine and report what they cost.",
-    "checkpoint": "List, verify and restore the checkpoints on this machine.",
-    "sample": "Write text with the model a swarm has trained so far.",
-    "export": "Save the model in the layout that Hugging Face transformers loads.",
-    "replay": "Play a recorded run in the terminal interface.",
-    "simulate": "Simulate the matching of many volunteers and compare policies.",
-    "bench": "Measure this machine: compute, memory, codec, loopback. Prints JSON.",
-    "doctor": "Check that this machine can take part, and say what to mend.",
-    "config": "Show, locate or check the configuration.",
-    "identity": "Show or create this volunteer's identity.",
-    "version": "Print the versions that matter in a report.",
-}
-
-EXAMPLES = {
-    "replay": (
-        "Examples: volunteer attach --record run.jsonl writes what it shows to a file; volunteer "
-        "replay run.jsonl plays it, volunteer replay run.jsonl --speed 10 ten times as fast."
-    ),
-    "chaos": (
-        "Examples: volunteer chaos --quick; volunteer chaos --minutes 10 --faults kill,stop; "
-        "volunteer chaos --only kill@averaging,stage. Faults: kill, stop, worker (each at forward, "
-        "backward, before-optimizer, after-optimizer, averaging, recovery, checkpoint), corrupt "
-        "(at forward, backward, averaging), disk@checkpoint, partition, delay, slow, stage. Ends "
-        "with 1 if anything was lost that need not be."
-    ),
-    "finish": (
-        "Examples: volunteer finish leaves the swarm that runs here and waits until it has left. "
-        "volunteer finish --swarm my-swarm --yes does not ask, even if the swarm will have to wait "
-        "for another volunteer. Ctrl-C or SIGTERM to volunteer join do the same; twice, and it "
-        "ends at once."
-    ),
-    "matches": (
-        "Examples: volunteer matches --swarm my-swarm --watch shows our seats, every stage as we "
-        "see it, and why we moved or stayed. volunteer matches --records checks the signatures of "
-        "what was agreed, with or without a running volunteer; it ends with 1 if one is wrong."
-    ),
-}
+GROUPS = {name: Group(name, sort_key=place) for place, name in enumerate(GROUP_NAMES)}
 
 
 def build_app() -> App:
@@ -89,11 +39,11 @@ def build_app() -> App:
         suppress_keyboard_interrupt=False,
         result_action="return_value",
     )
-    for position, (name, summary) in enumerate(COMMANDS.items()):
-        module = f"client.cli.{name}"
-        target = "app" if name in ("config", "identity", "checkpoint") else name
-        example = {"help_epilogue": f"{EXAMPLES[name]}\n\n{EPILOGUE}"} if name in EXAMPLES else {}
-        app.command(f"{module}:{target}", name=name, help=summary, sort_key=position, **example)
+    for position, (name, command) in enumerate(COMMANDS.items()):
+        code = f"client.cli.{name}:{'app' if command.nested else name}"
+        own = {} if command.nested else {"help_epilogue": command.epilogue}
+        group = GROUPS[command.group]
+        app.command(code, name=name, help=command.summary, group=group, sort_key=position, **own)
     return app
 
 

@@ -10,14 +10,16 @@ import msgspec
 from client.cli.home import find_home
 from client.cli.output import print_json, printable
 from client.cli.running import connect, not_running
-from client.cli.status_text import status_report
+from client.cli.status_text import progress_line, status_report
 from client.control.client import ControlClient, NotRunning
 from client.control.snapshot import Snapshot
 
 WATCH_S = 1.0
 
 
-def status(*, swarm: str | None = None, json: bool = False, watch: bool = False) -> None:
+def status(
+    *, swarm: str | None = None, json: bool = False, watch: bool = False, plain: bool = False
+) -> None:
     """Show what the volunteer on this machine is doing.
 
     Parameters
@@ -28,28 +30,38 @@ def status(*, swarm: str | None = None, json: bool = False, watch: bool = False)
         Print JSON; with --watch one document per line.
     watch
         Go on until it ends or you interrupt.
+    plain
+        One line; with --watch a further one whenever the step or the state changes.
     """
     with connect(find_home().folders.runtime, swarm) as node:
         try:
-            _print(node.status(), json, watch)
-            if watch:
-                _follow(node, json)
+            shown = _print(node.status(), json, watch, plain)
+            while watch:
+                shown = _look_again(node, json, plain, shown)
         except NotRunning as error:
             if not watch:
                 raise not_running(swarm) from error
 
 
-def _follow(node: ControlClient, as_json: bool) -> None:
-    while True:
-        time.sleep(WATCH_S)
-        _print(node.status(), as_json, watch=True)
+def _look_again(
+    node: ControlClient, as_json: bool, plain: bool, shown: tuple[str, int]
+) -> tuple[str, int]:
+    time.sleep(WATCH_S)
+    now = node.status()
+    if plain and not as_json and shown == (now.state, now.step):
+        return shown
+    return _print(now, as_json, True, plain)
 
 
-def _print(now: Snapshot, as_json: bool, watch: bool) -> None:
+def _print(now: Snapshot, as_json: bool, watch: bool, plain: bool) -> tuple[str, int]:
+    """Print a snapshot; return what a further plain line would have to differ in."""
     if as_json and watch:
         print(msgspec.json.encode(now).decode(), flush=True)
     elif as_json:
         print_json(now)
+    elif plain:
+        print(printable(progress_line(now)), flush=True)
     else:
         clear = "\x1b[H\x1b[J" if watch and sys.stdout.isatty() else ""
         print(clear + printable(status_report(now)), flush=True)
+    return now.state, now.step

@@ -6,6 +6,7 @@ Pure text, no terminal control; works in pipes and for screen readers.
 from __future__ import annotations
 
 from client.cli.output import human_bytes, human_duration, human_rate
+from client.cli.when import clock
 from client.control.snapshot import LimitsView, Replica, Snapshot, StageView
 from protocol.ids import short
 
@@ -16,6 +17,7 @@ def status_report(now: Snapshot) -> str:
         f"swarm     {now.swarm_name} ({now.swarm[:12]})",
         f"volunteer {now.peer}",
         f"state     {now.state}: {now.reason}",
+        *_pause_lines(now),
         f"progress  step {now.step} of {now.steps}, {_loss(now)}",
         f"speed     {human_rate(now.tokens_per_s)} tokens in the swarm, "
         f"{human_rate(now.own_tokens_per_s)} here",
@@ -29,8 +31,17 @@ def status_report(now: Snapshot) -> str:
         f"mended    {now.counters.rerouted_microbatches} rerouted, "
         f"{now.counters.lost_microbatches} replayed, {now.counters.doubled_microbatches} counted "
         f"twice, {now.counters.refused_frames} frames refused",
+        f"given     {now.credit.microbatches} microbatches, {now.credit.tokens} tokens",
+        *([f"problem   {now.last_error}"] if now.last_error else []),
     ]
     return "\n".join(lines)
+
+
+def _pause_lines(now: Snapshot) -> list[str]:
+    if now.paused is None:
+        return []
+    until = clock(now.paused.until) if now.paused.until else "volunteer resume"
+    return [f"paused    since {clock(now.paused.since)}, until {until}"]
 
 
 def limits_words(limits: LimitsView) -> str:

@@ -26,12 +26,12 @@ class Versions(Struct, frozen=True):
 
 def software_version() -> str:
     """Return the version of this software."""
-    return _installed("volunteer") or "unknown (not installed)"
+    return package_version("volunteer") or "unknown (not installed)"
 
 
 def version(*, json: Annotated[bool, Parameter(help="Print JSON.")] = False) -> None:
     """Print the versions that matter in a report."""
-    found = {name: _installed(name) or "missing" for name in PACKAGES}
+    found = {name: package_version(name) or "missing" for name in PACKAGES}
     versions = Versions(software_version(), platform.python_version(), platform.platform(), found)
     if json:
         print_json(versions)
@@ -42,7 +42,8 @@ def version(*, json: Annotated[bool, Parameter(help="Print JSON.")] = False) -> 
         print(f"{name} {number}")
 
 
-def _installed(name: str) -> str | None:
+def package_version(name: str) -> str | None:
+    """Return the version of an installed package; None: it is not there."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -10,25 +10,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 import trio
-from msgspec import Struct
 
 from client.control.snapshot import CreditView
-from client.store.atomic import write_atomic
+from client.store.credit import KeptCredit, load_credit, save_credit
 from client.train.tally import Tally
 
 SAVE_EVERY_S = 60.0
-
-
-class Kept(Struct, frozen=True):
-    """The sum of earlier sessions."""
-
-    microbatches: int = 0
-    tokens: int = 0
-    sent_bytes: int = 0
-    since: float = 0.0
-    """Unix seconds of the first session."""
 
 
 class Credit:
@@ -46,7 +34,7 @@ class Credit:
     ) -> None:
         self._path, self._tally, self._tokens = path, tally, tokens
         self._sent_bytes = sent_bytes
-        self._before = load_credit(path) or Kept(since=time.time())
+        self._before = load_credit(path) or KeptCredit(since=time.time())
 
     def view(self) -> CreditView:
         """Return the sum up to now."""
@@ -69,15 +57,6 @@ class Credit:
 
     def _save(self) -> None:
         now = self.view()
-        kept = Kept(now.microbatches, now.tokens, now.sent_bytes, now.since)
+        kept = KeptCredit(now.microbatches, now.tokens, now.sent_bytes, now.since)
         with suppress(OSError):  # a full disk must not stop training
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomic(self._path, msgspec.json.encode(kept))
-
-
-def load_credit(path: Path) -> Kept | None:
-    """Return what is kept; None if there is nothing that can be read."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Kept)
-    except (OSError, msgspec.MsgspecError):
-        return None
+            save_credit(self._path, kept)

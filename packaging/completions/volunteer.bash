@@ -9,10 +9,10 @@ _volunteer() {
   prev="${COMP_WORDS[COMP_CWORD-1]}"
 
   # Build list of options that take values (to skip their arguments)
-  local options_with_values='--announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --device --dial-timeout-s --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --heads --host --hours --idle-after-minutes --kv-heads --layers --length --listen-host --listen-port --log-format --log-level --lr --max-links --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --record --redundancy --schedule --seats --seed --socket --speed --stages --steps --swarm --temperature --threads --timeout-s --top-k --trace --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --weight-decay --width -o'
+  local options_with_values='--announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --device --dial-timeout-s --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --for --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --max-links --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --reason --record --redundancy --schedule --seats --seed --since --socket --speed --stages --steps --swarm --temperature --threads --timeout-s --top-k --trace --until --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --weight-decay --width -n -o'
 
   # Build list of all valid command names (to distinguish from positionals)
-  local all_commands='attach bench chaos checkpoint config create demo doctor export finish identity join ls matches path replay restore sample show simulate status validate verify version'
+  local all_commands='attach bench cache chaos checkpoint completion config create credit demo doctor edit events export finish get identity install join logs ls matches path pause peers prune replay restore resume sample service set show simulate stages status stop uninstall unset validate verify version'
 
   # Detect command path by collecting valid command words only
   local -a cmd_path=()
@@ -74,7 +74,7 @@ _volunteer() {
           [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
         done
       else
-        local -a _c=("create" "join" "attach" "status" "finish" "matches" "demo" "chaos" "checkpoint" "sample" "export" "replay" "simulate" "bench" "doctor" "config" "identity" "version")
+        local -a _c=("create" "join" "pause" "resume" "finish" "stop" "checkpoint" "sample" "export" "doctor" "config" "identity" "service" "cache" "completion" "uninstall" "version" "demo" "simulate" "bench" "chaos" "attach" "status" "peers" "stages" "matches" "events" "logs" "credit" "replay")
         local _q
         COMPREPLY=()
         for _x in "${_c[@]}"; do
@@ -142,6 +142,23 @@ _volunteer() {
             esac
           fi
           ;;
+        "cache")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local -a _c=("ls" "prune")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          fi
+          ;;
         "chaos")
           if [[ ${cur} == -* ]]; then
             local -a _c=("--volunteers" "--stages" "--minutes" "--every" "--faults" "--only" "--seed" "--quick" "--out" "--keep-logs" "--json" "--help" "-h" "--version")
@@ -203,6 +220,23 @@ _volunteer() {
             done
           fi
           ;;
+        "completion")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local -a _c=("bash" "zsh" "fish")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          fi
+          ;;
         "config")
           if [[ ${cur} == -* ]]; then
             local -a _c=("--help" "-h" "--version")
@@ -212,7 +246,7 @@ _volunteer() {
               [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
             done
           else
-            local -a _c=("show" "path" "validate")
+            local -a _c=("show" "get" "set" "unset" "edit" "path" "validate")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -353,6 +387,29 @@ _volunteer() {
             esac
           fi
           ;;
+        "credit")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--swarm" "--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --swarm)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
         "demo")
           if [[ ${cur} == -* ]]; then
             local -a _c=("--steps" "--volunteers" "--stages" "--kill" "--no-kill" "--out" "--timeout-s" "--json" "--help" "-h" "--version")
@@ -390,14 +447,59 @@ _volunteer() {
           ;;
         "doctor")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--json" "--help" "-h" "--version")
+            local -a _c=("--bundle" "--keep-addresses" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
               [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
             done
           else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --bundle)
+                COMPREPLY=( $(compgen -f -- "${cur}") )
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
+        "events")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--swarm" "--follow" "-f" "--since" "--level" "--json" "--help" "-h" "--version")
+            local _q
             COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --swarm)
+                COMPREPLY=()
+                ;;
+              --since)
+                COMPREPLY=()
+                ;;
+              --level)
+                local -a _c=("debug" "info" "warning" "error")
+                local _q
+                COMPREPLY=()
+                for _x in "${_c[@]}"; do
+                  [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+                done
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
           fi
           ;;
         "export")
@@ -619,9 +721,101 @@ _volunteer() {
             esac
           fi
           ;;
+        "logs")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--follow" "-f" "--since" "--level" "--lines" "-n" "--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --since)
+                COMPREPLY=()
+                ;;
+              --level)
+                local -a _c=("debug" "info" "warning" "error")
+                local _q
+                COMPREPLY=()
+                for _x in "${_c[@]}"; do
+                  [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+                done
+                ;;
+              --lines)
+                COMPREPLY=()
+                ;;
+              -n)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
         "matches")
           if [[ ${cur} == -* ]]; then
             local -a _c=("--swarm" "--json" "--watch" "--records" "--all" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --swarm)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
+        "pause")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--swarm" "--for" "--until" "--reason" "--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --swarm)
+                COMPREPLY=()
+                ;;
+              --for)
+                COMPREPLY=()
+                ;;
+              --until)
+                COMPREPLY=()
+                ;;
+              --reason)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
+        "peers")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--swarm" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -665,6 +859,29 @@ _volunteer() {
             esac
           fi
           ;;
+        "resume")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--swarm" "--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --swarm)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
         "sample")
           if [[ ${cur} == -* ]]; then
             local -a _c=("--swarm" "--checkpoint" "--length" "--temperature" "--top-k" "--seed" "--json" "--help" "-h" "--version")
@@ -701,6 +918,23 @@ _volunteer() {
                 COMPREPLY=()
                 ;;
             esac
+          fi
+          ;;
+        "service")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local -a _c=("install" "uninstall" "status")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
           fi
           ;;
         "simulate")
@@ -747,9 +981,9 @@ _volunteer() {
             esac
           fi
           ;;
-        "status")
+        "stages")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--swarm" "--json" "--watch" "--help" "-h" "--version")
+            local -a _c=("--swarm" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -770,6 +1004,64 @@ _volunteer() {
             esac
           fi
           ;;
+        "status")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--swarm" "--json" "--watch" "--plain" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --swarm)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
+        "stop")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--swarm" "--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --swarm)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
+        "uninstall")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--purge" "--yes" "--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            COMPREPLY=()
+          fi
+          ;;
         "version")
           if [[ ${cur} == -* ]]; then
             local -a _c=("--json" "--help" "-h" "--version")
@@ -788,6 +1080,30 @@ _volunteer() {
       ;;
     2)
       case "${cmd_path[@]}" in
+        "cache ls")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            COMPREPLY=()
+          fi
+          ;;
+        "cache prune")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--checkpoints" "--dry-run" "--yes" "--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            COMPREPLY=()
+          fi
+          ;;
         "checkpoint ls")
           if [[ ${cur} == -* ]]; then
             local -a _c=("--swarm" "--json" "--help" "-h" "--version")
@@ -860,7 +1176,7 @@ _volunteer() {
             esac
           fi
           ;;
-        "config path")
+        "config edit")
           if [[ ${cur} == -* ]]; then
             local -a _c=("--help" "-h" "--version")
             local _q
@@ -870,6 +1186,74 @@ _volunteer() {
             done
           else
             COMPREPLY=()
+          fi
+          ;;
+        "config get")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--config" "--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --config)
+                COMPREPLY=( $(compgen -f -- "${cur}") )
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
+        "config path")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--socket" "--system" "--swarm" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --swarm)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
+        "config set")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            case ${positional_count} in
+              0)
+                COMPREPLY=()
+                ;;
+              1)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
           fi
           ;;
         "config show")
@@ -1004,6 +1388,18 @@ _volunteer() {
             esac
           fi
           ;;
+        "config unset")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            COMPREPLY=()
+          fi
+          ;;
         "config validate")
           if [[ ${cur} == -* ]]; then
             local -a _c=("--help" "-h" "--version")
@@ -1031,6 +1427,53 @@ _volunteer() {
         "identity show")
           if [[ ${cur} == -* ]]; then
             local -a _c=("--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            COMPREPLY=()
+          fi
+          ;;
+        "service install")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--user" "--system" "--swarm" "--start" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --swarm)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
+        "service status")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--user" "--system" "--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            COMPREPLY=()
+          fi
+          ;;
+        "service uninstall")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--user" "--system" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do

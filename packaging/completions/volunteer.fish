@@ -5,8 +5,8 @@
 function __fish_volunteer_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
-    set -l options_with_values '--announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --device --dial-timeout-s --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --heads --host --hours --idle-after-minutes --kv-heads --layers --length --listen-host --listen-port --log-format --log-level --lr --max-links --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --record --redundancy --schedule --seats --seed --socket --speed --stages --steps --swarm --temperature --threads --timeout-s --top-k --trace --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --weight-decay --width -o'
-    set -l all_commands 'attach bench chaos checkpoint config create demo doctor export finish identity join ls matches path replay restore sample show simulate status validate verify version'
+    set -l options_with_values '--announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --device --dial-timeout-s --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --for --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --max-links --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --reason --record --redundancy --schedule --seats --seed --since --socket --speed --stages --steps --swarm --temperature --threads --timeout-s --top-k --trace --until --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --weight-decay --width -n -o'
+    set -l all_commands 'attach bench cache chaos checkpoint completion config create credit demo doctor edit events export finish get identity install join logs ls matches path pause peers prune replay restore resume sample service set show simulate stages status stop uninstall unset validate verify version'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
     set -e cmd[1]
@@ -41,25 +41,66 @@ function __fish_volunteer_using_command
     return 0
 end
 
+# Helper: print the index of the next positional slot for the active command path.
+function __fish_volunteer_positional_index
+    set -l cmd (commandline -opc)
+    set -l path_len $argv[1]
+    set -l options_with_values '--announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --device --dial-timeout-s --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --for --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --max-links --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --reason --record --redundancy --schedule --seats --seed --since --socket --speed --stages --steps --swarm --temperature --threads --timeout-s --top-k --trace --until --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --weight-decay --width -n -o'
+    set -l skip_next 0
+    set -l consumed_path 0
+    set -l count 0
+    set -e cmd[1]
+    for word in $cmd
+        if test $skip_next -eq 1
+            set skip_next 0
+            continue
+        end
+        if string match -qr -- '^-' $word
+            if string match -q -- "* $word *" " $options_with_values "
+                set skip_next 1
+            end
+        else
+            if test $consumed_path -lt $path_len
+                set consumed_path (math $consumed_path + 1)
+            else
+                set count (math $count + 1)
+            end
+        end
+    end
+    echo $count
+end
+
 # Root-level commands
 complete -c volunteer -n __fish_use_subcommand -a 'create' -d 'Found a swarm: write its signed .swarm file and print an invite.'
 complete -c volunteer -n __fish_use_subcommand -a 'join' -d 'Take part in a swarm'\''s training until it is done or you stop.'
-complete -c volunteer -n __fish_use_subcommand -a 'attach' -d 'Show the volunteer that runs here, or on another machine through SSH.'
-complete -c volunteer -n __fish_use_subcommand -a 'status' -d 'Show what the volunteer on this machine is doing.'
+complete -c volunteer -n __fish_use_subcommand -a 'pause' -d 'Give this machine back for a while: free memory and GPU, stay in the swarm.'
+complete -c volunteer -n __fish_use_subcommand -a 'resume' -d 'Take part again after a pause.'
 complete -c volunteer -n __fish_use_subcommand -a 'finish' -d 'Leave the swarm in order: hand over, close the step, save, say goodbye.'
-complete -c volunteer -n __fish_use_subcommand -a 'matches' -d 'Show who holds which stage with whose consent, and why.'
-complete -c volunteer -n __fish_use_subcommand -a 'demo' -d 'Train with four volunteers on this machine, kill one, show that nothing is lost.'
-complete -c volunteer -n __fish_use_subcommand -a 'chaos' -d 'Do faults to volunteers on this machine and report what they cost.'
+complete -c volunteer -n __fish_use_subcommand -a 'stop' -d 'As finish, but without asking and without waiting.'
 complete -c volunteer -n __fish_use_subcommand -a 'checkpoint' -d 'List, verify and restore the checkpoints on this machine.'
 complete -c volunteer -n __fish_use_subcommand -a 'sample' -d 'Write text with the model a swarm has trained so far.'
 complete -c volunteer -n __fish_use_subcommand -a 'export' -d 'Save the model in the layout that Hugging Face transformers loads.'
-complete -c volunteer -n __fish_use_subcommand -a 'replay' -d 'Play a recorded run in the terminal interface.'
+complete -c volunteer -n __fish_use_subcommand -a 'doctor' -d 'Check that this machine can take part, and say what to mend.'
+complete -c volunteer -n __fish_use_subcommand -a 'config' -d 'Show, change, locate or check the settings.'
+complete -c volunteer -n __fish_use_subcommand -a 'identity' -d 'Show or create this volunteer'\''s identity.'
+complete -c volunteer -n __fish_use_subcommand -a 'service' -d 'Run as a service: write, remove or look at the unit.'
+complete -c volunteer -n __fish_use_subcommand -a 'cache' -d 'Show what is kept on disk, and make room.'
+complete -c volunteer -n __fish_use_subcommand -a 'completion' -d 'Print the completion script of a shell.'
+complete -c volunteer -n __fish_use_subcommand -a 'uninstall' -d 'Remove the service and, with --purge, all that is kept.'
+complete -c volunteer -n __fish_use_subcommand -a 'version' -d 'Print the versions that matter in a report.'
+complete -c volunteer -n __fish_use_subcommand -a 'demo' -d 'Train with four volunteers on this machine, kill one, show that nothing is lost.'
 complete -c volunteer -n __fish_use_subcommand -a 'simulate' -d 'Simulate the matching of many volunteers and compare policies.'
 complete -c volunteer -n __fish_use_subcommand -a 'bench' -d 'Measure this machine: compute, memory, codec, loopback. Prints JSON.'
-complete -c volunteer -n __fish_use_subcommand -a 'doctor' -d 'Check that this machine can take part, and say what to mend.'
-complete -c volunteer -n __fish_use_subcommand -a 'config' -d 'Show, locate or check the configuration.'
-complete -c volunteer -n __fish_use_subcommand -a 'identity' -d 'Show or create this volunteer'\''s identity.'
-complete -c volunteer -n __fish_use_subcommand -a 'version' -d 'Print the versions that matter in a report.'
+complete -c volunteer -n __fish_use_subcommand -a 'chaos' -d 'Do faults to volunteers on this machine and report what they cost.'
+complete -c volunteer -n __fish_use_subcommand -a 'attach' -d 'Show the volunteer that runs here, or on another machine through SSH.'
+complete -c volunteer -n __fish_use_subcommand -a 'status' -d 'Show what the volunteer on this machine is doing.'
+complete -c volunteer -n __fish_use_subcommand -a 'peers' -d 'List the members of the swarm and the stages they hold.'
+complete -c volunteer -n __fish_use_subcommand -a 'stages' -d 'List the model'\''s stages and who serves them.'
+complete -c volunteer -n __fish_use_subcommand -a 'matches' -d 'Show who holds which stage with whose consent, and why.'
+complete -c volunteer -n __fish_use_subcommand -a 'events' -d 'Print what happened: members, faults, and how they were mended.'
+complete -c volunteer -n __fish_use_subcommand -a 'logs' -d 'Print the volunteer'\''s log, whether it runs or not.'
+complete -c volunteer -n __fish_use_subcommand -a 'credit' -d 'Show what this volunteer has done for its swarms.'
+complete -c volunteer -n __fish_use_subcommand -a 'replay' -d 'Play a recorded run in the terminal interface.'
 # Root-level options
 complete -c volunteer -n __fish_use_subcommand -l help -d 'Display this message and exit.'
 complete -c volunteer -n __fish_use_subcommand -s h -d 'Display this message and exit.'
@@ -85,6 +126,29 @@ complete -c volunteer -n '__fish_volunteer_using_command bench' -l version -d 'D
 complete -c volunteer -n '__fish_volunteer_using_command bench' -l device -r -d 'Where to compute: auto, cpu, cuda or cuda:N.'
 complete -c volunteer -n '__fish_volunteer_using_command bench' -l threads -r -d 'CPU threads to compute with.'
 complete -c volunteer -n '__fish_volunteer_using_command bench' -l efficiency -d 'Also train in a swarm and in one process, which takes some minutes.'
+
+# Subcommands for: cache
+complete -c volunteer -n '__fish_volunteer_using_command cache' -a 'ls' -d 'List what the volunteer keeps on disk: training texts, checkpoints, leftovers, …'
+complete -c volunteer -n '__fish_volunteer_using_command cache' -a 'prune' -d 'Remove what can be had again; the volunteer must not be running.'
+# Options for: cache
+complete -c volunteer -n '__fish_volunteer_using_command cache' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command cache' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command cache' -l version -d 'Display application version.'
+
+# Options for: cache ls
+complete -c volunteer -n '__fish_volunteer_using_command cache ls' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command cache ls' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command cache ls' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command cache ls' -l json -d 'Print JSON.'
+
+# Options for: cache prune
+complete -c volunteer -n '__fish_volunteer_using_command cache prune' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command cache prune' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command cache prune' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command cache prune' -l checkpoints -d 'Also remove the checkpoints. If nobody else has them, what they hold of the run…'
+complete -c volunteer -n '__fish_volunteer_using_command cache prune' -l dry-run -d 'Only say what would be removed.'
+complete -c volunteer -n '__fish_volunteer_using_command cache prune' -l yes -d 'Do not ask.'
+complete -c volunteer -n '__fish_volunteer_using_command cache prune' -l json -d 'Print JSON.'
 
 # Options for: chaos
 complete -c volunteer -n '__fish_volunteer_using_command chaos' -l help -d 'Display this message and exit.'
@@ -132,19 +196,50 @@ complete -c volunteer -n '__fish_volunteer_using_command checkpoint verify' -l v
 complete -c volunteer -n '__fish_volunteer_using_command checkpoint verify' -l swarm -r -d 'Name or beginning of the id of the swarm (default: all).'
 complete -c volunteer -n '__fish_volunteer_using_command checkpoint verify' -l json -d 'Print JSON.'
 
+# Options for: completion
+complete -c volunteer -n '__fish_volunteer_using_command completion' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command completion' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command completion' -l version -d 'Display application version.'
+# Positionals for: completion
+complete -c volunteer -n '__fish_volunteer_using_command completion; and test (__fish_volunteer_positional_index 1) = 0' -f -a 'bash zsh fish'
+
 # Subcommands for: config
 complete -c volunteer -n '__fish_volunteer_using_command config' -a 'show' -d 'Print every setting as a volunteer would use it.'
-complete -c volunteer -n '__fish_volunteer_using_command config' -a 'path' -d 'Print where the user'\''s configuration file is, or would be.'
+complete -c volunteer -n '__fish_volunteer_using_command config' -a 'get' -d 'Print one setting as a volunteer would use it.'
+complete -c volunteer -n '__fish_volunteer_using_command config' -a 'set' -d 'Write a setting into your configuration file; it counts from the next start.'
+complete -c volunteer -n '__fish_volunteer_using_command config' -a 'unset' -d 'Remove a setting from your configuration file.'
+complete -c volunteer -n '__fish_volunteer_using_command config' -a 'edit' -d 'Open your configuration file in $VISUAL or $EDITOR, and check it afterwards.'
+complete -c volunteer -n '__fish_volunteer_using_command config' -a 'path' -d 'Print where your configuration file is, or would be.'
 complete -c volunteer -n '__fish_volunteer_using_command config' -a 'validate' -d 'Check a configuration file (default: the user'\''s own) and the environment.'
 # Options for: config
 complete -c volunteer -n '__fish_volunteer_using_command config' -l help -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command config' -s h -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command config' -l version -d 'Display application version.'
 
+# Options for: config edit
+complete -c volunteer -n '__fish_volunteer_using_command config edit' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command config edit' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command config edit' -l version -d 'Display application version.'
+
+# Options for: config get
+complete -c volunteer -n '__fish_volunteer_using_command config get' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command config get' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command config get' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command config get' -l config -r -F -d 'Configuration file, besides the user'\''s own.'
+complete -c volunteer -n '__fish_volunteer_using_command config get' -l json -d 'Print JSON.'
+
 # Options for: config path
 complete -c volunteer -n '__fish_volunteer_using_command config path' -l help -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command config path' -s h -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command config path' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command config path' -l socket -d 'Print the control socket of the running volunteer instead.'
+complete -c volunteer -n '__fish_volunteer_using_command config path' -l system -d 'Print where the administrator'\''s configuration file is, or would be.'
+complete -c volunteer -n '__fish_volunteer_using_command config path' -l swarm -r -d 'With --socket: name or beginning of the id of the swarm, where several voluntee…'
+
+# Options for: config set
+complete -c volunteer -n '__fish_volunteer_using_command config set' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command config set' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command config set' -l version -d 'Display application version.'
 
 # Options for: config show
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l help -d 'Display this message and exit.'
@@ -186,6 +281,11 @@ complete -c volunteer -n '__fish_volunteer_using_command config show' -l log-for
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l config -r -F -d 'Configuration file, besides the user'\''s own.'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l origin -d 'Also say where each value comes from.'
 complete -c volunteer -n '__fish_volunteer_using_command config show' -l json -d 'Print JSON.'
+
+# Options for: config unset
+complete -c volunteer -n '__fish_volunteer_using_command config unset' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command config unset' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command config unset' -l version -d 'Display application version.'
 
 # Options for: config validate
 complete -c volunteer -n '__fish_volunteer_using_command config validate' -l help -d 'Display this message and exit.'
@@ -233,6 +333,13 @@ complete -c volunteer -n '__fish_volunteer_using_command create' -l announce -r 
 complete -c volunteer -n '__fish_volunteer_using_command create' -l force -d 'Replace the file if it is there.'
 complete -c volunteer -n '__fish_volunteer_using_command create' -l json -d 'Print JSON instead of the invite alone.'
 
+# Options for: credit
+complete -c volunteer -n '__fish_volunteer_using_command credit' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command credit' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command credit' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command credit' -l swarm -r -d 'Name or beginning of the id of the swarm (default: all).'
+complete -c volunteer -n '__fish_volunteer_using_command credit' -l json -d 'Print JSON.'
+
 # Options for: demo
 complete -c volunteer -n '__fish_volunteer_using_command demo' -l help -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command demo' -s h -d 'Display this message and exit.'
@@ -250,7 +357,20 @@ complete -c volunteer -n '__fish_volunteer_using_command demo' -l json -d 'Print
 complete -c volunteer -n '__fish_volunteer_using_command doctor' -l help -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command doctor' -s h -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command doctor' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command doctor' -l bundle -r -F -d 'Also write a ZIP file for a report: these lines, versions, settings, the state …'
+complete -c volunteer -n '__fish_volunteer_using_command doctor' -l keep-addresses -d 'Leave network addresses and names of this machine in the bundle.'
 complete -c volunteer -n '__fish_volunteer_using_command doctor' -l json -d 'Print JSON.'
+
+# Options for: events
+complete -c volunteer -n '__fish_volunteer_using_command events' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command events' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command events' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command events' -l swarm -r -d 'Name or beginning of the id of the swarm, where several volunteers run.'
+complete -c volunteer -n '__fish_volunteer_using_command events' -l follow -d 'Go on until it ends or you interrupt.'
+complete -c volunteer -n '__fish_volunteer_using_command events' -s f -d 'Go on until it ends or you interrupt.'
+complete -c volunteer -n '__fish_volunteer_using_command events' -l since -r -d 'Only what happened since then: 10m (ago), 18:00, or "2026-11-22 08:00".'
+complete -c volunteer -n '__fish_volunteer_using_command events' -l level -x -a 'debug info warning error' -d 'Least important events to print; debug: also those for programs.'
+complete -c volunteer -n '__fish_volunteer_using_command events' -l json -d 'Print one JSON document per line.'
 
 # Options for: export
 complete -c volunteer -n '__fish_volunteer_using_command export' -l help -d 'Display this message and exit.'
@@ -341,6 +461,18 @@ complete -c volunteer -n '__fish_volunteer_using_command join' -l log-level -x -
 complete -c volunteer -n '__fish_volunteer_using_command join' -l log-format -x -a 'text json' -d 'How messages are written on stderr.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l config -r -F -d 'Configuration file, besides the user'\''s own.'
 
+# Options for: logs
+complete -c volunteer -n '__fish_volunteer_using_command logs' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command logs' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command logs' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command logs' -l follow -d 'Go on with what comes, until you interrupt.'
+complete -c volunteer -n '__fish_volunteer_using_command logs' -s f -d 'Go on with what comes, until you interrupt.'
+complete -c volunteer -n '__fish_volunteer_using_command logs' -l since -r -d 'Only what was said since then: 10m (ago), 18:00, or "2026-11-22 08:00".'
+complete -c volunteer -n '__fish_volunteer_using_command logs' -l level -x -a 'debug info warning error' -d 'Least important lines to print.'
+complete -c volunteer -n '__fish_volunteer_using_command logs' -l lines -r -d 'Only the last so many; 0: all.'
+complete -c volunteer -n '__fish_volunteer_using_command logs' -s n -r -d 'Only the last so many; 0: all.'
+complete -c volunteer -n '__fish_volunteer_using_command logs' -l json -d 'Print one JSON document per line.'
+
 # Options for: matches
 complete -c volunteer -n '__fish_volunteer_using_command matches' -l help -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command matches' -s h -d 'Display this message and exit.'
@@ -351,6 +483,23 @@ complete -c volunteer -n '__fish_volunteer_using_command matches' -l watch -d 'G
 complete -c volunteer -n '__fish_volunteer_using_command matches' -l records -d 'List and check the stored match records instead.'
 complete -c volunteer -n '__fish_volunteer_using_command matches' -l all -d 'Show explanations for developers, too.'
 
+# Options for: pause
+complete -c volunteer -n '__fish_volunteer_using_command pause' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command pause' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command pause' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command pause' -l swarm -r -d 'Name or beginning of the id of the swarm, where several volunteers run.'
+complete -c volunteer -n '__fish_volunteer_using_command pause' -l for -r -d 'Go on by itself after so long, such as 30m or 2h.'
+complete -c volunteer -n '__fish_volunteer_using_command pause' -l until -r -d 'Go on by itself then, such as 18:00 or "2026-11-22 08:00".'
+complete -c volunteer -n '__fish_volunteer_using_command pause' -l reason -r -d 'Why, for whoever looks at it.'
+complete -c volunteer -n '__fish_volunteer_using_command pause' -l json -d 'Print JSON.'
+
+# Options for: peers
+complete -c volunteer -n '__fish_volunteer_using_command peers' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command peers' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command peers' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command peers' -l swarm -r -d 'Name or beginning of the id of the swarm, where several volunteers run.'
+complete -c volunteer -n '__fish_volunteer_using_command peers' -l json -d 'Print JSON.'
+
 # Options for: replay
 complete -c volunteer -n '__fish_volunteer_using_command replay' -l help -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command replay' -s h -d 'Display this message and exit.'
@@ -358,6 +507,13 @@ complete -c volunteer -n '__fish_volunteer_using_command replay' -l version -d '
 complete -c volunteer -n '__fish_volunteer_using_command replay' -l speed -r -d 'Times real time.'
 complete -c volunteer -n '__fish_volunteer_using_command replay' -l ascii -d 'Draw with ASCII characters only.'
 complete -c volunteer -n '__fish_volunteer_using_command replay' -l light -d 'Light colours.'
+
+# Options for: resume
+complete -c volunteer -n '__fish_volunteer_using_command resume' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command resume' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command resume' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command resume' -l swarm -r -d 'Name or beginning of the id of the swarm, where several volunteers run.'
+complete -c volunteer -n '__fish_volunteer_using_command resume' -l json -d 'Print JSON.'
 
 # Options for: sample
 complete -c volunteer -n '__fish_volunteer_using_command sample' -l help -d 'Display this message and exit.'
@@ -370,6 +526,39 @@ complete -c volunteer -n '__fish_volunteer_using_command sample' -l temperature 
 complete -c volunteer -n '__fish_volunteer_using_command sample' -l top-k -r -d 'Draw from so many likeliest bytes only.'
 complete -c volunteer -n '__fish_volunteer_using_command sample' -l seed -r -d 'Same seed, same text.'
 complete -c volunteer -n '__fish_volunteer_using_command sample' -l json -d 'Print JSON.'
+
+# Subcommands for: service
+complete -c volunteer -n '__fish_volunteer_using_command service' -a 'install' -d 'Write the unit (on a Mac: the agent); start it only with --start.'
+complete -c volunteer -n '__fish_volunteer_using_command service' -a 'uninstall' -d 'Stop the service and remove its unit; what the volunteer has learned and keeps …'
+complete -c volunteer -n '__fish_volunteer_using_command service' -a 'status' -d 'Say whether the service is installed, starts by itself, and runs now.'
+# Options for: service
+complete -c volunteer -n '__fish_volunteer_using_command service' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command service' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command service' -l version -d 'Display application version.'
+
+# Options for: service install
+complete -c volunteer -n '__fish_volunteer_using_command service install' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command service install' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command service install' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command service install' -l user -d 'Of this user; runs while you are logged in (the default).'
+complete -c volunteer -n '__fish_volunteer_using_command service install' -l system -d 'Of the machine; needs root.'
+complete -c volunteer -n '__fish_volunteer_using_command service install' -l swarm -r -d 'Keep this invite where the service reads it: a .swarm file, an invite, or - for…'
+complete -c volunteer -n '__fish_volunteer_using_command service install' -l start -d 'Also start it, now and at every login (with --system: at every boot).'
+
+# Options for: service status
+complete -c volunteer -n '__fish_volunteer_using_command service status' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command service status' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command service status' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command service status' -l user -d 'Of this user; runs while you are logged in (the default).'
+complete -c volunteer -n '__fish_volunteer_using_command service status' -l system -d 'Of the machine; needs root.'
+complete -c volunteer -n '__fish_volunteer_using_command service status' -l json -d 'Print JSON.'
+
+# Options for: service uninstall
+complete -c volunteer -n '__fish_volunteer_using_command service uninstall' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command service uninstall' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command service uninstall' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command service uninstall' -l user -d 'Of this user; runs while you are logged in (the default).'
+complete -c volunteer -n '__fish_volunteer_using_command service uninstall' -l system -d 'Of the machine; needs root.'
 
 # Options for: simulate
 complete -c volunteer -n '__fish_volunteer_using_command simulate' -l help -d 'Display this message and exit.'
@@ -387,6 +576,13 @@ complete -c volunteer -n '__fish_volunteer_using_command simulate' -l no-charge 
 complete -c volunteer -n '__fish_volunteer_using_command simulate' -l json -d 'Print JSON.'
 complete -c volunteer -n '__fish_volunteer_using_command simulate' -l plot -r -F -d 'Write the throughput over time to this SVG file.'
 
+# Options for: stages
+complete -c volunteer -n '__fish_volunteer_using_command stages' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command stages' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command stages' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command stages' -l swarm -r -d 'Name or beginning of the id of the swarm, where several volunteers run.'
+complete -c volunteer -n '__fish_volunteer_using_command stages' -l json -d 'Print JSON.'
+
 # Options for: status
 complete -c volunteer -n '__fish_volunteer_using_command status' -l help -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command status' -s h -d 'Display this message and exit.'
@@ -394,6 +590,22 @@ complete -c volunteer -n '__fish_volunteer_using_command status' -l version -d '
 complete -c volunteer -n '__fish_volunteer_using_command status' -l swarm -r -d 'Name or beginning of the id of the swarm, where several volunteers run.'
 complete -c volunteer -n '__fish_volunteer_using_command status' -l json -d 'Print JSON; with --watch one document per line.'
 complete -c volunteer -n '__fish_volunteer_using_command status' -l watch -d 'Go on until it ends or you interrupt.'
+complete -c volunteer -n '__fish_volunteer_using_command status' -l plain -d 'One line; with --watch a further one whenever the step or the state changes.'
+
+# Options for: stop
+complete -c volunteer -n '__fish_volunteer_using_command stop' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command stop' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command stop' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command stop' -l swarm -r -d 'Name or beginning of the id of the swarm, where several volunteers run.'
+complete -c volunteer -n '__fish_volunteer_using_command stop' -l json -d 'Print JSON.'
+
+# Options for: uninstall
+complete -c volunteer -n '__fish_volunteer_using_command uninstall' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command uninstall' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command uninstall' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command uninstall' -l purge -d 'Also remove identity, checkpoints, settings and logs. A checkpoint that nobody …'
+complete -c volunteer -n '__fish_volunteer_using_command uninstall' -l yes -d 'Do not ask.'
+complete -c volunteer -n '__fish_volunteer_using_command uninstall' -l json -d 'Print JSON.'
 
 # Options for: version
 complete -c volunteer -n '__fish_volunteer_using_command version' -l help -d 'Display this message and exit.'

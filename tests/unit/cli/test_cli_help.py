@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
+from control_fakes import FakeProvider
+from nodes import node_of
 
 HEAVY = {"torch", "numpy", "libp2p", "textual", "trio", "transformers", "client.node"}
 PROBE = """
@@ -17,9 +22,13 @@ print("LOADED", " ".join(sorted(sys.modules)))
 """
 
 
-def _run(*arguments: str) -> tuple[int, set[str], str]:
+def _run(*arguments: str, **variables: str) -> tuple[int, set[str], str]:
     done = subprocess.run(
-        [sys.executable, "-c", PROBE, *arguments], capture_output=True, text=True, check=True
+        [sys.executable, "-c", PROBE, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **variables},
     )
     text, _, tail = done.stdout.rpartition("CODE ")
     code, _, loaded = tail.partition("\nLOADED ")
@@ -42,10 +51,34 @@ def test_help_names_every_command_and_loads_none_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["create", "join", "status", "matches", "sample", "export", "demo"]
+    "command",
+    [
+        "create",
+        "join",
+        "status",
+        "matches",
+        "sample",
+        "export",
+        "demo",
+        "attach",
+        "pause",
+        "logs",
+        "doctor",
+        "service",
+    ],
 )
 def test_help_of_a_command_does_not_load_torch(command: str) -> None:
     code, loaded, text = _run(command, "--help")
     assert code == 0
     assert not {"torch", "libp2p", "textual"} & loaded
     assert text.startswith(f"Usage: volunteer {command}")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["status"], ["pause"], ["peers", "--json"], ["events"], ["attach", "--help"]]
+)
+def test_what_asks_a_running_node_loads_nothing_heavy(arguments: list[str]) -> None:
+    with tempfile.TemporaryDirectory(prefix="vol") as name, node_of(Path(name), FakeProvider()):
+        code, loaded, _ = _run(*arguments, VOLUNTEER_HOME=name)
+    assert code == 0
+    assert not (HEAVY | {"psutil"}) & loaded

@@ -10,20 +10,18 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import trio
 from cli_process import Volunteer, Within
 from control_fakes import FakeProvider
+from nodes import node_of
 
 from client.cli import consent, daemon, remote, screen
 from client.cli.flags import SettingFlags, as_arguments
 from client.cli.home import find_home
 from client.config import Settings
 from client.control.client import ControlClient
-from client.control.server import serve_control
 from client.control.snapshot import Snapshot
 from client.control.sockets import socket_path
 from client.errors import ExitCode, UserError
@@ -45,28 +43,6 @@ def home(monkeypatch: pytest.MonkeyPatch, within: Within) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="vol") as name:  # a socket's path must be short
         monkeypatch.setenv("VOLUNTEER_HOME", name)
         yield Path(name)
-
-
-@contextmanager
-def node_of(home: Path, provider: FakeProvider) -> Iterator[Path]:
-    """A node in a thread of its own, as commands block."""
-    path = socket_path(runtime_folder(home), "ab" * 32, "12D3KooWexamplepeer")
-    up, stop = threading.Event(), threading.Event()
-
-    async def serve() -> None:
-        async with serve_control(path, provider):
-            up.set()
-            while not stop.is_set():
-                await trio.sleep(0.01)
-
-    thread = threading.Thread(target=trio.run, args=(serve,))
-    thread.start()
-    try:
-        assert up.wait(10)
-        yield path
-    finally:
-        stop.set()
-        thread.join()
 
 
 # --- consent -------------------------------------------------------------------------------------
@@ -109,6 +85,7 @@ from pathlib import Path
 sys.path[:0] = {paths!r}
 import trio
 from control_fakes import FakeProvider
+from nodes import node_of
 from client.control.client import ControlClient
 from client.control.server import serve_control
 from client.control.snapshot import Snapshot

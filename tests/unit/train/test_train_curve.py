@@ -9,7 +9,8 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.train.credit import Credit, load_credit
+from client.store.credit import load_credit
+from client.train.credit import Credit
 from client.train.curve import Curve
 
 

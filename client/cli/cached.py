@@ -1,0 +1,103 @@
+"""What a volunteer keeps on disk, by kind, and what of it may go.
+
+What can be had again (training texts, working copies, files set aside) may be removed without
+asking the swarm; checkpoints are what training has made, and their last copy may be here.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from client.store.atomic import is_temporary
+from client.store.checkpoints import DAMAGED, SET_ASIDE
+
+TEXTS: Final = "texts"
+SNAPSHOTS: Final = "snapshots"
+CHECKPOINTS: Final = "checkpoints"
+LOGS: Final = "logs"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Files of one kind."""
+
+    kind: str
+    words: str
+    files: tuple[Path, ...]
+    prunable: bool
+    """Whether ``cache prune`` removes it unasked."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How much disk it takes."""
+        return sum(_size(path) for path in self.files)
+
+
+def kept(data: Path) -> list[Kept]:
+    """Return what is in a data folder; kinds of which there is nothing are left out."""
+    checkpoints = list(_files(data / CHECKPOINTS))
+    aside = [path for path in checkpoints if _is_aside(path)]
+    left = [path for path in _files(data) if is_temporary(path)]
+    whole = [path for path in checkpoints if path not in {*aside, *left}]
+    found = [
+        Kept(TEXTS, "training texts; downloaded again when needed", _all(data / TEXTS), True),
+        Kept(SNAPSHOTS, "working copies of stages", _all(data / SNAPSHOTS), True),
+        Kept("set-aside", "checkpoints that are damaged or were left", tuple(aside), True),
+        Kept("leftovers", "of writes that were cut short", tuple(left), True),
+        Kept(CHECKPOINTS, "what training has made; the swarm may need it", tuple(whole), False),
+        Kept(LOGS, "what the volunteer has said", _all(data / LOGS), False),
+    ]
+    return [kind for kind in found if kind.files]
+
+
+def remove(kinds: Iterable[Kept]) -> int:
+    """Remove all files of these kinds; return the bytes that came free. Raises ``OSError``."""
+    freed = 0
+    for kind in kinds:
+        for path in kind.files:
+            freed += _size(path)
+            path.unlink(missing_ok=True)
+    return freed
+
+
+def remove_tree(folder: Path, names: Iterable[str], tell: Callable[[Path], None]) -> None:
+    """Remove entries by name from a folder, and the folder if that leaves it empty."""
+    for name in names:
+        path = folder / name
+        if path.is_symlink() or path.is_file():
+            path.unlink()
+        elif path.is_dir():
+            shutil.rmtree(path)
+        else:
+            continue
+        tell(path)
+    if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
+        folder.rmdir()
+        tell(folder)
+
+
+def _is_aside(path: Path) -> bool:
+    return DAMAGED in path.name or SET_ASIDE in path.name
+
+
+def _all(folder: Path) -> tuple[Path, ...]:
+    return tuple(path for path in _files(folder) if not is_temporary(path))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the plain files below a folder; links are not followed."""
+    if folder.is_dir() and not folder.is_symlink():
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                yield path
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

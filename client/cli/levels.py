@@ -1,0 +1,13 @@
+"""How important something is, as flags and logs name it."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+LevelName = Literal["debug", "info", "warning", "error"]
+ORDER: Final = ("debug", "info", "warning", "error")
+
+
+def at_least(level: str, least: LevelName) -> bool:
+    """Whether something of one level is to be shown; an unknown level is."""
+    return level not in ORDER or ORDER.index(level) >= ORDER.index(least)

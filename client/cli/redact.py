@@ -1,0 +1,70 @@
+"""Takes out of a text what a stranger who helps need not know.
+
+Invites and their secrets always; network addresses, this machine's name, the user's name and home
+folder unless asked to keep them. The same address becomes the same mark, so that a text can still
+be followed.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+_INVITE: Final = re.compile(r"volunteer:[0-9a-fA-F]{8,}[^\s\"'<>]*")
+_SECRET: Final = re.compile(
+    r"((?:secret|token|password|passwd|private[_-]?key|seed|authorization)[\"']?\s*[=:]\s*[\"']?)"
+    r"[^\s\"',}]+",
+    re.I,
+)
+_IP4: Final = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.]*\d)")
+_IP6: Final = re.compile(
+    r"(?<![\w:.])(?:(?:[0-9a-f]{1,4}:){5,7}[0-9a-f]{1,4}"
+    r"|(?:[0-9a-f]{1,4}:){1,6}(?::[0-9a-f]{1,4}){1,6}|(?:[0-9a-f]{1,4}:){2,7}:)(?![\w:])",
+    re.I,
+)
+_DNS: Final = re.compile(r"(/dns[46]?/)[^/\s\"']+")
+LOCAL: Final = frozenset({"127.0.0.1", "0.0.0.0"})
+"""Addresses that tell nothing."""
+
+
+class Redactor:
+    """See the module's docstring."""
+
+    def __init__(self, *, keep_addresses: bool = False) -> None:
+        self._keep = keep_addresses
+        self._marks: dict[str, str] = {}
+        self._names = [] if keep_addresses else _own_names()
+
+    def clean(self, text: str) -> str:
+        """Return the text without what is not to be told."""
+        text = _INVITE.sub("volunteer:[invite]", text)
+        text = _SECRET.sub(r"\1[secret]", text)
+        if self._keep:
+            return text
+        text = _DNS.sub(lambda found: found[1] + self._mark(found[0]), text)
+        text = _IP4.sub(lambda found: self._mark(found[0]), text)
+        text = _IP6.sub(lambda found: self._mark(found[0]), text)
+        for name, mark in self._names:
+            text = name.sub(mark, text)
+        return text
+
+    def _mark(self, address: str) -> str:
+        if address in LOCAL:
+            return address
+        return self._marks.setdefault(address, f"[address-{len(self._marks) + 1}]")
+
+
+def _own_names() -> list[tuple[re.Pattern[str], str]]:
+    """Return the names of this machine and its user that are long enough to be names."""
+    words = [(str(Path.home()), "~"), (socket.gethostname(), "[machine]")]
+    with suppress(KeyError, OSError):  # a user without a name
+        words.append((getpass.getuser(), "[user]"))
+    return [
+        (re.compile(rf"(?<!\w){re.escape(word)}(?!\w)"), mark)
+        for word, mark in words
+        if len(word) > 3 and word not in ("root", "/root", "localhost")
+    ]

@@ -1,0 +1,37 @@
+"""A stand-in for a running node, in a thread of its own, because commands block."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import trio
+from control_fakes import FakeProvider
+
+from client.control.server import serve_control
+from client.control.sockets import socket_path
+from client.store.paths import runtime_folder
+
+
+@contextmanager
+def node_of(home: Path, provider: FakeProvider) -> Iterator[Path]:
+    """A node of this home while the block runs; yields its control socket."""
+    path = socket_path(runtime_folder(home), "ab" * 32, "12D3KooWexamplepeer")
+    up, stop = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with serve_control(path, provider):
+            up.set()
+            while not stop.is_set():
+                await trio.sleep(0.01)
+
+    thread = threading.Thread(target=trio.run, args=(serve,))
+    thread.start()
+    try:
+        assert up.wait(10)
+        yield path
+    finally:
+        stop.set()
+        thread.join()

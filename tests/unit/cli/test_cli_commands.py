@@ -1,0 +1,433 @@
+"""The commands that ask a running node, its log or its folders; each also as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from cli_process import Within
+from control_fakes import FakeProvider, example_snapshot
+from nodes import node_of
+
+from client.cli import checks_outside, when
+from client.cli.checks import Check
+from client.cli.commands import COMMANDS
+from client.cli.log_file import LogFile
+from client.cli.log_writer import as_json
+from client.cli.redact import Redactor
+from client.config import Settings
+from client.control.snapshot import PeerView, Snapshot
+from client.errors import ExitCode, UserError
+from client.events import LogLine
+from client.store.credit import KeptCredit, save_credit
+from client.store.identity import IdentityLock, ensure_identity
+from client.store.paths import home_folders, make_private
+
+PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
+
+
+class Terminal(io.StringIO):
+    """Somebody who types this."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class WithPeers(FakeProvider):
+    """Knows two members, one of whom is near."""
+
+    def snapshot(self) -> Snapshot:
+        far = PeerView(peer="12D3KooWfar", state="known")
+        near = PeerView(peer="12D3KooWexamplenear", state="connected", rtt_ms=12.3)
+        return example_snapshot(peers=[far, near], paused=self.paused)
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, within: Within) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="vol") as name:  # a socket's path must be short
+        monkeypatch.setenv("VOLUNTEER_HOME", name)
+        monkeypatch.setattr("client.cli.home.SYSTEM_CONFIG_FILE", Path(name) / "system.toml")
+        yield Path(name)
+
+
+def test_every_command_has_a_file_and_examples_that_are_commands(within: Within) -> None:
+    for name, command in COMMANDS.items():
+        assert (Path("client/cli") / f"{name}.py").exists() or (Path("client/cli") / name).is_dir()
+        assert all(line.split()[0] in COMMANDS for line, _ in command.examples)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keys"),
+    [
+        (["pause"], {"paused", "peer"}),
+        (["pause", "--for", "2h", "--reason", "a film"], {"paused", "peer"}),
+        (["resume"], {"resumed", "paused"}),
+        (["stop"], {"pid", "stopping"}),
+        (["peers"], {"peers"}),
+        (["stages"], {"stages", "step"}),
+        (["status"], {"state", "paused", "limits", "credit", "last_error"}),
+        (["credit"], {"swarms"}),
+        (["cache", "ls"], {"kinds", "folder"}),
+        (["cache", "prune", "--dry-run"], {"removed", "freed_bytes"}),
+        (["config", "show"], {"settings", "origins"}),
+        (["config", "get", "threads"], {"key", "value", "origin"}),
+        (["service", "status"], {"installed", "enabled", "active"}),
+    ],
+)
+def test_json_has_a_schema_version(
+    home: Path, within: Within, arguments: list[str], keys: set[str]
+) -> None:
+    with node_of(home, WithPeers()):
+        answer = json.loads(within(*arguments, "--json").stdout)
+    assert answer["schema_version"] == 1
+    assert keys <= answer.keys()
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "stop", "peers", "stages", "events"])
+def test_without_a_volunteer_they_say_so(home: Path, within: Within, command: str) -> None:
+    done = within(command)
+    assert (done.returncode, done.stdout) == (ExitCode.NOT_RUNNING, "")
+
+
+def test_pause_and_resume(home: Path, within: Within) -> None:
+    provider = FakeProvider()
+    with node_of(home, provider):
+        before = time.time()
+        assert "paused until" in within("pause", "--for", "1h30m").stdout
+        assert provider.paused is not None
+        assert provider.paused.until == pytest.approx(before + 5400, abs=30)
+        assert "takes part again" in within("resume").stdout
+        assert "was not paused" in within("resume").stdout
+        for wrong in (
+            ["--for", "soon"],
+            ["--for", "1h", "--until", "18:00"],
+            ["--until", "2020-01-01"],
+        ):
+            assert within("pause", *wrong).returncode == ExitCode.USAGE
+        assert provider.paused is None
+
+
+def test_tables_are_for_people(home: Path, within: Within) -> None:
+    with node_of(home, WithPeers()):
+        peers = within("peers").stdout.splitlines()
+        stages = within("stages").stdout.splitlines()
+        line = within("status", "--plain").stdout
+    assert [row.split()[0] for row in peers] == ["member", "12D3KooWexamplenear", "12D3KooWfar"]
+    assert "12 ms" in peers[1]
+    assert "this volunteer" in stages[1]
+    assert "nobody" in stages[2]
+    assert line.startswith("step 3/10")
+
+
+def test_events_are_one_document_per_line(home: Path, within: Within) -> None:
+    with node_of(home, FakeProvider(event_count=3)):
+        lines = within("events", "--json").stdout.splitlines()
+        none = within("events", "--since", "2030-01-01").stdout
+    assert [json.loads(line)["seq"] for line in lines] == [1, 2, 3]
+    assert {json.loads(line)["schema_version"] for line in lines} == {1}
+    assert none == ""
+
+
+def test_logs_are_read_without_a_volunteer(home: Path, within: Within) -> None:
+    assert within("logs").returncode == ExitCode.NOT_RUNNING
+    log = LogFile(home_folders(home).logs)
+    for age_s, level, words in (
+        (7200, "info", "old"),
+        (60, "info", "new"),
+        (30, "error", "\x1b[1mbad"),
+    ):
+        log.write(as_json(LogLine(words=words, level=level), time.time() - age_s))  # type: ignore[arg-type]
+    log.close()
+    assert len(within("logs").stdout.splitlines()) == 3
+    assert "old" not in within("logs", "--since", "1h").stdout
+    bad = within("logs", "--level", "warning").stdout
+    assert "error: " in bad
+    assert "\x1b" not in bad
+    last = [json.loads(line) for line in within("logs", "-n", "1", "--json").stdout.splitlines()]
+    assert [(line["level"], line["schema_version"]) for line in last] == [("error", 1)]
+
+
+# --- times ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("45s", 45), ("30m", 1800), ("1h30m", 5400), ("1.5 h", 5400), ("2D", 172800)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert when.duration_s(text, "--for") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "0s", "-1h", "1h x", "1000d", "2 weeks", "1e9h"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(UserError, match="not a time"):
+        when.duration_s(text, "--for")
+
+
+def test_a_time_of_day_is_the_next_or_the_last() -> None:
+    noon = time.mktime((2026, 11, 21, 12, 0, 0, 0, 0, -1))
+    assert when.moment("18:00", "x", past=False, now=noon) == noon + 6 * 3600
+    assert when.moment("18:00", "x", past=True, now=noon) == noon - 18 * 3600
+    assert when.moment("09:00", "x", past=False, now=noon) == noon + 21 * 3600
+    assert when.moment("2026-11-21 12:00", "x", past=False) == noon
+    with pytest.raises(UserError):
+        when.moment("25:00", "x", past=False)
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+def test_settings_are_changed_without_losing_comments(home: Path, within: Within) -> None:
+    path = home / "config.toml"
+    make_private(home)
+    path.write_text(
+        '# mine\nthreads = 4  # all of them\nannounce = [\n  "/ip4/1.2.3.4/tcp/5",\n]\n'
+    )
+    assert within("config", "set", "threads", "2").returncode == 0
+    assert within("config", "set", "upload-limit-bytes-per-s", "2MB/s").returncode == 0
+    assert (
+        within("config", "set", "announce", "/ip4/1.2.3.4/tcp/6,/ip4/1.2.3.5/tcp/6").returncode == 0
+    )
+    assert path.read_text() == (
+        '# mine\nthreads = 2\nannounce = ["/ip4/1.2.3.4/tcp/6", "/ip4/1.2.3.5/tcp/6"]\n'
+        'upload_limit_bytes_per_s = "2MB/s"\n'
+    )
+    assert within("config", "get", "upload_limit_bytes_per_s").stdout == "2000000\n"
+    assert within("config", "unset", "announce").returncode == 0
+    assert "announce" not in path.read_text()
+    assert within("config", "validate").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["get", "thread"], 2, "threads"),
+        (["set", "thread", "2"], 2, "did you mean threads"),
+        (["set", "threads", "many"], 78, "threads"),
+        (["set", "only_when_idle", "maybe"], 78, "only_when_idle"),
+    ],
+)
+def test_a_wrong_setting_is_not_written(
+    home: Path, within: Within, arguments: list[str], code: int, words: str
+) -> None:
+    done = within("config", *arguments)
+    assert (done.returncode, words in done.stderr) == (code, True)
+    assert not (home / "config.toml").exists()
+
+
+def test_the_administrators_settings_are_weakest(
+    home: Path, within: Within, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "system.toml").write_text("threads = 1\nseats = 1\n")
+    within("config", "set", "threads", "3")
+    assert within("config", "get", "threads").stdout == "3\n"
+    assert within("config", "get", "seats").stdout == "1\n"
+    shown = within("config", "show", "--origin").stdout
+    assert f"seats = 1  # {home / 'system.toml'}" in shown
+    monkeypatch.setenv("VOLUNTEER_SEATS", "2")
+    assert within("config", "get", "seats").stdout == "2\n"
+
+
+def test_edit_checks_what_was_written(
+    home: Path, within: Within, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_private(home)
+    monkeypatch.setenv(
+        "VISUAL", f"{sys.executable} -c \"import sys; open(sys.argv[1], 'a').write('thread = 1')\""
+    )
+    done = within("config", "edit")
+    assert (done.returncode, "threads" in done.stderr) == (78, True)
+    monkeypatch.setenv("VISUAL", "false")
+    assert within("config", "edit").returncode == ExitCode.RUNTIME
+
+
+def test_the_socket_of_what_runs(home: Path, within: Within) -> None:
+    assert within("config", "path", "--socket").returncode == ExitCode.NOT_RUNNING
+    with node_of(home, FakeProvider()) as path:
+        assert within("config", "path", "--socket").stdout == f"{path}\n"
+
+
+# --- disk ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def data(home: Path) -> Path:
+    """A data folder with something of every kind, and a file of somebody else's."""
+    folder = home_folders(home).data
+    ensure_identity(make_private(folder))
+    for name in (
+        "texts/a.bin", "snapshots/s.bin", "checkpoints/x/stage-0-v1.safetensors",
+        "checkpoints/x/stage-0-v2.safetensors.damaged", "swarms/.x.123.tmp", "logs/volunteer.log",
+        "mine.txt",
+    ):  # fmt: skip
+        path = folder / name
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_bytes(b"x" * 10)
+    save_credit(folder / "credit" / "x.json", KeptCredit(1, 2, 3, 4.0))
+    return folder
+
+
+def _left(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_prune_removes_what_can_be_had_again(home: Path, data: Path, within: Within) -> None:
+    before = _left(data)
+    assert within("cache", "prune").returncode == ExitCode.USAGE  # nobody to ask
+    assert within("cache", "prune", "--dry-run").returncode == 0
+    assert _left(data) == before
+    answer = json.loads(within("cache", "prune", "--yes", "--json").stdout)
+    assert answer["freed_bytes"] == 40
+    assert before - _left(data) == {
+        "texts/a.bin", "snapshots/s.bin", "swarms/.x.123.tmp",
+        "checkpoints/x/stage-0-v2.safetensors.damaged",
+    }  # fmt: skip
+    assert within("cache", "prune", "--yes", "--checkpoints").returncode == 0
+    assert "checkpoints/x/stage-0-v1.safetensors" not in _left(data)
+
+
+def test_nothing_is_pruned_beside_a_running_volunteer(
+    home: Path, data: Path, within: Within
+) -> None:
+    with IdentityLock(data):
+        before = _left(data)
+        assert within("cache", "prune", "--yes").returncode == ExitCode.TEMPORARY
+        assert _left(data) == before
+
+
+def test_a_person_is_asked_before_anything_goes(
+    home: Path, data: Path, within: Within, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = _left(data)
+    for command in (["cache", "prune"], ["uninstall", "--purge"]):
+        monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+        assert within(*command).returncode == ExitCode.INTERRUPTED
+    assert _left(data) == before
+
+
+def test_purge_leaves_what_is_not_ours(
+    home: Path, data: Path, within: Within, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "none"))
+    within("config", "set", "threads", "2")
+    with node_of(home, FakeProvider()):
+        assert within("uninstall", "--purge", "--yes").returncode == ExitCode.TEMPORARY
+    answer = json.loads(within("uninstall", "--purge", "--yes", "--json").stdout)
+    assert str(data / "identity.key") in answer["removed"]
+    assert _left(data) == {"mine.txt"}
+    assert not (home / "config.toml").exists()
+
+
+# --- service -------------------------------------------------------------------------------------
+
+
+def test_a_service_is_written_and_not_started(
+    home: Path, within: Within, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls = tmp_path / "calls"
+    fake = tmp_path / "bin" / "systemctl"
+    fake.parent.mkdir()
+    fake.write_text(f'#!/bin/sh\necho "$@" >> {calls}\necho disabled\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "xdg"))
+    unit = home / "xdg" / "systemd" / "user" / "volunteer.service"
+    invite = home / "xdg" / "volunteer" / "swarm"
+    text = f"volunteer:{'ab' * 32}?peer=/ip4/127.0.0.1/tcp/9/p2p/{PEER}"
+
+    assert within("service", "status").returncode == ExitCode.NOT_RUNNING
+    calls.unlink()
+    assert within("service", "install", "--swarm", text).stdout == f"{unit}\n"
+    assert not calls.exists(), "nothing starts unasked"
+    assert invite.read_text() == text
+    assert invite.stat().st_mode & 0o777 == 0o600
+    assert f"ExecStart={Path(sys.executable).parent}/volunteer join --headless" in unit.read_text()
+    assert text not in unit.read_text()
+    assert within("service", "status").returncode == 0
+    within("service", "install", "--start")
+    assert "--user enable --now volunteer.service" in calls.read_text()
+    assert within("service", "uninstall").stdout == f"{unit}\n"
+    assert "--user disable --now volunteer.service" in calls.read_text()
+    assert not unit.exists()
+    assert invite.exists()
+    assert within("service", "install", "--user", "--system").returncode == ExitCode.USAGE
+
+
+# --- doctor --------------------------------------------------------------------------------------
+
+SECRETS = """
+join volunteer:ababababababab?peer=/ip4/203.0.113.7/tcp/4001/p2p/x&secret=c2VjcmV0 now
+"secret": "c2VjcmV0", token=c2VjcmV0 api_password = c2VjcmV0
+dialled /ip4/203.0.113.7/tcp/4001 and /dns4/home.example.org/tcp/1, 198.51.100.2:80, 2001:db8::7
+at 12:34:56 on 127.0.0.1 with version 1.2.3
+"""
+
+
+def test_a_bundle_has_no_secrets_and_no_addresses() -> None:
+    text = Redactor().clean(SECRETS)
+    for secret in ("c2VjcmV0", "203.0.113.7", "198.51.100.2", "home.example.org", "2001:db8"):
+        assert secret not in text
+    assert "12:34:56 on 127.0.0.1 with version 1.2.3" in text
+    assert text.count("[address-") == 4
+    kept = Redactor(keep_addresses=True).clean(SECRETS)
+    assert "203.0.113.7/tcp/4001 and" in kept
+    assert "c2VjcmV0" not in kept
+
+
+def test_doctor_writes_a_bundle(
+    home: Path, data: Path, within: Within, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fine = Check("x", "ok", "at 203.0.113.9")
+    monkeypatch.setattr("client.cli.doctor.examine", lambda home: iter([fine]))
+    path = tmp_path / "report.zip"
+    with node_of(home, FakeProvider()):
+        assert within("doctor", "--bundle", str(path)).returncode == 0
+    assert path.stat().st_mode & 0o777 == 0o600
+    with zipfile.ZipFile(path) as bundle:
+        names = set(bundle.namelist())
+        everything = "".join(bundle.read(name).decode() for name in names)
+    assert {"doctor.json", "versions.json", "settings.json", "status-0.json", "log.jsonl"} <= names
+    assert "203.0.113.9" not in everything
+    assert within("doctor", "--bundle", str(path)).returncode == ExitCode.USAGE  # not overwritten
+
+
+def test_the_outside_is_looked_at_without_raising(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from client.cli.home import find_home
+
+    assert checks_outside.check_gpu(Settings(device="cpu")).status == "ok"
+    assert checks_outside.check_gpu(Settings(device="cuda")).status in ("ok", "fail")
+    assert checks_outside.check_descriptors().status in ("ok", "warn")
+    monkeypatch.setattr(checks_outside, "own_host", lambda: "192.168.1.5")
+    assert checks_outside.check_reachability(Settings()).status == "warn"
+    monkeypatch.setattr(checks_outside, "own_host", lambda: "127.0.0.1")
+    assert checks_outside.check_reachability(Settings()).status == "fail"
+    monkeypatch.setattr(checks_outside.time, "time", lambda: 1000.0)
+    assert checks_outside.check_clock().status == "fail"
+    assert [c.status for c in checks_outside.check_swarms(find_home())] == ["ok"]
+    with node_of(home, FakeProvider()):
+        assert [c.status for c in checks_outside.check_node(find_home())] == ["ok"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_printed(within: Within, shell: str) -> None:
+    done = within("completion", shell)
+    assert done.returncode == 0
+    assert "volunteer" in done.stdout
+
+
+def test_the_snapshot_of_older_nodes_can_still_be_read() -> None:
+    old = msgspec.to_builtins(example_snapshot())
+    for name in ("paused", "limits", "credit", "last_error"):
+        del old[name]
+    assert msgspec.convert(old, Snapshot).credit.microbatches == 0
