@@ -63,10 +63,11 @@ class Stage:
         self.app, self.source, self.pilot = app, source, pilot
 
     async def feed(self, updates: Sequence[Update], link: Link | None = None) -> None:
-        """Give the application these updates one by one, and let it draw."""
-        for update in updates:
+        """Give the application these updates; it draws the last."""
+        for update in updates[:-1]:
+            self.app.record.apply(update)
+        for update in updates[-1:]:
             self.source.mailbox.put(update)
-            self.app.look()
         self.source.mailbox.put_link(link or Link("live"))
         self.app.look()
         await self.pilot.pause()

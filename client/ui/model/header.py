@@ -66,7 +66,7 @@ def leaving_words(leaving: list[LeavingView]) -> str:
     if last:
         stages = words.listed([str(view.stage) for view in last])
         noun = "stage" if len(last) == 1 else "stages"
-        return f"{noun} {stages} would have nobody: the swarm would wait for another volunteer"
+        return f"{noun} {stages} would have nobody: the swarm would wait"
     kept = [f"stage {view.stage} keeps {view.remaining}" for view in leaving]
     noun = "replica" if leaving[-1].remaining == 1 else "replicas"
     return f"{words.listed(kept)} {noun}: training goes on"

@@ -36,7 +36,7 @@ def seats(record: Record, box: Box) -> list[Line]:
     """Return what we hold with whose consent, whom we decide for, and the blocking pairs."""
     found = record.matches
     if found is None or found.state == "measuring":
-        return [line((WAITING, "muted")), _blocking(found)]
+        return [cut(one, box.width) for one in (line((WAITING, "muted")), _blocking(found))]
     lines = [_seat(seat) for seat in found.seats] or [pair("holds", "no stage yet", "muted")]
     lines.append(_blocking(found))
     if found.stewardships:

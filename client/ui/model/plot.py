@@ -15,6 +15,8 @@ _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _BARS = "▁▂▃▄▅▆▇█"
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 BRAILLE = 0x2800
+ABSURD = 1e9
+"""Neither a step nor a loss is ever as large; NaN is not smaller either."""
 
 
 def curve(
@@ -27,13 +29,13 @@ def curve(
     """Return ``box.height`` lines: the curve, a scale on the left, a scale below.
 
     Args:
-        points: (x, y) with x rising; those that are not finite are left out.
+        points: (x, y) with x rising; absurd ones are left out.
         box: room, at least 16 x 4 cells; below that nothing is drawn.
         marks: moments on the x axis to point at.
         tone: of the curve.
         unit: what x counts.
     """
-    seen = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+    seen = [(x, y) for x, y in points if abs(x) < ABSURD and abs(y) < ABSURD]
     if len(seen) < 2 or box.width < 16 or box.height < 4:
         return []
     low, high = _range([y for _, y in seen])
@@ -41,6 +43,8 @@ def curve(
     rows, labels = box.height - 2, _labels(low, high, box.height - 2)
     margin = max(len(label) for label in labels) + 1
     columns = box.width - margin - 1
+    if columns < 4:
+        return []
     canvas = _draw(seen, columns, rows, (left, right), (low, high))
     lines: list[Line] = [
         (
@@ -121,12 +125,13 @@ def _range(values: Sequence[float]) -> Point:
 
 
 def _labels(low: float, high: float, rows: int) -> list[str]:
-    """Return a figure for the top, the bottom and some rows between, empty elsewhere."""
-    every = max(2, rows // 4)
+    """Return figures for the top, the bottom and some rows between, empty elsewhere."""
+    number = max(2, (rows + 2) // 4)
+    named = {round(n * (rows - 1) / (number - 1)) for n in range(number)}
     digits = max(0, min(4, 1 - math.floor(math.log10(high - low))))
     return [
         f"{high - (high - low) * (4 * row + 1.5) / (4 * rows - 1):.{digits}f}"
-        if row % every == 0 or (row == rows - 1 and row % every > every // 2)
+        if row in named
         else ""
         for row in range(rows)
     ]
@@ -151,4 +156,4 @@ def _scale(margin: int, columns: int, left: float, right: float, unit: str) -> L
     place = columns // 2 - len(middle) // 2
     if place > len(first) + 2 and place + len(middle) + 2 < columns - len(last):
         text = text[:place] + middle + text[place + len(middle) :]
-    return (Span(" " * (margin + 1) + text, "muted"),)
+    return (Span(" " * (margin + 1) + fit(text, columns), "muted"),)

@@ -1,0 +1,153 @@
+"""Small made-up snapshots, stages and events for tests of single views."""
+
+from __future__ import annotations
+
+from client.control.matches import MatchesSnapshot, SeatMatch, StageMatch
+from client.control.snapshot import (
+    Counters,
+    EventView,
+    LeavingView,
+    NetworkView,
+    PeerView,
+    Replica,
+    SeatView,
+    Snapshot,
+    StageView,
+    WorkerView,
+)
+from client.control.updates import Update
+from client.ui.model.record import Record
+
+ME, ANNA, BORIS, CARLA = (
+    f"12D3KooWexample{name}" for name in ("000you", "00anna", "0boris", "0carla")
+)
+NOW = 1_800_000_000.0
+
+
+def replica(peer: str, state: str = "serving", rate: float = 10.0, version: int = 5) -> Replica:
+    """Return one replica."""
+    return Replica(peer=peer, version=version, state=state, rate=rate)
+
+
+def stage(number: int, *replicas: Replica) -> StageView:
+    """Return one stage."""
+    return StageView(stage=number, layers=2, version=5, replicas=list(replicas))
+
+
+def snapshot(**changes: object) -> Snapshot:
+    """Return a snapshot of a volunteer that serves stage 0 beside Anna; Boris serves stage 1."""
+    fields: dict[str, object] = {
+        "version": "0.1.0",
+        "pid": 7,
+        "peer": ME,
+        "swarm": "ab" * 32,
+        "swarm_name": "example",
+        "state": "training",
+        "reason": "stage 0, 3/16 counted here",
+        "step": 5,
+        "steps": 10,
+        "loss": 2.5,
+        "tokens_per_s": 1000.0,
+        "own_tokens_per_s": 500.0,
+        "seats": [SeatView(stage=0, version=5, state="serving")],
+        "stages": [stage(0, replica(ME), replica(ANNA)), stage(1, replica(BORIS))],
+        "peers": [
+            PeerView(peer=ANNA, state="connected", rtt_ms=20.0),
+            PeerView(peer=BORIS, state="suspect", rtt_ms=5.0),
+            PeerView(peer=CARLA, state="known"),
+        ],
+        "network": NetworkView(sent_bytes=1000, received_bytes=2000, links=2),
+        "worker": WorkerView(state="running", pid=8, rss_bytes=10**9),
+        "counters": Counters(rounds_committed=5),
+        "rss_bytes": 10**8,
+        "uptime_s": 75.0,
+        "addresses": ["/ip4/192.0.2.7/tcp/4001/p2p/" + ME],
+        "leaving": [LeavingView(stage=0, remaining=1, last=False, words="stage 0 keeps 1 replica")],
+    }
+    return Snapshot(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def event(
+    seq: int, words: str = "something", kind: str = "LogLine", **changes: object
+) -> EventView:
+    """Return one event, a second after the one before."""
+    fields: dict[str, object] = {
+        "seq": seq,
+        "time": NOW + seq,
+        "kind": kind,
+        "topic": "swarm",
+        "level": "info",
+        "words": words,
+    }
+    return EventView(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def step(seq: int, number: int, loss: float = 2.0) -> EventView:
+    """Return the event of a step."""
+    data: dict[str, object] = {"step": number, "loss": loss, "tokens": 100 * number}
+    return event(seq, f"step {number}: loss {loss}", "StepCommitted", data=data)
+
+
+def down(seq: int, peer: str, reason: str = "closed by the peer") -> EventView:
+    """Return the event of a peer that went."""
+    data: dict[str, object] = {"peer": peer, "state": "down"}
+    words = f"{peer[-6:]} is down: {reason}"
+    return event(seq, words, "PeerChanged", data=data, level="warning", topic="membership")
+
+
+def update(seq: int, *events: EventView, **changes: object) -> Update:
+    """Return an update at second ``seq``; ``changes`` are the snapshot's."""
+    return Update(seq=seq, time=NOW + seq, snapshot=snapshot(**changes), events=list(events))
+
+
+def stage_match(number: int, **changes: object) -> StageMatch:
+    """Return one stage as the matching sees it."""
+    fields: dict[str, object] = {
+        "stage": number,
+        "steward": ANNA,
+        "term": 1,
+        "epoch": 2,
+        "phase": "committed",
+        "level": 10.0 + number,
+        "shared_level": 10.0 + number,
+        "copies": 2,
+        "redundancy": 2,
+        "quota": 12.0,
+        "cutoff": 0,
+        "our_rate": 6.0,
+        "phi": 0.9,
+        "score": 100,
+        "urgent": False,
+        "wish_gain": 1e-5,
+        "seat": None,
+        "obstacle": "",
+        "stay": "",
+    }
+    return StageMatch(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def matching(*stages: StageMatch, **changes: object) -> MatchesSnapshot:
+    """Return the matching with our home at stage 0."""
+    fields: dict[str, object] = {
+        "peer": ME,
+        "swarm": "ab" * 32,
+        "swarm_name": "example",
+        "state": "serving",
+        "seats": [
+            SeatMatch(seat=0, stage=0, state="serving", since=NOW, steward=ANNA, proof="valid")
+        ],
+        "stages": list(stages),
+        "paying_moves": [],
+        "stewardships": [],
+        "refused": {},
+        "explanations": [],
+    }
+    return MatchesSnapshot(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def recorded_from(*updates: Update) -> Record:
+    """Return a record that has seen these updates."""
+    record = Record()
+    for one in updates:
+        record.apply(one)
+    return record

@@ -1,0 +1,103 @@
+"""Curves, bars and sparklines."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.ui.model.plot import BRAILLE, bar, curve, progress, spark
+from client.ui.model.span import Box, line_width, plain
+from client.ui.model.words import clock, count, duration, listed, size
+
+BOX = Box(40, 10)
+
+
+def _dots(text: str) -> list[tuple[int, int]]:
+    """Return (column, row from the top) of every dot, in dots."""
+    found = []
+    places = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
+    for row, drawn in enumerate(text.splitlines()[:-2]):
+        body = drawn.split("│", 1)[1]
+        for column, character in enumerate(body):
+            bits = ord(character) - BRAILLE if ord(character) >= BRAILLE else 0
+            for bit, (x, y) in enumerate(places):
+                if bits >> bit & 1:
+                    found.append((2 * column + x, 4 * row + y))
+    return found
+
+
+def test_a_falling_line_falls_from_corner_to_corner() -> None:
+    lines = curve([(0, 10.0), (1, 0.0)], BOX)
+    assert len(lines) == BOX.height
+    dots = sorted(_dots(plain(lines)))
+    assert dots[0][1] <= 2
+    assert dots[-1][1] >= 4 * 8 - 3
+    assert [y for _, y in dots] == sorted(y for _, y in dots)
+
+
+def test_both_axes_say_what_they_mean() -> None:
+    text = plain(curve([(float(x), 5.0 - x / 20) for x in range(61)], BOX))
+    assert "step 0" in text
+    assert text.splitlines()[-1].endswith("60")
+    assert float(text.splitlines()[0].split("│")[0]) > 4.5
+    assert float(text.splitlines()[7].split("│")[0]) < 2.5
+
+
+def test_marks_stand_below_their_moment() -> None:
+    axis = plain(curve([(0, 1.0), (100, 2.0)], BOX, [(50.0, "bad"), (500.0, "warn")]))
+    below = axis.splitlines()[-2].split("└")[1]
+    assert below.count("▲") == 1
+    assert abs(below.index("▲") - len(below) / 2) <= 1
+
+
+def test_one_wild_value_does_not_flatten_the_rest() -> None:
+    points = [(float(x), 3.0 + x % 2 / 10) for x in range(100)]
+    points[40] = (40.0, 1e9)
+    top = plain(curve(points, BOX)).splitlines()[0]
+    assert float(top.split("│")[0]) < 4
+
+
+def test_too_little_room_or_too_few_points_draw_nothing() -> None:
+    assert curve([(0, 1.0)], BOX) == []
+    assert curve([(0, 1.0), (1, math.nan)], BOX) == []
+    assert curve([(0, 1.0), (1, 2.0)], Box(8, 3)) == []
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e6), st.floats(allow_nan=True)), max_size=60),
+    st.integers(16, 90),
+    st.integers(4, 30),
+)
+def test_no_curve_leaves_its_box(
+    points: list[tuple[float, float]], width: int, height: int
+) -> None:
+    lines = curve(sorted(points, key=lambda point: point[0]), Box(width, height))
+    assert len(lines) in (0, height)
+    assert all(line_width(line) <= width for line in lines)
+
+
+def test_bars_and_sparklines() -> None:
+    assert bar(0.5, 4) == "██  "
+    assert bar(7.0, 3) == "███"
+    assert bar(math.nan, 3) == "   "
+    assert spark([0, 1, 2, 4], 3) == "▃▅█"
+    assert spark([], 5) == ""
+    assert spark([0.0, math.inf], 5) == "▁▁"
+    assert plain([progress(0.5, 4)]) == "━━──"
+
+
+def test_quantities_are_short() -> None:
+    assert [count(n) for n in (0, 7, 987, 12_345, 4_560_000, 2.5)] == [
+        "0", "7", "987", "12.3k", "4.56M", "2.50"
+    ]  # fmt: skip
+    assert [size(n) for n in (0, 999, 12_345, 4.56e9)] == ["0 B", "999 B", "12.3 kB", "4.56 GB"]
+    assert [duration(s) for s in (0.84, 45, 185, 7800, 273_600)] == [
+        "0.8 s", "45 s", "3 min 05 s", "2 h 10 min", "3 d 4 h"
+    ]  # fmt: skip
+    assert listed(["a"]) == "a"
+    assert listed(["a", "b", "c"]) == "a, b and c"
+    assert clock(0) == "00:00:00"
+    assert clock(-1e30) == "00:00:00"
+    assert len(clock(1e30)) == 8

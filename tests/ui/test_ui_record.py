@@ -1,0 +1,179 @@
+"""What is remembered of a stream of updates, and what is read off it."""
+
+from __future__ import annotations
+
+from client.control.snapshot import LeavingView, NetworkView, PauseView
+from client.control.updates import StepPoint
+from client.ui.model.header import header, leaving_words, reason
+from client.ui.model.leaving import ways
+from client.ui.model.logs import chosen as chosen_logs
+from client.ui.model.logs import event_details, log_rows, log_title
+from client.ui.model.peers import SORTS, chosen, details, peer_rows, peer_table, peer_title
+from client.ui.model.record import MAX_EVENTS, MAX_POINTS, Record
+from client.ui.model.span import Box, plain
+from client.ui.model.swarm import remaining_s
+from client.ui.source.mailbox import Link
+from tests.ui.examples import (
+    ANNA,
+    BORIS,
+    CARLA,
+    ME,
+    NOW,
+    event,
+    recorded_from,
+    snapshot,
+    step,
+    update,
+)
+
+WIDE, NARROW = Box(200), Box(80)
+LIVE = Link("live")
+
+
+def test_events_are_taken_once_and_steps_make_the_curve() -> None:
+    record = recorded_from(
+        update(1, step(1, 0, 3.0), step(2, 1, 2.5)), update(2, step(2, 1, 2.5), step(3, 2, 2.0))
+    )
+    assert [e.seq for e in record.events] == [1, 2, 3]
+    assert [(p.step, p.loss) for p in record.curve()] == [(0, 3.0), (1, 2.5), (2, 2.0)]
+
+
+def test_what_the_node_remembers_comes_before_what_was_seen() -> None:
+    record = recorded_from(update(1, step(9, 5, 2.0)))
+    record.learn_curve([StepPoint(3, NOW, 4.0, 1.0), StepPoint(5, NOW, 99.0, 1.0)])
+    assert [(p.step, p.loss) for p in record.curve()] == [(3, 4.0), (5, 2.0)]
+
+
+def test_nothing_grows_without_bound() -> None:
+    record = Record()
+    for number in range(60):
+        events = [step(100 * number + n + 1, 100 * number + n) for n in range(100)]
+        record.apply(update(number, *events))
+    assert len(record.events) == MAX_EVENTS
+    assert len(record.losses) <= MAX_POINTS
+    assert len(record.traffic) <= 240
+    curve = record.curve()
+    assert curve[0].step == 0
+    assert curve[-1].step == 5999
+
+
+def test_a_node_that_was_started_again_is_heard_again() -> None:
+    record = recorded_from(update(1, event(500)))
+    record.apply(update(900, event(1, "back", time=NOW + 900)))
+    assert record.events[-1].words == "back"
+
+
+def test_another_node_begins_a_new_record() -> None:
+    record = recorded_from(update(1, step(1, 0)), update(2, peer=ANNA))
+    assert not record.events
+    assert not record.losses
+
+
+def test_transfer_rates_come_from_what_was_counted() -> None:
+    record = Record()
+    for second in range(8):
+        counted = NetworkView(sent_bytes=1000 * second, received_bytes=500 * second, links=1)
+        record.apply(update(second, network=counted))
+    assert round(record.rates.sent) == 1000
+    assert round(record.rates.received) == 500
+
+
+def test_time_left_is_reckoned_from_the_pace() -> None:
+    record = recorded_from(update(9, *(step(n, n) for n in range(1, 6)), step=6, steps=16))
+    assert remaining_s(record) == 10.0
+    assert remaining_s(recorded_from(update(1))) is None
+
+
+# --- header ----------------------------------------------------------------------------------
+
+
+def test_header_says_state_reason_cover_and_last_error() -> None:
+    record = recorded_from(update(1, event(1, "disk is slow", level="warning")))
+    for box, lines in ((WIDE, 3), (NARROW, 4)):
+        found = header(record, LIVE, box)
+        text = plain(found)
+        assert len(found) == lines
+        assert "TRAINING" in text
+        assert "you serve stage 0; every stage has a volunteer" in text
+        assert "stage 0 keeps 1 replica: training goes on" in text
+        assert "disk is slow" in text
+
+
+def test_header_without_data_says_what_it_waits_for() -> None:
+    text = plain(header(Record(), Link("connecting", "no volunteer answers yet"), NARROW))
+    assert "CONNECTING no volunteer answers yet" in text
+
+
+def test_a_lost_connection_covers_the_state() -> None:
+    record = recorded_from(update(1))
+    text = plain(header(record, Link("lost", "trying again (3)"), NARROW))
+    assert "NO CONNECTION trying again (3)" in text
+    assert "TRAINING" not in text
+
+
+def test_a_pause_says_until_when_and_how_to_end_it() -> None:
+    paused = PauseView(reason="on battery", until=NOW + 60, since=NOW)
+    assert reason(snapshot(state="paused", paused=paused)) == (
+        "on battery until 08:01; press p to go on"
+    )
+
+
+def test_last_replica_is_a_warning_everywhere() -> None:
+    last = [LeavingView(stage=1, remaining=0, last=True, words="")]
+    assert leaving_words(last) == "stage 1 would have nobody: the swarm would wait"
+    assert leaving_words([]) == "nothing is lost: you serve no stage"
+    found = {way.name: way for way in ways(recorded_from(update(1, leaving=last)), live=True)}
+    assert list(found) == ["detach", "finish", "stop"]
+    assert found["finish"].tone == "warn"
+    assert "would have nobody" in found["finish"].cost
+
+
+def test_a_recording_can_only_be_closed() -> None:
+    assert [way.name for way in ways(recorded_from(update(1)), live=False)] == ["detach"]
+
+
+# --- peers and logs --------------------------------------------------------------------------
+
+
+def test_peers_are_sorted_every_way() -> None:
+    rows = peer_rows(snapshot())
+    orders = {sort: [row.peer for row in chosen(rows, sort, "")] for sort in SORTS}
+    assert orders["state"] == [ME, ANNA, BORIS, CARLA]
+    assert orders["round trip"][:2] == [BORIS, ANNA]
+    assert orders["stage"][2] == BORIS
+    assert orders["rate"][-1] == CARLA
+    assert orders["name"] == [ME, ANNA, BORIS, CARLA]
+
+
+def test_peers_are_filtered_by_all_words() -> None:
+    rows = peer_rows(snapshot())
+    assert [row.peer for row in chosen(rows, "state", "BORIS")] == [BORIS]
+    assert [row.peer for row in chosen(rows, "state", "stage 0 connected")] == [ANNA]
+    assert chosen(rows, "state", "nobody like this") == []
+
+
+def test_peer_table_and_details() -> None:
+    record = recorded_from(update(1, event(1, f"{ANNA[-6:]} is up: linked")))
+    for width in (40, 80, 200):
+        head, rows = peer_table(record, Box(width), "state", "")
+        assert head
+        assert [row.key for row in rows] == [ME, ANNA, BORIS, CARLA]
+    assert peer_title(record, "rate", "boris") == "4 volunteers, 1 shown, by rate"
+    text = plain(details(record, ANNA, NARROW))
+    assert ANNA in text
+    assert "20.0 ms" in text
+    assert "stage 0" in text
+    assert "is up: linked" in text
+    assert plain(details(record, "gone", NARROW)) == "it is gone"
+
+
+def test_logs_by_level_words_and_order() -> None:
+    record = recorded_from(
+        update(1, event(1, "one", level="debug"), event(2, "two"), event(3, "three", level="error"))
+    )
+    assert [e.words for e in chosen_logs(record, "info", "")] == ["two", "three"]
+    assert [e.words for e in chosen_logs(record, "debug", "SWARM on")] == ["one"]
+    assert [row.key for row in log_rows(record, NARROW, "info", "", True)] == ["3", "2"]
+    assert log_title(record, "error", "", False) == "1 event, error and above, newest last"
+    assert "nothing contains" in plain(log_rows(record, NARROW, "info", "zzz", False)[0].lines)
+    assert "error" in plain(event_details(record, "3", NARROW))

@@ -1,0 +1,142 @@
+"""Faults are read off events and stage maps: detected, re-matched, transferred, resumed."""
+
+from __future__ import annotations
+
+from client.control.updates import Update
+from client.ui.model.recovery import Incident, summary
+from client.ui.model.span import Box, plain
+from client.ui.model.timeline import incident_details, recovery_head, recovery_rows, track
+from tests.ui.examples import (
+    ANNA,
+    BORIS,
+    CARLA,
+    ME,
+    NOW,
+    down,
+    event,
+    recorded_from,
+    replica,
+    stage,
+    step,
+    update,
+)
+from tests.ui.playing import recorded
+
+FULL = [stage(0, replica(ME), replica(ANNA)), stage(1, replica(BORIS))]
+BARE = [stage(0, replica(ME), replica(ANNA)), stage(1)]
+FETCHED = [stage(0, replica(ME), replica(ANNA)), stage(1, replica(CARLA, "fetching"))]
+HEALED = [stage(0, replica(ME), replica(ANNA)), stage(1, replica(CARLA))]
+BOX = Box(100)
+
+
+def _only(*updates: Update) -> Incident:
+    (found,) = recorded_from(*updates).incidents.newest_first
+    return found
+
+
+def test_a_stage_that_loses_its_only_replica_is_followed_until_work_goes_on() -> None:
+    found = _only(
+        update(1, step(1, 4), stages=FULL),
+        update(2, down(2, BORIS), stages=BARE),
+        update(5, stages=FETCHED),
+        update(6, step(6, 5), stages=FETCHED),
+        update(9, stages=HEALED),
+        update(12, step(12, 6), stages=HEALED),
+    )
+    assert (found.peer, found.stages, found.bare) == (BORIS, (1,), {1})
+    assert found.step == 5
+    assert found.detected == NOW + 2
+    assert found.rematched == NOW + 5
+    assert found.transferred == NOW + 9
+    assert found.resumed == NOW + 12, "a step that closes before somebody serves does not count"
+    assert found.heirs == (CARLA,)
+    assert found.settled
+
+
+def test_a_stage_with_other_replicas_needs_no_new_match() -> None:
+    left = [stage(0, replica(ME)), stage(1, replica(BORIS))]
+    found = _only(
+        update(1, stages=FULL),
+        update(2, down(2, ANNA), stages=left),
+        update(3, step(3, 5), stages=left),
+    )
+    assert found.bare == set()
+    assert found.rematched is None
+    assert found.resumed == NOW + 3
+    assert found.cover == "the other replicas went on"
+    assert "re-matched not needed" in plain(recovery_rows(recorded_from(
+        update(1, stages=FULL), update(2, down(2, ANNA), stages=left),
+        update(3, step(3, 5), stages=left)), BOX)[0].lines)  # fmt: skip
+
+
+def test_signs_of_one_fault_make_one_incident() -> None:
+    rerouted = event(
+        3, "no link to anna: its microbatches go to other replicas", "RecoveryEvent",
+        data={"fault": "peer", "phase": "detected", "step": 5, "peer": ANNA}, level="warning",
+    )  # fmt: skip
+    gradient = event(
+        4, "first gradient of a re-routed microbatch 0.40 s after detection", "RecoveryEvent",
+        data={"fault": "peer", "phase": "recovered", "step": 5, "peer": None},
+    )  # fmt: skip
+    found = _only(update(1), update(2, down(2, ANNA)), update(5, rerouted, gradient))
+    assert found.resumed == NOW + 4
+    assert any("first gradient" in note for note in found.notes)
+
+
+def test_a_dead_worker_is_an_incident_of_our_own() -> None:
+    data: dict[str, object] = {"fault": "worker", "phase": "detected", "step": None, "peer": None}
+    died = event(2, "killed by signal 9; starting it again", "RecoveryEvent", data=data)
+    found = _only(update(1), update(2, died), update(4, step(4, 5)))
+    assert found.title == "killed by signal 9; starting it again"
+    assert found.stages == (0,)
+    assert found.resumed == NOW + 4
+
+
+def test_who_leaves_in_order_is_no_fault() -> None:
+    record = recorded_from(update(1), update(2, down(2, ANNA, "leaves")))
+    assert record.incidents.newest_first[0].in_order
+    assert summary(record.incidents) == "no faults seen"
+
+
+def test_roll_backs_are_counted() -> None:
+    again = event(
+        3, "beginning anew at version 2: nobody has stage 1; 3 steps are done again",
+        level="warning",
+    )  # fmt: skip
+    found = _only(update(1), update(2, down(2, BORIS), again, stages=BARE))
+    assert found.steps_lost == 3
+    assert "3 steps are done again" in found.notes[0]
+
+
+def test_open_faults_are_said_and_their_time_runs() -> None:
+    record = recorded_from(
+        update(1), update(2, down(2, BORIS), stages=BARE), update(32, stages=BARE)
+    )
+    assert summary(record.incidents) == "1 fault, 1 not made good yet"
+    text = plain(recovery_rows(record, BOX)[0].lines)
+    assert "not resumed for 30 s" in text
+    assert "re-matched awaited" in text
+    assert "1 fault" in plain(recovery_head(record, BOX))
+
+
+def test_the_timeline_puts_marks_at_their_moments() -> None:
+    found = Incident(1, "x", NOW, 5, rematched=NOW + 5, transferred=NOW + 10, resumed=NOW + 20)
+    drawn = plain([track(found, NOW + 100, 41)])
+    assert (drawn[0], drawn[10], drawn[20], drawn[40]) == ("●", "◆", "▲", "✓")
+    crowded = Incident(1, "x", NOW, 5, rematched=NOW, transferred=NOW, resumed=NOW)
+    assert plain([track(crowded, NOW, 20)]).count("━") == 0
+
+
+def test_the_recorded_kill_is_found_whole() -> None:
+    record = recorded_from(*recorded())
+    (found,) = [one for one in record.incidents.newest_first if not one.in_order]
+    assert found.bare
+    assert found.rematched is not None
+    assert found.transferred is not None
+    assert found.resumed is not None
+    assert found.detected < found.rematched <= found.transferred <= found.resumed
+    assert found.steps_lost > 0
+    text = plain(incident_details(record, str(found.number), BOX))
+    assert "resumed" in text
+    for row in recovery_rows(record, Box(80)):
+        assert all(len(plain([line])) <= 80 for line in row.lines)

@@ -1,0 +1,486 @@
+"""Every tab and every key, against the recorded run."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from textual.widgets import ContentSwitcher, Input
+
+from client.control.snapshot import LeavingView, PauseView
+from client.errors import ConfigError
+from client.ui.app import VolunteerApp
+from client.ui.keys import TABS
+from client.ui.model.span import plain
+from client.ui.source.mailbox import Answer, Link
+from client.ui.widgets.listing import Listing
+from tests.ui.examples import event, stage, update
+from tests.ui.playing import LARGE, SMALL, Stage, play, recorded
+
+SAYS = {
+    "dashboard": ("Loss", "This machine", "Stages", "Events", "tokens/s", "replica"),
+    "swarm": ("progress", "exactness", "0 microbatches counted twice", "capacity/s"),
+    "peers": ("volunteers, by state", "round trip", "connected"),
+    "matching": ("What you hold", "Stages in the order you want them", "blocking", "you could do"),
+    "recovery": ("1 fault, all made good", "was lost", "detected", "re-matched", "✓"),
+    "logs": ("events, info and above, newest last", "step 89: loss"),
+    "settings": ("What the volunteer may use", "listen_port", "no limit"),
+}
+
+
+@pytest.mark.parametrize("size", [SMALL, (110, 30), LARGE])
+@pytest.mark.parametrize("number", range(1, 8))
+def test_every_tab_shows_its_matter_at_every_size(number: int, size: tuple[int, int]) -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded())
+        await on.press(str(number))
+        name = TABS[number - 1][0]
+        assert on.app.query_one("#body", ContentSwitcher).current == name
+        text = on.text()
+        for said in SAYS[name]:
+            assert said in text, said
+        assert "if you leave" in text
+        assert "last error" in text
+        assert "DONE the run is complete" in text
+        assert all(len(line) <= size[0] for line in text.splitlines())
+
+    play(scene, size)
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+def test_every_tab_reads_well_without_data(number: int) -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed([], Link("connecting", "no volunteer answers yet"))
+        await on.press(str(number), "enter")
+        assert "CONNECTING no volunteer answers yet" in on.text()
+        assert "None" not in on.text()
+
+    play(scene)
+
+
+def test_all_tabs_and_the_most_wanted_keys_fit_a_small_terminal() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:9])
+        text = on.text()
+        for number, (_, name) in enumerate(TABS, 1):
+            assert f"{number} {name}" in text
+        for key in ("p pause", "f finish", "d detach", "q quit", "? help"):
+            assert key in text
+
+    play(scene)
+
+
+def test_tiny_terminals_break_nothing() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded())
+        for key in "1234567?":
+            await on.press("question_mark" if key == "?" else key)
+
+    play(scene, (20, 8))
+    play(scene, (10, 3))
+
+
+# --- keys that speak to the node -------------------------------------------------------------
+
+
+def test_p_pauses_and_resumes() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:9])
+        await on.press("p")
+        paused = PauseView(reason="you paused it", since=1.0)
+        await on.feed([update(99, peer=recorded()[0].snapshot.peer, state="paused", paused=paused)])
+        assert "PAUSED you paused it; press p to go on" in on.text()
+        assert "p resume" in on.text()
+        await on.press("p")
+        assert on.source.commands == [("pause", {"reason": "you paused it"}), ("resume", {})]
+
+    play(scene)
+
+
+def test_f_asks_before_it_finishes_and_the_view_ends_with_the_node() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:30])
+        await on.press("f")
+        assert "hands over, closes the step" in on.text()
+        await on.press("escape")
+        assert on.source.commands == []
+        await on.press("f", "f")
+        assert on.source.commands == [("finish", {})]
+        await on.feed([], Link("ended", "the volunteer has left the swarm"))
+
+    app = play(scene)
+    assert app.return_value == 0
+    assert app.farewell == "the volunteer has left the swarm"
+
+
+def test_f_warns_the_last_replica() -> None:
+    async def scene(on: Stage) -> None:
+        last = [LeavingView(stage=0, remaining=0, last=True, words="")]
+        await on.feed([update(1, leaving=last)])
+        assert "stage 0 would have nobody" in on.text()
+        await on.press("f")
+        assert "Stage 0 would have nobody" in on.text()
+
+    play(scene)
+
+
+def test_a_refused_finish_does_not_close_the_view() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:9])
+        await on.press("f", "f")
+        on.source.mailbox.put_answer(Answer("finish", False, "only its owner may"))
+        await on.feed([], Link("ended", "gone"))
+        assert not on.app.leaving
+        assert on.app.return_value is None
+
+    play(scene)
+
+
+def test_d_detaches_without_a_word_to_the_node() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:9])
+        await on.pilot.press("d")
+
+    app = play(scene)
+    assert app.return_value == 0
+    assert "volunteer attach" in app.farewell
+    assert app._source.commands == []  # type: ignore[attr-defined]
+    assert app._source.stopped  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+q", "ctrl+c"])
+def test_q_says_what_each_way_of_going_costs(key: str) -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:30])
+        await on.press(key)
+        text = on.text()
+        for said in ("d Detach", "f Finish", "s Stop", "goes on training", "training goes on"):
+            assert said in text
+        await on.press("q")
+        assert not on.app.screen.is_modal
+        await on.press("q")
+        await on.pilot.press("d")
+
+    assert play(scene).return_value == 0
+
+
+def test_stop_closes_the_view_once_the_node_has_heard_it() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:30])
+        await on.press("q", "s")
+        assert on.source.commands == [("stop", {})]
+
+    app = play(scene)
+    assert app.return_value == 0
+    assert "in the background" in app.farewell
+
+
+# --- keys that change the view ---------------------------------------------------------------
+
+
+def test_filtering_and_sorting_peers() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:30])
+        await on.press("3")
+        everybody = len(on.app.query_one("#peer-table", Listing).rows)
+        await on.press("slash", *"connected")
+        assert "shown, by state" in on.text()
+        await on.press("enter")
+        assert not on.app.query_one("#filter", Input).has_class("-shown")
+        assert len(on.app.query_one("#peer-table", Listing).rows) == everybody - 1
+        await on.press("s")
+        assert "by round trip" in on.text()
+        await on.press("escape")
+        assert len(on.app.query_one("#peer-table", Listing).rows) == everybody
+
+    play(scene)
+
+
+def test_digits_in_the_filter_do_not_change_the_tab() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:30])
+        await on.press("6", "slash", "s", "t", "e", "p", "space", "2", "enter")
+        assert on.app.pane.id == "logs"
+        assert "that match" in on.text()
+        rows = on.app.query_one("#log", Listing).rows
+        assert rows
+        assert all("2" in plain(list(row.lines)) for row in rows)
+        await on.press("7")
+        await on.press("6")
+        assert on.app.pane.filter_text == "step 2"
+
+    play(scene)
+
+
+def test_logs_by_level_and_turned_around() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded())
+        await on.press("6", "l")
+        assert "warning and above" in on.text()
+        assert "step 89" not in on.text()
+        await on.press("s")
+        assert "newest first" in on.text()
+        await on.press("l", "l")
+        assert "debug and above" in on.text()
+
+    play(scene)
+
+
+def test_the_log_follows_its_end_until_one_scrolls_away() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed([update(1, *(event(n, f"event number {n}") for n in range(1, 60)))])
+        await on.press("6")
+        assert "event number 59" in on.text()
+        await on.feed([update(2, event(60, "event number 60"))])
+        assert "event number 60" in on.text()
+        await on.press("home")
+        assert "event number 1\n" in on.text().replace(" ", "").replace("│", "\n").replace(
+            "eventnumber1\n", "event number 1\n"
+        )
+        await on.feed([update(3, event(61, "event number 61"))])
+        assert "event number 61" not in on.text()
+        await on.press("pagedown", "end")
+        assert "event number 61" in on.text()
+
+    play(scene)
+
+
+def test_rows_open_what_is_known_of_them() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:30])
+        await on.press("3", "down", "enter")
+        assert "12D3KooW" in on.text()
+        assert "what was said of it" in on.text()
+        await on.press("escape", "5", "enter")
+        assert "transferred" in on.text()
+        await on.press("q", "6", "enter")
+        assert "topic" in on.text()
+        await on.press("enter")
+        assert not on.app.screen.is_modal
+
+    play(scene)
+
+
+def test_an_open_detail_goes_on_living() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:9])
+        await on.press("3", "enter")
+        before = on.text()
+        await on.feed(recorded()[9:30])
+        assert on.text() != before
+
+    play(scene)
+
+
+def test_help_names_the_keys_and_closes() -> None:
+    async def scene(on: Stage) -> None:
+        await on.press("question_mark")
+        for said in ("pause or resume", "copy diagnostics", "Ctrl+P", "◆ you"):
+            assert said in on.text()
+        await on.press("question_mark")
+        assert not on.app.screen.is_modal
+
+    play(scene)
+
+
+def test_x_copies_diagnostics_without_addresses() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded())
+        await on.press("x")
+        assert on.app.clipboard.startswith("volunteer diagnostics")
+        assert "127.0.0.1" not in on.app.clipboard
+        assert recorded()[0].snapshot.peer not in on.app.clipboard
+
+    play(scene)
+
+
+def test_the_palette_finds_commands() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:9])
+        await on.press("ctrl+p")
+        await on.pilot.pause(0.2)
+        await on.press(*"swarm")
+        await on.pilot.pause(0.5)
+        await on.press("enter")
+        await on.pilot.pause(0.2)
+        assert on.app.pane.id == "swarm"
+
+    play(scene)
+
+
+def test_tabs_and_keys_can_be_clicked() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:9])
+        row = on.text().splitlines()
+        tabs = next(n for n, line in enumerate(row) if "4 Matching" in line)
+        await on.pilot.click(offset=(row[tabs].index("Matching"), tabs))
+        await on.pilot.pause()
+        assert on.app.pane.id == "matching"
+        await on.pilot.click(offset=(row[-1].index("help"), len(row) - 1))
+        await on.pilot.pause()
+        assert on.app.screen.is_modal
+
+    play(scene)
+
+
+# --- settings --------------------------------------------------------------------------------
+
+
+def test_settings_say_how_to_change_them_where_they_cannot_be_written() -> None:
+    async def scene(on: Stage) -> None:
+        await on.press("7", "down", "enter")
+        (note,) = on.app._notifications
+        assert "volunteer config set threads VALUE" in note.message
+
+    play(scene)
+
+
+def test_settings_are_written_and_refusals_are_told() -> None:
+    written: list[tuple[str, str]] = []
+
+    def save(name: str, text: str) -> str:
+        if text == "many":
+            raise ConfigError("threads: not a number", "write a number")
+        written.append((name, text))
+        return "threads = 4: from the next start"
+
+    async def scene(on: Stage) -> None:
+        await on.press("7", "down", "enter")
+        assert on.app.screen.query_one(Input).value == "2"
+        await on.press("backspace", "4", "enter")
+        assert written == [("threads", "4")]
+        await on.press("enter", "backspace", *"many", "enter")
+        assert written == [("threads", "4")]
+        assert any("write a number" in note.message for note in on.app._notifications)
+        await on.press("enter", "escape")
+        assert written == [("threads", "4")]
+
+    play(scene, save=save)
+
+
+# --- recordings and connections --------------------------------------------------------------
+
+
+def test_a_recording_has_keys_of_its_own_and_sends_nothing() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:9], Link("playing", "x1"))
+        assert "RECORDING x1" in on.text()
+        assert "space hold" in on.text()
+        await on.press("space", "full_stop", "plus", "minus", "f", "p")
+        sent = [name for name, _ in on.source.commands]
+        assert sent == ["hold", "next", "faster", "slower", "pause"]
+        await on.press("q")
+        assert "this is a recording" in on.text()
+        await on.pilot.press("d")
+
+    app = play(scene, live=False)
+    assert app.farewell == ""
+
+
+def test_a_lost_connection_is_a_banner_over_the_last_data() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:30], Link("lost", "the connection broke; trying again (2)"))
+        assert "NO CONNECTION the connection broke" in on.text()
+        assert "Loss" in on.text()
+        await on.feed([], Link("live"))
+        assert "TRAINING" in on.text()
+
+    play(scene)
+
+
+def test_many_updates_at_once_are_one_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = 0
+    draw = VolunteerApp._draw
+
+    def counted(app: VolunteerApp) -> None:
+        nonlocal drawn
+        drawn += 1
+        draw(app)
+
+    monkeypatch.setattr(VolunteerApp, "_draw", counted)
+
+    async def scene(on: Stage) -> None:
+        before = drawn
+        for one in recorded():
+            on.source.mailbox.put(one)
+        on.app.look()
+        on.app.look()
+        assert drawn == before + 1
+        assert on.app.record.snapshot == msgspec.structs.replace(recorded()[-1].snapshot)
+
+    play(scene)
+
+
+# --- terminals -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+def test_ascii_terminals_get_nothing_but_ascii(number: int) -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded())
+        await on.press(str(number))
+        assert on.text().isascii()
+        assert "+- " in on.text()
+        await on.press("q")
+        assert on.text().isascii()
+
+    play(scene, ascii_only=True)
+
+
+def test_no_color_means_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded())
+        await on.press("3")
+        filters = on.app.get_line_filters()
+        background = on.app.screen.background_colors[1]
+        reversed_rows = 0
+        for strip in on.app.screen._compositor.render_strips(on.app.size):
+            segments = list(strip)
+            for one in filters:
+                segments = one.apply(segments, background)
+            for segment in segments:
+                assert segment.style is None or segment.style.color is None
+                assert segment.style is None or segment.style.bgcolor is None
+            reversed_rows += any(s.style is not None and s.style.reverse for s in segments)
+        assert reversed_rows == 1, "the cursor is seen without colour"
+        assert "[3 Peers]" in on.text()
+
+    play(scene)
+
+
+def test_light_and_dark() -> None:
+    async def scene(on: Stage) -> None:
+        assert not on.app.current_theme.dark
+        on.app.action_colours()
+        await on.pilot.pause()
+        assert on.app.current_theme.dark
+
+    play(scene, light=True)
+
+
+def test_hostile_words_do_nothing_on_any_tab() -> None:
+    evil = "\x1b[2J\x1b]0;owned\x07[bold red]x[/] [@click=app.exit]y[/] \u202egnp \n fake line"
+    name = "12D3KooW" + evil
+    hostile = update(
+        1,
+        event(1, evil, level="error"),
+        event(2, evil, kind="PeerChanged", data={"peer": name, "state": "down"}),
+        peer=name, swarm_name=evil, reason=evil, state="waiting", last_error=evil,
+        addresses=[evil], stages=[stage(0), stage(1)],
+    )  # fmt: skip
+
+    async def scene(on: Stage) -> None:
+        await on.feed([hostile], Link("lost", evil))
+        await on.feed([hostile])
+        for key in "1234567":
+            await on.press(key)
+            text = on.text()
+            assert "\x1b" not in text
+            assert "\u202e" not in text
+            assert "[bold red]" in text, "markup is shown, not obeyed"
+            await on.press("enter", "escape", "x")
+        assert on.app.return_value is None
+
+    play(scene, LARGE)
+    play(scene, SMALL)
