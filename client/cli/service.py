@@ -20,7 +20,7 @@ from client.cli.commands import nested_app
 from client.cli.output import print_json, say
 from client.cli.target import read_target
 from client.errors import ExitCode, UserError
-from client.packaging_data import Kind, service_file
+from client.packaging_data import SYSUSERS, Kind, service_file, text
 from client.store.atomic import write_atomic
 
 app = nested_app("service")
@@ -30,6 +30,7 @@ User = Annotated[bool, Parameter(help="Of this user; runs while you are logged i
 System = Annotated[bool, Parameter(help="Of the machine; needs root.")]
 NAME = "volunteer.service"
 LABEL = "org.volunteer.client"
+SYSUSERS_FILE = Path("/etc/sysusers.d/volunteer.conf")
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,11 @@ def install(
     if swarm is not None:
         _write(place.invite, str(read_target(swarm)), 0o600)
         say(f"wrote {place.invite}")
-    _write(place.unit, service_file(place.kind, _command()), 0o644)
+    command = _command()
+    if place.kind == "system":
+        _check_visible(command)
+        _make_user()
+    _write(place.unit, service_file(place.kind, command), 0o644)
     print(place.unit)
     if not place.invite.exists():
         say(f"put the invite or .swarm file at {place.invite} (mode 0600) before you start it")
@@ -196,6 +201,32 @@ def _command() -> Path:
 def _check_rights(place: Place) -> None:
     if place.kind == "system" and os.geteuid() != 0:
         raise UserError("a system service needs root", "use sudo, or --user", ExitCode.REFUSED)
+
+
+def _check_visible(command: Path) -> None:
+    """The system service sees neither ``/home`` nor ``/root``, where pyenv and pipx put things.
+
+    Raises:
+        UserError: the command or its interpreter is there.
+    """
+    for needed in (command, Path(sys.executable).resolve()):
+        if needed.is_relative_to("/home") or needed.is_relative_to("/root"):
+            raise UserError(
+                f"a system service cannot see {needed}",
+                "install it into /opt/volunteer, with a Python outside of /home and /root",
+                ExitCode.CONFIG,
+            )
+
+
+def _make_user() -> None:
+    """Declare the user that the system service runs as, and have systemd make it."""
+    _write(SYSUSERS_FILE, text(SYSUSERS), 0o644)
+    try:
+        subprocess.run(["systemd-sysusers", str(SYSUSERS_FILE)], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise UserError(
+            "cannot make the user volunteer", f"make it by hand; see {SYSUSERS_FILE}"
+        ) from error
 
 
 def _write(path: Path, text: str, mode: int) -> None:
