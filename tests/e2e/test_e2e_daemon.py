@@ -1,0 +1,143 @@
+"""The node in the background with real processes: started, shown, its screen killed, finished."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from e2e_local import HOST, REPOSITORY, environment, found, parsed, volunteer, wait_for
+
+from client.cli.options import RunChoices
+from client.control.client import ControlClient, ControlError, running_nodes
+from client.control.snapshot import Snapshot
+from client.errors import ExitCode
+from client.store.paths import runtime_folder
+
+pytestmark = pytest.mark.slow
+LIMITS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A swarm of one stage, and the homes of its volunteers; nothing is left running."""
+    with tempfile.TemporaryDirectory(prefix="vol") as name:
+        run = RunChoices(
+            name="daemon", stages=1, steps=5000, sequences=2, microbatches=4, measure=False
+        )
+        found(Path(name), "v1", run)
+        try:
+            yield Path(name)
+        finally:
+            for _, node in running_nodes(runtime_folder(Path(name) / "v1")):
+                with suppress(psutil.Error):
+                    _end(psutil.Process(node.pid))
+
+
+def _end(process: psutil.Process) -> None:
+    for one in (process, *process.children(recursive=True)):
+        with suppress(psutil.Error):
+            one.kill()
+
+
+def _now(home: Path) -> Snapshot | None:
+    try:
+        for path, _ in running_nodes(runtime_folder(home)):
+            with ControlClient(path) as node:
+                return node.status()
+    except ControlError:
+        return None
+    return None
+
+
+def _beyond(home: Path, step: int) -> Snapshot:
+    def look() -> Snapshot | None:
+        now = _now(home)
+        return now if now is not None and now.step > step else None
+
+    return wait_for(look, f"step {step}")
+
+
+@contextmanager
+def in_terminal(home: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command in a terminal of its own; what it draws is read and thrown away."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "client.cli.main", *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**environment(home), "TERM": "xterm-256color"},
+        cwd=REPOSITORY,
+        start_new_session=True,
+    )
+    os.close(theirs)
+
+    def swallow() -> None:
+        with suppress(OSError):
+            while os.read(ours, 65536):
+                pass
+
+    reader = threading.Thread(target=swallow, daemon=True)
+    reader.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(10)
+        os.close(ours)
+
+
+def test_killing_what_shows_it_does_not_touch_training(folder: Path) -> None:
+    home = folder / "v1"
+    swarm = str(folder / "x.swarm")
+    with in_terminal(home, "join", "--swarm", swarm, "--yes", *LIMITS) as screen:
+        first = _beyond(home, 1)
+        assert os.getsid(first.pid) == first.pid, "a session of its own"
+        screen.send_signal(signal.SIGKILL)
+        screen.wait(10)
+    again = _beyond(home, first.step + 3)
+    assert again.pid == first.pid
+
+    with in_terminal(home, "attach") as screen:
+        wait_for(lambda: psutil.pid_exists(screen.pid) or None, "it is shown")
+        screen.send_signal(signal.SIGSTOP)
+        _beyond(home, again.step + 3)
+    log = volunteer(home, "logs", "--json").stdout.splitlines()
+    assert any("serving stage 0" in line or "stage 0" in line for line in log)
+    assert parsed(volunteer(home, "finish", "--json", "--yes"))["left"] is True
+    wait_for(lambda: None if psutil.pid_exists(first.pid) else True, "it is gone")
+
+
+def test_detach_returns_when_it_answers_and_commands_reach_it(folder: Path) -> None:
+    home = folder / "v1"
+    swarm = ("--swarm", str(folder / "x.swarm"))
+    started = parsed(volunteer(home, "join", *swarm, "--detach", "--yes", "--json", *LIMITS))
+    assert started["swarm_name"] == "daemon"
+    _beyond(home, 1)
+
+    second = volunteer(home, "join", *swarm, "--detach", "--yes", *LIMITS)
+    assert second.returncode == ExitCode.TEMPORARY
+    assert f"process {started['pid']} already runs" in second.stderr
+
+    assert volunteer(home, "config", "path", "--socket").stdout.strip() == started["socket"]
+    assert parsed(volunteer(home, "status", "--json"))["pid"] == started["pid"]
+    assert parsed(volunteer(home, "credit", "--json"))["swarms"][0]["microbatches"] > 0
+    events = volunteer(home, "events", "--json").stdout.splitlines()
+    assert {"StepCommitted"} <= {json.loads(line)["kind"] for line in events}
+    assert volunteer(home, "stop").returncode == 0
+    wait_for(lambda: None if psutil.pid_exists(started["pid"]) else True, "it is gone")
+    assert volunteer(home, "status").returncode == ExitCode.NOT_RUNNING
+    kept = parsed(volunteer(home, "credit", "--json"))["swarms"][0]
+    assert kept["microbatches"] > 0
+    assert not kept["running"]
