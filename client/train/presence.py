@@ -6,12 +6,15 @@ the advert; membership tells the swarm when it renews the advert anyway.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 import trio
 
 from client.config import Settings
+from client.schedule import parse_schedule
 from client.store.sessions import SessionHistory
 from client.train.capacity import Line, kept_line, line_rates, save_line
 from client.train.measuring import Measuring
@@ -39,8 +42,15 @@ class Amended(Protocol):
 class Presence:
     """Runs beside the node from the moment it enters the swarm."""
 
-    def __init__(self, engine: Amended, settings: Settings, folder: Path) -> None:
+    def __init__(
+        self,
+        engine: Amended,
+        settings: Settings,
+        folder: Path,
+        local: Callable[[], datetime] = datetime.now,
+    ) -> None:
         self._engine, self._settings, self._folder = engine, settings, folder
+        self._schedule, self._local = parse_schedule(settings.schedule), local
         self._history = SessionHistory(folder)
         self._line = kept_line(folder)
         self._began = engine.now()
@@ -61,8 +71,15 @@ class Presence:
         except OSError:
             pass  # a full disk must not stop training; the next start knows less of us
         upload, download = line_rates(self._line, self._settings)
-        rest_s = _two_digits(self._history.expected_rest_s(length_s))
-        self._engine.portrait.amend(session_s=rest_s, upload=upload, download=download)
+        rest_s = self._history.expected_rest_s(length_s, self._hours_left_s())
+        session_s = _two_digits(rest_s)
+        self._engine.portrait.amend(session_s=session_s, upload=upload, download=download)
+
+    def _hours_left_s(self) -> float | None:
+        """Seconds until the owner's schedule ends this session, at least one; None: it does not."""
+        now = self._local()
+        change = self._schedule.next_change(now)
+        return None if change is None else max(1.0, (change - now).total_seconds())
 
 
 def _newer(line: Line, measuring: Measuring, settings: Settings) -> Line:

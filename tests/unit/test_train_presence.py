@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,24 @@ def test_presence_tells_how_long_we_stay_and_what_our_line_has_shown(tmp_path: P
     assert said.download_bytes_per_s == pytest.approx(4e7)
     assert kept_line(tmp_path).download_bytes_per_s == pytest.approx(4e7, rel=0.02)
     assert SessionHistory(tmp_path).past == (5400, 600)
+
+
+@pytest.mark.parametrize(
+    ("clock", "session_s"),
+    [("06:30", 1800), ("06:59", 60), ("23:00", 3600)],  # the history expects an hour
+)
+def test_a_session_ends_with_the_owners_hours(tmp_path: Path, clock: str, session_s: float) -> None:
+    SessionHistory(tmp_path).beat(5400)
+    node = Node()
+    node.portrait.enter(advert(), {})
+    settings = Settings(schedule="22:00-07:00")
+    presence = Presence(
+        node, settings, tmp_path, lambda: datetime.fromisoformat(f"2026-03-02 {clock}")
+    )
+    presence.beat()
+    node.portrait.set_unable({})
+    (publish,) = [effect for effect in node.told if isinstance(effect, Publish)][-1:]
+    assert parse_advert(publish.body, peer(0), peer(0), 2).session_s == session_s
 
 
 @pytest.mark.parametrize(
