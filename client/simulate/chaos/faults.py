@@ -157,6 +157,13 @@ class Faults:
                 return False
         return True
 
+    def _is_remembered(self, victim: Volunteer) -> bool:
+        """Whether most disks but the victim's know its lineage: a run that most have forgotten
+        begins again from the seed (protocol/README.md, section 8)."""
+        era, present = victim.disk.lineage.era, self._world.present()
+        others = [v for v in present if v is not victim and v.disk.lineage.era >= era]
+        return not era or 2 * len(others) > len(present)
+
     def _take_one(self, fault: Fault, victim: Volunteer) -> bool:
         """Take the victim, or the next one that may be taken."""
         present = self._world.present()
@@ -169,6 +176,8 @@ class Faults:
         if not victim.running or not self._may_take(victim):
             return False
         if fault.kind == "worker" and victim.seat is None:
+            return False
+        if fault.kind in ("wipe", "replace") and not self._is_remembered(victim):
             return False
         if fault.kind == "replace" and not self._may_go_for_good(victim):
             return False
