@@ -69,7 +69,8 @@ def wait_for(
         ended = [member for member in alive if not member.alive]
         assert not ended, f"{what}: {ended[0].name} ended: {ended[0].log_tail(20)}"
         time.sleep(0.1)
-    raise AssertionError(f"{what}: not within {timeout_s} s")
+    tails = "\n".join(f"--- {member.name}\n{member.log_tail(40)}" for member in alive)
+    raise AssertionError(f"{what}: not within {timeout_s} s\n{tails}")
 
 
 def parsed(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
