@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
+from rich.style import Style
 from textual.theme import Theme
+
+from client.ui.model.span import TONES
 
 DARK: Final = "volunteer-dark"
 LIGHT: Final = "volunteer-light"
+BOLD: Final = ("strong", "key")
+"""Tones that stand out without colour, too."""
 
 THEMES: Final = (
     Theme(
@@ -71,3 +77,13 @@ THEMES: Final = (
 )
 DEFAULTS: Final = dict(THEMES[0].variables)
 """For any other theme: stylesheets need every variable."""
+
+
+@lru_cache
+def tone_styles(theme: str) -> dict[str, Style]:
+    """Return how every tone is written in a theme, and ``row`` for the chosen row."""
+    found = next((one.variables for one in THEMES if one.name == theme), DEFAULTS)
+    styles: dict[str, Style] = {
+        tone: Style(color=found[f"tone-{tone}"], bold=tone in BOLD) for tone in TONES
+    }
+    return {**styles, "row": Style(bgcolor=found["row"])}

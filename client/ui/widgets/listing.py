@@ -18,8 +18,10 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from client.ui.model.span import Box, Line, Row
+from client.ui.themes import tone_styles
 from client.ui.widgets.toned import Toned
 
+REVERSE = Style(reverse=True)
 View = Callable[[Box], tuple[Line, list[Row]]]
 
 
@@ -41,7 +43,6 @@ class Listing(Toned, ScrollView, can_focus=True):
             super().__init__()
             self.listing, self.key = listing, key
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"listing--cursor"}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", show=False),
         Binding("down,j", "move(1)", show=False),
@@ -64,8 +65,6 @@ class Listing(Toned, ScrollView, can_focus=True):
         scrollbar-background-hover: $background;
         scrollbar-background-active: $background;
         &:focus { border: round $primary; border-title-color: $primary; }
-        & > .listing--cursor { background: $row; }
-        &:nocolor > .listing--cursor { text-style: reverse; }
     }
     """
 
@@ -175,8 +174,7 @@ class Listing(Toned, ScrollView, can_focus=True):
     def _over(self, place: int) -> Style | None:
         if place != self._cursor or not self.has_focus:
             return None
-        found = self.get_component_rich_style("listing--cursor")
-        return Style(bgcolor=found.bgcolor, reverse=found.reverse)
+        return REVERSE if self.app.no_color else tone_styles(self.app.theme)["row"]
 
     def _place(self, at: int) -> int | None:
         place = bisect_right(self._starts, at) - 1

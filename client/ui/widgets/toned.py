@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 from textual.widget import Widget
 
-from client.ui.model.span import TONES, Line
-
-TONE_CSS = "\n".join(f"    & > .tone--{tone} {{ color: $tone-{tone}; }}" for tone in TONES)
+from client.ui.model.span import Line
+from client.ui.themes import tone_styles
 
 
 class Toned(Widget):
-    """A widget that turns lines into strips. Text is never parsed as markup."""
+    """A widget that turns lines into strips. Text is never parsed as markup.
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"tone--{tone}" for tone in TONES}
-    DEFAULT_CSS = f"""
-    Toned {{
-{TONE_CSS}
-        & > .tone--strong {{ text-style: bold; }}
-        & > .tone--key {{ text-style: bold; }}
-    }}
+    Tones are looked up in the theme, not in the stylesheet: that has not to be applied to a dozen
+    tones of every widget then, which is most of what a start would cost.
     """
 
     def paint(self, line: Line, width: int, over: Style | None = None) -> Strip:
@@ -35,11 +28,10 @@ class Toned(Widget):
             width: cells to fill.
             over: laid over the tones, such as the background of a chosen row.
         """
-        segments = []
-        for span in line:
-            style = self.get_component_rich_style(f"tone--{span.tone}")
-            segments.append(Segment(span.text, style + over if over else style))
-        base = self.rich_style + over if over else self.rich_style
+        tones, base = tone_styles(self.app.theme), self.rich_style
+        if over is not None:
+            base += over
+        segments = [Segment(span.text, base + tones[span.tone]) for span in line]
         return Strip(segments).adjust_cell_length(width, base)
 
     def paint_at(self, lines: Sequence[Line], y: int) -> Strip:

@@ -1,0 +1,51 @@
+"""The interface starts light, without torch, libp2p or trio, and learns what its terminal is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from client.ui.terminal import prefers_light, speaks_ascii_only
+
+CODE = """
+import sys
+import client.ui.app, client.ui.source.live, client.ui.source.replay, client.ui.source.recording
+heavy = {"torch", "numpy", "libp2p", "trio", "multiaddr", "nacl", "safetensors", "psutil"}
+ours = {"client.node", "client.train", "client.net", "client.compute", "client.cli", "model_zoo"}
+print(*sorted((heavy | ours) & set(sys.modules)))
+"""
+
+
+def test_neither_torch_nor_libp2p_is_imported() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", CODE], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert found.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    ("environ", "ascii_only"),
+    [
+        ({}, False),
+        ({"LANG": "de_DE.UTF-8"}, False),
+        ({"LANG": "C.utf8", "TERM": "xterm-256color"}, False),
+        ({"LANG": "de_DE.UTF-8", "LC_ALL": "C"}, True),
+        ({"LC_CTYPE": "de_DE.ISO-8859-1"}, True),
+        ({"LANG": "", "TERM": "xterm"}, False),
+        ({"LANG": "en_GB.UTF-8", "TERM": "vt100"}, True),
+    ],
+)
+def test_ascii_is_drawn_where_the_locale_wants_it(
+    environ: dict[str, str], ascii_only: bool
+) -> None:
+    assert speaks_ascii_only(environ) is ascii_only
+
+
+@pytest.mark.parametrize(
+    ("environ", "light"),
+    [({}, False), ({"COLORFGBG": "15;0"}, False), ({"COLORFGBG": "0;default;15"}, True)],
+)
+def test_light_terminals_get_light_colours(environ: dict[str, str], light: bool) -> None:
+    assert prefers_light(environ) is light
