@@ -7,6 +7,7 @@ in, first out: the machines rely on that.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,7 @@ from client.compute.requests import Request
 from client.store.boundaries import StoreFull
 from client.train import failpoints
 from client.train.hub import Hub
+from client.train.patience import Patience
 from client.train.payloads import PayloadGone, Payloads
 from client.train.turnstile import Turnstile
 from client.train.worker_tasks import Call, Place, payload_digest, to_call, to_outcome
@@ -100,7 +102,7 @@ class SeatDriver:
         self._tokens_bytes = 2 * batch * (context + 1)
         elements = batch * context * (-(-manifest.model.width // 128) * 128)
         self._largest_tensor = 4 * elements + SLACK_BYTES
-        self._closed = False
+        self._closed, self._patience = False, Patience()
         self._told = (seat.step, seat.serving)
         self.busy_s = 0.0
         """Seconds the worker computed for this seat."""
@@ -247,8 +249,15 @@ class SeatDriver:
 
     async def _take_outcome(self, task: Task, call: Call, submitted: Submitted[Any]) -> None:
         """Wait for a task's reply, store what it yielded and tell the seat."""
+        begun, patience_s = self._hub.now(), self._patience.seconds(task)
         try:
-            reply, payloads = await submitted.wait()
+            with trio.fail_after(patience_s):
+                reply, payloads = await submitted.wait()
+        except trio.TooSlowError:
+            if not self._closed:
+                words = f"it had not answered for {patience_s:.0f} s"
+                self._hooks.worker_died(WorkerDied(-signal.SIGKILL, (words,)))
+            return
         except RequestFailed as failure:
             if not self._closed:
                 self._failed(task, failure)
@@ -260,6 +269,7 @@ class SeatDriver:
         if self._closed:
             return
         failpoints.after_task(task, stage=self.seat.place.stage, worker=self._worker.pid)
+        self._patience.note(task, self._hub.now() - begun)
         self.busy_s += reply.seconds
         self._store(task, call, payloads)
         if isinstance(reply, Contributed) and not self._as_planned(task, reply):

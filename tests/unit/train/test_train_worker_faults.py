@@ -46,6 +46,22 @@ async def test_a_worker_that_dies_is_replaced_and_a_sibling_gives_the_state(
         assert torch.equal(replica_of(first, 0).flat.values, replica_of(second, 0).flat.values)
 
 
+async def test_a_worker_that_hangs_counts_as_dead_and_the_others_go_on(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=16) as swarm:
+        _, second, last = await two_replicas_of_stage_0(swarm)
+        worker = second.tenancy(0).worker
+        next(w for w in second.workers if w is worker).hang()
+        await swarm.until(lambda: second.tenancy(0).worker_restarts == 1)
+        await swarm.until(lambda: second.serves(0))
+        assert second.tenancy(0).worker is not worker
+        at = last.step(1)
+        await swarm.until(lambda: last.step(1) > at + 1)
+        await swarm.until_done()
+        swarm.assert_exact()
+
+
 async def test_a_worker_short_of_memory_goes_on_in_slices(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -62,16 +62,16 @@ class LocalWorker:
         self._executor = Executor()
         self._queue: deque[_Pending] = deque()
         self._some = trio.Event()
-        self._dead = False
+        self._dead = self._hung = False
         self.pid = os.getpid()
 
     async def run(self) -> None:
         while True:
             await self._some.wait()
             self._some = trio.Event()
-            while self._queue:
+            while self._queue and not self._hung:
                 await trio.sleep(COMPUTE_S)
-                if self._queue:
+                if self._queue and not self._hung:
                     self._queue.popleft().execute(self._executor)
 
     def submit(self, request: Request[Any], payloads: Sequence[Buffer] = ()) -> _Pending:
@@ -84,6 +84,10 @@ class LocalWorker:
 
     async def call(self, request: Request[Any], payloads: Sequence[Buffer] = ()) -> Any:
         return await self.submit(request, payloads).wait()
+
+    def hang(self) -> None:
+        """As by SIGSTOP: nothing is answered any more."""
+        self._hung = True
 
     def die(self) -> None:
         """As by SIGKILL: what waits for an answer hears of it."""

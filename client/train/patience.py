@@ -1,0 +1,33 @@
+"""How long a worker may take for a task before it counts as hung.
+
+A hung worker (a stopped process, a stuck driver) is as dead as a killed one, but its node goes on
+saying that it lives. Holds how long tasks of each kind took at most, in seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.pipeline.effects import Task
+
+UNKNOWN_S: Final = 300.0
+"""For the first task of a kind: kernels are compiled and memory is touched for the first time."""
+AT_LEAST_S: Final = 30.0
+"""A machine that swaps, or wakes from sleep, is not hung."""
+TIMES_THE_LONGEST: Final = 10.0
+
+
+class Patience:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self._longest_s: dict[type[Task], float] = {}
+
+    def note(self, task: Task, seconds: float) -> None:
+        """A task was answered after so long."""
+        self._longest_s[type(task)] = max(seconds, self._longest_s.get(type(task), 0.0))
+
+    def seconds(self, task: Task) -> float:
+        """Return how long an answer is waited for."""
+        longest = self._longest_s.get(type(task))
+        return UNKNOWN_S if longest is None else max(AT_LEAST_S, TIMES_THE_LONGEST * longest)
