@@ -1,0 +1,69 @@
+"""Thousands of seeded worlds in which two hundred things go wrong, and nothing breaks.
+
+A seed that fails is printed with the command that replays it exactly.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from client.simulate.chaos.config import drawn
+from client.simulate.chaos.many import Tally, run_many
+from client.simulate.chaos.replay import log_hash, run_once
+from client.simulate.chaos.schedule import AIMED_AT, FaultKind, schedule
+
+SEEDS = range(2000)
+FAULTS = 200
+IN_A_ROUND = ("draining", "contributing", "exchanging", "ready", "applying", "observing")
+
+
+@pytest.fixture(scope="module")
+def tally() -> Tally:
+    *_, last = run_many(SEEDS)
+    return last
+
+
+@pytest.mark.slow
+class TestManySeeds:
+    def test_no_invariant_is_broken(self, tally: Tally) -> None:
+        assert tally.runs == len(SEEDS)
+        assert not tally.failed, "\n\n".join(tally.failed.values())
+
+    def test_every_run_meets_all_its_faults(self, tally: Tally) -> None:
+        assert tally.fewest == FAULTS
+        assert tally.faults.total() == FAULTS * len(SEEDS)
+
+    def test_every_kind_of_fault_is_common(self, tally: Tally) -> None:
+        rare = {kind for kind in get_args(FaultKind) if tally.faults[kind] < len(SEEDS)}
+        assert not rare
+
+    def test_tricks_are_played_on_every_kind_of_message(self, tally: Tally) -> None:
+        rare = {name for name in AIMED_AT if tally.tricks[name] < len(SEEDS) / 10}
+        assert not rare
+
+    def test_many_are_taken_in_the_midst_of_a_round_or_a_download(self, tally: Tally) -> None:
+        taken = tally.phases.total()
+        assert all(tally.phases[phase] for phase in IN_A_ROUND)
+        assert sum(tally.phases[phase] for phase in IN_A_ROUND) > taken / 10
+        assert tally.phases["fetching"] > taken / 50
+        assert tally.phases["working"] > taken / 20
+
+    def test_training_goes_on_meanwhile(self, tally: Tally) -> None:
+        assert tally.versions > 5 * len(SEEDS)
+
+
+def test_a_replay_is_the_same_to_the_last_line() -> None:
+    config = drawn(7)
+    (first, _), (again, _) = run_once(config), run_once(config)
+    assert first.log == again.log
+    assert log_hash(first) == log_hash(again)
+    other, _ = run_once(drawn(8))
+    assert log_hash(other) != log_hash(first)
+
+
+def test_a_replay_with_the_faults_written_down_is_the_same() -> None:
+    config = drawn(11)
+    (drawn_by_seed, _), (given, _) = run_once(config), run_once(config, schedule(config))
+    assert log_hash(drawn_by_seed) == log_hash(given)
