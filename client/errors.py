@@ -35,6 +35,8 @@ class UserError(Exception):
         self.message = message
         self.next_step = next_step
         self.exit_code = exit_code
+        self.told = False
+        """The user has read it already, as a line of the log."""
 
 
 def first_of(group: BaseExceptionGroup[Any], kind: type[Found]) -> Found | None:

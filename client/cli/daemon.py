@@ -53,7 +53,7 @@ def start(home: Home, swarm: str, arguments: Sequence[str]) -> Started:
     with errors.open("wb") as stderr:
         errors.chmod(0o600)
         process = subprocess.Popen(
-            [*COMMAND, "join", "--headless", "--swarm", "-", *arguments],
+            [*COMMAND, "join", "--headless", "--quiet", "--swarm", "-", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=stderr,

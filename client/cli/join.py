@@ -22,6 +22,7 @@ from client.cli.home import Home, find_home
 from client.cli.output import print_json, say
 from client.cli.target import named_swarm, read_target
 from client.config import Settings
+from client.control.client import running_nodes
 from client.errors import ExitCode, UserError
 from protocol.address import Address
 from protocol.ids import PeerId
@@ -46,6 +47,7 @@ def join(
     *,
     swarm: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     headless: bool = False,
+    quiet: bool = False,
     detach: Annotated[bool, Parameter(alias="-d")] = False,
     yes: Annotated[bool, Parameter(alias="-y")] = False,
     json: bool = False,
@@ -68,6 +70,8 @@ def join(
         better read from a file or stdin: everybody here can see command lines.
     headless
         Run in this process, without a screen, until it is done or told to stop; for services.
+    quiet
+        With --headless: write the log only to its file, which volunteer logs reads.
     detach
         Start in the background, wait until it answers, and return.
     yes
@@ -84,16 +88,24 @@ def join(
     if headless and detach:
         raise UserError("--headless and --detach do not go together", exit_code=ExitCode.USAGE)
     home = find_home(given(flags), config)
-    target, told = _find_target(home, swarm or os.environ.get(SWARM_VARIABLE))
+    target = _find_target(home, swarm or os.environ.get(SWARM_VARIABLE))
     in_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if headless or not (detach or in_terminal):
         settings = promised_port(home.settings, home.signer().peer, bootstrap(target))
         from client.cli.serving import serve
 
-        return serve(home, settings, target, data, exit_when_done=exit_when_done, headless=headless)
+        return serve(
+            home,
+            settings,
+            target,
+            data,
+            exit_when_done=exit_when_done,
+            headless=headless,
+            quiet=quiet,
+        )
     return _in_background(
         home,
-        told,
+        target,
         as_arguments(flags, config, data, exit_when_done=exit_when_done),
         detach=detach,
         ask=not yes and sys.stdin.isatty(),
@@ -104,7 +116,7 @@ def join(
 
 def _in_background(
     home: Home,
-    told: str,
+    target: Target,
     arguments: list[str],
     *,
     detach: bool,
@@ -116,10 +128,14 @@ def _in_background(
     from client.cli.daemon import start
     from client.cli.screen import show
 
+    running = None if detach else _running(home, target)
+    if running is not None:
+        say("it takes part already")
+        return show(running, record)
     if not agreed(home.folders.data, home.settings, yes=not ask):
         say("nothing was started")
         return ExitCode.INTERRUPTED
-    started = start(home, told, arguments)
+    started = start(home, str(target), arguments)
     node = started.greeting
     if not detach:
         return show(started.socket, record)
@@ -139,23 +155,30 @@ def _in_background(
     return ExitCode.OK
 
 
-def _find_target(home: Home, text: str | None) -> tuple[Target, str]:
-    """Return the swarm meant, and the words that tell another process of it.
+def _running(home: Home, target: Target) -> Path | None:
+    """Return the socket of the volunteer of this home that is in the swarm already."""
+    if isinstance(target, Address):
+        return None
+    nodes = running_nodes(home.folders.runtime)
+    return next((path for path, node in nodes if node.swarm == target.swarm), None)
+
+
+def _find_target(home: Home, text: str | None) -> Target:
+    """Return the swarm meant.
 
     Raises:
         UserError: none is meant, or it cannot be understood.
     """
     known = named_swarm(home, text)
     if known is not None:
-        return known, str(known)
+        return known
     if text is None:
         raise UserError(
             "which swarm? --swarm is missing",
             "give an invite, a .swarm file, or the name of a swarm joined before",
             ExitCode.USAGE,
         )
-    target = read_target(text)
-    return target, str(target)
+    return read_target(text)
 
 
 def bootstrap(target: Target) -> tuple[Address, ...]:

@@ -15,8 +15,13 @@ from client.config import Settings
 from client.events import Event
 
 
-def log_writer(settings: Settings, file: LogFile | None = None) -> Callable[[Event], None]:
-    """Return a function that writes events of the chosen level and above."""
+def log_writer(
+    settings: Settings, file: LogFile | None = None, *, quiet: bool = False
+) -> Callable[[Event], None]:
+    """Return a function that writes events of the chosen level and above.
+
+    ``quiet``: to the file alone.
+    """
     spell = as_json if settings.log_format == "json" else as_text
     # in a terminal the line of progress is drawn over
     start = "\r\x1b[K" if sys.stderr.isatty() and settings.log_format == "text" else ""
@@ -27,6 +32,8 @@ def log_writer(settings: Settings, file: LogFile | None = None) -> Callable[[Eve
         now = time.time()
         if file is not None:
             file.write(as_json(event, now))
+        if quiet:
+            return
         try:
             print(start + spell(event, now), file=sys.stderr, flush=True)
         except (OSError, ValueError):

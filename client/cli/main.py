@@ -96,6 +96,8 @@ def _interrupted() -> int:
 
 
 def _explain(error: UserError) -> int:
+    if error.told:
+        return int(error.exit_code)
     say(f"volunteer: {error}")
     if error.next_step:
         say(f"  {error.next_step}")

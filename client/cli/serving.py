@@ -39,6 +39,7 @@ def serve(
     *,
     exit_when_done: bool,
     headless: bool,
+    quiet: bool = False,
 ) -> int:
     """Run the node until it is done or the user stops it; return the exit code.
 
@@ -59,16 +60,28 @@ def serve(
         exit_when_done=exit_when_done,
     )
     log = LogFile(home.folders.logs)
-    write = log_writer(settings, log)
+    write = log_writer(settings, log, quiet=quiet)
     try:
         return trio.run(_run, options, write, headless)
     except Exception as error:
-        known = first_of(ExceptionGroup("", [error]), UserError)
-        words = f"{known}; {known.next_step}" if known else f"internal error: {error!r}"
-        log.write(as_json(LogLine(words=words, level="error"), time.time()))
+        _note_end(error, log, write, as_line=settings.log_format == "json" and not quiet)
         raise
     finally:
         log.close()
+
+
+def _note_end(
+    error: Exception, log: LogFile, write: Callable[[Event], None], *, as_line: bool
+) -> None:
+    """Leave in the log why the node ended; a log for programs is all that they read."""
+    known = first_of(ExceptionGroup("", [error]), UserError)
+    words = f"{known}; {known.next_step}" if known else f"internal error: {error!r}"
+    line = LogLine(words=words, level="error")
+    if known is not None and as_line:
+        write(line)
+        known.told = True
+    else:
+        log.write(as_json(line, time.time()))
 
 
 def refuse_if_too_small(manifest: Manifest, settings: Settings) -> None:
@@ -120,7 +133,10 @@ async def _stop_on_signal(
     The second must work even when the orderly stop hangs, hence no cleaning up; the kernel takes
     back the locks, and the worker ends when its socket does.
     """
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    wanted = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup wants it to go on
+        wanted.append(signal.SIGHUP)
+    with trio.open_signal_receiver(*wanted) as signals:
         task_status.started()
         async for _ in signals:
             if stop.is_set():

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from client.cli.home import Home
+from client.cli.output import say
 from client.errors import ExitCode, UserError
 from client.store.swarms import SwarmStore
 from protocol.errors import RemoteProtocolError
@@ -28,7 +29,11 @@ def read_target(text: str) -> Target:
             (refused).
     """
     try:
-        return parse_target(_contents(text))
+        target = parse_target(_contents(text))
+        if text.startswith(SCHEME) and isinstance(target, Invite) and target.secret is not None:
+            say("everybody on this machine can read the invite's secret on the command line;")
+            say("  better: --swarm FILE, or --swarm - to read it from stdin")
+        return target
     except InviteError as error:
         raise UserError(f"--swarm: {error}", error.next_step, ExitCode.USAGE) from error
     except RemoteProtocolError as error:

@@ -582,7 +582,7 @@ _volunteer() {
           ;;
         "join")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--swarm" "--headless" "--detach" "-d" "--yes" "-y" "--json" "--record" "--data" "--exit-when-done" "--listen-host" "--listen-port" "--announce" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--daily-quota-bytes" "--daily-quota" "--control-group" "--data-dir" "--device" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-level" "--log-format" "--config" "--help" "-h" "--version")
+            local -a _c=("--swarm" "--headless" "--quiet" "--detach" "-d" "--yes" "-y" "--json" "--record" "--data" "--exit-when-done" "--listen-host" "--listen-port" "--announce" "--dial-timeout-s" "--max-links" "--upload-limit-bytes-per-s" "--upload-limit" "--download-limit-bytes-per-s" "--download-limit" "--daily-quota-bytes" "--daily-quota" "--control-group" "--data-dir" "--device" "--threads" "--compute-share" "--seats" "--memory-limit-bytes" "--memory-limit" "--vram-share" "--power-limit-w" "--power-limit" "--only-when-idle" "--idle-after-minutes" "--not-on-battery" "--schedule" "--boundary-memory-bytes" "--boundary-disk-bytes" "--checkpoint-keep" "--checkpoint-milestone-every" "--metrics-port" "--log-level" "--log-format" "--config" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do

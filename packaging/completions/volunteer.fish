@@ -418,6 +418,7 @@ complete -c volunteer -n '__fish_volunteer_using_command join' -s h -d 'Display 
 complete -c volunteer -n '__fish_volunteer_using_command join' -l version -d 'Display application version.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l swarm -r -d 'An invite (volunteer:...), a .swarm file, a member'\''s address, the name of a swa…'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l headless -d 'Run in this process, without a screen, until it is done or told to stop; for se…'
+complete -c volunteer -n '__fish_volunteer_using_command join' -l quiet -d 'With --headless: write the log only to its file, which volunteer logs reads.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l detach -d 'Start in the background, wait until it answers, and return.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -s d -d 'Start in the background, wait until it answers, and return.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l yes -d 'Do not ask what may be used.'

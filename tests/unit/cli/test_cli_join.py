@@ -122,7 +122,7 @@ def test_detach_starts_a_session_of_its_own_and_keeps_the_invite_out_of_sight(
         assert (answer["schema_version"], answer["swarm_name"]) == (1, "example")
         assert os.getsid(answer["pid"]) == answer["pid"] != os.getsid(0)
         assert (home / "told").read_text() == secret
-        assert (home / "arguments").read_text() == "join --headless --swarm - --threads 1"
+        assert (home / "arguments").read_text() == "join --headless --quiet --swarm - --threads 1"
         command_line = Path(f"/proc/{answer['pid']}/cmdline").read_bytes()
         assert b"secret" not in command_line
     finally:

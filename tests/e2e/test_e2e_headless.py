@@ -1,0 +1,120 @@
+"""A service with real processes: ready, watched, measured, its log readable, and a clean end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from e2e_local import HOST, JOIN, REPOSITORY, environment, found, wait_for
+
+from client.cli.home import free_port
+from client.cli.metrics import METRICS
+from client.cli.options import RunChoices
+from client.errors import ExitCode
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="vol") as name:
+        run = RunChoices(
+            name="service", stages=1, steps=5000, sequences=2, microbatches=4, measure=False
+        )
+        found(Path(name), "v1", run)
+        yield Path(name)
+
+
+class Manager:
+    """The end of the socket that systemd reads."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(path))
+        self._socket.setblocking(False)
+        self._heard: list[str] = []
+
+    def heard(self, start: str) -> int | None:
+        """Return how often something was said so far; None: never."""
+        with suppress(BlockingIOError):
+            while True:
+                self._heard.append(self._socket.recv(4096).decode())
+        return sum(line.startswith(start) for line in self._heard) or None
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _scrape(port: int) -> str | None:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            text: str = answer.read().decode()
+            return text
+    except OSError:
+        return None
+
+
+def test_a_service_is_ready_alive_measured_and_stops(folder: Path) -> None:
+    manager, port = Manager(folder / "notify"), free_port(HOST)
+    variables = {"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "2000000"}
+    with (folder / "stderr").open("wb") as stderr:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "client.cli.main", *JOIN, str(folder / "x.swarm")),
+                *("--log-format", "json", "--metrics-port", str(port)),
+            ],
+            env={**environment(folder / "v1"), **variables},
+            stderr=stderr,
+            cwd=REPOSITORY,
+        )
+    try:
+        wait_for(lambda: manager.heard("READY=1"), "it is ready")
+        wait_for(lambda: manager.heard("STATUS=step "), "it says how far it is")
+        fed = manager.heard("WATCHDOG=1") or 0
+        wait_for(lambda: (manager.heard("WATCHDOG=1") or 0) > fed + 2 or None, "the loop turns")
+        text = wait_for(lambda: _scrape(port), "it is measured")
+        assert {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")} == set(
+            METRICS
+        )
+        assert 'volunteer_state{state="' in text
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == ExitCode.OK
+        assert manager.heard("STOPPING=1") == 1
+    finally:
+        process.kill()
+        process.wait(10)
+        manager.close()
+    lines = [json.loads(line) for line in (folder / "stderr").read_text().splitlines()]
+    assert any("stopping" in line["words"] for line in lines)
+    assert all({"time", "level", "kind", "words"} <= line.keys() for line in lines)
+
+
+def test_what_cannot_start_says_so_in_the_log(folder: Path) -> None:
+    swarm = f"volunteer:{'ab' * 32}?peer=/ip4/127.0.0.1/tcp/9/p2p/"
+    peer = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "client.cli.main", *JOIN, "-"),
+            *("--log-format", "json", "--dial-timeout-s", "0.5"),
+        ],
+        input=swarm + peer,
+        env=environment(folder / "v1"),
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == ExitCode.UNREACHABLE
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert lines[-1]["level"] == "error"
