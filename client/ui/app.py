@@ -61,7 +61,7 @@ class VolunteerApp(App[int]):
     TITLE = "volunteer"
     CSS = CSS
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide"), (150, "-vast")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (36, "-high")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (36, "-high"), (48, "-tall")]  # noqa: RUF012
     ENABLE_COMMAND_PALETTE = True
     AUTO_FOCUS = None
     BINDINGS: ClassVar[list[BindingType]] = [

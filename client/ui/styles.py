@@ -17,13 +17,17 @@ Toned { background: $background; }
 #left { width: 1fr; }
 #right { width: 44%; }
 #loss, #near { height: 1fr; }
-#network { height: 10; }
-#events { height: 12; }
+#network { height: 1fr; }
+.-tall #network { height: 9; }
+#near { display: none; }
+.-tall #near { display: block; }
+#events { height: 8; }
+.-tall #events { height: 12; }
 #stages-below { display: none; }
 .-narrow #right { width: 34; }
 .-narrow #stages-left, .-low #stages-left { display: none; }
 .-narrow #stages-below, .-low #stages-below { display: block; }
-.-narrow #near, .-low #near, .-low #network { display: none; }
+.-narrow #near, .-low #network { display: none; }
 .-narrow #machine { height: 1fr; }
 .-low #events { height: 5; }
 

@@ -34,6 +34,8 @@ HOST = "127.0.0.1"
 FLAGS = ("--listen-host", HOST, "--threads", "1")
 NAMES = ("ada", "bela", "cyrus", "dana")
 WATCHED, KILLED = NAMES[2], NAMES[3]
+LENDS = ("--upload-limit", "20MB/s", "--memory-limit", "2GiB", "--daily-quota", "5GB")
+"""What the watched volunteer lends at most."""
 STEPS = 90
 KILL_AT, BACK_AT = 35, 60
 LOOK_S, MATCHES_S = 1.0, 6.0
@@ -51,7 +53,7 @@ def record(target: Path) -> None:
             members = {NAMES[0]: swarm.start(NAMES[0], FLAGS)}
             members[NAMES[0]].wait_until_it_answers(60.0)
             for name in NAMES[1:]:
-                members[name] = swarm.start(name, FLAGS)
+                members[name] = swarm.start(name, (*FLAGS, *(LENDS if name == WATCHED else ())))
             members[WATCHED].wait_until_it_answers(60.0)
             header = Header(1, __version__, "demo", round(time.time(), 3))
             write(target, header, _watch(swarm, members[WATCHED], members[KILLED]))

@@ -410,6 +410,26 @@ def test_many_updates_at_once_are_one_drawing(monkeypatch: pytest.MonkeyPatch) -
     play(scene)
 
 
+@pytest.mark.parametrize("number", [1, 2, 6])
+def test_what_is_drawn_bit_by_bit_is_what_is_drawn_at_once(number: int) -> None:
+    seen: list[str] = []
+
+    async def slowly(on: Stage) -> None:
+        await on.press(str(number))
+        for one in recorded():
+            await on.feed([one])
+        seen.append(on.text())
+
+    async def at_once(on: Stage) -> None:
+        await on.feed(recorded())
+        await on.press(str(number))
+        seen.append(on.text())
+
+    play(slowly)
+    play(at_once)
+    assert seen[0] == seen[1]
+
+
 # --- terminals -------------------------------------------------------------------------------
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import zip_longest
 
 from textual.events import Resize
+from textual.geometry import Region
 from textual.strip import Strip
 
 from client.ui.model.span import Box, Line
@@ -18,8 +20,17 @@ def nothing(box: Box) -> list[Line]:
     return []
 
 
+def _changed(before: list[Line], after: list[Line]) -> list[int]:
+    """Return the numbers of the lines that are not as they were."""
+    found = zip_longest(before, after, fillvalue=None)
+    return [number for number, (old, new) in enumerate(found) if old != new]
+
+
 class Panel(Toned):
-    """Shows what its view returns; asks it again when data or size change."""
+    """Shows what its view returns; asks it again when data or size change.
+
+    Draws only the lines that changed: over a slow connection that is what counts.
+    """
 
     DEFAULT_CSS = """
     Panel {
@@ -47,15 +58,16 @@ class Panel(Toned):
         size = self.content_size
         if size.width <= 0 or size.height <= 0:
             return
-        lines = self._view(Box(size.width, size.height))
-        if lines != self._lines:
-            self._lines = lines
-            self.refresh()
+        before, self._lines = self._lines, self._view(Box(size.width, size.height))
+        changed = _changed(before, self._lines)
+        if changed:
+            self.refresh(*(Region(0, y, size.width, 1) for y in changed))
 
     def on_resize(self, event: Resize) -> None:
         """Make the lines for the new size."""
         self._lines = []
         self.show()
+        self.refresh()
 
     def render_line(self, y: int) -> Strip:
         """Draw one line."""
