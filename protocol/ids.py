@@ -7,6 +7,7 @@ signature can be checked by anyone who knows the peer id and nothing else.
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import NewType
 
 PeerId = NewType("PeerId", str)
@@ -87,6 +88,7 @@ def parse_peer_id(text: str) -> PeerId:
     return canonical
 
 
+@lru_cache(maxsize=4096, typed=True)
 def rank(*parts: object) -> bytes:
     """Return the BLAKE2b-128 that orders peers for a role (stewards, leaders, ties).
 

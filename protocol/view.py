@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from protocol.ids import PeerId, rank
 
@@ -67,9 +66,4 @@ def leader(view: SwarmView, stage: int, step: int) -> PeerId | None:
     costs an attempt and never exactness (protocol/README.md, rounds).
     """
     peers = [replica.peer for replica in view.serving(stage)]
-    return min(peers, key=lambda peer: _leader_rank(stage, step, peer), default=None)
-
-
-@lru_cache(maxsize=1024)
-def _leader_rank(stage: int, step: int, peer: PeerId) -> bytes:
-    return rank("leader", stage, step, peer)
+    return min(peers, key=lambda peer: rank("leader", stage, step, peer), default=None)
