@@ -12,17 +12,15 @@ from typing import Any
 
 import pytest
 
-from protocol.effects import Send
 from protocol.ids import PeerId
 from protocol.membership.contacts import CONTACT_S, Contacts
-from protocol.pipeline.effects import Compute, PayloadKey, SubtractTask
+from protocol.pipeline.effects import Compute, DropStep, PayloadKey, SubtractTask
 from protocol.pipeline.hop import Hop, Phase
 from protocol.pipeline.pipeline import Pipeline
 from protocol.restore.machine import Restore
 from protocol.rounds.leader import RoundLeader
-from protocol.rounds.member import Progress, RoundMember
+from protocol.rounds.member import RoundMember
 from protocol.rounds.quorum import Quorum
-from protocol.seat.seat import Seat
 
 Patch = pytest.MonkeyPatch
 
@@ -31,11 +29,14 @@ Patch = pytest.MonkeyPatch
 class Mutant:
     """A broken rule and how to break it."""
 
-    name: str
     apply: Callable[[Patch], None]
+    first_seed: int
+    """One that notices it; tests begin there, for seeds take time."""
+    breaks: str
+    """What the violation begins with."""
 
     def __str__(self) -> str:
-        return self.name
+        return self.apply.__name__.replace("_", " ")
 
 
 def counts_a_retry_twice(patch: Patch) -> None:
@@ -49,20 +50,6 @@ def counts_a_retry_twice(patch: Patch) -> None:
         return effects
 
     patch.setattr(Pipeline, "_repeat", repeat)
-
-
-def commits_without_all_ready(patch: Patch) -> None:
-    """One member's Ready is enough for the leader."""
-    original = RoundLeader._try_decide
-
-    def try_decide(self: RoundLeader, now: float) -> Any:
-        if self._plan is not None and self._ready:
-            known = next(iter(self._ready.values()))
-            for member in self._plan.members:
-                self._ready.setdefault(PeerId(member.peer), known)
-        return original(self, now)
-
-    patch.setattr(RoundLeader, "_try_decide", try_decide)
 
 
 def closes_without_a_quorum(patch: Patch) -> None:
@@ -111,52 +98,16 @@ def closes_an_incomplete_step(patch: Patch) -> None:
     patch.setattr(RoundLeader, "_is_complete", lambda self, members, now: True)
 
 
-def takes_a_stale_forward(patch: Patch) -> None:
-    """A Forward of a step that is over is run in the current one."""
-    original = Pipeline.forward
-
-    def forward(self: Pipeline, sender: PeerId, message: Any, now: float) -> Any:
-        if message.step < self.step:
-            shift = (self.step - message.step) * self._place.per_step
-            step, microbatch = self.step, message.microbatch + shift
-            message = _moved(message, step, microbatch)
-        return original(self, sender, message, now)
-
-    patch.setattr(Pipeline, "forward", forward)
-
-
-def _moved(message: Any, step: int, microbatch: int) -> Any:
-    fields = {f: getattr(message, f) for f in message.__struct_fields__}
-    return type(message)(**{**fields, "step": step, "microbatch": microbatch})
-
-
 def applies_its_own_bytes(patch: Patch) -> None:
     """A member applies its own contribution to each shard, not what its owner broadcast."""
     original = RoundMember._apply_task
 
     def apply_task(self: RoundMember, plan: Any) -> Any:
         task, me = original(self, plan), self._place.me
-        keys = [PayloadKey(k.step, "shard", k.item, k.attempt, me) if k else k for k in task.reduced]
-        return replace(task, reduced=tuple(keys))
+        own = (k and PayloadKey(k.step, "shard", k.item, k.attempt, me) for k in task.reduced)
+        return replace(task, reduced=tuple(own))
 
     patch.setattr(RoundMember, "_apply_task", apply_task)
-
-
-def goes_back_to_a_lower_attempt(patch: Patch) -> None:
-    """A member follows whichever plan came last, and applies whatever is committed."""
-    original, committed = RoundMember.plan, RoundMember.committed
-
-    def plan(self: RoundMember, sender: PeerId, plan: Any) -> Any:
-        if self.progress is not Progress.APPLYING and self.promised != plan.attempt:
-            self.promised = min(self.promised, plan.attempt - 1)
-        return original(self, sender, plan)
-
-    def learn(self: RoundMember, attempt: int, digest: bytes) -> Any:
-        self.promised = min(self.promised, attempt)
-        return committed(self, attempt, digest)
-
-    patch.setattr(RoundMember, "plan", plan)
-    patch.setattr(RoundMember, "committed", learn)
 
 
 def takes_a_lease_twice(patch: Patch) -> None:
@@ -173,28 +124,6 @@ def takes_a_lease_twice(patch: Patch) -> None:
     patch.setattr(Pipeline, "lease", lease)
 
 
-def applies_what_it_does_not_hold(patch: Patch) -> None:
-    """A commit is applied though its digest is not that of what is held."""
-    original = RoundMember.try_apply
-
-    def try_apply(self: RoundMember) -> Any:
-        if self._commit is not None and self._plan is not None and self._digest:
-            self._commit = (self._plan.attempt, self._digest)
-        return original(self)
-
-    patch.setattr(RoundMember, "try_apply", try_apply)
-
-
-def does_not_fence_eras(patch: Patch) -> None:
-    """What was said before a roll-back counts after it."""
-    patch.setattr("protocol.seat.seat.era_of", lambda message, otherwise: otherwise)
-
-
-def begins_where_others_have_long_been(patch: Patch) -> None:
-    """Who comes back without a state believes the first one it sees."""
-    patch.setattr(Restore, "may_begin", lambda self, now: self.open)
-
-
 def forgets_deadlines(patch: Patch) -> None:
     """Nothing that was lost on its way is sent again."""
     patch.setattr(Pipeline, "tick", lambda self, now: [])
@@ -208,32 +137,29 @@ def forgets_the_return_address(patch: Patch) -> None:
     patch.setattr(Restore, "_stuck_s", lambda self: math.inf)
 
 
-def serves_before_it_has_caught_up(patch: Patch) -> None:
-    """A newcomer takes part as soon as it is let in, whatever it has missed."""
-    original = Seat.state_loaded
+def keeps_every_step(patch: Patch) -> None:
+    """Microbatches of steps that are long over are kept."""
+    original = Pipeline.update_view
 
-    def state_loaded(self: Seat, now: float) -> Any:
-        self.serving = True
-        return original(self, now)
+    def update_view(self: Pipeline, view: Any, now: float) -> Any:
+        kept = dict(self._hops)
+        effects = original(self, view, now)
+        self._hops = {**kept, **self._hops}
+        return [effect for effect in effects if not isinstance(effect, DropStep)]
 
-    patch.setattr(Seat, "state_loaded", state_loaded)
-
-
-def tells_itself_first(patch: Patch) -> None:
-    """The leader applies before anybody else knows the commit."""
-    original = RoundLeader._decide
-
-    def decide(self: RoundLeader, *words: Any) -> Any:
-        effects = original(self, *words)
-        own = self._tell_self()
-        return [*own, *(e for e in effects if isinstance(e, Send) or True)]
-
-    patch.setattr(RoundLeader, "_decide", decide)
+    patch.setattr(Pipeline, "update_view", update_view)
 
 
-def all_mutants() -> list[Mutant]:
-    return [
-        Mutant(f.__name__.replace("_", " "), f)
-        for f in globals().values()
-        if callable(f) and getattr(f, "__annotations__", {}).get("patch") == "Patch"
-    ]
+MUTANTS = (
+    Mutant(counts_a_retry_twice, 0, "I1"),
+    Mutant(closes_an_incomplete_step, 0, "I1"),
+    Mutant(applies_its_own_bytes, 0, "I1"),
+    Mutant(keeps_every_step, 0, "I8"),
+    Mutant(forgets_deadlines, 0, "no progress"),
+    Mutant(forgets_the_return_address, 1, "no progress"),
+    Mutant(closes_without_a_quorum, 5, "I5"),
+    Mutant(takes_a_lease_twice, 7, "I1"),
+    Mutant(counts_doubles_for_both, 10, "I1"),
+    Mutant(does_not_subtract_doubles, 12, "I1"),
+    Mutant(takes_what_it_hears_for_contact, 24, "I5"),
+)
