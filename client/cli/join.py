@@ -87,6 +87,9 @@ def join(
     """
     if headless and detach:
         raise UserError("--headless and --detach do not go together", exit_code=ExitCode.USAGE)
+    if record is not None and (headless or detach):
+        problem = "--record is for the screen"
+        raise UserError(problem, "record with: volunteer attach --record FILE", ExitCode.USAGE)
     home = find_home(given(flags), config)
     target = _find_target(home, swarm or os.environ.get(SWARM_VARIABLE))
     in_terminal = sys.stdin.isatty() and sys.stdout.isatty()

@@ -155,6 +155,7 @@ def test_a_crash_in_the_background_shows_its_last_lines(
 
 def test_headless_and_detach_exclude_each_other(within: Within) -> None:
     assert within("join", "--headless", "--detach").returncode == ExitCode.USAGE
+    assert within("join", "--headless", "--record", "x").returncode == ExitCode.USAGE
 
 
 def test_flags_survive_the_way_to_another_process(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from client.control.sockets import socket_path
 from client.control.updates import Update
 
 CYCLES = 1000
+STATUS_AND_STOP = rpc.encode_request("status", {}, 1) + rpc.encode_request("stop", {}, 2)
 MANY = {"events_since": 0, "matches": True, "hz": 4.0}
 
 
@@ -261,3 +262,42 @@ async def test_the_end_of_the_node_ends_the_updates(path: Path) -> None:
 
     with client, pytest.raises(NotRunning):
         await trio.to_thread.run_sync(read_on)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+async def test_somebody_of_the_group_may_look_and_no_more(path: Path) -> None:
+    provider, group = FakeProvider(), 54321
+    path.parent.parent.chmod(0o755)
+
+    def ask_as_member() -> int:
+        child = os.fork()
+        if child:
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        code = 9
+        try:
+            os.setgroups([])
+            os.setgid(group)
+            os.setuid(54322)
+            code = _look_and_stop(path)
+        finally:
+            os._exit(code)
+
+    async with serve_control(path, provider, group=group):
+        assert await trio.to_thread.run_sync(ask_as_member) == 0
+    assert provider.stops == 0
+    path.parent.chmod(0o700)
+    async with serve_control(path, provider):  # without a group nobody else even connects
+        assert await trio.to_thread.run_sync(ask_as_member) == 9
+
+
+def _look_and_stop(path: Path) -> int:
+    """Ask for the state and for the end; 0 if the first was answered and the second refused."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(path))
+        connection.sendall(STATUS_AND_STOP)
+        said = b""
+        while said.count(b"\n") < 2:
+            said += connection.recv(65536)
+    return 0 if b'"result"' in said and f'"code":{rpc.FORBIDDEN}'.encode() in said else 1
