@@ -7,6 +7,7 @@ anything.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import ClassVar
@@ -41,7 +42,7 @@ from client.ui.panes.recovery import RecoveryPane
 from client.ui.panes.settings import SettingsPane
 from client.ui.panes.swarm import SwarmPane
 from client.ui.settings import local_settings
-from client.ui.source.mailbox import Answer, Link, Mailbox
+from client.ui.source.mailbox import Answer, Delivery, Link, Mailbox
 from client.ui.source.source import Source
 from client.ui.styles import CSS
 from client.ui.terminal import prefers_light, speaks_ascii_only
@@ -51,6 +52,9 @@ from client.ui.widgets.panel import Panel
 from client.ui.widgets.strips import ItemBar
 
 LOOK_S = 0.25
+DRAW_SHARE = 0.025
+"""Part of a core that may go into making what is shown; a large swarm is drawn less often."""
+MAX_REST_S = 2.0
 Save = Callable[[str, str], str]
 """Writes a setting and returns what to tell; raises ``UserError``."""
 
@@ -98,6 +102,8 @@ class VolunteerApp(App[int]):
         self.record = Record()
         self.mailbox = Mailbox()
         self.link = Link("connecting")
+        self.draw_share = DRAW_SHARE
+        self._draw_due, self._drawn = 0.0, True
         self.leaving = False
         """Whether the node was told to leave from here."""
         self.farewell = ""
@@ -167,16 +173,19 @@ class VolunteerApp(App[int]):
     def look(self) -> None:
         """Take what has come and draw what is seen of it."""
         found = self.mailbox.take()
-        if found is None:
-            return
-        self.link = found.link
+        if found is not None:
+            self._learn(found)
+        if not self._drawn and time.monotonic() >= self._draw_due:
+            self._draw()
+
+    def _learn(self, found: Delivery) -> None:
+        self.link, self._drawn = found.link, False
         if found.curve:
             self.record.learn_curve(found.curve)
         if found.update is not None:
             self.record.apply(found.update)
         for answer in found.answers:
             self._tell(answer)
-        self._draw()
         if self.leaving and self.link.state == "ended":
             self.farewell = "the volunteer has left the swarm"
             self.exit(0)
@@ -188,6 +197,7 @@ class VolunteerApp(App[int]):
         return self.query_one(f"#{current}", Pane)
 
     def _draw(self) -> None:
+        began = time.thread_time()
         self.query_one("#header", Panel).show()
         number = [name for name, _ in TABS].index(self.pane.id or "dashboard") + 1
         self.query_one("#tabs", ItemBar).show(tab_items(number))
@@ -197,6 +207,8 @@ class VolunteerApp(App[int]):
         self.pane.show()
         if isinstance(self.screen, Dialog):
             self.screen.show()
+        rest_s = min((time.thread_time() - began) / self.draw_share, MAX_REST_S)
+        self._draw_due, self._drawn = time.monotonic() + rest_s, True
 
     def _header(self, box: Box) -> list[Line]:
         return header(self.record, self.link, box)

@@ -108,6 +108,7 @@ def play(
     source = StillSource(live=live)
     options = {"ascii_only": False, "light": False, "load": lambda: SETTINGS, **options}
     app = VolunteerApp(source, **options)
+    app.draw_share = 1e9  # tests see every drawing
 
     async def run() -> None:
         async with app.run_test(size=size) as pilot:

@@ -1,8 +1,8 @@
 """Records the run that the tests of the terminal interface play: four volunteers, one killed.
 
 Run with ``python -m tests.ui.record``: real processes on this machine, about four minutes. The
-recording is what the third volunteer said of itself from its first answer on; the fourth is killed
-on the way and comes back later. Thinned to what changes, so that it stays small.
+recording is what the third volunteer said of itself from its first answer on. On the way one is
+killed that alone holds a stage; it comes back later. Thinned to what changes, so that it stays small.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from client.cli.founding import found_swarm
 from client.cli.home import free_port
 from client.cli.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.control.snapshot import Snapshot
 from client.control.updates import Update
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
@@ -33,7 +34,7 @@ TARGET = Path(__file__).parent / "data" / "run.jsonl"
 HOST = "127.0.0.1"
 FLAGS = ("--listen-host", HOST, "--threads", "1")
 NAMES = ("ada", "bela", "cyrus", "dana")
-WATCHED, KILLED = NAMES[2], NAMES[3]
+WATCHED = NAMES[2]
 LENDS = ("--upload-limit", "20MB/s", "--memory-limit", "2GiB", "--daily-quota", "5GB")
 """What the watched volunteer lends at most."""
 STEPS = 90
@@ -56,7 +57,7 @@ def record(target: Path) -> None:
                 members[name] = swarm.start(name, (*FLAGS, *(LENDS if name == WATCHED else ())))
             members[WATCHED].wait_until_it_answers(60.0)
             header = Header(1, __version__, "demo", round(time.time(), 3))
-            write(target, header, _watch(swarm, members[WATCHED], members[KILLED]))
+            write(target, header, _watch(swarm, members[WATCHED]))
 
 
 def write(target: Path, header: Header, updates: Iterable[Update]) -> None:
@@ -90,7 +91,7 @@ def thinned(updates: Iterable[Update]) -> Iterable[Update]:
 
 def _found(homes: Path) -> Path:
     founder = ensure_identity(make_private(home_folders(homes / NAMES[0]).data))
-    choices = RunChoices(name="demo", steps=STEPS, stages=3, checkpoint_every=15)
+    choices = RunChoices(name="demo", steps=STEPS, stages=3, checkpoint_every=15, dual_homing=25)
     founding = found_swarm(founder.peer, choices, ModelChoices(), OptimizerChoices())
     address = Address("ip4", HOST, free_port(HOST), founder.peer)
     path = homes / "demo.swarm"
@@ -98,8 +99,20 @@ def _found(homes: Path) -> Path:
     return path
 
 
-def _watch(swarm: LocalSwarm, watched: Member, victim: Member) -> Iterable[Update]:
-    began, seq, matches_at, killed, back = time.time(), 0, 0.0, False, False
+def _alone(swarm: LocalSwarm, watched: Member, now: Snapshot) -> Member | None:
+    """Return a volunteer, other than the watched one, that alone serves a stage."""
+    serving = [[r.peer for r in one.replicas if r.state == "serving"] for one in now.stages]
+    alone = {peers[0] for peers in serving if len(peers) == 1}
+    for member in swarm.alive:
+        said = member.snapshot() if member is not watched else None
+        if said is not None and said.peer in alone:
+            return member
+    return None
+
+
+def _watch(swarm: LocalSwarm, watched: Member) -> Iterable[Update]:
+    began, seq, matches_at, back = time.time(), 0, 0.0, False
+    victim: Member | None = None
     while time.time() < began + TIMEOUT_S:
         now, events, matches = watched.snapshot(), watched.new_events(), None
         if now is None:
@@ -109,10 +122,11 @@ def _watch(swarm: LocalSwarm, watched: Member, victim: Member) -> Iterable[Updat
         seq += 1
         now_at = round(time.time(), 3)
         yield Update(seq=seq, time=now_at, snapshot=now, events=events, matches=matches)
-        if not killed and now.step >= KILL_AT:
-            killed = True
-            victim.kill()
-        if killed and not back and now.step >= BACK_AT:
+        if victim is None and now.step >= KILL_AT:
+            victim = _alone(swarm, watched, now)
+            if victim is not None:
+                victim.kill()
+        if victim is not None and not back and now.step >= BACK_AT:
             back = True
             swarm.start(victim.name, FLAGS, log_name=f"{victim.name}-2")
         if now.state == "done":

@@ -504,3 +504,18 @@ def test_hostile_words_do_nothing_on_any_tab() -> None:
 
     play(scene, LARGE)
     play(scene, SMALL)
+
+
+def test_what_takes_long_to_draw_is_drawn_less_often() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:9])
+        on.app.draw_share = 1e-9
+        await on.feed([recorded()[9]])
+        drawn = on.text()
+        await on.feed(recorded()[10:20])
+        assert on.text() == drawn, "it rests"
+        assert on.app.record.snapshot == recorded()[19].snapshot, "but it listens"
+        await on.press("2")
+        assert f"step {recorded()[19].snapshot.step} of" in on.text(), "keys are answered at once"
+
+    play(scene)

@@ -105,8 +105,12 @@ def events(record: Record, box: Box) -> list[Line]:
 
 def _is_news(event: EventView) -> bool:
     """Whether it is worth a line beside the other panels."""
-    routine = event.topic == "matching" and decision_kind(event.words)[0] == "review"
-    return event.kind not in QUIET and event.level != "debug" and not routine
+    if event.kind in QUIET or event.level == "debug":
+        return False
+    if event.topic == "matching":
+        return decision_kind(event.words)[0] != "review"
+    # of microbatches only what went wrong: most of them are backups for slow ones
+    return event.topic != "pipeline" or event.kind != "LogLine" or event.level != "info"
 
 
 def event_line(event: EventView, topic: bool = False) -> Line:

@@ -91,12 +91,14 @@ def chosen(rows: list[PeerRow], sort: str, text: str) -> list[PeerRow]:
     return found
 
 
-def peer_table(record: Record, box: Box, sort: str, text: str) -> tuple[Line, list[Row]]:
-    """Return head and rows."""
+def peer_table(
+    record: Record, box: Box, sort: str, text: str, limit: int | None = None
+) -> tuple[Line, list[Row]]:
+    """Return head and rows, the first ``limit`` of them."""
     now = record.snapshot
     if now is None:
         return (), [Row("none", (line(("nobody is known yet", "muted")),))]
-    rows = chosen(peer_rows(now), sort, text)
+    rows = chosen(peer_rows(now), sort, text)[:limit]
     wide = box.width >= 100
     columns = [
         Column("", 1),

@@ -16,8 +16,8 @@ from client.ui.widgets.panel import Panel
 
 def nearest(record: Record, box: Box) -> list[Line]:
     """Return as many peers as there is room for."""
-    head, rows = peers.peer_table(record, box, "state", "")
-    return [head, *(row.lines[0] for row in rows[: box.height - 1])]
+    head, rows = peers.peer_table(record, box, "state", "", box.height - 1)
+    return [head, *(row.lines[0] for row in rows)]
 
 
 class DashboardPane(Pane):
