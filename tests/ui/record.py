@@ -2,7 +2,7 @@
 
 Run with ``python -m tests.ui.record``: real processes on this machine, about four minutes. The
 recording is what the third volunteer said of itself from its first answer on. On the way one is
-killed that alone holds a stage; it comes back later. Thinned to what changes, so that it stays small.
+killed that alone holds a stage; it comes back later. Thinned to what changes, to stay small.
 """
 
 from __future__ import annotations
