@@ -35,6 +35,7 @@ from client.net.pacing import Rates
 from client.store.identity import IdentityLock, ensure_identity, load_identity
 from client.store.paths import Folders, find_folders, make_private
 from client.store.swarms import SwarmStore
+from client.train.acquaintances import Acquaintances
 from client.train.bootstrap import find_swarm
 from client.train.credit import Credit
 from client.train.engine import Engine
@@ -267,6 +268,8 @@ class Node:
         engine.handshake = Handshake(
             me, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, swarm.secret
         )
+        known = self._store.load(swarm.swarm)
+        engine.acquaintances = Acquaintances((*(known.peers if known else ()), *swarm.peers))
         engine.agreements.keep_in(self._folders.agreements(swarm.swarm))
         folder = checkpoint_folder(self._folders.checkpoints(swarm.swarm), self._options.settings)
         history = engine.history = self._history = History(
@@ -349,6 +352,7 @@ class Node:
         for text in met:
             with suppress(ValueError):
                 parsed.append(parse_peer_address(text))
+        self._engine.acquaintances.meet(parsed)
         try:
             self._store.meet(self._swarm.swarm, parsed)
         except OSError:

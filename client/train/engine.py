@@ -16,6 +16,7 @@ from contextlib import suppress
 import trio
 
 from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
+from client.train.acquaintances import Acquaintances
 from client.train.agreements import Agreements
 from client.train.alarm import Alarm
 from client.train.blobs import Shelf
@@ -28,7 +29,7 @@ from client.train.measuring import Measuring
 from client.train.news import News
 from client.train.outbox import Outbox
 from client.train.portrait import Portrait
-from client.train.views import eras_served, matching_members, may_speak, swarm_view
+from client.train.views import matching_members, may_speak, most_served_era, swarm_view
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendSigned
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, Stage, SwarmId, short
@@ -95,10 +96,10 @@ class Engine:
         self.history: History | None = None
         """None: we only look on."""
         self.staging: Tenant | None = None
+        self.acquaintances = Acquaintances()
         self.started = False
         """Every stage was covered at some time: training goes on."""
-        self.penalties: Counter[str] = Counter()
-        self.internal_errors = 0
+        self.penalties, self.internal_errors = Counter[str](), 0
         self.loopback = Loopback(self._deliver)
         self._outbox = Outbox(network, nursery)
         self._alarm = Alarm(self._deadlines, self._tick)
@@ -298,7 +299,7 @@ class Engine:
 
     def _view_changed(self) -> None:
         roster = self.membership.roster
-        self.network.want({peer: roster.addresses(peer) for peer in roster.neighbours()})
+        self.network.want(self.acquaintances.wanted(roster))
         if self.matching is not None:
             members = matching_members(roster, self.measuring, self.wall())
             self.matched(self.matching.update_members(members, self.now()))
@@ -313,8 +314,7 @@ class Engine:
         """The lineage we follow; for a mere observer the one in which most seats serve."""
         if self.history is not None:
             return self.history.lineage.era
-        eras = eras_served(self.membership.roster, self.manifest.stage_count, self.signer.peer)
-        return max(eras, key=lambda era: (eras[era], era), default=0)
+        return most_served_era(self.membership.roster, self.manifest.stage_count, self.signer.peer)
 
     def _text_may_have_come(self) -> None:
         """Somebody serves stage 0 now: the text can be copied from there."""

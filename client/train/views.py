@@ -61,6 +61,12 @@ def eras_served(roster: Roster, stages: int, own: PeerId) -> Counter[int]:
     )
 
 
+def most_served_era(roster: Roster, stages: int, own: PeerId) -> int:
+    """Return the era of most seats that serve; 0 if none does."""
+    eras = eras_served(roster, stages, own)
+    return max(eras, key=lambda era: (eras[era], era), default=0)
+
+
 def matching_members(roster: Roster, measuring: Measuring, wall: float) -> list[Member]:
     """Return the live members that offer seats: their claims as partners' measurements leave them,
     and their time of joining as our memory leaves it (``wall``: Unix seconds)."""

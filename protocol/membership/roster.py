@@ -31,6 +31,8 @@ FULL_MESH_UP_TO: Final = 16
 PIPELINE_NEIGHBOURS: Final = 24
 HASH_NEIGHBOURS: Final = 4
 """Links drawn by hash keep the swarm's graph connected whatever the stages are."""
+MAX_LOST: Final = 16
+"""Dead peers that are called again."""
 
 
 @dataclass(slots=True)
@@ -105,6 +107,15 @@ class Roster:
         pipeline = [peer for peer in by_hash if peer in near]
         chosen.update(pipeline[:PIPELINE_NEIGHBOURS])
         return tuple(sorted(chosen))
+
+    def lost(self) -> tuple[PeerId, ...]:
+        """Return dead peers that did not leave and whose advert holds: they may come back."""
+        gone = [
+            peer
+            for peer, known in self._known.items()
+            if peer not in self._members and known.advert is not None and not known.advert.leaving
+        ]
+        return tuple(sorted(gone, key=lambda peer: rank("lost", self._own, peer))[:MAX_LOST])
 
     def advertise(self, peer: PeerId, advert: Advert, seq: int) -> list[RosterEvent]:
         """Take a verified advert."""

@@ -10,7 +10,13 @@ from protocol.effects import Penalise, Publish, Send
 from protocol.membership.advert import Advert, encode_advert
 from protocol.membership.membership import Membership
 from protocol.membership.record import Record, seal
-from protocol.membership.roster import FULL_MESH_UP_TO, HASH_NEIGHBOURS, PIPELINE_NEIGHBOURS, Roster
+from protocol.membership.roster import (
+    FULL_MESH_UP_TO,
+    HASH_NEIGHBOURS,
+    MAX_LOST,
+    PIPELINE_NEIGHBOURS,
+    Roster,
+)
 from protocol.membership.view import MemberDown, MemberUp, SeatsChanged, ViewChanged
 from protocol.wire.messages import Heartbeat, Records
 
@@ -283,3 +289,26 @@ def test_who_said_goodbye_has_left_and_who_vanished_has_not() -> None:
     assert not any(roster.has_left(peer(number)) for number in range(4))
     roster.advertise(peer(1), advert(leaving=True), 2)
     assert roster.has_left(peer(1))
+
+
+def test_the_dead_are_called_again_but_not_who_said_goodbye() -> None:
+    roster = Roster(peer(0))
+    for number in range(1, 4):
+        roster.advertise(peer(number), advert(), 1)
+        roster.link_up(peer(number))
+    assert roster.lost() == ()
+    roster.link_down(peer(1), "reset", crashed=True)
+    roster.advertise(peer(2), advert(leaving=True), 2)
+    roster.link_down(peer(2), "leaving", crashed=True)
+    assert roster.lost() == (peer(1),)
+    roster.link_up(peer(1))
+    assert roster.lost() == ()
+
+
+def test_few_of_many_dead_are_called_again() -> None:
+    roster = Roster(peer(0))
+    for number in range(1, MAX_LOST + 9):
+        roster.advertise(peer(number), advert(), 1)
+        roster.link_up(peer(number))
+        roster.link_down(peer(number), "reset", crashed=True)
+    assert len(roster.lost()) == MAX_LOST

@@ -73,3 +73,20 @@ async def test_a_stage_that_died_goes_on_from_a_copy(
         assert begin.version >= 4
         assert spare.engine.commits[0].version == begin.version + 1
         swarm._assert_losses()
+
+
+async def test_a_split_that_lasts_heals(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Both sides hold the other for dead long before they can reach each other again."""
+    async with open_swarm(tmp_path, steps=60) as swarm:
+        first, *rest, cut = [await swarm.add(stage) for stage in (0, 0, 1, 0)]
+        swarm.start()
+        await swarm.until(lambda: min(first.step(0), cut.step(0)) >= 2)
+        alone = cut.engine.signer.peer
+        swarm.hub.partition([alone], [v.engine.signer.peer for v in (first, *rest)])
+        await swarm.until(lambda: first.engine.membership.roster.member(alone) is None)
+        step = first.step(0)
+        await swarm.until(lambda: first.step(0) >= step + 3)
+        swarm.hub.heal()
+        await swarm.until(lambda: first.engine.membership.roster.member(alone) is not None)
+        await swarm.until_done()
+        swarm.assert_exact()

@@ -86,7 +86,7 @@ class LocalWorker:
         return await self.submit(request, payloads).wait()
 
     def hang(self) -> None:
-        """As by SIGSTOP: nothing is answered any more."""
+        """As by SIGSTOP."""
         self._hung = True
 
     def die(self) -> None:
@@ -194,14 +194,13 @@ class TestSwarm:
         text = folder / "text"
         if not text.exists():
             text.write_text("the quick brown fox jumps over the lazy dog " * 400)
-        run = RunChoices(**{**_fields(run), "data": str(text)})
-        founder = Signer(bytes(range(32)))
+        run, founder = RunChoices(**{**_fields(run), "data": str(text)}), Signer(bytes(range(32)))
         model = ModelChoices(layers=run.stages, width=32, heads=2, context=16)
         manifest = found_swarm(founder.peer, run, model, OptimizerChoices()).manifest
         self.file: SwarmFile = sign(manifest, founder, ())
         self.manifest, self.volunteers = manifest, list[Volunteer]()
         self.dead: list[Volunteer] = []
-        self._folder, self._hub, self._nursery, self._text = folder, hub, nursery, text
+        self._folder, self.hub, self._nursery, self._text = folder, hub, nursery, text
         self._processes = processes
 
     async def add(
@@ -213,7 +212,7 @@ class TestSwarm:
         signer = Signer(bytes([number + 1]) * 32)
         losses: dict[int, float] = {}
         engine = RecordingEngine(
-            self._hub.join(signer.peer),
+            self.hub.join(signer.peer),
             signer,
             self.manifest,
             self.file.swarm,
@@ -259,7 +258,7 @@ class TestSwarm:
         self.dead.append(volunteer)
         volunteer.life.cancel()
         for other in self.volunteers:
-            self._hub.unlink(volunteer.engine.signer.peer, other.engine.signer.peer, "reset")
+            self.hub.unlink(volunteer.engine.signer.peer, other.engine.signer.peer, "reset")
 
     def start(self) -> None:
         """The matching's gang start, at everybody."""

@@ -1,0 +1,42 @@
+"""Whom the network keeps a link to: neighbours, and those who may come back.
+
+A dead neighbour, a split that heals and a swarm that restarts look alike from here: somebody has to
+call again. So the lately dead are called, and those whom the last session or the invite named, as
+long as nothing was heard of them; the network spaces its attempts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from protocol.address import Address
+from protocol.ids import PeerId
+from protocol.membership.roster import Roster
+
+MAX_REMEMBERED: Final = 32
+
+
+class Acquaintances:
+    """Addresses by peer, known before the roster knows anybody."""
+
+    def __init__(self, remembered: Iterable[Address] = ()) -> None:
+        self._remembered: dict[PeerId, str] = {}
+        self.meet(remembered)
+
+    def meet(self, addresses: Iterable[Address]) -> None:
+        """Remember members that answered; those that were not met for longest go first."""
+        for address in addresses:
+            if address.peer is not None:
+                self._remembered.pop(address.peer, None)
+                self._remembered[address.peer] = str(address)
+        for peer in list(self._remembered)[:-MAX_REMEMBERED]:
+            del self._remembered[peer]
+
+    def wanted(self, roster: Roster) -> Mapping[PeerId, Sequence[str]]:
+        """Return whom to be linked with and where they listen."""
+        called = {
+            peer: (at,) for peer, at in self._remembered.items() if not roster.addresses(peer)
+        }
+        heard_of = (*roster.lost(), *roster.neighbours())
+        return called | {peer: roster.addresses(peer) for peer in heard_of}

@@ -1,0 +1,42 @@
+"""Whom a volunteer calls: its neighbours, the lately dead, and whom it met before."""
+
+from __future__ import annotations
+
+from protocol_examples import advert, peer
+
+from client.train.acquaintances import MAX_REMEMBERED, Acquaintances
+from protocol.address import Address
+from protocol.membership.roster import Roster
+
+
+def at(number: int) -> Address:
+    return Address("ip4", "192.0.2.1", 1000 + number, peer(number))
+
+
+def test_who_was_met_before_is_called_until_it_is_heard_of() -> None:
+    roster = Roster(peer(0))
+    known = Acquaintances([at(1), at(2), Address("ip4", "192.0.2.9", 9)])
+    assert known.wanted(roster) == {peer(n): (str(at(n)),) for n in (1, 2)}
+    roster.advertise(peer(1), advert(), 1)
+    assert known.wanted(roster) == {
+        peer(1): advert().addresses,
+        peer(2): (str(at(2)),),
+    }
+
+
+def test_who_died_is_called_and_who_left_is_not() -> None:
+    roster, known = Roster(peer(0)), Acquaintances([at(1), at(2)])
+    for number in (1, 2):
+        roster.advertise(peer(number), advert(leaving=number == 2), 1)
+        roster.link_up(peer(number))
+        roster.link_down(peer(number), "reset", crashed=True)
+    assert list(known.wanted(roster)) == [peer(1)]
+
+
+def test_whom_it_met_long_ago_is_forgotten_first() -> None:
+    known = Acquaintances(at(number) for number in range(1, MAX_REMEMBERED + 1))
+    known.meet([at(1), at(MAX_REMEMBERED + 1)])
+    wanted = known.wanted(Roster(peer(0)))
+    assert len(wanted) == MAX_REMEMBERED
+    assert peer(1) in wanted
+    assert peer(2) not in wanted
