@@ -24,7 +24,7 @@ Toned { background: $background; }
 #events { height: 8; }
 .-tall #events { height: 12; }
 #stages-below { display: none; }
-.-narrow #right { width: 34; }
+.-narrow #right { width: 36; }
 .-narrow #stages-left, .-low #stages-left { display: none; }
 .-narrow #stages-below, .-low #stages-below { display: block; }
 .-narrow #near, .-low #network { display: none; }

@@ -144,7 +144,7 @@ def _slim(value: object, key: str = "") -> object:
             found["hash"] = str(found["hash"])[:8]
         return {n: part for n, part in found.items() if n not in ("schema_version",)}
     if isinstance(value, list):
-        kept = value[-12:] if key == "explanations" else value
+        kept = value[-8:] if key == "explanations" else value
         return [_slim(part) for part in kept]
     if isinstance(value, float) and value and math.isfinite(value) and abs(value) < 1e9:
         return round(value, DIGITS - 1 - math.floor(math.log10(abs(value))))

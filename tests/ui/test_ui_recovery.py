@@ -108,6 +108,13 @@ def test_roll_backs_are_counted() -> None:
     assert "3 steps are done again" in found.notes[0]
 
 
+def test_a_roll_back_without_a_count_is_reckoned_from_its_version() -> None:
+    anew = event(3, "beginning anew at version 2: most follow this lineage", level="warning")
+    found = _only(update(1), update(2, down(2, BORIS), anew, stages=BARE))
+    assert found.step == 5
+    assert found.steps_lost == 3
+
+
 def test_open_faults_are_said_and_their_time_runs() -> None:
     record = recorded_from(
         update(1), update(2, down(2, BORIS), stages=BARE), update(32, stages=BARE)

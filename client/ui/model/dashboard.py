@@ -35,7 +35,7 @@ def loss(record: Record, box: Box) -> list[Line]:
     )
     faults = [incident for incident in record.incidents.newest_first if not incident.in_order]
     marks: list[tuple[float, Tone]] = [
-        (float(found.step), "bad" if found.open else "warn") for found in faults
+        (min(float(found.step), points[-1][0]), "bad" if found.open else "warn") for found in faults
     ]
     legend = line(("▲", "warn"), (" fault ", "muted")) if marks else ()
     head = [spread(cut(figures, box.width), legend, box.width)]
@@ -56,7 +56,7 @@ def machine(record: Record, box: Box) -> list[Line]:
             labels=LABELS,
         ),
         pair("share", _share(now), labels=LABELS),
-        pair("memory", _memory(now), labels=LABELS),
+        pair("memory", _memory(now, box.width >= 40), labels=LABELS),
         pair("compute", _worker(now), labels=LABELS),
         pair("done", _credit(now), labels=LABELS),
         pair("running", words.duration(now.uptime_s), labels=LABELS),
@@ -165,15 +165,14 @@ def _share(now: Snapshot) -> Line:
     return line(f"{part:.0f} %", (" of all work", "muted"))
 
 
-def _memory(now: Snapshot) -> Line:
+def _memory(now: Snapshot, wide: bool) -> Line:
     used = now.rss_bytes + sum(worker.rss_bytes for worker in now.workers or [now.worker])
     limit = now.limits.memory_bytes
     if limit:
         share = used / limit
         tone: Tone = "warn" if share > 0.9 else "accent"
-        return line(
-            f"{words.size(used)} ", (bar(share, 8), tone), (f" of {words.size(limit)}", "muted")
-        )
+        gauge = line((bar(share, 8), tone), " ") if wide else ()
+        return line(f"{words.size(used)} ", *gauge, (f"of {words.size(limit)}", "muted"))
     return line(words.size(used))
 
 

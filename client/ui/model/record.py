@@ -9,10 +9,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from client.control.matches import MatchesSnapshot
 from client.control.snapshot import EventView, Snapshot
 from client.control.updates import StepPoint, Update
 from client.ui.model.recovery import Incidents
+from client.ui.model.words import moment
 
 MAX_POINTS = 2000
 MAX_EVENTS = 2000
@@ -55,6 +58,7 @@ class Record:
         if self._peer and update.snapshot.peer != self._peer:
             self.__init__()  # type: ignore[misc]
         self._peer = update.snapshot.peer
+        update = msgspec.structs.replace(update, time=moment(update.time))
         fresh = self._fresh(update.events)
         self.missed += update.missed
         self.events.extend(fresh)
@@ -86,10 +90,11 @@ class Record:
 
     def _fresh(self, events: Sequence[EventView]) -> list[EventView]:
         """Return those not seen yet; a lower number means that the node was started again."""
-        last = self.events[-1].seq if self.events else 0
-        if events and events[-1].seq < last and events[-1].time > self.events[-1].time:
+        known = self.events[-1] if self.events else None
+        last = known.seq if known else 0
+        if known and events and events[-1].seq < last and events[-1].time > known.time:
             last = 0
-        return [event for event in events if event.seq > last]
+        return [_timely(event) for event in events if event.seq > last]
 
     def _note_step(self, event: EventView) -> None:
         step, loss = event.data.get("step"), event.data.get("loss")
@@ -123,3 +128,8 @@ class Record:
         steps = sorted(self.losses)
         for step in steps[1 : MAX_POINTS // 2 : 2]:
             del self.losses[step]
+
+
+def _timely(event: EventView) -> EventView:
+    at = moment(event.time)
+    return event if at == event.time else msgspec.structs.replace(event, time=at)

@@ -5,6 +5,7 @@ Read off the node's events and off how the stage map changed. Pure; times are Un
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ MAX_NOTES = 6
 SAME_FAULT_S = 30.0
 """A second sign of a fault within this time is not another fault."""
 SERVING = "serving"
+_AGAIN = re.compile(r"\b(\d{1,6}) steps? (?:is|are) done again", re.A)
+_ANEW = re.compile(r"\bbeginning anew at version (\d{1,9})\b", re.A)
 
 
 @dataclass
@@ -190,7 +193,7 @@ class Incidents:
         newest = self._all[-1] if self._all else None
         if newest is not None and (newest.open or event.time - newest.detected < 2.0):
             _note(newest, event.words)
-            newest.steps_lost = max(newest.steps_lost, _steps_redone(event.words))
+            newest.steps_lost = max(newest.steps_lost, _steps_redone(event.words, newest.step))
 
 
 def _follow(incident: Incident, now: Snapshot, at: float) -> None:
@@ -219,12 +222,15 @@ def _note(incident: Incident, words: str) -> None:
         incident.notes.append(text)
 
 
-def _steps_redone(words: str) -> int:
-    """Return how many steps a roll-back undid: the log says ``5 steps are done again``."""
-    before, found, _ = words.partition(" step")
-    number = before.rpartition(" ")[2]
-    again = " done again" in words
-    return min(int(number), 10**6) if found and again and number.isdecimal() else 0
+def _steps_redone(words: str, step: int) -> int:
+    """Return how many steps a roll-back undid.
+
+    The log says ``5 steps are done again``, or ``beginning anew at version 30`` in step 35.
+    """
+    if (found := _AGAIN.search(words)) is not None:
+        return int(found[1])
+    found = _ANEW.search(words)
+    return max(0, step - int(found[1])) if found is not None else 0
 
 
 def _served(snapshot: Snapshot, peer: str) -> set[int]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from client.ui.model.span import Tone
 from client.ui.text import clean
 
 NONE = "–"
+ABSURD = "?"
+MAX_SENSIBLE = 1e18
+"""Whoever says more than that is not right in the head; NaN is no number at all."""
 _STATES: dict[str, tuple[str, Tone]] = {
     "connecting": ("CONNECTING", "accent"),
     "matching": ("MATCHING", "accent"),
@@ -32,6 +36,8 @@ def short(peer: str) -> str:
 
 def count(value: float) -> str:
     """Return a number in at most six characters: ``987``, ``12.3k``, ``4.56M``."""
+    if not abs(value) < MAX_SENSIBLE:
+        return ABSURD
     for unit in ("", "k", "M", "G", "T"):
         if abs(value) < 999.5 or unit == "T":
             break
@@ -43,6 +49,8 @@ def count(value: float) -> str:
 
 def size(size_bytes: float) -> str:
     """Return bytes: ``0 B``, ``12.3 kB``, ``4.56 GB``."""
+    if not abs(size_bytes) < MAX_SENSIBLE:
+        return ABSURD
     units = ("B", "kB", "MB", "GB", "TB", "PB")
     for unit in units:
         if abs(size_bytes) < 999.5 or unit == units[-1]:
@@ -60,11 +68,15 @@ def per_s(bytes_per_s: float) -> str:
 
 def rate(per_second: float) -> str:
     """Return microbatches per second with three digits."""
+    if not abs(per_second) < MAX_SENSIBLE:
+        return ABSURD
     return f"{per_second:.{_decimals(per_second)}f}" if per_second < 1000 else count(per_second)
 
 
 def duration(seconds: float) -> str:
     """Return ``0.8 s``, ``45 s``, ``3 min 05 s``, ``2 h 10 min``, ``3 d 4 h``."""
+    if not abs(seconds) < MAX_SENSIBLE:
+        return ABSURD
     if seconds < 9.95:
         return f"{max(0.0, seconds):.1f} s"
     whole = round(seconds)
@@ -79,12 +91,12 @@ def duration(seconds: float) -> str:
 
 def clock(at: float, seconds: bool = True) -> str:
     """Return the local time of day."""
-    return time.strftime("%H:%M:%S" if seconds else "%H:%M", time.localtime(_sane(at)))
+    return time.strftime("%H:%M:%S" if seconds else "%H:%M", time.localtime(moment(at)))
 
 
 def date(at: float) -> str:
     """Return local date and time to the minute."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(_sane(at)))
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment(at)))
 
 
 def plural(number: int, one: str, many: str = "") -> str:
@@ -97,9 +109,12 @@ def listed(items: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(items[:-1]), *items[-1:])))
 
 
+def moment(at: float) -> float:
+    """Return a time between 1970 and 3000 that stands for an absurd one."""
+    if math.isnan(at):
+        return 0.0
+    return min(max(at, 0.0), 32_503_680_000.0)  # up to the year 3000: localtime takes any of these
+
+
 def _decimals(value: float) -> int:
     return 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-
-
-def _sane(at: float) -> float:
-    return min(max(at, 0.0), 32_503_680_000.0)  # up to the year 3000: localtime takes any of these

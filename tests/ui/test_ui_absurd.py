@@ -1,0 +1,126 @@
+"""Absurd numbers and words from a node or a recording break no view."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client.control.matches import Explanation, PayingMove
+from client.control.snapshot import (
+    Counters,
+    CreditView,
+    LeavingView,
+    LimitsView,
+    NetworkView,
+    PauseView,
+    PeerView,
+    SeatView,
+    WorkerView,
+)
+from client.control.updates import StepPoint, Update
+from client.ui.model import dashboard, logs, matching, peers, stages, swarm, timeline
+from client.ui.model import settings as settings_model
+from client.ui.model import words as spell
+from client.ui.model.diagnostics import report
+from client.ui.model.header import header
+from client.ui.model.leaving import ways
+from client.ui.model.record import Record
+from client.ui.model.span import Box, line_width
+from client.ui.source.mailbox import Link
+from tests.ui import examples
+from tests.ui.examples import event, replica, snapshot, stage, stage_match
+
+NARROWEST = 80
+"""Below that the widgets cut what views say."""
+FLOATS = [0.0, -1.0, 1e-300, 1e300, -1e300, math.inf, -math.inf, math.nan]
+INTEGERS = [0, -1, 7, 2**62, -(2**62), 10**30]
+floats, integers = st.sampled_from(FLOATS), st.sampled_from(INTEGERS)
+words = st.sampled_from(["", "x" * 5000, "\x1b[2J\u202e", "12D3KooWabc", "\ud800", "stage 1: y"])
+boxes = st.builds(Box, st.integers(1, 210), st.integers(0, 60))
+
+
+@st.composite
+def updates(draw: st.DrawFn) -> Update:
+    """Return an update in which everything may be absurd."""
+    number, real, text = (lambda: draw(integers)), (lambda: draw(floats)), (lambda: draw(words))
+    told = [
+        event(
+            number(), text(), draw(st.sampled_from(["LogLine", "StepCommitted", "PeerChanged",
+                                                    "RecoveryEvent", "other"])),
+            time=real(),
+            level=draw(st.sampled_from(["info", "warning", "error"])),
+            data={"step": number(), "loss": real(), "peer": text(), "state": "down",
+                  "phase": draw(st.sampled_from(["detected", "recovered"])), "fault": "worker"},
+        )
+        for _ in range(draw(st.integers(0, 4)))
+    ]  # fmt: skip
+    now = snapshot(
+        peer=text(), swarm=text(), swarm_name=text(), reason=text(), state=draw(st.sampled_from(
+            ["training", "paused", "waiting"])), step=number(), steps=number(), loss=real(),
+        tokens_per_s=real(), own_tokens_per_s=real(), uptime_s=real(), rss_bytes=number(),
+        stages=[stage(number(), replica(text(), text(), real(), number())) for _ in range(3)],
+        peers=[PeerView(peer=text(), state=text(), rtt_ms=real())],
+        seats=[SeatView(stage=number(), version=number(), state=text(), seat=number())],
+        network=NetworkView(sent_bytes=number(), received_bytes=number(), links=number()),
+        workers=[WorkerView(rss_bytes=number(), restarts=number())],
+        counters=Counters(rounds_committed=number(), doubled_microbatches=number()),
+        limits=LimitsView(memory_bytes=number(), upload_bytes_per_s=number(),
+                          daily_bytes=number(), used_bytes=number(), when=[text()] * 9),
+        credit=CreditView(microbatches=number(), tokens=number()),
+        leaving=[LeavingView(stage=number(), remaining=number(), last=True, words=text())],
+        paused=PauseView(reason=text(), until=real(), since=real()),
+        last_error=text(),
+    )  # fmt: skip
+    matches = examples.matching(
+        stage_match(number(), steward=text(), phase=text(), level=real(), shared_level=real(),
+                    quota=real(), our_rate=real(), phi=real(), wish_gain=real(), score=number(),
+                    cutoff=number(), copies=number(), redundancy=number(), obstacle=text()),
+        paying_moves=[PayingMove(home=number(), to=1, rate_home=real(), rate_there=real())],
+        explanations=[Explanation(time=real(), level="info", words=text())],
+        refused={text(): number()},
+    )  # fmt: skip
+    return Update(seq=number(), time=real(), snapshot=now, events=told, matches=matches)
+
+
+@given(st.lists(updates(), min_size=1, max_size=3), boxes, st.lists(floats, max_size=4))
+@settings(deadline=None, max_examples=100)
+def test_every_view_survives_and_stays_in_its_box(
+    found: list[Update], box: Box, losses: list[float]
+) -> None:
+    record = Record()
+    for one in found:
+        record.apply(one)
+    record.learn_curve([StepPoint(n, loss, loss, loss) for n, loss in enumerate(losses)])
+    panels = [
+        dashboard.loss, dashboard.machine, dashboard.network, dashboard.events, stages.stage_map,
+        swarm.swarm_head, matching.seats, settings_model.limits, timeline.recovery_head,
+    ]  # fmt: skip
+    for view in panels:
+        for line in view(record, box):
+            assert line_width(line) <= max(box.width, NARROWEST), view
+    header(record, Link("live"), box)
+    ways(record, live=True)
+    report(record, "live")
+    tables = [
+        stages.stage_table(record, box)[1],
+        *(peers.peer_table(record, box, sort, "")[1] for sort in peers.SORTS),
+        matching.preferences(record, box)[1],
+        matching.decisions(record, box),
+        timeline.recovery_rows(record, box),
+        logs.log_rows(record, box, "debug", "", True),
+    ]
+    assert all(row.lines is not None for rows in tables for row in rows)
+    for row in tables[-2]:
+        timeline.incident_details(record, row.key, box)
+
+
+@pytest.mark.parametrize("value", FLOATS)
+def test_every_number_has_a_spelling(value: float) -> None:
+    for function in (
+        spell.count, spell.size, spell.per_s, spell.rate, spell.duration, spell.clock, spell.date,
+    ):  # fmt: skip
+        assert function(value)
+        assert len(function(value)) < 24, function
