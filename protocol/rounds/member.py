@@ -124,6 +124,14 @@ class RoundMember:
         """Begin the round of a new step."""
         self._reset(step)
 
+    def forget(self, peer: PeerId) -> None:
+        """A peer is lost: what it sent for attempts not begun is not its next process's word."""
+        now = self.promised
+        self._parts = {p for p in self._parts if p[2] != peer or p[0] == now}
+        early = [key for key in self._broadcasts if key[1] == peer and key[0] != now]
+        for key in early:
+            del self._broadcasts[key]
+
     @property
     def vow(self) -> tuple[int, int]:
         """What a later seat of ours has to keep: the step and the highest attempt promised."""

@@ -171,6 +171,7 @@ class Seat:
             self.desk.take_over()
         for peer in sorted(lost):
             self.desk.release(peer, self.leader.reports)
+            self.member.forget(peer)
         if not others_stay(view, self.place):
             self.departure.go_on()
         return self._settle(effects, now)
@@ -331,8 +332,7 @@ class Seat:
 
     def _try_serve(self) -> list[SeatEffect]:
         """An observer with nothing left to apply becomes a replica."""
-        pending = self.member.knows_commit or self._ahead
-        if self.serving or not self.loaded or pending:
+        if self.serving or not self.loaded or self.member.knows_commit or self._ahead:
             return []
         self.serving = True
         return [Serving(self.step), Explain("transfer", f"serving from version {self.step}")]

@@ -181,6 +181,14 @@ class TestAttempts:
         assert table.member.plan(C, plan({ME: {8, 9}, B: {10, 11}}, attempt=9)) == []
         assert table.member.committed(1, agreed) == []
 
+    def test_what_a_lost_peer_sent_early_is_not_its_next_process_s(self) -> None:
+        table, _ = exchanging()
+        table.member.shard(B, Shard(STAGE, STEP, 1, 0))
+        assert kept(list(table.member.shard(B, Shard(STAGE, STEP, 2, 0))))
+        table.member.forget(B)
+        assert not kept(list(table.member.shard(B, Shard(STAGE, STEP, 1, 0)))), "of this attempt"
+        assert kept(list(table.member.shard(B, Shard(STAGE, STEP, 2, 0)))), "said anew"
+
     def test_a_later_seat_of_ours_keeps_our_vow_in_that_step_alone(self) -> None:
         """What the earlier seat sent for that attempt may still arrive as if it were ours."""
         table, _ = exchanging(attempt=3)
