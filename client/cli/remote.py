@@ -69,20 +69,24 @@ def forwarded(host: str, remote: str) -> Iterator[Path]:
             raise UserError(f"the folder {folder} is too deep for a socket", "set TMPDIR=/tmp")
         command = ["ssh", "-N", "-T", "-o", "ExitOnForwardFailure=yes"]
         command += ["-L", f"{local}:{remote}", "--", host]
-        tunnel = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        said = Path(folder) / "said"  # not onto the screen that is drawn meanwhile
+        with said.open("wb") as stderr:
+            tunnel = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=stderr)
         try:
-            _wait_until_open(tunnel, local, host)
+            _wait_until_open(tunnel, local, host, said)
             yield local
         finally:
             tunnel.terminate()
             tunnel.wait()
 
 
-def _wait_until_open(tunnel: subprocess.Popen[bytes], local: Path, host: str) -> None:
+def _wait_until_open(tunnel: subprocess.Popen[bytes], local: Path, host: str, said: Path) -> None:
     deadline = time.monotonic() + ASK_TIMEOUT_S
     while time.monotonic() < deadline:
         if tunnel.poll() is not None:
-            raise _unreachable(host, f"ssh ended with {tunnel.returncode}")
+            last = said.read_text(errors="replace").strip().splitlines()[-1:]
+            why = f": {last[0][:200]}" if last else ""
+            raise _unreachable(host, f"ssh ended with {tunnel.returncode}{why}")
         if local.exists() and is_alive(local):
             return
         time.sleep(LOOK_S)

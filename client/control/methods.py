@@ -182,7 +182,7 @@ def _subscribe(request: rpc.Request, provider: Provider, caller: Caller) -> Subs
     return Subscribed(seq=caller.seq)
 
 
-_METHODS: dict[str, Callable[[rpc.Request, Provider, Caller], Struct]] = {
+METHODS: dict[str, Callable[[rpc.Request, Provider, Caller], Struct]] = {
     "hello": _hello,
     "status": _status,
     "matches": _matches,
@@ -212,10 +212,10 @@ def answer(line: bytes, provider: Provider, caller: Caller | None = None) -> byt
 
 
 def _call(request: rpc.Request, provider: Provider, caller: Caller) -> bytes:
-    method = _METHODS.get(request.method)
+    method = METHODS.get(request.method)
     try:
         if method is None:
-            words = f"no method {request.method[:64]!r}; there are {', '.join(sorted(_METHODS))}"
+            words = f"no method {request.method[:64]!r}; there are {', '.join(sorted(METHODS))}"
             raise rpc.RpcError(rpc.METHOD_NOT_FOUND, words, request.answer_id)
         if request.method in WRITING and not caller.may_write:
             words = f"only the volunteer's owner and root may {request.method} it"

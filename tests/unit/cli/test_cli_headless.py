@@ -112,6 +112,13 @@ def test_the_metrics_are_those_that_are_listed() -> None:
     assert "\nvolunteer_loss " not in exposition(example_snapshot(loss=None)).decode()
 
 
+def test_every_metric_is_described_for_administrators() -> None:
+    page = (Path(__file__).parents[3] / "packaging" / "metrics.md").read_text()
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    assert rows.keys() == METRICS.keys()
+    assert all(metric.words in rows[name] for name, metric in METRICS.items())
+
+
 async def _get(port: int, request: bytes) -> bytes:
     stream = await trio.open_tcp_stream("127.0.0.1", port)
     async with stream:
@@ -188,3 +195,11 @@ async def test_progress_is_reported_once_a_minute(autojump_clock: trio.testing.M
         await report_progress(example_snapshot, said.append)
     assert [event.words for event in said] == [said[0].words] * 3
     assert said[0].words.startswith("step 3/10")
+
+
+def test_a_group_that_is_not_there_is_said() -> None:
+    from client.node import _group_id
+
+    assert _group_id("") is None
+    with pytest.raises(UserError, match="no group"):
+        _group_id("no-such-group-here")

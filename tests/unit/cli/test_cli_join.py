@@ -213,7 +213,7 @@ if "-L" not in words:
     sys.exit(0)
 local, remote = words[words.index("-L") + 1].split(":")
 if not os.path.exists(remote):
-    sys.exit(255)
+    sys.exit("the far end says no")
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(local)
 listener.listen()
@@ -267,7 +267,7 @@ def test_a_host_is_no_option(host: str) -> None:
 @pytest.mark.usefixtures("fake_ssh")
 def test_what_ssh_says_is_said(home: Path) -> None:
     with (
-        pytest.raises(UserError, match="ssh ended with 255") as caught,
+        pytest.raises(UserError, match="ssh ended with 1: the far end says no") as caught,
         remote.forwarded("lab", str(home / "none.sock")),
     ):
         raise AssertionError("there is nothing")

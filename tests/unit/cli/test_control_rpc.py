@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from control_fakes import FakeProvider
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.control import rpc
+from client.control import methods, rpc
 from client.control.matches import MATCHES_VERSION
 from client.control.methods import MAX_EVENTS_PER_ANSWER, answer
 from client.control.snapshot import SCHEMA_VERSION
@@ -122,3 +123,29 @@ def test_a_failing_provider_is_an_internal_error() -> None:
     assert isinstance(error, dict)
     assert error["code"] == rpc.INTERNAL_ERROR
     assert "boom" in error["message"]
+
+
+def test_the_document_lists_every_method_and_who_may_call_it() -> None:
+    page = (Path(methods.__file__).parent / "README.md").read_text()
+    table = page.split("## Methods")[1].split("## Updates")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| `")]
+    owners = {row[0].strip("`"): row[-1].strip() == "owner" for row in rows}
+    assert owners == {name: name in methods.WRITING for name in methods.METHODS}
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("history", {"points": 0}),
+        ("history", {"points": 501}),
+        ("pause", {"until": -1}),
+        ("pause", {"reason": "x" * 300}),
+        ("pause", {"for": "2h"}),
+        ("resume", {"now": True}),
+        ("subscribe", {"hz": "fast"}),
+    ],
+)
+def test_parameters_are_bounded(method: str, params: dict[str, object]) -> None:
+    error = _call(method, **params)["error"]
+    assert isinstance(error, dict)
+    assert error["code"] == rpc.INVALID_PARAMS
