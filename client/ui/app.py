@@ -65,7 +65,7 @@ class VolunteerApp(App[int]):
     TITLE = "volunteer"
     CSS = CSS
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide"), (150, "-vast")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (36, "-high"), (48, "-tall")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (36, "-high"), (42, "-tall")]  # noqa: RUF012
     ENABLE_COMMAND_PALETTE = True
     AUTO_FOCUS = None
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -313,7 +313,8 @@ class VolunteerApp(App[int]):
     def action_copy(self) -> None:
         """Copy diagnostics to the clipboard."""
         self.copy_to_clipboard(diagnostics.report(self.record, self.link.words or self.link.state))
-        self.notify("diagnostics copied, without addresses and secrets", markup=False)
+        words = "diagnostics copied, if your terminal lets it; no addresses, no secrets"
+        self.notify(words, markup=False)
 
     def action_help(self) -> None:
         """Show the keys."""

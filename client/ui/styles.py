@@ -39,6 +39,8 @@ Toned { background: $background; }
 #decisions { height: 2fr; }
 #recovery-head { height: 4; }
 #faults { height: 1fr; }
+#story { height: 50%; }
+.-low #story { display: none; }
 #limits { height: 9; }
 #setting-table { height: 1fr; }
 

@@ -14,13 +14,12 @@ from client.ui.source.mailbox import Link
 from tests.ui.playing import Stage, play, recorded
 
 TARGET = Path(__file__).parents[2] / "packaging" / "screenshots"
-SIZE = (140, 42)
 MAX_BYTES = 200_000
 TWO_THIRDS = 2 * len(recorded()) // 3
 SHOTS = {
-    "dashboard": ("1", TWO_THIRDS, False),
-    "recovery": ("5", TWO_THIRDS, False),
-    "matching-light": ("4", TWO_THIRDS, True),
+    "dashboard": ("1", TWO_THIRDS, False, (140, 42)),
+    "recovery": ("5", TWO_THIRDS, False, (120, 36)),
+    "matching-light": ("4", TWO_THIRDS, True, (120, 36)),
 }
 
 
@@ -29,7 +28,7 @@ def draw(target: Path) -> None:
     os.environ["TZ"] = "UTC"
     time.tzset()
     target.mkdir(parents=True, exist_ok=True)
-    for name, (key, number, light) in SHOTS.items():
+    for name, (key, number, light, size) in SHOTS.items():
         drawn: list[str] = []
 
         async def scene(
@@ -39,7 +38,7 @@ def draw(target: Path) -> None:
             await on.press(key)
             out.append(on.app.export_screenshot(title="volunteer attach"))
 
-        play(scene, SIZE, light=light)
+        play(scene, size, light=light)
         if len(drawn[0].encode()) > MAX_BYTES:
             sys.exit(f"{name} has {len(drawn[0])} bytes, more than {MAX_BYTES}")
         (target / f"{name}.svg").write_text(drawn[0], encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from client.control.updates import Update
 from client.ui.model.recovery import Incident, summary
 from client.ui.model.span import Box, plain
-from client.ui.model.timeline import incident_details, recovery_head, recovery_rows, track
+from client.ui.model.timeline import incident_details, recovery_head, recovery_rows, story, track
 from tests.ui.examples import (
     ANNA,
     BORIS,
@@ -147,3 +147,17 @@ def test_the_recorded_kill_is_found_whole() -> None:
     assert "resumed" in text
     for row in recovery_rows(record, Box(80)):
         assert all(len(plain([line])) <= 80 for line in row.lines)
+
+
+def test_the_story_of_a_fault_is_what_was_said_while_it_lasted() -> None:
+    record = recorded_from(
+        update(1, event(1, "long before")),
+        update(12, down(10, BORIS), event(11, "somebody is looked for"), stages=BARE),
+    )
+    record.apply(update(30, step(20, 6), event(29, "long after"), stages=HEALED))
+    (found,) = record.incidents.newest_first
+    text = plain(story(record, str(found.number), BOX))
+    assert "is down" in text
+    assert "somebody is looked for" in text
+    assert "long before" not in text
+    assert plain(story(record, None, BOX)) == "choose a fault above"

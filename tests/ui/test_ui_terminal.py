@@ -86,6 +86,15 @@ def test_a_recording_plays_answers_keys_and_ends_with_zero(folder: Path) -> None
         terminal.close()
 
 
+def test_without_a_terminal_it_says_what_it_needs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "client.cli.main", "replay", str(RUN)],
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "replay needs a terminal" in done.stderr
+
+
 @pytest.mark.slow
 def test_ascii_is_all_that_an_ascii_terminal_gets(folder: Path) -> None:
     terminal = Terminal(folder, "--speed", "100", "--ascii")

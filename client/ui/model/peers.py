@@ -99,17 +99,18 @@ def peer_table(
     if now is None:
         return (), [Row("none", (line(("nobody is known yet", "muted")),))]
     rows = chosen(peer_rows(now), sort, text)[:limit]
-    wide = box.width >= 100
+    wide, compact = box.width >= 100, box.width < 66
     columns = [
         Column("", 1),
         Column("volunteer", 9),
         Column("state", 10),
         Column("round trip", 10, right=True),
-        Column("microbatches/s", 14, right=True),
+        Column("microbatches/s", 0 if compact else 14, right=True),
         Column("", 14 if wide else 0),
-        Column("version", 8, right=True),
-        Column("holds", max(8, box.width - (74 if wide else 59))),
+        Column("version", 0 if compact else 8, right=True),
     ]
+    taken = sum(column.width + 1 for column in columns if column.width)
+    columns.append(Column("holds", max(8, box.width - taken)))
     top = max((row.rate for row in rows), default=0.0)
     return head_of(columns), [Row(row.peer, (cells_of(columns, _cells(row, top)),)) for row in rows]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from client.ui.model import words
+from client.ui.model.dashboard import event_line
 from client.ui.model.record import Record
 from client.ui.model.recovery import Incident, summary
 from client.ui.model.span import Box, Line, Row, Span, Tone, cut, line, pair, spread
@@ -14,6 +15,7 @@ MARKS: dict[str, tuple[str, Tone]] = {
     "transferred": ("▲", "second"),
     "resumed": ("✓", "good"),
 }
+AROUND_S = 2.0
 LEGEND = line(
     *(
         part
@@ -119,6 +121,21 @@ def _outcome(one: Incident, cells: int) -> list[str]:
     told = [one.cover, lost] if not one.in_order else [one.cover]
     told += [note for note in one.notes if not (one.steps_lost and "waiting for" in note)]
     return wrap(clean("; ".join(filter(None, told))), cells, 3)
+
+
+def story(record: Record, number: str | None, box: Box) -> list[Line]:
+    """Return what the node told while a fault lasted, the last of it if there is too much."""
+    one = next((o for o in record.incidents.newest_first if str(o.number) == number), None)
+    if one is None:
+        return [line(("choose a fault above", "muted"))]
+    moments = [at for _, at in _moments(one)]
+    begin, end = one.detected - AROUND_S, max(moments) + AROUND_S if not one.open else record.time
+    told = [
+        event_line(event)
+        for event in record.events
+        if begin <= event.time <= end and event.level != "debug"
+    ]
+    return [cut(found, box.width) for found in told[-box.height :]]
 
 
 def incident_details(record: Record, number: str, box: Box) -> list[Line]:

@@ -14,18 +14,31 @@ from client.ui.widgets.panel import Panel
 
 
 class RecoveryPane(Pane):
-    """A sum, then one timeline per fault."""
+    """A sum, one timeline per fault, and what was said while the chosen one lasted."""
 
     def compose(self) -> ComposeResult:
         """Place both."""
         yield Panel("Recovery", partial(timeline.recovery_head, self.record), id="recovery-head")
         yield Listing("Faults, the newest first", self._rows, id="faults")
+        yield Panel("What was said of it", self._story, id="story")
+
+    def on_listing_moved(self, event: Listing.Moved) -> None:
+        """Tell of the fault that is chosen now."""
+        self.query_one("#story", Panel).show()
+
+    def show(self) -> None:
+        """Show the list first: the story is about its chosen row."""
+        super().show()
+        self.query_one("#story", Panel).show()
 
     def detail(self, key: str) -> Detail | None:
         """Return everything about a fault."""
         if key == "none":
             return None
         return "Fault", partial(timeline.incident_details, self.record, key)
+
+    def _story(self, box: Box) -> list[Line]:
+        return timeline.story(self.record, self.query_one(Listing).chosen, box)
 
     def _rows(self, box: Box) -> tuple[Line, list[Row]]:
         return (), timeline.recovery_rows(self.record, box)

@@ -43,6 +43,9 @@ class Listing(Toned, ScrollView, can_focus=True):
             super().__init__()
             self.listing, self.key = listing, key
 
+    class Moved(Message):
+        """Another row is chosen."""
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", show=False),
         Binding("down,j", "move(1)", show=False),
@@ -188,6 +191,7 @@ class Listing(Toned, ScrollView, can_focus=True):
         self._cursor = min(max(place, 0), len(self._rows) - 1)
         self._follow()
         self.refresh()
+        self.post_message(self.Moved())
 
     def _follow(self) -> None:
         """Scroll so that the cursor's row is seen."""
