@@ -157,6 +157,7 @@ class Staging:
     def close(self) -> None:
         """Hold nothing any more: ``run`` has ended."""
         self.closed, self.buddies = True, None
+        self.tenancies.clear()  # one that was assigned too late to be opened
 
     async def worker_ready(self) -> Worker:
         """Wait for a compute worker that no stage has taken."""

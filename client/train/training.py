@@ -15,6 +15,7 @@ from pathlib import Path
 
 import trio
 
+from client.compute.process import open_worker
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
@@ -38,6 +39,7 @@ from client.train.staging import Staging
 from client.train.taking import Folders, Terms
 from client.train.tally import Tally
 from client.train.views import hosts
+from client.train.workers import OpenWorker
 
 FINISH_S = 240.0
 """For handing over, saving, and a copy elsewhere; each of these is bounded, too."""
@@ -63,10 +65,16 @@ class Training:
     """See the module's docstring."""
 
     def __init__(
-        self, engine: Engine, news: News, history: History, site: Site, pauses: Pauses
+        self,
+        engine: Engine,
+        news: News,
+        history: History,
+        site: Site,
+        pauses: Pauses,
+        start_worker: OpenWorker = open_worker,
     ) -> None:
         self._engine, self._history, self._site = engine, history, site
-        self._pauses = pauses
+        self._pauses, self._start_worker = pauses, start_worker
         self._capacity: Capacity | None = None
         self._offered = trio.Event()
         self._leaving = trio.Lock()
@@ -171,7 +179,7 @@ class Training:
     def _new_staging(self) -> Staging:
         """Return stages to be held; the engine and the history know them from now on."""
         engine = self._engine
-        staging = Staging(engine, self._terms, tally=self.tally)
+        staging = Staging(engine, self._terms, self._start_worker, self.tally)
         staging.buddies = Buddies(
             engine,
             engine.signer.peer,

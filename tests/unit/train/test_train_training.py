@@ -1,0 +1,106 @@
+"""Pausing within a process: stages are given up in order, held anew, and no step is less exact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import trio
+from train_swarm import LocalWorker, TestSwarm, Volunteer, _starter, open_swarm
+
+from client.config import Settings
+from client.store.checkpoints import CheckpointFolder
+from client.train.capacity import Capacity
+from client.train.history import History
+from client.train.pausing import Pauses
+from client.train.training import Site, Training
+
+
+class ScriptedTraining(Training):
+    """Whose places a test assigns instead of the matching."""
+
+    async def _enter(self) -> None:
+        self._capacity = Capacity("cpu", 1, 1e9, 0.0, 2**33, 1e9)
+        await trio.sleep_forever()
+
+
+async def _pausable(
+    swarm: TestSwarm, folder: Path, pauses: Pauses
+) -> tuple[Volunteer, ScriptedTraining, list[LocalWorker]]:
+    """A volunteer of the swarm that may be paused; its workers, as they are started."""
+    volunteer, workers = await swarm.add(), list[LocalWorker]()
+    engine = volunteer.engine
+    site = Site(
+        Settings(threads=1, device="cpu"),
+        folder / "text",
+        folder / "pausable",
+        CheckpointFolder(volunteer.disk),
+        list,
+    )
+    history = cast(History, engine.history)
+    training = ScriptedTraining(engine, engine.news, history, site, pauses, _starter(workers))
+    volunteer.staging = training.staging
+    swarm._nursery.start_soon(training.run)
+    return volunteer, training, workers
+
+
+async def test_every_step_is_exact_over_a_pause(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=16) as swarm:
+        stayer = await swarm.add(0)
+        pauses = Pauses(tmp_path, lambda said: None)
+        pauser, training, workers = await _pausable(swarm, tmp_path, pauses)
+        await swarm.add(1)
+        pauser.assign(0)
+        swarm.start()
+        await swarm.until(lambda: pauser.step(0) >= 3)
+        counted = training.tally.counted
+        assert counted > 0
+
+        pauses.pause(None, "")
+        await swarm.until(lambda: training.staging.closed)
+        assert training.staging.tenancies == {}
+        assert workers
+        assert all(worker._dead for worker in workers), "no process is left"
+        assert pauser.engine.staging is training.staging
+        at = stayer.step(0)
+        await swarm.until(lambda: stayer.step(0) >= at + 3)
+
+        pauses.resume()
+        await swarm.until(lambda: not training.staging.closed)
+        pauser.staging = training.staging
+        pauser.assign(0)
+        await swarm.until(lambda: pauser.serves(0))
+        await swarm.until_done()
+        swarm.assert_exact()
+        assert training.tally.counted > counted, "the count goes on"
+
+
+async def test_who_starts_paused_holds_nothing(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        pauses = Pauses(tmp_path, lambda said: None)
+        pauses.pause(None, "since yesterday")
+        _, training, workers = await _pausable(swarm, tmp_path, pauses)
+        await trio.sleep(60)
+        assert training.staging.closed
+        assert workers == []
+        pauses.resume()
+        await swarm.until(lambda: workers)
+
+
+async def test_who_leaves_for_good_does_not_come_back(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        pauses = Pauses(tmp_path, lambda said: None)
+        _, training, _ = await _pausable(swarm, tmp_path, pauses)
+        await trio.sleep(1)
+        pauses.pause(None, "")
+        await swarm.until(lambda: training.staging.closed)
+        await training.leave(for_good=True)
+        pauses.resume()
+        await trio.sleep(60)
+        assert training.staging.closed
