@@ -65,7 +65,7 @@ class VolunteerApp(App[int]):
     TITLE = "volunteer"
     CSS = CSS
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide"), (150, "-vast")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (36, "-high"), (42, "-tall")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (36, "-high"), (42, "-tall"), (48, "-grand")]  # noqa: RUF012
     ENABLE_COMMAND_PALETTE = True
     AUTO_FOCUS = None
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -22,7 +22,7 @@ Toned { background: $background; }
 #near { display: none; }
 .-tall #near { display: block; }
 #events { height: 8; }
-.-tall #events { height: 12; }
+.-grand #events { height: 12; }
 #stages-below { display: none; }
 .-narrow #right { width: 36; }
 .-narrow #stages-left, .-low #stages-left { display: none; }
