@@ -15,6 +15,7 @@ from typing import ClassVar
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Input
 
@@ -219,8 +220,8 @@ class VolunteerApp(App[int]):
             self.exit(0)
             return
         self.leaving &= answer.ok or answer.method not in ("stop", "finish")
-        severity = "information" if answer.ok else "error"
-        self.notify(clean(answer.words, 200), severity=severity, markup=False)  # type: ignore[arg-type]
+        severity: SeverityLevel = "information" if answer.ok else "error"
+        self.notify(clean(answer.words, 200), severity=severity, markup=False)
 
     # --- keys ------------------------------------------------------------------------------------
 

@@ -135,15 +135,13 @@ def details(record: Record, peer: str, box: Box) -> list[Line]:
     mark, tone = _TONES.get(row.state, ("○", "muted"))
     trip = "not measured" if row.rtt_ms is None else f"{row.rtt_ms:.1f} ms"
     lines = [
-        pair("peer id", clean(row.peer)),
-        pair("state", line((f"{mark} {clean(row.state)}", tone))),
+        pair("peer id", clean(row.peer), labels=11),
+        pair("state", line((f"{mark} {clean(row.state)}", tone)), labels=11),
         pair("round trip", trip, labels=11),
         *_held(row),
         (),
         line(("what was said of it", "muted")),
     ]
-    lines[0] = pair("peer id", clean(row.peer), labels=11)
-    lines[1] = pair("state", line((f"{mark} {clean(row.state)}", tone)), labels=11)
     short = words.short(row.peer)
     told = [event for event in record.events if short in event.words and event.level != "debug"]
     lines += [event_line(event) for event in told[-max(3, box.height - len(lines)) :]]

@@ -56,7 +56,7 @@ class Record:
     def apply(self, update: Update) -> None:
         """Learn an update; those of another node begin a new record."""
         if self._peer and update.snapshot.peer != self._peer:
-            self.__init__()  # type: ignore[misc]
+            self._forget()
         self._peer = update.snapshot.peer
         update = msgspec.structs.replace(update, time=moment(update.time))
         fresh = self._fresh(update.events)
@@ -87,6 +87,12 @@ class Record:
     def rates(self) -> Traffic:
         """Bytes per second over the last few seconds."""
         return self.traffic[-1] if self.traffic else Traffic(self.time, 0.0, 0.0)
+
+    def _forget(self) -> None:
+        self.snapshot, self.matches, self.missed = None, None, 0
+        self.incidents = Incidents()
+        for seen in (self.events, self.losses, self.speeds, self.traffic, self._bytes):
+            seen.clear()
 
     def _fresh(self, events: Sequence[EventView]) -> list[EventView]:
         """Return those not seen yet; a lower number means that the node was started again."""

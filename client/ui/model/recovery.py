@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from client.control.snapshot import EventView, Snapshot
+from client.control.snapshot import EventView, Replica, Snapshot
 from client.ui.model.words import listed, plural, short
 from client.ui.text import clean
 
@@ -242,8 +242,8 @@ def _served(snapshot: Snapshot, peer: str) -> set[int]:
     }
 
 
-def _serving(replicas: Iterable[object]) -> frozenset[str]:
-    return frozenset(r.peer for r in replicas if r.state == SERVING)  # type: ignore[attr-defined]
+def _serving(replicas: Iterable[Replica]) -> frozenset[str]:
+    return frozenset(r.peer for r in replicas if r.state == SERVING)
 
 
 def _stages(numbers: Iterable[int]) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from client.control.snapshot import LimitsView
 from client.ui.model import words
 from client.ui.model.plot import bar
 from client.ui.model.record import Record
@@ -46,15 +47,27 @@ def limits(record: Record, box: Box) -> list[Line]:
     rates = record.rates
     wide = box.width >= 70
     lines = [
-        pair("threads", str(found.threads) if found.threads else "all cores", labels=13),
+        pair("threads", _threads(found), labels=13),
         _use("memory", used, found.memory_bytes, words.size, wide),
         _use("upload", rates.sent, found.upload_bytes_per_s, words.per_s, wide),
         _use("download", rates.received, found.download_bytes_per_s, words.per_s, wide),
         _use("today", found.used_bytes, found.daily_bytes, words.size, wide),
-        pair("GPU power", f"{found.power_w} W at most" if found.power_w else "no limit", labels=13),
+        pair("GPU", _gpu(found), labels=13),
         pair("computes", ", ".join(clean(w, 40) for w in found.when) or "at any time", labels=13),
     ]
     return [cut(one, box.width) for one in lines[: box.height]]
+
+
+def _threads(found: LimitsView) -> str:
+    threads = str(found.threads) if found.threads else "all cores"
+    part = found.compute_share
+    return f"{threads}, {part} % of the time" if 0 < part < 100 else threads
+
+
+def _gpu(found: LimitsView) -> str:
+    memory = f"{found.vram_share} % of its memory" if 0 < found.vram_share < 100 else ""
+    power = f"{found.power_w} W" if found.power_w else ""
+    return ", ".join(filter(None, (memory, power))) or "no limit"
 
 
 def settings_table(settings: Sequence[Setting], box: Box, text: str = "") -> tuple[Line, list[Row]]:
@@ -93,8 +106,7 @@ def _cells(one: Setting) -> list[Span]:
     ]
 
 
-def _use(label: str, used: float, limit: int, spell: object, wide: bool) -> Line:
-    show = words.per_s if spell is words.per_s else words.size
+def _use(label: str, used: float, limit: int, show: Callable[[float], str], wide: bool) -> Line:
     if not limit:
         return pair(label, line(f"{show(used):>11}", ("  no limit", "muted")), labels=13)
     tone: Tone = "warn" if used > 0.9 * limit else "accent"

@@ -19,7 +19,7 @@ from client.control.matches import MatchesSnapshot
 from client.control.methods import EventBatch
 from client.control.snapshot import Snapshot
 from client.control.updates import UPDATE_METHOD, Curve, Update
-from client.ui.source.mailbox import Answer, Link, Mailbox
+from client.ui.source.mailbox import Answer, Link, LinkState, Mailbox
 from client.ui.source.recording import Recorder
 from client.ui.source.wire import Answered, Received, Wire, WireError, decode
 
@@ -232,6 +232,6 @@ class LiveSource:
             self._mailbox.put_link(Link("ended", "the volunteer has left the swarm"))
             self._ended.set()
             return
-        state = "connecting" if not self._since and tries < 3 else "lost"
+        state: LinkState = "connecting" if not self._since and tries < 3 else "lost"
         words = f"{why}; trying again ({tries})"
-        self._mailbox.put_link(Link(state, words))  # type: ignore[arg-type]
+        self._mailbox.put_link(Link(state, words))

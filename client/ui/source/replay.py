@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from client.control.updates import Update
-from client.ui.source.mailbox import Answer, Link, Mailbox
+from client.ui.source.mailbox import Answer, Link, LinkState, Mailbox
 from client.ui.source.recording import read_header, read_updates
 
 MAX_GAP_S = 5.0
@@ -100,5 +100,5 @@ class ReplaySource:
         return not self._ended.is_set()
 
     def _say(self) -> None:
-        state = "held" if self._held.is_set() else "playing"
-        self._mailbox.put_link(Link(state, f"x{self.speed:g}"))  # type: ignore[arg-type]
+        state: LinkState = "held" if self._held.is_set() else "playing"
+        self._mailbox.put_link(Link(state, f"x{self.speed:g}"))
