@@ -1,0 +1,162 @@
+"""Looks for the best number of stages and size of microbatch for given machines.
+
+Tokens per step stay the same in all that is compared, so that every one trains alike: half the
+microbatch, twice as many. What a stage costs comes from ``Works``, which may measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from client.plan.machines import Machine, StageWork
+from client.plan.model import Placement, Prediction, Run, predict
+from client.plan.placing import place
+from protocol.limits import MAX_MICROBATCHES_PER_STEP, MAX_STAGES
+
+MOST_LEFT_OUT = 32
+"""Machines that are left out at most because their links hold the averaging up."""
+
+NEARLY = 0.99
+"""Plans that are that near to the fastest count as equal to it."""
+
+
+class Works(Protocol):
+    """What the stages of one model cost."""
+
+    def __call__(self, stages: int, sequences: int) -> Sequence[StageWork] | None:
+        """Return every stage's work; None where no such cut or microbatch can be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the alternatives have in common."""
+
+    sequences_per_step: int
+    context: int
+    averaging_bytes_per_parameter: float
+    redundancy: int
+    """Replicas that every stage should have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One cut with one size of microbatch, and what it does. Without a prediction: see ``why``."""
+
+    stages: int
+    sequences: int
+    """Per microbatch."""
+    microbatches: int
+    """Per step."""
+    prediction: Prediction | None = None
+    run: Run | None = None
+    placement: Placement = ()
+    why: str = ""
+
+    @property
+    def replicas(self) -> int:
+        """Replicas of the stage that has the fewest."""
+        return min(map(len, self.placement), default=0)
+
+
+def alternatives(
+    machines: Sequence[Machine],
+    works: Works,
+    terms: Terms,
+    stages: Iterable[int],
+    sequences: Iterable[int],
+) -> list[Alternative]:
+    """Return a prediction for every pair of a stage count and a microbatch that can be."""
+    pairs = [(count, size) for count in stages for size in sequences]
+    found = [_alternative(machines, works, terms, count, size) for count, size in pairs]
+    return [each for each in found if each is not None]
+
+
+def best_of(found: Sequence[Alternative], redundancy: int) -> Alternative | None:
+    """Return the fastest of those with the most redundancy up to what is wanted.
+
+    Within a per cent: fewer stages, then the larger microbatch. None where nothing works.
+    """
+    working = [each for each in found if each.prediction is not None]
+    safest = max((min(each.replicas, redundancy) for each in working), default=0)
+    safe = [each for each in working if each.replicas >= safest]
+    fastest = max(map(_speed, safe), default=0.0)
+    near = [each for each in safe if _speed(each) >= NEARLY * fastest]
+    return max(near, key=lambda each: (-each.stages, each.sequences), default=None)
+
+
+def stage_counts(layers: int, machines: int) -> list[int]:
+    """Return the stage counts to compare: powers of two up to what layers and machines allow."""
+    most = min(layers, machines, MAX_STAGES)
+    return sorted({most, *(2**i for i in range(most.bit_length()) if 2**i <= most)})
+
+
+def microbatch_sizes(usual: int, per_step: int) -> list[int]:
+    """Return the sequences per microbatch to compare: powers of two beside the usual size.
+
+    From an eighth to eight times as many, as far as they divide a step's sequences.
+    """
+    near = [2**i for i in range(13) if usual / 8 <= 2**i <= usual * 8]
+    return sorted(size for size in {usual, *near} if _divides(size, per_step))
+
+
+def _divides(size: int, per_step: int) -> bool:
+    return per_step % size == 0 and per_step // size <= MAX_MICROBATCHES_PER_STEP
+
+
+def _speed(each: Alternative) -> float:
+    return each.prediction.tokens_per_s if each.prediction else 0.0
+
+
+def _alternative(
+    machines: Sequence[Machine], works: Works, terms: Terms, count: int, size: int
+) -> Alternative | None:
+    stages = works(count, size)
+    if stages is None:
+        return None
+    microbatches = terms.sequences_per_step // size
+    placement = place(machines, stages, terms.redundancy)
+    if placement is None:
+        return Alternative(count, size, microbatches, why=_uncovered(machines, stages))
+    run = Run(
+        stages=tuple(stages),
+        microbatches=microbatches,
+        tokens_per_microbatch=size * terms.context,
+        averaging_bytes_per_parameter=terms.averaging_bytes_per_parameter,
+    )
+    chosen, prediction = _without_brakes(run, placement, terms.redundancy)
+    return Alternative(count, size, microbatches, prediction, run, chosen)
+
+
+def _without_brakes(
+    run: Run, placement: list[list[Machine]], redundancy: int
+) -> tuple[list[list[Machine]], Prediction]:
+    """Leave out machines while the swarm is faster without: their links hold rounds up."""
+    prediction = predict(run, placement)
+    for _ in range(MOST_LEFT_OUT):
+        stage = max(range(len(placement)), key=lambda s: prediction.stages[s].exposed_s)
+        members = placement[stage]
+        if len(members) <= max(1, redundancy) or prediction.stages[stage].exposed_s <= 0:
+            break
+        brake = min(members, key=lambda m: min(m.upload_bytes_per_s, m.download_bytes_per_s))
+        fewer = [list(each) for each in placement]
+        fewer[stage].remove(brake)
+        without = predict(run, fewer)
+        if without.tokens_per_s <= prediction.tokens_per_s:
+            break
+        placement, prediction = fewer, without
+    return placement, prediction
+
+
+def _uncovered(machines: Sequence[Machine], stages: Sequence[StageWork]) -> str:
+    if len(machines) < len(stages):
+        return f"coverage: {len(stages)} stages need as many machines"
+    dearest = max(stages, key=lambda work: work.cost.memory_bytes)
+    most = max(machine.memory_bytes for machine in machines)
+    if most < dearest.cost.memory_bytes:
+        return (
+            f"memory: a stage needs {dearest.cost.memory_bytes / 1e9:.2f} GB, the largest machine "
+            f"lends {most / 1e9:.2f} GB"
+        )
+    return "coverage: too few machines have the memory of the larger stages"

@@ -1,0 +1,69 @@
+"""What the model knows of a machine and of a stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.manifest import StageCost
+
+MOST_GRAPHS = 16
+"""More forward graphs than this are never kept by one replica (``client.train.opening``)."""
+MEMORY_SHARE = 0.85
+"""Share of a machine's memory that stages may take (RECIPES, "Memory of a replica")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One volunteer. Upload and download are separate; both may be used at the same time."""
+
+    name: str
+    flop_per_s: float
+    """As ``volunteer bench`` measures it: the unit that stage costs are divided by."""
+    memory_bytes: float
+    """What stages may take."""
+    upload_bytes_per_s: float
+    download_bytes_per_s: float
+    rtt_s: float = 0.0
+    """There and back to a usual other member."""
+    watts: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StageWork:
+    """What one stage asks of a replica."""
+
+    cost: StageCost
+    fixed_bytes: float = 0.0
+    """Parameters, optimizer and buffers."""
+    graph_bytes: float = 0.0
+    """One forward graph, kept from a microbatch's forward to its backward."""
+
+    def fits(self, machine: Machine) -> bool:
+        """Whether the machine can be a replica; the rule of the matching."""
+        return machine.memory_bytes >= self.cost.memory_bytes
+
+    def graphs(self, machine: Machine) -> int:
+        """Return how many forward graphs the machine keeps: ``client.compute.memory``."""
+        if self.graph_bytes <= 0:
+            return MOST_GRAPHS
+        fit = (MEMORY_SHARE * machine.memory_bytes - self.fixed_bytes) // self.graph_bytes - 1
+        return int(min(MOST_GRAPHS, max(1, fit)))
+
+    def rate(self, machine: Machine, slower: float = 1.0) -> float:
+        """Return c_vs = min(flops / F_s, uplink / U_s, downlink / D_s), microbatches/s.
+
+        Source: MATCHING.md section 2, without fixed point. 0 if memory is too small.
+        ``slower``: how many times the stage's usual work a microbatch is.
+        """
+        if not self.fits(machine):
+            return 0.0
+        cost = self.cost
+        return min(
+            _ratio(machine.flop_per_s, cost.flops * slower),
+            _ratio(machine.upload_bytes_per_s, cost.uplink_bytes),
+            _ratio(machine.download_bytes_per_s, cost.downlink_bytes),
+        )
+
+
+def _ratio(supply: float, demand: float) -> float:
+    return supply / demand if demand > 0 else float("inf")

@@ -1,0 +1,249 @@
+"""The efficiency model: the seconds of one step of a placed swarm, term by term.
+
+A step of M microbatches takes
+
+    T = (M - 1) tau + max(tau, L + E)
+
+    tau  time between microbatches at the slowest stage, 1 / min_s sum over its replicas of c_vs
+         (MATCHING.md section 2); a longer one where memory keeps too few in flight
+    L    a microbatch's way through the empty pipeline and back (RECIPES, "In-flight microbatches")
+    E    what of the averaging nothing hides
+
+The last stages close their step while earlier ones still drain, and the next step begins at stage
+0 as soon as that has committed (DESIGN section 7): the averaging of stage s, A_s, has the time p_s
+of a microbatch from stage s to stage 0 and back before anybody waits for it, so
+E = max_s max(0, A_s - p_s). Everything else is assumed to overlap: computing, sending, receiving.
+
+No term grows when a machine gets faster, nearer or a wider line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from client.plan.machines import Machine, StageWork
+from protocol.rounds.shards import shares
+
+AVERAGING_TRIPS = 2.5
+"""Times there and back in a round: plan, contributions, sums, hashes and commit are five messages
+one after the other (DESIGN section 7)."""
+RECOMPUTED = 4 / 3
+"""Work of a microbatch whose forward is done again: backward is twice the forward."""
+SPARE = 1.25
+"""In flight beyond what just fills the pipeline (RECIPES)."""
+
+Limit = Literal["compute", "link", "latency", "averaging", "memory"]
+Placement = Sequence[Sequence[Machine]]
+"""The replicas of every stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What holds for the whole pipeline."""
+
+    stages: tuple[StageWork, ...]
+    microbatches: int
+    """Per step: M."""
+    tokens_per_microbatch: int
+    averaging_bytes_per_parameter: float
+
+
+@dataclass(frozen=True, slots=True)
+class StageTerms:
+    """One stage's part in the prediction."""
+
+    replicas: int
+    compute_per_s: float
+    """Microbatches per second if links were endless."""
+    link_per_s: float
+    """And if computing took no time."""
+    rate_per_s: float
+    """Microbatches per second: the sum of what each replica can, by its narrowest part."""
+    compute_s: float
+    """Forward and backward of one microbatch at the usual replica."""
+    boundary_s: float
+    """To the next stage and back: both tensors and one round-trip time."""
+    averaging_s: float
+    exposed_s: float
+    """The averaging that neither draining nor filling hides."""
+    sent_bytes: float
+    """Per replica and step: boundaries and averaging."""
+    received_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One step. The five terms add up to ``step_s``."""
+
+    stages: tuple[StageTerms, ...]
+    bottleneck: int
+    """The stage with the lowest rate."""
+    limit: Limit
+    """The largest term."""
+    in_flight: int
+    step_s: float
+    compute_s: float
+    """M tau where the slowest stage computes; else 0."""
+    link_s: float
+    """M tau where the slowest stage waits for its links; else 0."""
+    latency_s: float
+    """Filling and draining the pipeline: L - tau."""
+    averaging_s: float
+    memory_s: float
+    """Forwards done again, or too few microbatches in flight, for want of memory."""
+    tokens_per_s: float
+    efficiency: float
+    """Of min(compute bound, link bound): M tau / T."""
+
+
+def predict(run: Run, placement: Placement) -> Prediction:
+    """Return what a swarm does in a step; every stage needs a replica that fits it.
+
+    Raises:
+        ValueError: a stage has none.
+    """
+    if not all(placement) or len(placement) != len(run.stages):
+        raise ValueError("every stage needs a replica")
+    terms = _stage_terms(run, placement)
+    slowest = min(range(len(terms)), key=lambda s: terms[s].rate_per_s)
+    if terms[slowest].rate_per_s <= 0:
+        raise ValueError(f"no replica of stage {slowest} can do its work")
+    tau = 1 / terms[slowest].rate_per_s
+    way = sum(t.compute_s + t.boundary_s for t in terms)
+    exposed = max(t.exposed_s for t in terms)
+
+    def step_s(pace: tuple[float, float]) -> float:
+        return (run.microbatches - 1) * pace[0] + max(tau, pace[1] + exposed)
+
+    paced, slower_way = best = min(_paces(run, placement, tau, way), key=step_s)
+    unhindered, step = step_s((tau, way)), step_s(best)
+    steady = run.microbatches * tau
+    filling = max(0.0, way - tau)
+    computing = terms[slowest].compute_per_s <= terms[slowest].link_per_s
+    parts: dict[Limit, float] = {
+        "compute": steady if computing else 0.0,
+        "link": 0.0 if computing else steady,
+        "latency": filling,
+        "averaging": unhindered - steady - filling,
+        "memory": step - unhindered,
+    }
+    return Prediction(
+        stages=terms,
+        bottleneck=slowest,
+        limit=max(parts, key=lambda limit: parts[limit]),
+        in_flight=min(run.microbatches, in_flight(slower_way, paced)),
+        step_s=step,
+        compute_s=parts["compute"],
+        link_s=parts["link"],
+        latency_s=filling,
+        averaging_s=parts["averaging"],
+        memory_s=parts["memory"],
+        tokens_per_s=run.microbatches * run.tokens_per_microbatch / step,
+        efficiency=steady / step,
+    )
+
+
+def in_flight(way_s: float, tau_s: float) -> int:
+    """Return ceil(L / tau) + 25 %: RECIPES, "In-flight microbatches"."""
+    return math.ceil(SPARE * math.ceil(way_s / tau_s - 1e-9))
+
+
+def averaging_s(members: Sequence[Machine], size_bytes: float) -> float:
+    """Return the seconds of a butterfly all-reduce of ``size_bytes`` among a stage's replicas.
+
+    max_i V (1 + (N - 2) w_i) / U_i with shards by link (hivemind's load balancing, arXiv
+    2106.10207; RECIPES, "Averaging inside a stage"), and the messages' trips. What a member
+    receives is as much as it sends, so its narrower direction counts.
+    """
+    count = len(members)
+    if count == 1:
+        return 0.0
+    links = [min(m.upload_bytes_per_s, m.download_bytes_per_s) for m in members]
+    slowest = max(
+        size_bytes * (1 + (count - 2) * share) / link
+        for share, link in zip(shares(links), links, strict=True)
+    )
+    return slowest + AVERAGING_TRIPS * max(m.rtt_s for m in members)
+
+
+def _stage_terms(run: Run, placement: Placement) -> tuple[StageTerms, ...]:
+    found = []
+    path = 0.0
+    for stage, (work, members) in enumerate(zip(run.stages, placement, strict=True)):
+        compute = _sum(members, "flop_per_s") / max(work.cost.flops, 1e-30)
+        boundary = _boundary_s(run, placement, stage)
+        size = work.cost.parameters * run.averaging_bytes_per_parameter
+        averaging = averaging_s(members, size)
+        taken = len(members) / compute
+        share = run.microbatches / len(members)
+        average_bytes = 2 * (1 - 1 / len(members)) * size
+        found.append(
+            StageTerms(
+                replicas=len(members),
+                compute_per_s=compute,
+                link_per_s=_link_rate(work, members),
+                rate_per_s=sum(work.rate(member) for member in members),
+                compute_s=taken,
+                boundary_s=boundary,
+                averaging_s=averaging,
+                exposed_s=max(0.0, averaging - path),
+                sent_bytes=share * work.cost.uplink_bytes + average_bytes,
+                received_bytes=share * work.cost.downlink_bytes + average_bytes,
+            )
+        )
+        path += taken + boundary
+    return tuple(found)
+
+
+def _boundary_s(run: Run, placement: Placement, stage: int) -> float:
+    """Seconds from a stage to the next one and back: 2 (RTT / 2 + S / U), each way its own S.
+
+    The narrower end of each way decides. The first stage sends only forward, the last only back,
+    which gives the sizes. Machines count alike: means over the replicas.
+    """
+    if stage == len(placement) - 1:
+        return 0.0
+    here, there = placement[stage], placement[stage + 1]
+    forward, backward = run.stages[0].cost.uplink_bytes, run.stages[-1].cost.uplink_bytes
+    out = max(
+        forward * len(here) / _sum(here, "upload_bytes_per_s"),
+        forward * len(there) / _sum(there, "download_bytes_per_s"),
+    )
+    back = max(
+        backward * len(there) / _sum(there, "upload_bytes_per_s"),
+        backward * len(here) / _sum(here, "download_bytes_per_s"),
+    )
+    rtt = (_sum(here, "rtt_s") / len(here) + _sum(there, "rtt_s") / len(there)) / 2
+    return out + back + rtt
+
+
+def _link_rate(work: StageWork, members: Sequence[Machine]) -> float:
+    return sum(work.rate(member, slower=0.0) for member in members)
+
+
+def _paces(
+    run: Run, placement: Placement, tau: float, way: float
+) -> tuple[tuple[float, float], ...]:
+    """Return the time between microbatches and the way, for each use of the memory there is.
+
+    Either no more are in flight than the stages before the last keep graphs for, or as many as
+    are needed, and every forward before the last stage is done again for its backward. The last
+    stage does both at once and keeps none.
+    """
+    pairs = list(zip(run.stages, placement, strict=True))[:-1]
+    if not pairs:
+        return ((tau, way),)
+    most = min(sum(work.graphs(m) for m in members) for work, members in pairs)
+    slowest = min(sum(work.rate(m, RECOMPUTED) for m in members) for work, members in pairs)
+    again = sum(
+        (RECOMPUTED - 1) * work.cost.flops * len(members) / _sum(members, "flop_per_s")
+        for work, members in pairs
+    )
+    return (max(tau, way / most), way), (max(tau, 1 / slowest), way + again)
+
+
+def _sum(members: Sequence[Machine], field: str) -> float:
+    return float(sum(getattr(member, field) for member in members))

@@ -1,0 +1,118 @@
+"""Puts machines on stages: what the matching aims at, reckoned in one place.
+
+Coverage before redundancy before throughput (MATCHING.md, property 5): every machine, those that
+fit few stages first and then the fast ones, goes to the stage with the fewest replicas below r,
+else with the lowest rate (longest processing time first; Graham 1969). Then single moves and
+exchanges lift the lowest stage while they can. One stage each: second seats, which the client has
+too, even the levels out further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from client.plan.machines import Machine, StageWork
+from protocol.limits import MAX_REPLICAS_IN_ROUND
+
+MOST_EXCHANGES = 200
+SEARCHED_MACHINES = 128
+"""Among more machines, which even out by their number, nothing is exchanged."""
+LEAST_GAIN = 1 + 1e-9
+
+
+def place(
+    machines: Sequence[Machine], stages: Sequence[StageWork], redundancy: int
+) -> list[list[Machine]] | None:
+    """Return the replicas of every stage; None if a stage cannot have one.
+
+    ``redundancy``: replicas that every stage should have before rates count. Machines beyond
+    what one round takes (``MAX_REPLICAS_IN_ROUND`` a stage) are left out.
+    """
+    placing = _Placing(stages, redundancy)
+    fits = [sum(work.fits(machine) for work in stages) for machine in machines]
+    order = sorted(
+        range(len(machines)),
+        key=lambda i: (fits[i], -max(work.rate(machines[i]) for work in stages)),
+    )
+    for index in order:
+        placing.add(machines[index])
+    if not all(placing.members):
+        return None
+    if len(machines) <= SEARCHED_MACHINES:
+        placing.improve()
+    return placing.members
+
+
+class _Placing:
+    """Who is where, and the stages' rates."""
+
+    def __init__(self, stages: Sequence[StageWork], redundancy: int) -> None:
+        self.members: list[list[Machine]] = [[] for _ in stages]
+        self._stages, self._redundancy = stages, redundancy
+        self._levels = [0.0] * len(stages)
+
+    def add(self, machine: Machine) -> None:
+        """Put a machine where it is needed most; nowhere if it fits nowhere."""
+        open_to = [
+            stage
+            for stage, work in enumerate(self._stages)
+            if work.rate(machine) > 0 and len(self.members[stage]) < MAX_REPLICAS_IN_ROUND
+        ]
+        if open_to:
+            self._put(machine, min(open_to, key=self._need))
+
+    def improve(self) -> None:
+        """Lift the lowest stage by moves and exchanges until none does."""
+        for _ in range(MOST_EXCHANGES):
+            if not self._lift(min(range(len(self._levels)), key=self._levels.__getitem__)):
+                return
+
+    def _need(self, stage: int) -> tuple[int, float]:
+        return min(len(self.members[stage]), self._redundancy), self._levels[stage]
+
+    def _put(self, machine: Machine, stage: int) -> None:
+        self.members[stage].append(machine)
+        self._levels[stage] += self._stages[stage].rate(machine)
+
+    def _take(self, machine: Machine, stage: int) -> None:
+        self.members[stage].remove(machine)
+        self._levels[stage] = sum(map(self._stages[stage].rate, self.members[stage]))
+
+    def _lift(self, low: int) -> bool:
+        """Make the best move or exchange with the lowest stage; say whether there was one."""
+        best = self._levels[low] * LEAST_GAIN
+        chosen: tuple[int, Machine, Machine | None] | None = None
+        for stage in range(len(self._stages)):
+            if stage == low:
+                continue
+            for comes in dict.fromkeys(self.members[stage]):
+                for goes in self._in_return(stage, low):
+                    reached = self._after(stage, low, comes, goes)
+                    if reached > best:
+                        best, chosen = reached, (stage, comes, goes)
+        if chosen is None:
+            return False
+        stage, comes, goes = chosen
+        self._take(comes, stage)
+        if goes is not None:
+            self._take(goes, low)
+            self._put(goes, stage)
+        self._put(comes, low)
+        return True
+
+    def _in_return(self, stage: int, low: int) -> list[Machine | None]:
+        exchanges: list[Machine | None] = list(dict.fromkeys(self.members[low]))
+        spare = len(self.members[stage]) > max(1, self._redundancy)
+        if spare and len(self.members[low]) < MAX_REPLICAS_IN_ROUND:
+            exchanges.append(None)
+        return exchanges
+
+    def _after(self, stage: int, low: int, comes: Machine, goes: Machine | None) -> float:
+        """Return the lower of both rates after a move; -1 where somebody would not fit."""
+        there, here = self._stages[stage], self._stages[low]
+        gain, loss = here.rate(comes), there.rate(comes)
+        back = there.rate(goes) if goes else 0.0
+        if gain <= 0 or (goes is not None and back <= 0):
+            return -1.0
+        reached = self._levels[low] + gain - (here.rate(goes) if goes else 0.0)
+        return min(reached, self._levels[stage] - loss + back)

@@ -1,0 +1,192 @@
+"""The efficiency model against cases reckoned by hand, and what must hold for every swarm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client.plan.machines import Machine, StageWork
+from client.plan.model import Prediction, Run, averaging_s, in_flight, predict
+from protocol.manifest import StageCost
+
+GIGA, MEGA = 1e9, 1e6
+MACHINE = Machine("a", GIGA, GIGA, MEGA, MEGA, rtt_s=0.1)
+
+
+def work(stage: int, stages: int, *, graph_bytes: float = 0.0, parameters: int = 1) -> StageWork:
+    """A stage of 1 GFLOP with boundaries of 1 MB each way."""
+    sides = (stage > 0) + (stage < stages - 1)
+    return StageWork(
+        StageCost(1, GIGA, parameters, sides * MEGA, sides * MEGA, 0.0), graph_bytes=graph_bytes
+    )
+
+
+def run(stages: int = 2, microbatches: int = 10, **choices: float) -> Run:
+    works = tuple(work(s, stages, **choices) for s in range(stages))  # type: ignore[arg-type]
+    return Run(works, microbatches, 100, averaging_bytes_per_parameter=1.0)
+
+
+def terms(found: Prediction) -> tuple[float, ...]:
+    parts = (found.compute_s, found.link_s, found.latency_s, found.averaging_s, found.memory_s)
+    return tuple(pytest.approx(part) for part in parts)
+
+
+def test_two_stages() -> None:
+    # tau = 1 s; L = 1 + 1 to compute, 1 + 1 on the line, 0.1 there and back = 4.1 s
+    found = predict(run(), [[MACHINE], [MACHINE]])
+    assert terms(found) == (10, 0, 3.1, 0, 0)
+    assert found.step_s == pytest.approx(9 + 4.1)
+    assert found.tokens_per_s == pytest.approx(1000 / 13.1)
+    assert found.efficiency == pytest.approx(10 / 13.1)
+    assert found.in_flight == 7  # ceil(4.1) and a quarter more, rounded up
+    assert found.limit == "compute"
+
+
+def test_a_slow_link_of_the_middle_stage_limits() -> None:
+    # the middle stage sends 2 MB per microbatch at 0.5 MB/s: tau = 4 s
+    # L = 3 + (2 + 1 + 0.1): the narrower end of each way, both of them the middle's: 3 + 2 * 4.1
+    slow = replace(MACHINE, upload_bytes_per_s=MEGA / 2, download_bytes_per_s=MEGA / 2)
+    found = predict(run(3), [[MACHINE], [slow], [MACHINE]])
+    assert (found.limit, found.bottleneck) == ("link", 1)
+    assert terms(found) == (0, 40, 3 + 2 * 4.1 - 4, 0, 0)
+    assert found.stages[1].link_per_s == pytest.approx(0.25)
+
+
+def test_latency_limits_when_a_step_has_few_microbatches() -> None:
+    far = replace(MACHINE, rtt_s=10.0)
+    found = predict(run(microbatches=4), [[far], [far]])
+    assert found.limit == "latency"
+    assert terms(found) == (4, 0, 4 + 10 - 1, 0, 0)
+
+
+def test_the_averaging_of_one_stage_is_not_hidden() -> None:
+    # tau = 0.5 s, L = 1 s, V / U = 1 s and 2.5 trips of 0.1 s
+    found = predict(run(1, parameters=1_000_000), [[MACHINE, MACHINE]])
+    assert terms(found) == (5, 0, 0.5, 1.25, 0)
+    assert found.stages[0].sent_bytes == pytest.approx(MEGA)
+
+
+def test_the_averaging_of_the_last_stage_has_the_time_of_the_way_back() -> None:
+    # way from stage 1 to 0 and back: 1 s to compute, 2.1 s on the line
+    pair = [MACHINE, MACHINE]
+    stages = (work(0, 2), work(1, 2, parameters=3_000_000))
+    hidden = predict(Run(stages, 10, 100, 1.0), [[MACHINE], pair])
+    assert hidden.stages[1].averaging_s == pytest.approx(3.25)
+    assert hidden.stages[1].exposed_s == pytest.approx(3.25 - 3.1)
+    assert hidden.averaging_s == pytest.approx(0.15)
+
+
+def test_three_members_share_by_their_links() -> None:
+    even = averaging_s([replace(MACHINE, rtt_s=0.0)] * 3, 3 * MEGA)
+    assert even == pytest.approx(3 * (1 + 1 / 3))
+    assert averaging_s([MACHINE], 3 * MEGA) == 0.0
+
+
+def test_without_memory_for_graphs_forwards_are_done_again() -> None:
+    # one graph: either 4.1 s a microbatch, or 4/3 s each and a way of 4.1 + 1/3 s
+    tight = run(graph_bytes=0.85 * GIGA / 2)
+    found = predict(tight, [[MACHINE], [MACHINE]])
+    assert found.step_s == pytest.approx(9 * 4 / 3 + 4.1 + 1 / 3)
+    assert found.memory_s == pytest.approx(found.step_s - 13.1)
+
+
+def test_a_machine_that_does_not_fit_brings_nothing() -> None:
+    cost = replace_memory(work(0, 1), 2 * GIGA)
+    with pytest.raises(ValueError, match="stage 0"):
+        predict(Run((cost,), 10, 100, 1.0), [[MACHINE]])
+    with pytest.raises(ValueError, match="replica"):
+        predict(run(), [[MACHINE], []])
+
+
+def replace_memory(of: StageWork, size_bytes: float) -> StageWork:
+    cost = of.cost
+    return StageWork(
+        StageCost(cost.layers, cost.flops, 1, cost.uplink_bytes, cost.downlink_bytes, size_bytes)
+    )
+
+
+def test_in_flight_is_the_way_over_the_interval_and_a_quarter_more() -> None:
+    assert in_flight(4.0, 1.0) == 5
+    assert in_flight(8.1, 1.0) == 12  # 9 and a quarter, rounded up
+
+
+rates = st.floats(1e4, 1e12)
+machines = st.builds(
+    Machine,
+    name=st.just("m"),
+    flop_per_s=rates,
+    memory_bytes=st.floats(1e6, 1e11),
+    upload_bytes_per_s=rates,
+    download_bytes_per_s=rates,
+    rtt_s=st.floats(0, 10),
+)
+BETTER = {
+    "flop_per_s": 1.0,
+    "memory_bytes": 1.0,
+    "upload_bytes_per_s": 1.0,
+    "download_bytes_per_s": 1.0,
+    "rtt_s": -1.0,
+}
+
+
+@st.composite
+def swarms(draw: st.DrawFn) -> tuple[Run, list[list[Machine]]]:
+    stages = draw(st.integers(1, 4))
+    placement = [draw(st.lists(machines, min_size=1, max_size=4)) for _ in range(stages)]
+    works = tuple(
+        StageWork(
+            StageCost(
+                1,
+                draw(st.floats(1e3, 1e14)),
+                draw(st.integers(1, 10**9)),
+                sides * MEGA,
+                sides * MEGA,
+                0.0,
+            ),
+            fixed_bytes=draw(st.floats(0, 1e9)),
+            graph_bytes=draw(st.floats(0, 1e9)),
+        )
+        for sides in ((s > 0) + (s < stages - 1) for s in range(stages))
+    )
+    return Run(works, draw(st.integers(1, 500)), 64, 1.02), placement
+
+
+@settings(max_examples=300, deadline=None)
+@given(swarm=swarms(), data=st.data(), times=st.floats(1.0, 100.0))
+def test_a_better_machine_never_slows_the_swarm(
+    swarm: tuple[Run, list[list[Machine]]], data: st.DataObject, times: float
+) -> None:
+    this, placement = swarm
+    before = predict(this, placement)
+    stage = data.draw(st.integers(0, len(placement) - 1))
+    place = data.draw(st.integers(0, len(placement[stage]) - 1))
+    field = data.draw(st.sampled_from(sorted(BETTER)))
+    old = placement[stage][place]
+    placement[stage][place] = replace(old, **{field: getattr(old, field) * times ** BETTER[field]})
+    assert predict(this, placement).tokens_per_s >= before.tokens_per_s * (1 - 1e-9)
+
+
+@settings(max_examples=200, deadline=None)
+@given(swarm=swarms())
+def test_terms_add_up_and_stay_within_the_bound(swarm: tuple[Run, list[list[Machine]]]) -> None:
+    this, placement = swarm
+    found = predict(this, placement)
+    parts = [found.compute_s, found.link_s, found.latency_s, found.averaging_s, found.memory_s]
+    assert sum(parts) == pytest.approx(found.step_s)
+    assert min(parts) >= -1e-9 * found.step_s
+    assert 0 < found.efficiency <= 1 + 1e-9
+    assert 1 <= found.in_flight <= this.microbatches
+    lowest = min(t.rate_per_s for t in found.stages)
+    assert found.tokens_per_s <= lowest * this.tokens_per_microbatch * (1 + 1e-9)
+
+
+@settings(max_examples=100, deadline=None)
+@given(swarm=swarms(), more=st.integers(2, 10))
+def test_longer_steps_are_used_better(swarm: tuple[Run, list[list[Machine]]], more: int) -> None:
+    this, placement = swarm
+    longer = replace(this, microbatches=this.microbatches * more)
+    before, after = predict(this, placement), predict(longer, placement)
+    assert after.tokens_per_s >= before.tokens_per_s * (1 - 1e-9)
