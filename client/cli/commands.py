@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from cyclopts import App, Parameter
 
@@ -21,6 +21,15 @@ EPILOGUE: Final = (
     "later, 77 refused, 78 configuration, 130 interrupted."
 )
 """What stands below all help."""
+
+
+def _default_words(value: object) -> Any:
+    """Return what help says of a default; None where it goes without saying."""
+    return None if value is None or value is False or value in ("", ()) else str(value)
+
+
+PARAMETER: Final = Parameter(negative=(), show_default=_default_words)
+"""What holds for every flag: there is no --no-x, and a switch is off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +67,11 @@ COMMANDS: Final[dict[str, Command]] = {
             ("join --swarm - --headless < invite", "in this process, for services; log on stderr"),
             ("join --swarm x.swarm --threads 2 --upload-limit 1MB/s", "lend less"),
         ),
-        "Leaving the screen, or losing the terminal, leaves the volunteer running.",
+        "Without --swarm it reads VOLUNTEER_SWARM, or takes the only swarm joined before. An "
+        "invite with a secret is better read from a file or stdin: everybody on this machine can "
+        "see command lines.\n\n"
+        "In a terminal it asks once what may be used of this machine, starts the volunteer in the "
+        "background and shows it; leaving the screen, or losing the terminal, leaves it running.",
     ),
     "pause": Command(
         TAKE_PART,
@@ -171,6 +184,8 @@ COMMANDS: Final[dict[str, Command]] = {
             ("doctor", "a line per check: ok, warn or fail"),
             ("doctor --bundle report.zip", "a file for a report, without secrets"),
         ),
+        "The bundle holds these lines, versions, settings, the state of what runs and the end of "
+        "the log. Look into it before you give it away.",
     ),
     "config": Command(
         MACHINE,
@@ -218,6 +233,8 @@ COMMANDS: Final[dict[str, Command]] = {
         MACHINE,
         "Remove the service and, with --purge, all that is kept.",
         (("uninstall --purge", "asks first; identity and checkpoints go, too"),),
+        "A checkpoint that nobody else has is lost with --purge, and the next join is a "
+        "stranger's. The program itself is removed by what installed it: pipx uninstall volunteer.",
     ),
     "version": Command(MACHINE, "Print the versions that matter in a report."),
     "demo": Command(
@@ -244,4 +261,4 @@ COMMANDS: Final[dict[str, Command]] = {
 def nested_app(name: str) -> App:
     """Return the app of a command that has commands of its own."""
     epilogue = COMMANDS[name].epilogue
-    return App(name=name, default_parameter=Parameter(negative=()), help_epilogue=epilogue)
+    return App(name=name, default_parameter=PARAMETER, help_epilogue=epilogue)

@@ -36,8 +36,7 @@ def doctor(*, bundle: Path | None = None, keep_addresses: bool = False, json: bo
     Parameters
     ----------
     bundle
-        Also write a ZIP file for a report: these lines, versions, settings, the state of what runs
-        and the end of the log. Invites, secrets and network addresses are taken out.
+        Also write a ZIP file for a report, without invites, secrets and network addresses.
     keep_addresses
         Leave network addresses and names of this machine in the bundle.
     json

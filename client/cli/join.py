@@ -65,9 +65,7 @@ def join(
     Parameters
     ----------
     swarm
-        An invite (volunteer:...), a .swarm file, a member's address, the name of a swarm joined
-        before, or - to read one from stdin. Default: VOLUNTEER_SWARM. An invite with a secret is
-        better read from a file or stdin: everybody here can see command lines.
+        An invite, a .swarm file, an address, a swarm joined before, or - for stdin.
     headless
         Run in this process, without a screen, until it is done or told to stop; for services.
     quiet

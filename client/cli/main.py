@@ -11,9 +11,9 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from cyclopts import App, Group, Parameter
+from cyclopts import App, Group
 
-from client.cli.commands import COMMANDS, EPILOGUE, GROUP_NAMES
+from client.cli.commands import COMMANDS, EPILOGUE, GROUP_NAMES, PARAMETER
 from client.cli.crash import save_traceback
 from client.cli.output import say
 from client.errors import ExitCode, UserError, first_of
@@ -35,7 +35,7 @@ def build_app() -> App:
         help_epilogue=EPILOGUE,
         help_format="plaintext",
         version=_version,
-        default_parameter=Parameter(negative=()),
+        default_parameter=PARAMETER,
         suppress_keyboard_interrupt=False,
         result_action="return_value",
     )

@@ -52,8 +52,7 @@ def uninstall(*, purge: bool = False, yes: bool = False, json: bool = False) -> 
     Parameters
     ----------
     purge
-        Also remove identity, checkpoints, settings and logs. A checkpoint that nobody else has is
-        lost, and the next join is a stranger's.
+        Also remove identity, checkpoints, settings and logs, for good.
     yes
         Do not ask.
     json

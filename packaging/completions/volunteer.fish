@@ -357,7 +357,7 @@ complete -c volunteer -n '__fish_volunteer_using_command demo' -l json -d 'Print
 complete -c volunteer -n '__fish_volunteer_using_command doctor' -l help -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command doctor' -s h -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command doctor' -l version -d 'Display application version.'
-complete -c volunteer -n '__fish_volunteer_using_command doctor' -l bundle -r -F -d 'Also write a ZIP file for a report: these lines, versions, settings, the state …'
+complete -c volunteer -n '__fish_volunteer_using_command doctor' -l bundle -r -F -d 'Also write a ZIP file for a report, without invites, secrets and network addres…'
 complete -c volunteer -n '__fish_volunteer_using_command doctor' -l keep-addresses -d 'Leave network addresses and names of this machine in the bundle.'
 complete -c volunteer -n '__fish_volunteer_using_command doctor' -l json -d 'Print JSON.'
 
@@ -416,7 +416,7 @@ complete -c volunteer -n '__fish_volunteer_using_command identity show' -l json 
 complete -c volunteer -n '__fish_volunteer_using_command join' -l help -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -s h -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l version -d 'Display application version.'
-complete -c volunteer -n '__fish_volunteer_using_command join' -l swarm -r -d 'An invite (volunteer:...), a .swarm file, a member'\''s address, the name of a swa…'
+complete -c volunteer -n '__fish_volunteer_using_command join' -l swarm -r -d 'An invite, a .swarm file, an address, a swarm joined before, or - for stdin.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l headless -d 'Run in this process, without a screen, until it is done or told to stop; for se…'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l quiet -d 'With --headless: write the log only to its file, which volunteer logs reads.'
 complete -c volunteer -n '__fish_volunteer_using_command join' -l detach -d 'Start in the background, wait until it answers, and return.'
@@ -604,7 +604,7 @@ complete -c volunteer -n '__fish_volunteer_using_command stop' -l json -d 'Print
 complete -c volunteer -n '__fish_volunteer_using_command uninstall' -l help -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command uninstall' -s h -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command uninstall' -l version -d 'Display application version.'
-complete -c volunteer -n '__fish_volunteer_using_command uninstall' -l purge -d 'Also remove identity, checkpoints, settings and logs. A checkpoint that nobody …'
+complete -c volunteer -n '__fish_volunteer_using_command uninstall' -l purge -d 'Also remove identity, checkpoints, settings and logs, for good.'
 complete -c volunteer -n '__fish_volunteer_using_command uninstall' -l yes -d 'Do not ask.'
 complete -c volunteer -n '__fish_volunteer_using_command uninstall' -l json -d 'Print JSON.'
 
