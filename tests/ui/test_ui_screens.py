@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from textual.events import Key
 from textual.widgets import ContentSwitcher, Input
 
 from client.control.snapshot import LeavingView, PauseView
 from client.errors import ConfigError
 from client.ui.app import VolunteerApp
+from client.ui.dialogs.ask import AskDialog
 from client.ui.keys import TABS
 from client.ui.model.span import plain
 from client.ui.source.mailbox import Answer, Link
@@ -161,6 +163,27 @@ def test_q_says_what_each_way_of_going_costs(key: str) -> None:
         await on.pilot.press("d")
 
     assert play(scene).return_value == 0
+
+
+def test_keys_that_come_before_a_dialog_has_closed_break_nothing() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:30])
+        await on.press("q")
+        for key in ("escape", "escape", "q", "f", "f"):
+            on.app.screen.post_message(Key(key, None))
+        await on.press("1")
+        assert not on.app.screen.is_modal
+        assert "Stages" in on.text()
+        await on.press("q")
+        dialog = on.app.screen
+        assert isinstance(dialog, AskDialog)
+        dialog.action_close()
+        dialog.action_close()
+        dialog.answer("stop")
+        await on.press("1")
+        assert on.source.commands == []
+
+    play(scene)
 
 
 def test_stop_closes_the_view_once_the_node_has_heard_it() -> None:

@@ -31,11 +31,11 @@ class AskDialog(Dialog[str | None]):
         for way in self._ways:
             if event.key == way.key or (event.key == "enter" and len(self._ways) == 1):
                 event.stop()
-                self.dismiss(way.name)
+                self.answer(way.name)
                 return
         if event.key in ("q", "n", "ctrl+c"):
             event.stop()
-            self.dismiss(None)
+            self.answer(None)
 
     def _lines(self, box: Box) -> list[Line]:
         lines: list[Line] = []

@@ -31,6 +31,7 @@ class Dialog(ModalScreen[Result]):
     def __init__(self, title: str, view: View, height: int) -> None:
         super().__init__()
         self._title, self._view, self._height = title, view, height
+        self._answered = False
 
     def compose(self) -> ComposeResult:
         """Place the frame."""
@@ -51,4 +52,10 @@ class Dialog(ModalScreen[Result]):
 
     def action_close(self) -> None:
         """Close without an answer."""
-        self.dismiss(None)
+        self.answer(None)
+
+    def answer(self, result: Result | None) -> None:
+        """Close with an answer; keys that come before it has closed are too late."""
+        if not self._answered:
+            self._answered = True
+            self.dismiss(result)

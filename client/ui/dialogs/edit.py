@@ -31,7 +31,7 @@ class EditDialog(Dialog[str | None]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Answer."""
-        self.dismiss(event.value)
+        self.answer(event.value)
 
     def _lines(self, box: Box) -> list[Line]:
         parts = [part for words in self._words for part in wrap(words, box.width, 3)]
