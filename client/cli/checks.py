@@ -124,5 +124,7 @@ def check_port(host: str, port: int) -> Check:
             probe.bind((host, port))
     except OSError as error:
         words = f"{host}:{port}: {error.strerror}"
-        return Check("port", "warn", words, "a volunteer may be running; else choose --listen")
+        return Check(
+            "port", "warn", words, "a volunteer may be running; else choose another listen_port"
+        )
     return Check("port", "ok", f"{host}:{port} is free" if port else "any")

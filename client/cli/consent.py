@@ -5,7 +5,9 @@ What runs without anybody to ask (headless, services, scripts) was set up by som
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,8 +44,9 @@ def agreed(folder: Path, settings: Settings, *, yes: bool) -> bool:
     if _remembered(folder):
         return True
     if not yes:
+        width = min(shutil.get_terminal_size().columns, 100)
         for line in terms(settings, folder):
-            say(line)
+            say(textwrap.fill(line, width, subsequent_indent=" " * 13 if line[0] == " " else ""))
         say("Agree? [y/N] ")
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             return False
@@ -69,8 +72,8 @@ def terms(settings: Settings, folder: Path) -> Sequence[str]:
         "  network    "
         + (f"{_rate(upload)} up" if upload else "as fast as the line allows")
         + (f", {human_bytes(quota)} a day" if quota else ", no daily limit"),
-        "Members of the swarm see this machine's network address, its speed and memory, and when",
-        "it is there. They do not see your name, your files or your other programs. What it",
+        "Members of the swarm see this machine's network address, its speed and memory, and when "
+        "it is there. They do not see your name, your files or your other programs. What it "
         "computes is the model; it runs no program that a member sends.",
         "Limits: volunteer config set threads 2; see volunteer join --help for all of them.",
     )

@@ -123,6 +123,7 @@ def _report(swarm: SwarmFile, path: Path, founding: Founding, as_json: bool) -> 
     say(describe(manifest))
     say(table(founding.prices))
     say(f"wrote {path}; be the first: volunteer join --swarm {path}")
+    say("others join with this invite, or with a copy of the file:")
     print(invite)
 
 
