@@ -207,11 +207,11 @@ def price_stages(
     layers = cut(spec, prices.parts if prices else None, run.stages)
     priced = price(spec, slices(layers), sequences, prices)
     pairs = zip(slices(layers), priced, strict=True)
-    costs = tuple(_cost(spec, layers, part, each, run, sequences) for part, each in pairs)
+    costs = tuple(stage_cost(spec, layers, part, each, run, sequences) for part, each in pairs)
     return costs, priced
 
 
-def _cost(
+def stage_cost(
     spec: ModelSpec,
     layers: tuple[int, ...],
     part: StageSlice,
@@ -219,6 +219,7 @@ def _cost(
     run: RunChoices,
     sequences: int,
 ) -> StageCost:
+    """Return what the manifest says of one stage of a cut."""
     tokens = sequences * spec.context
     first, last = part.index == 0, part.index == part.count - 1
     boundary = tokens * spec.width * WIRE_BYTES_PER_ELEMENT[run.boundary_codec]

@@ -9,10 +9,10 @@ _volunteer() {
   prev="${COMP_WORDS[COMP_CWORD-1]}"
 
   # Build list of options that take values (to skip their arguments)
-  local options_with_values='--announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --device --dial-timeout-s --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --for --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --max-links --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --reason --record --redundancy --schedule --seats --seed --since --socket --speed --stages --steps --swarm --temperature --threads --timeout-s --top-k --trace --until --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --weight-decay --width -n -o'
+  local options_with_values='--announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --for --gflops --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --machines --max-links --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --price --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --temperature --threads --timeout-s --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width -n -o'
 
   # Build list of all valid command names (to distinguish from positionals)
-  local all_commands='attach bench cache chaos checkpoint completion config create credit demo doctor edit events export finish get identity install join logs ls matches path pause peers prune replay restore resume sample service set show simulate stages status stop uninstall unset validate verify version'
+  local all_commands='attach bench cache chaos checkpoint completion config create credit demo doctor edit events export finish get identity install join logs ls matches path pause peers plan prune replay restore resume sample service set show simulate stages status stop uninstall unset validate verify version'
 
   # Detect command path by collecting valid command words only
   local -a cmd_path=()
@@ -74,7 +74,7 @@ _volunteer() {
           [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
         done
       else
-        local -a _c=("create" "join" "pause" "resume" "finish" "stop" "checkpoint" "sample" "export" "doctor" "config" "identity" "service" "cache" "completion" "uninstall" "version" "demo" "simulate" "bench" "chaos" "attach" "status" "peers" "stages" "matches" "events" "logs" "credit" "replay")
+        local -a _c=("create" "join" "pause" "resume" "finish" "stop" "checkpoint" "sample" "export" "doctor" "config" "identity" "service" "cache" "completion" "uninstall" "version" "demo" "simulate" "plan" "bench" "chaos" "attach" "status" "peers" "stages" "matches" "events" "logs" "credit" "replay")
         local _q
         COMPREPLY=()
         for _x in "${_c[@]}"; do
@@ -828,6 +828,124 @@ _volunteer() {
             fi
             case "$_value_prev" in
               --swarm)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
+        "plan")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--swarm" "--table" "--machines" "--gflops" "--tokens-per-s" "--memory" "--up" "--down" "--rtt-ms" "--watts" "--preset" "--stages" "--microbatch" "--microbatches" "--boundary-codec" "--averaging-codec" "--redundancy" "--measure" "--no-measure" "--architecture" "--layers" "--width" "--heads" "--kv-heads" "--ffn-width" "--context" "--tokens" "--price" "--json" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --swarm)
+                COMPREPLY=()
+                ;;
+              --table)
+                COMPREPLY=( $(compgen -f -- "${cur}") )
+                ;;
+              --machines)
+                COMPREPLY=()
+                ;;
+              --gflops)
+                COMPREPLY=()
+                ;;
+              --tokens-per-s)
+                COMPREPLY=()
+                ;;
+              --memory)
+                COMPREPLY=()
+                ;;
+              --up)
+                COMPREPLY=()
+                ;;
+              --down)
+                COMPREPLY=()
+                ;;
+              --rtt-ms)
+                COMPREPLY=()
+                ;;
+              --watts)
+                COMPREPLY=()
+                ;;
+              --preset)
+                local -a _c=("tiny" "nanogpt" "small" "llama-tiny" "llama-small")
+                local _q
+                COMPREPLY=()
+                for _x in "${_c[@]}"; do
+                  [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+                done
+                ;;
+              --stages)
+                COMPREPLY=()
+                ;;
+              --microbatch)
+                COMPREPLY=()
+                ;;
+              --microbatches)
+                COMPREPLY=()
+                ;;
+              --boundary-codec)
+                local -a _c=("s8" "bf16" "fp32")
+                local _q
+                COMPREPLY=()
+                for _x in "${_c[@]}"; do
+                  [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+                done
+                ;;
+              --averaging-codec)
+                local -a _c=("s8" "bf16" "fp32")
+                local _q
+                COMPREPLY=()
+                for _x in "${_c[@]}"; do
+                  [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+                done
+                ;;
+              --redundancy)
+                COMPREPLY=()
+                ;;
+              --architecture)
+                local -a _c=("gpt" "llama")
+                local _q
+                COMPREPLY=()
+                for _x in "${_c[@]}"; do
+                  [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+                done
+                ;;
+              --layers)
+                COMPREPLY=()
+                ;;
+              --width)
+                COMPREPLY=()
+                ;;
+              --heads)
+                COMPREPLY=()
+                ;;
+              --kv-heads)
+                COMPREPLY=()
+                ;;
+              --ffn-width)
+                COMPREPLY=()
+                ;;
+              --context)
+                COMPREPLY=()
+                ;;
+              --tokens)
+                COMPREPLY=()
+                ;;
+              --price)
                 COMPREPLY=()
                 ;;
               *)

@@ -5,8 +5,8 @@
 function __fish_volunteer_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
-    set -l options_with_values '--announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --device --dial-timeout-s --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --for --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --max-links --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --reason --record --redundancy --schedule --seats --seed --since --socket --speed --stages --steps --swarm --temperature --threads --timeout-s --top-k --trace --until --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --weight-decay --width -n -o'
-    set -l all_commands 'attach bench cache chaos checkpoint completion config create credit demo doctor edit events export finish get identity install join logs ls matches path pause peers prune replay restore resume sample service set show simulate stages status stop uninstall unset validate verify version'
+    set -l options_with_values '--announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --for --gflops --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --machines --max-links --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --price --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --temperature --threads --timeout-s --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width -n -o'
+    set -l all_commands 'attach bench cache chaos checkpoint completion config create credit demo doctor edit events export finish get identity install join logs ls matches path pause peers plan prune replay restore resume sample service set show simulate stages status stop uninstall unset validate verify version'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
     set -e cmd[1]
@@ -45,7 +45,7 @@ end
 function __fish_volunteer_positional_index
     set -l cmd (commandline -opc)
     set -l path_len $argv[1]
-    set -l options_with_values '--announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --device --dial-timeout-s --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --for --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --max-links --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --reason --record --redundancy --schedule --seats --seed --since --socket --speed --stages --steps --swarm --temperature --threads --timeout-s --top-k --trace --until --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --weight-decay --width -n -o'
+    set -l options_with_values '--announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --for --gflops --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --machines --max-links --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --price --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --temperature --threads --timeout-s --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width -n -o'
     set -l skip_next 0
     set -l consumed_path 0
     set -l count 0
@@ -90,6 +90,7 @@ complete -c volunteer -n __fish_use_subcommand -a 'uninstall' -d 'Remove the ser
 complete -c volunteer -n __fish_use_subcommand -a 'version' -d 'Print the versions that matter in a report.'
 complete -c volunteer -n __fish_use_subcommand -a 'demo' -d 'Train with four volunteers on this machine, kill one, show that nothing is lost.'
 complete -c volunteer -n __fish_use_subcommand -a 'simulate' -d 'Simulate the matching of many volunteers and compare policies.'
+complete -c volunteer -n __fish_use_subcommand -a 'plan' -d 'Say what machines would reach together, and how best to cut the model.'
 complete -c volunteer -n __fish_use_subcommand -a 'bench' -d 'Measure this machine: compute, memory, codec, loopback. Prints JSON.'
 complete -c volunteer -n __fish_use_subcommand -a 'chaos' -d 'Do faults to volunteers on this machine and report what they cost.'
 complete -c volunteer -n __fish_use_subcommand -a 'attach' -d 'Show the volunteer that runs here, or on another machine through SSH.'
@@ -500,6 +501,40 @@ complete -c volunteer -n '__fish_volunteer_using_command peers' -s h -d 'Display
 complete -c volunteer -n '__fish_volunteer_using_command peers' -l version -d 'Display application version.'
 complete -c volunteer -n '__fish_volunteer_using_command peers' -l swarm -r -d 'Name or beginning of the id of the swarm, where several volunteers run.'
 complete -c volunteer -n '__fish_volunteer_using_command peers' -l json -d 'Print JSON.'
+
+# Options for: plan
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l swarm -r -d 'Plan for a founded swarm: a .swarm file, or the name of one joined before; with…'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l table -r -F -d 'TOML or JSON file of machines, instead of the flags of this group.'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l machines -r -d 'How many there are (default: 4).'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l gflops -r -d 'Speed of one, in 1e9 FLOP/s as volunteer bench measures it.'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l tokens-per-s -r -d 'Instead: the tokens per second that one reaches training the whole model alone.'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l memory -r -d 'Memory that one lends, such as 8GB.'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l up -r -d 'Upload of one, such as 20Mbit/s.'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l down -r -d 'Download of one (default: this machine'\''s, at least the upload).'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l rtt-ms -r -d 'Milliseconds there and back between two of them (default: 0).'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l watts -r -d 'Power that one draws while it trains, for the energy.'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l preset -x -a 'tiny nanogpt small llama-tiny llama-small' -d 'Ready-made shape and settings to start from (default: tiny).'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l stages -r -d 'Look at this number of stages only.'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l microbatch -r -d 'Look at microbatches of this many sequences only.'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l microbatches -r -d 'Microbatches per step of the usual or the given size; fixes the tokens per step.'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l boundary-codec -x -a 's8 bf16 fp32' -d 'Wire format of tensors between stages (default: s8).'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l averaging-codec -x -a 's8 bf16 fp32' -d 'Wire format of gradients within a stage (default: s8).'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l redundancy -r -d 'Volunteers that every stage should have (default: 2).'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l measure -d 'Run parts of the model for some seconds; otherwise reckon with FLOPs.'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l no-measure -d 'Run parts of the model for some seconds; otherwise reckon with FLOPs.'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l architecture -x -a 'gpt llama' -d ''
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l layers -r -d ''
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l width -r -d ''
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l heads -r -d ''
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l kv-heads -r -d ''
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l ffn-width -r -d ''
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l context -r -d 'Longest sequence in tokens (bytes).'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l tokens -r -d 'Train so many tokens (default: those of the run).'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l price -r -d 'Price of a kWh, in any currency; needs watts.'
+complete -c volunteer -n '__fish_volunteer_using_command plan' -l json -d 'Print JSON.'
 
 # Options for: replay
 complete -c volunteer -n '__fish_volunteer_using_command replay' -l help -d 'Display this message and exit.'

@@ -1,0 +1,223 @@
+"""``volunteer plan``: machines from flags and tables, the answer, and mistakes explained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from cli_process import Within
+
+from client.cli.founding import found_swarm
+from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.plan_machines import MAX_MACHINES, read_table
+from client.cli.plan_work import ModelWorks
+from client.cli.presets import PRESETS
+from client.errors import ExitCode, UserError
+
+
+def described(**other: str) -> tuple[str, ...]:
+    """Flags that describe four machines, so that nothing is measured."""
+    flags = {"machines": "4", "gflops": "50", "memory": "8GB", "up": "20Mbit/s"}
+    flags |= {"down": "100Mbit/s", "rtt-ms": "60", **other}
+    return ("--no-measure", *(w for name, text in flags.items() for w in (f"--{name}", text)))
+
+
+DESCRIBED = described()
+TOML = """
+[[machine]]
+name = "desktop"
+count = 3
+gflops = 400.0
+memory = "16GB"
+up = "20Mbit/s"
+down = "100Mbit/s"
+rtt_ms = 60
+watts = 150
+
+[[machine]]
+tokens_per_s = 500
+memory = "8GB"
+up = "2.5MB/s"
+down = "100Mbit/s"
+"""
+
+
+def planned(within: Within, *arguments: str) -> dict[str, Any]:
+    done = within("plan", "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def test_json_has_the_best_plan_its_terms_and_the_others(within: Within) -> None:
+    answer = planned(within, *DESCRIBED)
+    assert answer["schema_version"] == 1
+    assert (answer["machines"], answer["tokens_per_step"]) == (4, 16 * 4 * 128)
+    (best,) = [each for each in answer["alternatives"] if each["best"]]
+    assert best == answer["best"]
+    stages = answer["stages"]
+    assert len(stages) == best["stages"]
+    assert sum(stage["layers"] for stage in stages) == 4
+    assert [stage["bottleneck"] for stage in stages].count(True) == 1
+    terms = answer["prediction"]
+    names = ("compute_s", "link_s", "latency_s", "averaging_s", "memory_s")
+    assert sum(terms[name] for name in names) == pytest.approx(best["step_s"])
+    assert best["tokens_per_s"] == pytest.approx(answer["tokens_per_step"] / best["step_s"])
+
+
+def test_text_shows_the_limit_the_stages_and_the_comparison(within: Within) -> None:
+    text = within("plan", *DESCRIBED, "--stages", "2", "--microbatch", "4").stdout
+    assert "2 stages x 2 replicas" in text
+    assert "limited by " in text
+    assert "<- slowest" in text
+    assert "\n*  2       4           16      2 " in text
+    assert "traffic per volunteer" in text
+
+
+def test_cost_of_tokens_time_and_energy(within: Within) -> None:
+    answer = planned(
+        within, *DESCRIBED, "--watts", "100", "--price", "0.5", "--tokens", "1000000000"
+    )
+    cost, speed = answer["cost"], answer["best"]["tokens_per_s"]
+    assert cost["seconds"] == pytest.approx(1e9 / speed)
+    assert cost["kwh"] == pytest.approx(answer["used"] * 100 * cost["seconds"] / 3.6e6)
+    assert cost["price"] == pytest.approx(cost["kwh"] / 2)
+    without = planned(within, *DESCRIBED, "--price", "0.5")
+    assert without["cost"]["kwh"] is None
+    assert any("--watts" in note for note in without["notes"])
+
+
+def test_a_wider_line_is_never_slower(within: Within) -> None:
+    speeds = [
+        planned(within, *described(up=up), "--redundancy", "1", "--stages", "4")["best"]
+        for up in ("1Mbit/s", "10Mbit/s", "100Mbit/s")
+    ]
+    found = [each["tokens_per_s"] for each in speeds]
+    assert found == sorted(found)
+    assert speeds[0]["limit"] == "link"
+
+
+@pytest.mark.parametrize("kind", ["toml", "json"])
+def test_tables_in_both_formats_say_the_same(within: Within, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"machines.{kind}"
+    content = TOML.encode()
+    if kind == "json":
+        content = msgspec.json.encode(msgspec.toml.decode(content))
+    path.write_bytes(content)
+    answer = planned(within, "--no-measure", "--table", str(path), "--stages", "2")
+    assert answer["machines"] == 4
+    names = sorted(name for stage in answer["stages"] for name in stage["machines"])
+    assert names == ["desktop", "desktop", "desktop", "kind 2"]
+
+
+def test_tokens_per_s_are_those_of_the_whole_model_alone(within: Within) -> None:
+    alone = ("--no-measure", "--machines", "1", "--tokens-per-s", "1000", "--memory", "8GB")
+    answer = planned(within, *alone, "--up", "1Gbit/s", "--redundancy", "1")
+    assert answer["best"]["tokens_per_s"] == pytest.approx(1000)
+
+
+def test_a_founded_swarm_costs_what_its_manifest_says(within: Within, tmp_path: Path) -> None:
+    path = tmp_path / "x.swarm"
+    made = within(
+        *("create", "--no-measure", "--stages", "2", "--out", str(path)),
+        *("--announce", "/ip4/127.0.0.1/tcp/4001"),
+    )
+    assert made.returncode == 0, made.stderr
+    founded = planned(within, "--swarm", str(path), *DESCRIBED[1:])
+    flags = planned(within, *DESCRIBED)
+    assert founded["best"]["tokens_per_s"] == pytest.approx(flags["best"]["tokens_per_s"])
+    assert any("founder" in note for note in founded["notes"])
+    refused = within("plan", "--swarm", str(path), "--width", "64")
+    assert refused.returncode == ExitCode.USAGE
+    assert "--swarm fixes" in refused.stderr
+
+
+def test_other_cuts_are_scaled_to_the_measured_total() -> None:
+    choices = RunChoices(stages=2, measure=False)
+    signer_free = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
+    manifest = found_swarm(signer_free, choices, ModelChoices(), OptimizerChoices()).manifest  # type: ignore[arg-type]
+    dearer = [msgspec.structs.replace(s, flops=3 * s.flops) for s in manifest.stages]
+    works = ModelWorks.of(msgspec.structs.replace(manifest, stages=tuple(dearer)), choices)
+    plain = ModelWorks(manifest.model, choices, ())
+    own, other = works(2, 4), works(4, 4)
+    assert own is not None
+    assert other is not None
+    assert [work.cost for work in own] == dearer
+    counted = plain(4, 4)
+    assert counted is not None
+    assert [w.cost.flops for w in other] == pytest.approx([3 * w.cost.flops for w in counted])
+
+
+def test_measured_costs_cover_every_size() -> None:
+    model = msgspec.structs.replace(PRESETS["tiny"].model, layers=2, width=32, context=16)
+    works = ModelWorks(model, RunChoices(), (1, 4))
+    for size in (1, 4):
+        found = works(2, size)
+        assert found is not None
+        assert all(work.cost.flops > 0 for work in found)
+        total = sum(work.cost.flops for work in found)
+        assert total == pytest.approx(works.flops_per_token(size) * size * 16)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--stages", "9"), "take at most --stages 4"),
+        (("--gflops", "1", "--tokens-per-s", "1"), "give one of them"),
+        (("--up", "fast"), "write 2MB/s or 20Mbit/s"),
+        (("--up", "0"), "leave the machine out"),
+        (("--rtt-ms", "99999"), "out of range"),
+        (("--table", "missing.toml"), "cannot read missing.toml"),
+        (("--table", "x.toml", "--up", "1MB/s"), "write it into the table"),
+        (("--width", "7"), "heads"),
+    ],
+)
+def test_mistakes_are_explained(within: Within, arguments: tuple[str, ...], words: str) -> None:
+    done = within("plan", "--no-measure", "--memory", "8GB", *arguments)
+    if "--table" in arguments:
+        done = within("plan", *arguments)
+    assert done.returncode == ExitCode.USAGE
+    assert words in " ".join(done.stderr.replace("│", " ").split())
+    assert done.stdout == ""
+
+
+def test_machines_that_cannot_train_it_are_told_why(within: Within) -> None:
+    done = within("plan", *described(memory="1MB"))
+    assert done.returncode == ExitCode.RUNTIME
+    assert "memory: a stage needs" in done.stderr
+    assert "lend more" in done.stderr
+
+
+def test_more_machines_than_can_be_planned_for(within: Within, tmp_path: Path) -> None:
+    path = tmp_path / "many.toml"
+    path.write_text(f"[[machine]]\ncount = {MAX_MACHINES}\n[[machine]]\ngflops = 1.0\n")
+    done = within("plan", "--no-measure", "--table", str(path))
+    assert done.returncode == ExitCode.USAGE
+    assert str(MAX_MACHINES) in done.stderr
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe",
+        b"machine = 3",
+        b"[[machine]]\ncount = 0",
+        b"[[machine]]\ncount = 99999",
+        b"[[machine]]\ngflops = nan",
+        b"[[machine]]\ngflops = inf",
+        b"[[machine]]\nspeed = 3",
+        b"[[machine]]\nrtt_ms = -1",
+        b"x = " + b"[" * 5000,
+        b"#" * (2 << 20),
+    ],
+)
+def test_bad_tables_are_refused(tmp_path: Path, content: bytes) -> None:
+    for name in ("x.toml", "x.json"):
+        path = tmp_path / name
+        path.write_bytes(content)
+        with pytest.raises(UserError) as caught:
+            read_table(path)
+        assert caught.value.exit_code is ExitCode.USAGE
