@@ -246,24 +246,15 @@ COMMANDS: Final[dict[str, Command]] = {
         "Say what machines would reach together, and how best to cut the model.",
         (
             ("plan --machines 4 --up 20Mbit/s --rtt-ms 60", "four like this one, at home"),
-            (
-                "plan --preset small --machines 16 --gflops 400 --memory 8GB --up 50Mbit/s",
-                "sixteen that are described",
-            ),
+            ("plan --preset small --machines 16 --gflops 400 --up 50Mbit/s", "sixteen others"),
             ("plan --swarm x.swarm --table machines.toml", "different ones, for a founded swarm"),
             ("plan --machines 8 --watts 150 --price 0.30 --tokens 1000000000", "what it costs"),
             ("plan --no-measure --json | jq .best", "for programs"),
         ),
-        "A table lists kinds of machines; what is left out is as this machine, measured:\n\n"
-        "  [[machine]]\n"
-        '  name = "desktop"\n'
-        "  count = 3\n"
-        "  gflops = 400.0         # or tokens_per_s, training the whole model alone\n"
-        '  memory = "16GB"\n'
-        '  up = "20Mbit/s"\n'
-        '  down = "100Mbit/s"\n'
-        "  rtt_ms = 60.0\n"
-        "  watts = 150.0\n\n"
+        "A table lists kinds of machines, each under [[machine]], with any of name, count, "
+        "gflops (or tokens_per_s, training the whole model alone), memory, up, down, rtt_ms and "
+        'watts: count = 3, gflops = 400.0, memory = "16GB", up = "20Mbit/s". What is left out is '
+        "as this machine, measured.\n\n"
         "Fewer than --redundancy replicas of a stage are planned only where there are too few "
         "machines. Not reckoned: leaving and joining, second seats, checkpoints.",
     ),
