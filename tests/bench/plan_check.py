@@ -1,0 +1,256 @@
+"""The efficiency model against real swarms on this machine: predicted and measured tokens/s.
+
+    python -m tests.bench.plan_check [--shapes 2x1,2x2] [--seconds 60] [--microbatches 32] [--json]
+
+For each shape, stages x replicas: a swarm of volunteers with one thread each trains a small GPT
+(4 layers of width 128, context 128, 4 sequences per microbatch). Before and after it, as many
+processes as there are volunteers time the stages at the same moment, since they share the cores;
+that, the measured loopback and the manifest go into ``client.plan``. The volunteers' own node
+processes and whatever else runs here are not in the model, except as far as the timing feels them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from client.cli.create import sign, write_swarm_file
+from client.cli.founding import WIRE_BYTES_PER_ELEMENT, found_swarm, spec_of
+from client.cli.home import free_port
+from client.cli.local_swarm import LocalSwarm, Member, terminate_as_interrupt
+from client.cli.loopback import measure_loopback
+from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.plan_work import ModelWorks
+from client.cli.pricing import stage_seconds
+from client.plan.machines import Machine, StageWork
+from client.plan.model import Prediction, Run, predict
+from client.store.identity import ensure_identity
+from client.store.paths import home_folders, make_private
+from model_zoo.stages import slices
+from protocol.address import Address
+from protocol.manifest import Manifest
+
+HOST = "127.0.0.1"
+FLAGS = ("--listen-host", HOST, "--threads", "1")
+SEQUENCES = 4
+MODEL = ModelChoices(layers=4, width=128, heads=4, context=128)
+START_S = 240.0
+PROBE_ROUNDS = 3
+POLL_S = 0.25
+LEFT_OUT = 2
+"""Steps after everybody is there that do not count: the first one may have begun with fewer."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One shape. Speeds in tokens per second."""
+
+    shape: str
+    cores: int
+    load: float
+    """Mean load of the machine over the minute before the end."""
+    steps: int
+    measured: float
+    """From the median step."""
+    slowest: float
+    fastest: float
+    predicted: float
+    predicted_before: float
+    """From the timing before the run alone, and after it."""
+    predicted_after: float
+    ratio: float
+    """Measured over predicted."""
+    limit: str
+    step_s: float
+    terms: dict[str, float]
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--shapes", default="2x1,2x2")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--microbatches", type=int, default=32)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    for shape in arguments.shapes.split(","):
+        stages, replicas = (int(part) for part in shape.split("x"))
+        with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="vol") as folder:
+            result = check(
+                Path(folder), stages, replicas, arguments.microbatches, arguments.seconds
+            )
+        print(json.dumps(asdict(result)) if arguments.json else words(result), flush=True)
+
+
+def check(homes: Path, stages: int, replicas: int, microbatches: int, seconds: float) -> Result:
+    """Predict and measure one shape."""
+    manifest = found(homes, stages, replicas, microbatches)
+    before = expected(manifest, replicas)
+    intervals = measured_steps(manifest, homes, replicas, seconds)
+    after = expected(manifest, replicas)
+    tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
+    # The mean of the times, as the machine's load changes on the way.
+    predicted = tokens / statistics.mean((before.step_s, after.step_s))
+    speed = tokens / statistics.median(intervals)
+    names = ("compute_s", "link_s", "latency_s", "averaging_s", "memory_s")
+    return Result(
+        shape=f"{stages}x{replicas}",
+        cores=os.cpu_count() or 0,
+        load=round(os.getloadavg()[0], 1),
+        steps=len(intervals),
+        measured=round(speed, 1),
+        slowest=round(tokens / max(intervals), 1),
+        fastest=round(tokens / min(intervals), 1),
+        predicted=round(predicted, 1),
+        predicted_before=round(before.tokens_per_s, 1),
+        predicted_after=round(after.tokens_per_s, 1),
+        ratio=round(speed / predicted, 3),
+        limit=before.limit,
+        step_s=round(statistics.median(intervals), 3),
+        terms={name: round(getattr(before, name), 4) for name in names},
+    )
+
+
+def words(result: Result) -> str:
+    """Return a result in two lines."""
+    terms = ", ".join(f"{name} {value:g}" for name, value in result.terms.items() if value)
+    return (
+        f"{result.shape}: measured {result.measured:g} tokens/s ({result.slowest:g} to "
+        f"{result.fastest:g}, {result.steps} steps), predicted {result.predicted:g} "
+        f"({result.predicted_before:g} before, {result.predicted_after:g} after): "
+        f"{result.ratio:.2f} x; load {result.load:g} on {result.cores} cores\n"
+        f"     limited by {result.limit}; {terms}"
+    )
+
+
+def found(homes: Path, stages: int, replicas: int, microbatches: int) -> Manifest:
+    """Found the swarm."""
+    founder = ensure_identity(make_private(home_folders(homes / "v0").data))
+    run = RunChoices(
+        name="plan",
+        stages=stages,
+        steps=1_000_000,
+        sequences=SEQUENCES,
+        microbatches=microbatches,
+        redundancy=replicas,
+        dual_homing=0,  # one stage each, as the model has it
+        checkpoint_every=1000,
+    )
+    manifest = found_swarm(founder.peer, run, MODEL, OptimizerChoices()).manifest
+    swarm = sign(manifest, founder, (Address("ip4", HOST, free_port(HOST), founder.peer),))
+    write_swarm_file(homes / "x.swarm", swarm)
+    return manifest
+
+
+def expected(manifest: Manifest, replicas: int) -> Prediction:
+    """Return what the model expects of the machine as it is now."""
+    loopback = measure_loopback()
+    seconds = timed_together(manifest, replicas)
+    works = ModelWorks.of(manifest, RunChoices(measure=False))
+    stages = works(manifest.stage_count, manifest.sequences_per_microbatch) or []
+    # A machine of 1 FLOP/s whose stages cost their seconds.
+    timed = tuple(costing(work, taken) for work, taken in zip(stages, seconds, strict=True))
+    machine = Machine(
+        *("volunteer", 1.0, 16e9, loopback.bytes_per_s, loopback.bytes_per_s),
+        rtt_s=loopback.round_trip_ms / 1000,
+    )
+    run = Run(
+        stages=timed,
+        microbatches=manifest.microbatches_per_step,
+        tokens_per_microbatch=manifest.tokens_per_microbatch,
+        averaging_bytes_per_parameter=WIRE_BYTES_PER_ELEMENT[manifest.averaging_codec],
+    )
+    return predict(run, [[machine] * replicas for _ in timed])
+
+
+def costing(work: StageWork, seconds: float) -> StageWork:
+    """Return a stage's work that costs so many seconds at 1 FLOP/s."""
+    cost = work.cost
+    return replace(
+        work,
+        cost=type(cost)(
+            layers=cost.layers,
+            flops=seconds,
+            parameters=cost.parameters,
+            uplink_bytes=cost.uplink_bytes,
+            downlink_bytes=cost.downlink_bytes,
+            memory_bytes=cost.memory_bytes,
+        ),
+    )
+
+
+def timed_together(manifest: Manifest, replicas: int) -> list[float]:
+    """Return the median seconds of each stage, all replicas of all stages timed at once."""
+    jobs = [stage for stage in range(manifest.stage_count) for _ in range(replicas)]
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager, ProcessPoolExecutor(len(jobs), context) as pool:
+        start = manager.Barrier(len(jobs))
+        futures = [pool.submit(timed, manifest, stage, start) for stage in jobs]
+        found: dict[int, list[float]] = {}
+        for stage, future in zip(jobs, futures, strict=True):
+            found.setdefault(stage, []).append(future.result(timeout=START_S))
+    return [statistics.median(found[stage]) for stage in sorted(found)]
+
+
+def timed(manifest: Manifest, stage: int, start: object) -> float:
+    """Return the median seconds of one stage; begins when all others do."""
+    spec = spec_of(manifest.model)
+    part = slices(manifest.layers_per_stage)[stage]
+    stage_seconds(spec, part, manifest.sequences_per_microbatch)  # warms up
+    start.wait(START_S)  # type: ignore[attr-defined]
+    rounds = [
+        stage_seconds(spec, part, manifest.sequences_per_microbatch) for _ in range(PROBE_ROUNDS)
+    ]
+    return statistics.mean(rounds)
+
+
+def measured_steps(manifest: Manifest, homes: Path, replicas: int, seconds: float) -> list[float]:
+    """Return the seconds between steps of the real swarm once everybody serves."""
+    with LocalSwarm(homes / "x.swarm", homes, homes / "logs") as swarm:
+        first = swarm.start("v0", FLAGS)
+        first.wait_until_it_answers(START_S)
+        for number in range(1, manifest.stage_count * replicas):
+            swarm.start(f"v{number}", FLAGS)
+        wait_until_served(first, manifest.stage_count, replicas)
+        ready, moments = time.time(), dict[int, float]()
+        while time.time() < ready + seconds or len(moments) < LEFT_OUT + 4:
+            if not all(member.alive for member in swarm.members):
+                raise SystemExit("a volunteer ended:\n" + first.log_tail())
+            if time.time() > ready + seconds + START_S:
+                raise SystemExit(f"{len(moments)} steps in {seconds + START_S:.0f} s")
+            for event in first.new_events():
+                step = event.data.get("step")
+                late = event.time >= ready
+                if event.kind == "StepCommitted" and late and isinstance(step, int):
+                    moments.setdefault(step, event.time)
+            time.sleep(POLL_S)
+    times = [moments[step] for step in sorted(moments)][LEFT_OUT:]
+    return [later - earlier for earlier, later in itertools.pairwise(times)]
+
+
+def wait_until_served(member: Member, stages: int, replicas: int) -> None:
+    """Return when a volunteer sees every stage served by all its replicas."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        now = member.snapshot()
+        if now is not None and len(now.stages) == stages and now.step > 0:
+            counts = [len(stage.replicas) for stage in now.stages]
+            if min(counts) >= replicas:
+                return
+        time.sleep(POLL_S)
+    raise SystemExit("the volunteers did not find their stages:\n" + member.log_tail())
+
+
+if __name__ == "__main__":
+    main()
