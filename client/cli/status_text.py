@@ -23,7 +23,7 @@ def status_report(now: Snapshot) -> str:
         f"{human_rate(now.own_tokens_per_s)} here",
         *(_stage_line(stage, now.peer) for stage in now.stages),
         *(f"leaving   {leaving.words}" for leaving in now.leaving),
-        f"network   {len(now.peers)} peers, {human_bytes(now.network.sent_bytes)} sent, "
+        f"network   {_peers(now)}, {human_bytes(now.network.sent_bytes)} sent, "
         f"{human_bytes(now.network.received_bytes)} received",
         f"limits    {limits_words(now.limits)}",
         f"worker    {now.worker.state}, {human_bytes(now.worker.rss_bytes)}; "
@@ -32,7 +32,7 @@ def status_report(now: Snapshot) -> str:
         f"{now.counters.lost_microbatches} replayed, {now.counters.doubled_microbatches} counted "
         f"twice, {now.counters.refused_frames} frames refused",
         f"given     {now.credit.microbatches} microbatches, {now.credit.tokens} tokens",
-        *([f"problem   {now.last_error}"] if now.last_error else []),
+        *([f"warned    {now.last_error}"] if now.last_error else []),
     ]
     return "\n".join(lines)
 
@@ -68,8 +68,12 @@ def progress_line(now: Snapshot) -> str:
         return f"{now.state}: {now.reason} | step {now.step}/{now.steps} | stage {seats}"
     return (
         f"step {now.step}/{now.steps} | {_loss(now)} | {human_rate(now.tokens_per_s)} tokens"
-        f" | stage {seats} | {len(now.peers)} peers"
+        f" | stage {seats} | {_peers(now)}"
     )
+
+
+def _peers(now: Snapshot) -> str:
+    return f"{len(now.peers)} {'peer' if len(now.peers) == 1 else 'peers'}"
 
 
 def _loss(now: Snapshot) -> str:
