@@ -171,6 +171,7 @@ class LocalSwarm:
         *,
         log_name: str = "",
         variables: Mapping[str, str] | None = None,
+        within: Sequence[str] = (),
     ) -> Member:
         """Start ``volunteer join --headless`` with a home of its own.
 
@@ -179,6 +180,7 @@ class LocalSwarm:
             arguments: further flags.
             log_name: of its log, for one that is started again.
             variables: added to its environment.
+            within: a command that becomes the command after it, such as ``ip netns exec NAME``.
         """
         home = self._homes / name
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -187,7 +189,7 @@ class LocalSwarm:
         command = [*volunteer_command(), "join", "--swarm", str(self._swarm_file), "--headless"]
         with log.open("wb") as stderr:
             process = subprocess.Popen(
-                [*command, *arguments],
+                [*within, *command, *arguments],
                 env={**environment(home), **(variables or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

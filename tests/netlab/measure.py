@@ -1,0 +1,142 @@
+"""What a laboratory does to traffic: the rate of a TCP stream, round-trip times, lost datagrams.
+
+Sockets are made inside the namespaces, by threads that have entered them, and used from here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from tests.netlab.lab import Lab
+
+DIALS = 15
+WARM_S = 1.5
+"""A stream's start, until it fills the line; and at least so many round trips:"""
+WARM_TRIPS = 20
+STREAM_S = 3.0
+DATAGRAM_BYTES = 400
+DATAGRAMS = 4000
+LINE_SHARE = 0.3
+"""What datagrams take of the line: only the wire may lose them."""
+_CLONE_NEWNET = 0x40000000
+_SO_RCVBUFFORCE = 33
+_SILENCE_S = 1.0
+Made = TypeVar("Made")
+
+
+def inside(lab: Lab, host: str, make: Callable[[], Made]) -> Made:
+    """Return what a function makes in a host's namespace; a socket stays there for good."""
+    made: list[Made] = []
+    failed: list[BaseException] = []
+
+    def enter() -> None:
+        try:
+            kernel = ctypes.CDLL(None, use_errno=True)
+            with Path("/run/netns", lab.namespace(host)).open("rb") as namespace:
+                if kernel.setns(namespace.fileno(), _CLONE_NEWNET):
+                    raise OSError(ctypes.get_errno(), "setns")
+            made.append(make())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return made[0]
+
+
+def rtt_ms(lab: Lab, one: str, other: str) -> float:
+    """Return the median time from a TCP SYN to its answer, which is the kernel's."""
+    took = []
+    with inside(lab, other, lambda: socket.create_server((lab.address(other), 0))) as listener:
+        target = listener.getsockname()
+        for _ in range(DIALS):
+            with inside(lab, one, socket.socket) as dialler:
+                dialler.settimeout(20.0)
+                start = time.perf_counter()
+                dialler.connect(target)
+                took.append(1e3 * (time.perf_counter() - start))
+                listener.accept()[0].close()
+    return statistics.median(took)
+
+
+def stream_mbit(
+    lab: Lab, source: str, target: str, seconds: float = STREAM_S, warm_s: float = WARM_S
+) -> float:
+    """Return the Mb/s of payload that a TCP stream carries once it has got going."""
+    link = lab.table.link(source, target)
+    warm_s += WARM_TRIPS * (link.rtt_ms + link.jitter_ms) / 1e3
+    with ExitStack() as stack:
+        listener = stack.enter_context(
+            inside(lab, target, lambda: socket.create_server((lab.address(target), 0)))
+        )
+        sender = stack.enter_context(inside(lab, source, socket.socket))
+        sender.settimeout(20.0)
+        sender.connect(listener.getsockname())
+        receiver = stack.enter_context(listener.accept()[0])
+        receiver.settimeout(20.0)
+        sending = threading.Thread(target=_send, args=(sender,), daemon=True)
+        sending.start()
+        _receive(receiver, warm_s)
+        start = time.perf_counter()
+        count = _receive(receiver, seconds)
+        rate = count * 8 / 1e6 / (time.perf_counter() - start)
+        receiver.close()
+        with suppress(OSError):
+            sender.shutdown(socket.SHUT_RDWR)
+        sending.join(20.0)
+    return rate
+
+
+def loss(lab: Lab, source: str, target: str, count: int = DATAGRAMS) -> float:
+    """Return the share of datagrams that do not arrive, sent well below the line's rate."""
+    pause_s = DATAGRAM_BYTES * 8 / 1e6 / (LINE_SHARE * lab.table.rate_mbit(source, target))
+    with (
+        inside(lab, target, _datagrams) as receiver,
+        inside(lab, source, _datagrams) as sender,
+    ):
+        receiver.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 4 * count * DATAGRAM_BYTES)
+        receiver.bind((lab.address(target), 0))
+        place = receiver.getsockname()
+        due = time.perf_counter()
+        for _ in range(count):
+            sender.sendto(bytes(DATAGRAM_BYTES), place)
+            due += pause_s
+            time.sleep(max(0.0, due - time.perf_counter()))
+        link = lab.table.link(source, target)
+        receiver.settimeout(_SILENCE_S + (link.rtt_ms + link.jitter_ms) / 1e3)
+        arrived = 0
+        with suppress(TimeoutError):
+            while arrived < count:
+                receiver.recv(DATAGRAM_BYTES)
+                arrived += 1
+    return 1 - arrived / count
+
+
+def _datagrams() -> socket.socket:
+    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+
+def _send(sender: socket.socket) -> None:
+    data = os.urandom(256 * 1024)
+    with suppress(OSError):
+        while True:
+            sender.sendall(data)
+
+
+def _receive(receiver: socket.socket, seconds: float) -> int:
+    end, count = time.perf_counter() + seconds, 0
+    while time.perf_counter() < end:
+        count += len(receiver.recv(256 * 1024))
+    return count
