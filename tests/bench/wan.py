@@ -115,7 +115,8 @@ def main() -> None:
 
 def over_a_line(folder: Path, mbit: float, rtt: float, asked: argparse.Namespace) -> list[Result]:
     """Measure every codec over one line."""
-    timings, seen = [], []
+    timings: list[list[float]] = []
+    seen = []
     with Lab(uniform(HOSTS, mbit, Link(rtt_ms=rtt))) as lab:
         for codec in asked.codecs:
             with _home(folder) as homes:
