@@ -37,6 +37,8 @@ MAX_WORKER_RESTARTS = 5
 """Within one tenancy; a worker that dies more often has a reason that a restart does not mend."""
 HAND_OVER_S = 60.0
 """How long a seat that leaves may take to bring what it has counted into its step's round."""
+TOLD_S = 2.0
+"""After so long the heartbeats have told everybody that a seat leaves: nobody sends it anything."""
 NO_MEMORY = "close other programs, give --device cpu, or join a swarm with shorter sequences"
 PART_S = 180.0
 """How long a last checkpoint may take after that, and a copy of it elsewhere."""
@@ -55,6 +57,7 @@ class Tenancy:
         self._fit: Fit | None = None
         self._taking: Taking | None = None
         self._leave_by: float | None = None
+        self._told_by: float | None = None
         self.parting: trio.Event | None = None
         """The worker is still wanted when the seat has left; set when it has."""
         self._announced = False
@@ -84,7 +87,8 @@ class Tenancy:
     def leave(self) -> None:
         """Give the stage up: at once if nothing is lost by it, else when the step is closed."""
         now = self._house.owner.now()
-        self._leave_by = self._leave_by or now + HAND_OVER_S
+        if self._leave_by is None:
+            self._leave_by, self._told_by = now + HAND_OVER_S, now + TOLD_S
         self._house.room.set_leaving(self.stage, True)
         if self.driver is None or not self.driver.seat.serving:
             self._life.cancel()
@@ -106,7 +110,7 @@ class Tenancy:
             return False
         if self._leave_by is None:
             return True
-        self._leave_by = None
+        self._leave_by = self._told_by = None
         self._house.room.set_leaving(self.stage, False)
         if self.driver is not None:
             self.driver.seat.departure.cancel()
@@ -153,6 +157,9 @@ class Tenancy:
         """Let the seat act on its deadlines; end a departure that takes too long."""
         if self._leave_by is not None and self._leave_by <= now:
             self.part()
+        if self._told_by is not None and self._told_by <= now:
+            self._told_by = None
+            self._has_left()
         deadline = self.driver.seat.next_deadline() if self.driver else None
         if self.driver is not None and deadline is not None and deadline <= now:
             self.driver.tick()
@@ -160,7 +167,8 @@ class Tenancy:
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
         seat = self.driver.seat.next_deadline() if self.driver else None
-        return min((d for d in (seat, self._leave_by) if d is not None), default=None)
+        deadlines = (seat, self._leave_by, self._told_by)
+        return min((d for d in deadlines if d is not None), default=None)
 
     def status(self) -> SeatStatus | None:
         """Return what heartbeats say of our seat."""
@@ -318,7 +326,10 @@ class Tenancy:
         )
 
     def _has_left(self) -> None:
-        if self.parting is None or not self.parting.is_set():
+        """Go on with the departure once nobody needs the seat and everybody knows of it."""
+        complete = self.driver is not None and self.driver.seat.departure.complete
+        parting = self.parting is not None and self.parting.is_set()
+        if complete and self._told_by is None and not parting:
             self.part()
 
     def _close_seat(self) -> None:

@@ -57,7 +57,7 @@ class Deliveries:
         self._open: dict[int, Delivery] = {}
         self._given_away: dict[int, Delivery] = {}
         """Discarded while replicas may still send their gradients: they are not to blame."""
-        self._hops = NextHop()
+        self.hops = NextHop()
         self._rates: Rates = {}
         self._live: set[PeerId] = set()
         self._committed = self._slowest = 0
@@ -92,7 +92,7 @@ class Deliveries:
             self._reached(committed, now)
         if rates != self._rates:
             self._rates = dict(rates)
-            self._hops.update(rates)
+            self.hops.update(rates)
         effects: list[DeliveryEffect] = []
         for delivery in list(self._open.values()):
             for holder in [h for h in delivery.holders() if h.peer in lost]:
@@ -124,7 +124,7 @@ class Deliveries:
             return self._absent(delivery, holder, now)
         if receipt.attempt != holder.attempt:
             return []
-        self._hops.told(sender, receipt.queue, now)
+        self.hops.told(sender, receipt.queue, now)
         if receipt.verdict in ("accepted", "known"):
             self._accepted(delivery, holder, now)
             return []
@@ -138,9 +138,9 @@ class Deliveries:
             return False
         if microbatch not in self._open:
             return True
-        self._hops.brought(sender, now)
+        self.hops.brought(sender, now)
         if not delivery.returned:
-            self._hops.learn(delivery.holders(), sender, now)
+            self.hops.learn(delivery.holders(), sender, now)
         self._settle_on(delivery, sender, now)
         return True
 
@@ -209,7 +209,7 @@ class Deliveries:
     def _offer(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
         """idle | asking -> offered, or stay idle until a replica appears or is free again."""
         exclude = delivery.busy if self._live - delivery.busy else set()
-        chosen = self._hops.choose(now, exclude)
+        chosen = self.hops.choose(now, exclude)
         if chosen is None:
             delivery.deadline = now + BUSY_RETRY_MAX_S if self._live else None
             return []
@@ -221,12 +221,12 @@ class Deliveries:
         self, delivery: Delivery, peer: PeerId, charge_s: float, now: float
     ) -> tuple[Holder, SendPayload]:
         """Return a new holder, charged already, and what makes it one."""
-        queue = self._hops.charged(peer)
+        queue = self.hops.charged(peer)
         delivery.attempt += 1
         delivery.sent_to.add(peer)
         again = delivery.again or delivery.backed_up
         holder = Holder(peer, delivery.attempt, now, queue, charge_s, alone=not again)
-        holder.deadline = now + self._hops.receipt_wait_s(peer, queue)
+        holder.deadline = now + self.hops.receipt_wait_s(peer, queue)
         size_bytes = self._tokens_bytes(delivery.microbatch)
         return holder, forward(delivery, holder, self._stage, size_bytes, again=again)
 
@@ -261,7 +261,7 @@ class Deliveries:
 
     def _await_gradient(self, delivery: Delivery, holder: Holder, now: float) -> None:
         holder.held_since, holder.asked_at = holder.held_since or now, None
-        wait_s = self._hops.gradient_wait_s(holder.peer, holder.queue)
+        wait_s = self.hops.gradient_wait_s(holder.peer, holder.queue)
         holder.deadline = None if delivery.returned else now + wait_s
 
     # --- what holders answer ---------------------------------------------------------------
@@ -271,7 +271,7 @@ class Deliveries:
         if holder.held_since is None:
             delivery.backoff_s, delivery.busy = BUSY_RETRY_S, set()
             if holder.asked_at is None:
-                self._hops.acknowledged(holder.peer, now - holder.sent_at, holder.queue)
+                self.hops.acknowledged(holder.peer, now - holder.sent_at, holder.queue)
             self._await_gradient(delivery, holder, now)
         elif holder.asked_at is not None:
             holder.answers += delivery.step <= self._slowest  # nothing can come before
@@ -283,7 +283,7 @@ class Deliveries:
         if holder.held_since is None and holder.asked_at is not None:
             holder.answers += delivery.step <= self._slowest
             holder.asked_at = None
-            holder.deadline = now + self._hops.receipt_wait_s(holder.peer, holder.queue)
+            holder.deadline = now + self.hops.receipt_wait_s(holder.peer, holder.queue)
             return []
         delivery.again = True
         return self._without(delivery, holder, now)
@@ -355,14 +355,14 @@ class Deliveries:
 
     def _late(self, delivery: Delivery, holder: Holder, now: float) -> list[DeliveryEffect]:
         """A deadline has passed: ask whether it is there; silence, or nothing but words: next."""
-        verdict = judge(holder, self._hops.brought_at(holder.peer), self._patience, now)
+        verdict = judge(holder, self.hops.brought_at(holder.peer), self._patience, now)
         if verdict == "ask":
             holder.asked_at, holder.deadline = now, now + ANSWER_S
             have = Have(self._stage, delivery.step, delivery.microbatch, holder.attempt)
             return [Send(holder.peer, have)]
         effects: list[DeliveryEffect]
         effects = [Explain("pipeline", late_words(delivery, holder), "warning")]
-        struck = self._hops.timed_out(holder.peer, now, holder.sent_at)
+        struck = self.hops.timed_out(holder.peer, now, holder.sent_at)
         if struck and verdict == "silent":
             effects.append(Penalise(holder.peer, "late-and-silent", SILENT_POINTS))
         delivery.busy.add(holder.peer)
@@ -377,7 +377,7 @@ class Deliveries:
     def _discharge(self, holder: Holder) -> None:
         """It has the microbatch no longer to do."""
         if holder.charge_s is not None:
-            self._hops.release(holder.peer, holder.charge_s)
+            self.hops.release(holder.peer, holder.charge_s)
             holder.charge_s = None
 
     # --- backups ---------------------------------------------------------------------------
@@ -386,7 +386,7 @@ class Deliveries:
         awaited = [d for d in self._open.values() if d.step == self._committed and not d.returned]
         # in the last stage it is one task, which is begun and cannot be taken back
         least = 2 if self._to_the_last else 1
-        return next_backup(awaited, self._hops, self.backups, now, least_charged=least)
+        return next_backup(awaited, self.hops, self.backups, now, least_charged=least)
 
     def _back_up(self, now: float) -> list[DeliveryEffect]:
         """Give what is late to a replica with nothing to do as well; one at a time."""
@@ -396,5 +396,5 @@ class Deliveries:
         delivery, peer = backup.delivery, backup.peer
         self.backups.spend()
         delivery.backed_up = True
-        delivery.backup, effect = self._send(delivery, peer, self._hops.charge(peer), now)
+        delivery.backup, effect = self._send(delivery, peer, self.hops.charge(peer), now)
         return [effect, Explain("pipeline", backup.words(now))]

@@ -83,6 +83,11 @@ class NextHop:
     def __init__(self, default_hop_s: float = 1.0) -> None:
         self._default_hop_s = default_hop_s
         self._candidates: dict[PeerId, _Candidate] = {}
+        self._leaving: frozenset[PeerId] = frozenset()
+
+    def avoid(self, leaving: Iterable[PeerId]) -> None:
+        """These hand their work over: they get none as long as somebody stays."""
+        self._leaving = frozenset(leaving)
 
     def update(self, rates: Mapping[PeerId, float]) -> None:
         """Make these the live replicas, with microbatches per second as they say.
@@ -109,15 +114,16 @@ class NextHop:
         open_to = [
             (c.load_at(now) + c.service_s, rank(peer, round(c.load_s, 3)), peer)
             for peer, c in self._candidates.items()
-            if peer not in exclude and self._is_open(c, now)
+            if peer not in exclude and self._is_open(peer, now)
         ]
         return (peer := min(open_to)[2], self.charge(peer)) if open_to else None
 
-    def _is_open(self, candidate: _Candidate, now: float) -> bool:
-        """Whether it is not suspended; where all are, one has to do."""
-        if candidate.suspended_until <= now:
-            return True
-        return all(other.suspended_until > now for other in self._candidates.values())
+    def _is_open(self, peer: PeerId, now: float) -> bool:
+        """Whether it stays and is not suspended; where nobody is so, one has to do."""
+        return self._is_fine(peer, now) or not any(self._is_fine(p, now) for p in self._candidates)
+
+    def _is_fine(self, peer: PeerId, now: float) -> bool:
+        return peer not in self._leaving and self._candidates[peer].suspended_until <= now
 
     def charge(self, peer: PeerId) -> float:
         """Charge a replica with one microbatch and return how much that is, in its seconds."""
@@ -143,7 +149,7 @@ class NextHop:
         found = [
             (c.caution * c.gradient.mean_s, peer)
             for peer, c in self._candidates.items()
-            if not c.charged and not c.strikes and c.gradient.measured and c.suspended_until <= now
+            if not c.charged and not c.strikes and c.gradient.measured and self._is_fine(peer, now)
         ]
         return [peer for _, peer in sorted(found)]
 

@@ -148,7 +148,9 @@ class Pipeline:
         effects: list[PipelineEffect] = []
         if not place.last:
             # a replica one version behind still takes the step as an early one
-            rates = {r.peer: r.rate for r in view.serving(place.stage + 1)}
+            nexts = view.serving(place.stage + 1)
+            rates = {r.peer: r.rate for r in nexts}
+            self._deliveries.hops.avoid(r.peer for r in nexts if r.leaving)
             siblings = len(view.serving(place.stage))
             self._deliveries.backups.allowed = allowance(place.per_step, siblings)
             made = [view.committed(stage) for stage in range(place.stage + 1, place.stages)]

@@ -159,7 +159,7 @@ class TestRefusals:
 
 def load(made: Deliveries) -> float:
     """The work that all replicas are charged with, in seconds."""
-    accounts = made._hops._candidates.values()
+    accounts = made.hops._candidates.values()
     return sum(account.load_s for account in accounts)
 
 

@@ -142,6 +142,17 @@ def test_a_lost_replica_is_forgotten() -> None:
     assert len(hops) == 1
 
 
+def test_who_leaves_gets_nothing_while_somebody_stays() -> None:
+    hops = taught({A: 1.0, B: 9.0})
+    hops.avoid([A])
+    assert choices(hops, 5) == {B: 5}
+    assert A not in hops.idle(0.0)
+    hops.avoid([A, B])
+    assert choices(hops, 5)[A] > 0, "where all leave together they still take the step whole"
+    hops.avoid([])
+    assert choices(hops, 5)[A] > 0
+
+
 def test_a_release_undoes_a_charge() -> None:
     hops = taught({A: 1.0, B: 1.0})
     first = hops.choose(0.0)
