@@ -1,12 +1,14 @@
 """The efficiency model against real swarms on this machine: predicted and measured tokens/s.
 
-    python -m tests.bench.plan_check [--shapes 2x1,2x2] [--seconds 60] [--microbatches 32] [--json]
+    python -m tests.bench.plan_check [--shapes 2x1,2x2] [--seconds 60] [--microbatches 32]
+                                      [--up 300kB/s] [--json]
 
 For each shape, stages x replicas: a swarm of volunteers with one thread each trains a small GPT
 (4 layers of width 128, context 128, 4 sequences per microbatch). Before and after it, as many
 processes as there are volunteers time the stages at the same moment, since they share the cores;
 that, the measured loopback and the manifest go into ``client.plan``. The volunteers' own node
 processes and whatever else runs here are not in the model, except as far as the timing feels them.
+With ``--up`` every volunteer limits its upload, so that links and averaging count.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,13 +29,14 @@ from pathlib import Path
 from client.cli.create import sign, write_swarm_file
 from client.cli.founding import WIRE_BYTES_PER_ELEMENT, found_swarm, spec_of
 from client.cli.home import free_port
-from client.cli.local_swarm import LocalSwarm, Member, terminate_as_interrupt
+from client.cli.local_swarm import LocalSwarm, terminate_as_interrupt
 from client.cli.loopback import measure_loopback
 from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.plan_work import ModelWorks
 from client.cli.pricing import stage_seconds
 from client.plan.machines import Machine, StageWork
 from client.plan.model import Prediction, Run, predict
+from client.quantities import parse_rate
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from model_zoo.stages import slices
@@ -43,7 +47,7 @@ HOST = "127.0.0.1"
 FLAGS = ("--listen-host", HOST, "--threads", "1")
 SEQUENCES = 4
 MODEL = ModelChoices(layers=4, width=128, heads=4, context=128)
-START_S = 240.0
+START_S = 150.0
 PROBE_ROUNDS = 3
 POLL_S = 0.25
 LEFT_OUT = 2
@@ -82,30 +86,35 @@ def main() -> None:
     parser.add_argument("--shapes", default="2x1,2x2")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--microbatches", type=int, default=32)
+    parser.add_argument("--up", help="upload limit of every volunteer, such as 300kB/s")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     for shape in arguments.shapes.split(","):
         stages, replicas = (int(part) for part in shape.split("x"))
         with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="vol") as folder:
             result = check(
-                Path(folder), stages, replicas, arguments.microbatches, arguments.seconds
+                Path(folder),
+                *(stages, replicas, arguments.microbatches, arguments.seconds, arguments.up),
             )
         print(json.dumps(asdict(result)) if arguments.json else words(result), flush=True)
 
 
-def check(homes: Path, stages: int, replicas: int, microbatches: int, seconds: float) -> Result:
+def check(
+    homes: Path, stages: int, replicas: int, microbatches: int, seconds: float, up: str | None
+) -> Result:
     """Predict and measure one shape."""
     manifest = found(homes, stages, replicas, microbatches)
-    before = expected(manifest, replicas)
-    intervals = measured_steps(manifest, homes, replicas, seconds)
-    after = expected(manifest, replicas)
+    before = expected(manifest, replicas, up)
+    flags = (*FLAGS, "--upload-limit", up) if up else FLAGS
+    intervals = measured_steps(manifest, homes, replicas, seconds, flags)
+    after = expected(manifest, replicas, up)
     tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
     # The mean of the times, as the machine's load changes on the way.
     predicted = tokens / statistics.mean((before.step_s, after.step_s))
     speed = tokens / statistics.median(intervals)
     names = ("compute_s", "link_s", "latency_s", "averaging_s", "memory_s")
     return Result(
-        shape=f"{stages}x{replicas}",
+        shape=f"{stages}x{replicas}" + (f" at {up}" if up else ""),
         cores=os.cpu_count() or 0,
         load=round(os.getloadavg()[0], 1),
         steps=len(intervals),
@@ -153,7 +162,7 @@ def found(homes: Path, stages: int, replicas: int, microbatches: int) -> Manifes
     return manifest
 
 
-def expected(manifest: Manifest, replicas: int) -> Prediction:
+def expected(manifest: Manifest, replicas: int, up: str | None) -> Prediction:
     """Return what the model expects of the machine as it is now."""
     loopback = measure_loopback()
     seconds = timed_together(manifest, replicas)
@@ -161,8 +170,9 @@ def expected(manifest: Manifest, replicas: int) -> Prediction:
     stages = works(manifest.stage_count, manifest.sequences_per_microbatch) or []
     # A machine of 1 FLOP/s whose stages cost their seconds.
     timed = tuple(costing(work, taken) for work, taken in zip(stages, seconds, strict=True))
+    upload = min(loopback.bytes_per_s, parse_rate(up)) if up else loopback.bytes_per_s
     machine = Machine(
-        *("volunteer", 1.0, 16e9, loopback.bytes_per_s, loopback.bytes_per_s),
+        *("volunteer", 1.0, 16e9, upload, loopback.bytes_per_s),
         rtt_s=loopback.round_trip_ms / 1000,
     )
     run = Run(
@@ -215,14 +225,16 @@ def timed(manifest: Manifest, stage: int, start: object) -> float:
     return statistics.mean(rounds)
 
 
-def measured_steps(manifest: Manifest, homes: Path, replicas: int, seconds: float) -> list[float]:
+def measured_steps(
+    manifest: Manifest, homes: Path, replicas: int, seconds: float, flags: Sequence[str]
+) -> list[float]:
     """Return the seconds between steps of the real swarm once everybody serves."""
     with LocalSwarm(homes / "x.swarm", homes, homes / "logs") as swarm:
-        first = swarm.start("v0", FLAGS)
+        first = swarm.start("v0", flags)
         first.wait_until_it_answers(START_S)
         for number in range(1, manifest.stage_count * replicas):
-            swarm.start(f"v{number}", FLAGS)
-        wait_until_served(first, manifest.stage_count, replicas)
+            swarm.start(f"v{number}", flags)
+        wait_until_served(swarm, manifest.stage_count, replicas)
         ready, moments = time.time(), dict[int, float]()
         while time.time() < ready + seconds or len(moments) < LEFT_OUT + 4:
             if not all(member.alive for member in swarm.members):
@@ -239,17 +251,18 @@ def measured_steps(manifest: Manifest, homes: Path, replicas: int, seconds: floa
     return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
-def wait_until_served(member: Member, stages: int, replicas: int) -> None:
-    """Return when a volunteer sees every stage served by all its replicas."""
+def wait_until_served(swarm: LocalSwarm, stages: int, replicas: int) -> None:
+    """Return when the first volunteer sees every stage served by all its replicas."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
-        now = member.snapshot()
+        now = swarm.members[0].snapshot()
         if now is not None and len(now.stages) == stages and now.step > 0:
             counts = [len(stage.replicas) for stage in now.stages]
             if min(counts) >= replicas:
                 return
         time.sleep(POLL_S)
-    raise SystemExit("the volunteers did not find their stages:\n" + member.log_tail())
+    tails = "\n".join(f"{member.name}:\n{member.log_tail()}" for member in swarm.members)
+    raise SystemExit(f"the volunteers did not find their stages\n{tails}")
 
 
 if __name__ == "__main__":
