@@ -269,7 +269,8 @@ class Node:
             me, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, swarm.secret
         )
         known = self._store.load(swarm.swarm)
-        engine.acquaintances = Acquaintances((*(known.peers if known else ()), *swarm.peers))
+        met = known.peers if known else ()
+        engine.acquaintances = Acquaintances((*met, *swarm.peers))
         engine.agreements.keep_in(self._folders.agreements(swarm.swarm))
         folder = checkpoint_folder(self._folders.checkpoints(swarm.swarm), self._options.settings)
         history = engine.history = self._history = History(
@@ -280,6 +281,7 @@ class Node:
             engine.membership.contacts,
             folder,
             engine.shelf,
+            {address.peer for address in met if address.peer is not None},
         )
         site = Site(
             self._options.settings, self._options.data_path, self._folders.data, folder, self._reach

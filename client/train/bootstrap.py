@@ -38,6 +38,8 @@ async def find_swarm(
 ) -> SwarmFile:
     """Connect to a member; return the swarm with its manifest, fetched if need be.
 
+    Who was a member before may be the first to come back: if nobody answers, it starts alone.
+
     Args:
         store: the swarms that are known here; ``client``: what we call ourselves.
         seen: gets the network events that were not about this.
@@ -50,7 +52,11 @@ async def find_swarm(
     remembered = known.peers if known else ()
     peers = [p for p in dict.fromkeys((*named, *remembered)) if p.peer != me]
     if peers:
-        member = await dial_first(network, peers, timeout_s)
+        try:
+            member = await dial_first(network, peers, timeout_s)
+        except UserError:
+            if known is None or store.load(known.swarm) is None:
+                raise
     elif known is None:
         raise UserError("the invite names no member but ourselves", "ask for a new invite")
     if known is not None:

@@ -47,6 +47,7 @@ class History:
     Args:
         folder: of this swarm's checkpoints.
         shelf: what is offered of them.
+        met: members of earlier sessions.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class History:
         touch: Touch,
         folder: CheckpointFolder,
         shelf: Shelf,
+        met: Collection[PeerId] = (),
     ) -> None:
         self._hub, self._me, self.touch = hub, me, touch
         self._swarm, self._stages = swarm, manifest.stage_count
@@ -68,6 +70,7 @@ class History:
             manifest.policy.checkpoint_every,
             load_lineage(folder.folder),
             int(time.time() * 1000),
+            met,
         )
         self.seats: Restarts | None = None
         self._stale = trio.Event()

@@ -81,6 +81,7 @@ class Restore:
         checkpoint_every: steps between two checkpoints.
         lineage: what we followed when we were last here.
         seq: that of our first record; has to rise over restarts (unix milliseconds do).
+        met: members of earlier sessions: they may have newer copies.
     """
 
     def __init__(
@@ -90,8 +91,10 @@ class Restore:
         checkpoint_every: int,
         lineage: Lineage = SEED,
         seq: int = 0,
+        met: Iterable[PeerId] = (),
     ) -> None:
         self._me, self._stages, self._every, self._seq = me, stages, checkpoint_every, seq
+        self._met = frozenset(met) | {me}
         self._refresh_at: float | None = None
         self.lineage = lineage
         self.open = False
@@ -280,9 +283,10 @@ class Restore:
         lost = newest - target.version
         if (until := since + self._patience_s(lost)) > now:
             self._due = min(now + SETTLE_S, until)
+            newer = f"version {newest}" if lost > 0 else "a newer one"
             return self._explain(
                 f"{trouble}; version {target.version} is the newest that every stage has here, "
-                f"waiting for those who may have version {newest}"
+                f"waiting for those who may have {newer}"
             )
         order = sorted(self._outlook.live, key=lambda p: rank("restore", self.lineage.era, p))
         turn = since + TURN_S * order.index(self._me) if self._me in order else since + 60
@@ -299,6 +303,8 @@ class Restore:
         """
         if self.open:
             return PATIENCE_S if lost > MANY_CHECKPOINTS * self._every else 0.0
+        if 2 * len(self._met & self._outlook.live) <= len(self._met):
+            return PATIENCE_S
         if lost <= 0:
             return 0.0
         return PATIENCE_S if lost > self._every else BRIEF_PATIENCE_S

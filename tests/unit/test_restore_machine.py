@@ -271,6 +271,29 @@ class TestResume:
         assert lineage is not None
         assert lineage.version == 20
 
+    def test_who_comes_back_alone_waits_for_most_of_those_it_met(self) -> None:
+        """They may have trained on without it."""
+        made = Restore(PEERS[0], 2, EVERY, SEED, 7, met=PEERS[1:3])
+        made.set_copies([Copy(stage, 20, digest(stage, 20)) for stage in (0, 1)], 0.0)
+        made.update(outlook(None, None, live=PEERS[:1]), 0.2)
+        assert adopted(made.tick(SETTLE_S + PATIENCE_S - 1.0)) is None
+        newer = stored((0, 50), (1, 50))
+        made.receive(PEERS[1], newer, SETTLE_S + PATIENCE_S - 0.9)
+        late = SETTLE_S + PATIENCE_S
+        made.update(outlook(None, None, live=PEERS[:2]), late)
+        effects = [*made.tick(late + SETTLE_S), *made.tick(late + SETTLE_S + TURN_S)]
+        lineage = adopted(effects)
+        assert lineage is not None
+        assert lineage.version == 50
+
+    def test_nobody_is_waited_for_for_ever(self) -> None:
+        made = Restore(PEERS[0], 2, EVERY, SEED, 7, met=PEERS[1:3])
+        made.set_copies([Copy(stage, 20, digest(stage, 20)) for stage in (0, 1)], 0.0)
+        made.update(outlook(None, None, live=PEERS[:1]), 0.2)
+        lineage = adopted(made.tick(0.2 + 2 * SETTLE_S + PATIENCE_S))
+        assert lineage is not None
+        assert lineage.version == 20
+
     def test_who_comes_late_follows_the_lineage_that_trains(self) -> None:
         training = Lineage(3 << 32, 20, (digest(0, 20), digest(1, 20)))
         made = machine(PEERS[0], (0, 90))

@@ -1,0 +1,53 @@
+"""Finding the swarm: who was a member may come back first, a stranger needs somebody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from train_swarm import open_swarm
+from trio.testing import MockClock
+
+from client.errors import ExitCode, UserError
+from client.net.memory_network import open_memory_hub
+from client.store.swarms import SwarmStore
+from client.train.bootstrap import find_swarm
+from protocol.address import Address
+from protocol.ids import peer_id_from_key
+from protocol.invite import SwarmFile
+
+GONE = Address("ip4", "192.0.2.1", 9, peer_id_from_key(bytes(range(32))))
+ME = peer_id_from_key(b"m" * 32)
+
+
+async def file_of(folder: Path) -> SwarmFile:
+    async with open_swarm(folder, steps=1) as swarm:
+        known = swarm.file
+        return SwarmFile(known.manifest, known.encoded, known.signature, (GONE,))
+
+
+async def find(target: SwarmFile, store: SwarmStore) -> SwarmFile | UserError:
+    async with open_memory_hub() as hub:
+        network = hub.join(ME)
+        try:
+            return await find_swarm(network, target, store, ME, "test", [], 5.0)
+        except UserError as error:
+            return error
+
+
+async def test_a_stranger_is_told_that_nobody_answers(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    target = await file_of(tmp_path)
+    found = await find(target, SwarmStore(tmp_path / "swarms"))
+    assert isinstance(found, UserError)
+    assert found.exit_code == ExitCode.UNREACHABLE
+
+
+async def test_a_member_comes_back_though_nobody_answers(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    target, store = await file_of(tmp_path), SwarmStore(tmp_path / "swarms")
+    store.remember(target)
+    found = await find(target, store)
+    assert isinstance(found, SwarmFile)
+    assert found.swarm == target.swarm
