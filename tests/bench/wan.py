@@ -287,7 +287,8 @@ def markdown(results: Sequence[Result]) -> str:
     return (
         f"# Over a long line\n\nWritten by `python -m tests.bench.wan`; {__doc__}\n"
         f"Machine: {cores} cores shared with other work (see the load), TCP {'/'.join(ways)}. "
-        "Medians; in brackets the range over runs.\n\n" + "\n".join(rows) + "\n\n"
+        "Medians; in brackets the range over runs. A share of the bound above 1: more ran beside "
+        "the timing of the stages than beside the swarm.\n\n" + "\n".join(rows) + "\n\n"
         "S8 against fp32, tokens/s:\n\n" + ratios
     )
 

@@ -74,6 +74,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True):
     everywhere: Link = Link()
     links: list[Pair] = []
     mtu: Annotated[int, Meta(ge=576, le=65_000)] = 1500
+    """Bytes of a packet at most. Larger ones cost the wire less: 400 Mb/s over 200 ms take 9000."""
     queue_ms: Annotated[float, Meta(ge=1, le=2000)] = 100.0
 
     def __post_init__(self) -> None:
