@@ -202,7 +202,7 @@ def measured(lab: Lab, homes: Path, steps: int, mbit: float) -> tuple[list[float
             member = swarm.start(host, (*where, "--threads", "1"), within=lab.command(host))
             member.wait_until_it_answers(START_S)
         first = swarm.members[0]
-        wait_until_served(first, 2, 1)
+        wait_until_served(swarm, 2, 1)
         ready, moments = time.time(), dict[int, float]()
         sent = []
         deadline = time.monotonic() + START_S + steps * STEP_S
