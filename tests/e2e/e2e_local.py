@@ -15,8 +15,10 @@ from client.cli.create import sign, write_swarm_file
 from client.cli.founding import found_swarm
 from client.cli.home import free_port
 from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.control.client import ControlClient, ControlError, running_nodes
+from client.control.snapshot import Snapshot
 from client.store.identity import ensure_identity
-from client.store.paths import home_folders, make_private
+from client.store.paths import home_folders, make_private, runtime_folder
 from protocol.address import Address
 from protocol.invite import SwarmFile
 
@@ -71,6 +73,17 @@ def wait_for(
         time.sleep(0.1)
     tails = "\n".join(f"--- {member.name}\n{member.log_tail(40)}" for member in alive)
     raise AssertionError(f"{what}: not within {timeout_s} s\n{tails}")
+
+
+def snapshot_of(home: Path) -> Snapshot | None:
+    """What the volunteer of a home says of itself; None while none answers."""
+    try:
+        for path, _ in running_nodes(runtime_folder(home)):
+            with ControlClient(path) as node:
+                return node.status()
+    except ControlError:
+        return None
+    return None
 
 
 def parsed(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from e2e_local import HOST, REPOSITORY, environment, found, parsed, volunteer, wait_for
+from e2e_local import HOST, REPOSITORY, environment, found, parsed, snapshot_of, volunteer, wait_for
 
 from client.cli.options import RunChoices
-from client.control.client import ControlClient, ControlError, running_nodes
+from client.control.client import running_nodes
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode
 from client.store.paths import runtime_folder
@@ -50,19 +50,9 @@ def _end(process: psutil.Process) -> None:
             one.kill()
 
 
-def _now(home: Path) -> Snapshot | None:
-    try:
-        for path, _ in running_nodes(runtime_folder(home)):
-            with ControlClient(path) as node:
-                return node.status()
-    except ControlError:
-        return None
-    return None
-
-
 def _beyond(home: Path, step: int) -> Snapshot:
     def look() -> Snapshot | None:
-        now = _now(home)
+        now = snapshot_of(home)
         return now if now is not None and now.step > step else None
 
     return wait_for(look, f"step {step}")

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from e2e_local import HOST, REPOSITORY, environment, found, wait_for
+from e2e_local import HOST, REPOSITORY, environment, found, snapshot_of, wait_for
 
 from client.cli.options import RunChoices
-from client.control.client import ControlClient, ControlError, running_nodes
+from client.control.client import running_nodes
 from client.control.snapshot import Snapshot
 from client.store.paths import runtime_folder
 
@@ -96,19 +96,9 @@ def folder() -> Iterator[Path]:
                         one.kill()
 
 
-def _snapshot(home: Path) -> Snapshot | None:
-    try:
-        for path, _ in running_nodes(runtime_folder(home)):
-            with ControlClient(path) as node:
-                return node.status()
-    except ControlError:
-        return None
-    return None
-
-
 def _state(home: Path, state: str) -> Snapshot:
     def look() -> Snapshot | None:
-        now = _snapshot(home)
+        now = snapshot_of(home)
         return now if now is not None and now.state == state else None
 
     return wait_for(look, state)

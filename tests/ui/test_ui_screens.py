@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from textual.events import Key
 from textual.widgets import ContentSwitcher, Input
 
 from client.control.snapshot import LeavingView, PauseView
 from client.errors import ConfigError
-from client.ui.app import VolunteerApp
 from client.ui.dialogs.ask import AskDialog
 from client.ui.keys import TABS
 from client.ui.model.span import plain
 from client.ui.source.mailbox import Answer, Link
 from client.ui.widgets.listing import Listing
-from tests.ui.examples import event, stage, update
+from tests.ui.examples import event, update
 from tests.ui.playing import LARGE, SMALL, Stage, play, recorded
 
 SAYS = {
@@ -397,148 +395,3 @@ def test_a_recording_has_keys_of_its_own_and_sends_nothing() -> None:
 
     app = play(scene, live=False)
     assert app.farewell == ""
-
-
-def test_a_lost_connection_is_a_banner_over_the_last_data() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:30], Link("lost", "the connection broke; trying again (2)"))
-        assert "NO CONNECTION the connection broke" in on.text()
-        assert "Loss" in on.text()
-        await on.feed([], Link("live"))
-        assert "TRAINING" in on.text()
-
-    play(scene)
-
-
-def test_many_updates_at_once_are_one_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = 0
-    draw = VolunteerApp._draw
-
-    def counted(app: VolunteerApp) -> None:
-        nonlocal drawn
-        drawn += 1
-        draw(app)
-
-    monkeypatch.setattr(VolunteerApp, "_draw", counted)
-
-    async def scene(on: Stage) -> None:
-        before = drawn
-        for one in recorded():
-            on.source.mailbox.put(one)
-        on.app.look()
-        on.app.look()
-        assert drawn == before + 1
-        assert on.app.record.snapshot == msgspec.structs.replace(recorded()[-1].snapshot)
-
-    play(scene)
-
-
-@pytest.mark.parametrize("number", [1, 2, 6])
-def test_what_is_drawn_bit_by_bit_is_what_is_drawn_at_once(number: int) -> None:
-    seen: list[str] = []
-
-    async def slowly(on: Stage) -> None:
-        await on.press(str(number))
-        for one in recorded():
-            await on.feed([one])
-        seen.append(on.text())
-
-    async def at_once(on: Stage) -> None:
-        await on.feed(recorded())
-        await on.press(str(number))
-        seen.append(on.text())
-
-    play(slowly)
-    play(at_once)
-    assert seen[0] == seen[1]
-
-
-# --- terminals -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("number", range(1, 8))
-def test_ascii_terminals_get_nothing_but_ascii(number: int) -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded())
-        await on.press(str(number))
-        assert on.text().isascii()
-        assert "+- " in on.text()
-        await on.press("q")
-        assert on.text().isascii()
-
-    play(scene, ascii_only=True)
-
-
-def test_no_color_means_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded())
-        await on.press("3")
-        filters = on.app.get_line_filters()
-        background = on.app.screen.background_colors[1]
-        reversed_rows = 0
-        for strip in on.app.screen._compositor.render_strips(on.app.size):
-            segments = list(strip)
-            for one in filters:
-                segments = one.apply(segments, background)
-            for segment in segments:
-                assert segment.style is None or segment.style.color is None
-                assert segment.style is None or segment.style.bgcolor is None
-            reversed_rows += any(s.style is not None and s.style.reverse for s in segments)
-        assert reversed_rows == 1, "the cursor is seen without colour"
-        assert "[3 Peers]" in on.text()
-
-    play(scene)
-
-
-def test_light_and_dark() -> None:
-    async def scene(on: Stage) -> None:
-        assert not on.app.current_theme.dark
-        on.app.action_colours()
-        await on.pilot.pause()
-        assert on.app.current_theme.dark
-
-    play(scene, light=True)
-
-
-def test_hostile_words_do_nothing_on_any_tab() -> None:
-    evil = "\x1b[2J\x1b]0;owned\x07[bold red]x[/] [@click=app.exit]y[/] \u202egnp \n fake line"
-    name = "12D3KooW" + evil
-    hostile = update(
-        1,
-        event(1, evil, level="error"),
-        event(2, evil, kind="PeerChanged", data={"peer": name, "state": "down"}),
-        peer=name, swarm_name=evil, reason=evil, state="waiting", last_error=evil,
-        addresses=[evil], stages=[stage(0), stage(1)],
-    )  # fmt: skip
-
-    async def scene(on: Stage) -> None:
-        await on.feed([hostile], Link("lost", evil))
-        await on.feed([hostile])
-        for key in "1234567":
-            await on.press(key)
-            text = on.text()
-            assert "\x1b" not in text
-            assert "\u202e" not in text
-            assert "[bold red]" in text, "markup is shown, not obeyed"
-            await on.press("enter", "escape", "x")
-        assert on.app.return_value is None
-
-    play(scene, LARGE)
-    play(scene, SMALL)
-
-
-def test_what_takes_long_to_draw_is_drawn_less_often() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:9])
-        on.app.draw_share = 1e-9
-        await on.feed([recorded()[9]])
-        drawn = on.text()
-        await on.feed(recorded()[10:20])
-        assert on.text() == drawn, "it rests"
-        assert on.app.record.snapshot == recorded()[19].snapshot, "but it listens"
-        await on.press("2")
-        assert f"step {recorded()[19].snapshot.step} of" in on.text(), "keys are answered at once"
-
-    play(scene)
