@@ -296,9 +296,26 @@ class TestSwarm:
         stages, steps = range(self.manifest.stage_count), range(1, self.manifest.steps + 1)
         closed = {(stage, version) for stage in stages for version in steps}
         assert set(counted) == closed
-        assert set(counted.values()) == {self.manifest.microbatches_per_step}
+        for step, count in counted.items():
+            assert count <= self.manifest.microbatches_per_step, step
+            assert count == self.manifest.microbatches_per_step or step in self._died_closing(), (
+                step
+            )
         assert all(len(of_version) == 1 for of_version in hashes.values())
         self._assert_losses()
+
+    def _died_closing(self) -> set[tuple[int, int]]:
+        """The steps that dead volunteers may have given a sum for and not lived to see closed.
+
+        What they counted went with them; that it is in the step is seen in the losses.
+        """
+        closing = set[tuple[int, int]]()
+        for volunteer in self.dead:
+            newest: dict[int, int] = dict.fromkeys(range(self.manifest.stage_count), 0)
+            for commit in volunteer.engine.commits:
+                newest[commit.stage] = max(newest[commit.stage], commit.version)
+            closing |= {(stage, version + 1) for stage, version in newest.items()}
+        return closing
 
     def _assert_losses(self) -> None:
         losses: dict[int, float] = {}
