@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import cast
 
 import trio
-from train_swarm import LocalWorker, TestSwarm, Volunteer, _starter, open_swarm
+from local_worker import LocalWorker
+from train_swarm import TestSwarm, Volunteer, _starter, open_swarm
 
 from client.config import Settings
 from client.store.checkpoints import CheckpointFolder

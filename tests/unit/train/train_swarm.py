@@ -5,27 +5,23 @@ The matching is a script here: a test says who is assigned what, as the matching
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import trio
+from local_worker import LocalWorker
 
 from client.cli.create import sign
 from client.cli.efficiency import training_plan
 from client.cli.founding import found_swarm
 from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
-from client.compute.executor import Executor
-from client.compute.payload import Buffer
-from client.compute.process import RequestFailed, Worker, WorkerDied, open_worker
-from client.compute.replies import Failed, Reply
-from client.compute.requests import Request
+from client.compute.process import Worker, open_worker
 from client.config import Settings
 from client.events import Event, EventLog, StepCommitted
 from client.net.memory_network import MemoryHub, open_memory_hub
@@ -50,76 +46,7 @@ from protocol.wire.envelope import Signer
 
 LIMIT_S = 600.0
 """Virtual seconds that anything may take."""
-COMPUTE_S = 0.02
-"""Virtual seconds of every request."""
 PLENTY_BYTES = 2**33
-
-
-class LocalWorker:
-    """Called like a worker process; runs the executor in this one, request by request."""
-
-    def __init__(self) -> None:
-        self._executor = Executor()
-        self._queue: deque[_Pending] = deque()
-        self._some = trio.Event()
-        self._dead = self._hung = False
-        self.pid = os.getpid()
-
-    async def run(self) -> None:
-        while True:
-            await self._some.wait()
-            self._some = trio.Event()
-            while self._queue and not self._hung:
-                await trio.sleep(COMPUTE_S)
-                if self._queue and not self._hung:
-                    self._queue.popleft().execute(self._executor)
-
-    def submit(self, request: Request[Any], payloads: Sequence[Buffer] = ()) -> _Pending:
-        if self._dead:
-            raise WorkerDied(-9, ())
-        pending = _Pending(self, request, payloads)
-        self._queue.append(pending)
-        self._some.set()
-        return pending
-
-    async def call(self, request: Request[Any], payloads: Sequence[Buffer] = ()) -> Any:
-        return await self.submit(request, payloads).wait()
-
-    def hang(self) -> None:
-        """As by SIGSTOP."""
-        self._hung = True
-
-    def die(self) -> None:
-        """As by SIGKILL: what waits for an answer hears of it."""
-        self._dead = True
-        while self._queue:
-            self._queue.popleft().done.set()
-
-
-@dataclass(eq=False)
-class _Pending:
-    worker: LocalWorker
-    request: Request[Any]
-    payloads: Sequence[Buffer]
-    answers: list[tuple[Reply, list[bytes]]] = field(default_factory=list)
-    done: trio.Event = field(default_factory=trio.Event)
-
-    def execute(self, executor: Executor) -> None:
-        executor.execute(cast(Any, self.request), self.payloads, self._answer)
-        executor.close()  # a save answers from its own thread
-        self.done.set()
-
-    def _answer(self, reply: Reply, payloads: Sequence[Buffer]) -> None:
-        self.answers.append((reply, [bytes(payload) for payload in payloads]))
-
-    async def wait(self) -> tuple[Any, list[bytes]]:
-        await self.done.wait()
-        if not self.answers:
-            raise WorkerDied(-9, ())
-        reply, payloads = self.answers[0]
-        if isinstance(reply, Failed):
-            raise RequestFailed(reply)
-        return reply, payloads
 
 
 class RecordingEngine(Engine):
