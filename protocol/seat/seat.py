@@ -252,7 +252,7 @@ class Seat:
             case Have():
                 return list(self.pipeline.have(sender, message))
             case Lease() if message.step == self.step:
-                self.desk.got_work()
+                self.desk.got_work(now)
                 return list(self.pipeline.lease(message.ids, again=message.again, now=now))
             case LeaseRequest():
                 self.desk.asked(sender, message)
@@ -388,13 +388,13 @@ class Seat:
 
     def _lease(self, now: float) -> list[SeatEffect]:
         """Stage 0: hand out work if we lead, ask for some if we can take it."""
-        effects: list[SeatEffect] = []
+        effects, in_flight = list[SeatEffect](), self.pipeline.in_flight()
+        self.desk.observe(in_flight, self.pipeline.done(), now)
         if self.leader.leading and self._working():
             at_step = {r.peer for r in self._view.serving(0) if r.version == self.step}
             effects += self.desk.grant(self.leader.reports, at_step, now)
         to = self.current_leader()
-        more = self.training_allowed and self.departure.wants_work(self.step)
-        if to is not None and more and not self.finished:
-            in_flight = len(self.pipeline.in_flight())
-            effects += self.desk.ask(to, self._view, in_flight)
+        more = self.training_allowed and self.departure.wants_work(self.step) and not self.finished
+        if to is not None and more:
+            effects += self.desk.ask(to, self._view, len(in_flight), now)
         return effects

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId
+from protocol.pipeline.flight import SPARE, Flight
 from protocol.pipeline.lessor import Lessor
 from protocol.pipeline.next_hop import believed_rates
 from protocol.pipeline.pipeline import Place
 from protocol.pipeline.second_leases import HasLedger
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Lease, LeaseRequest
-
-SPARE = 1.25
-"""In flight beyond the pipeline's depth (RECIPES: a quarter more)."""
 
 
 class WorkDesk:
@@ -25,25 +23,44 @@ class WorkDesk:
         self._place, self._step = place, step
         self._lessor = Lessor(step, place.per_step)
         self._asked: tuple[PeerId, int] | None = None
+        self._asked_at = 0.0
+        self._flight = Flight()
 
     def start_step(self, step: int, *, fresh: bool) -> None:
         """Begin a step; ``fresh`` if we lead it from the start."""
         self._step, self._asked = step, None
+        self._flight.start_step()
         self._lessor.start_step(step, fresh=fresh)
 
     # --- asking ----------------------------------------------------------------------------
 
-    def ask(self, leader: PeerId, view: SwarmView, in_flight: int) -> list[Send]:
+    def observe(self, in_flight: Set[int], done: Set[int], now: float) -> None:
+        """Take what we hold and what we have counted, to measure how long it takes."""
+        self._flight.observe(in_flight, done, now)
+
+    def ask(self, leader: PeerId, view: SwarmView, in_flight: int, now: float) -> list[Send]:
         """Ask for as much as we can take, unless we have asked for just that already."""
-        want = in_flight_cap(view, self._place) - in_flight
+        want = self.in_flight_cap(view) - in_flight
         if want <= 0 or self._asked == (leader, want):
             return []
+        if self._asked is None:
+            self._asked_at = now
         self._asked = (leader, want)
         return [Send(leader, LeaseRequest(self._step, want))]
 
-    def got_work(self) -> None:
+    def got_work(self, now: float) -> None:
         """A lease came: what we asked for is settled."""
+        if self._asked is not None:
+            self._flight.leased(now - self._asked_at)
         self._asked = None
+
+    def in_flight_cap(self, view: SwarmView) -> int:
+        """Return the microbatches that we keep in flight at stage 0.
+
+        As many as are busy somewhere, by the number of replicas; more, up to the whole step, where
+        lines are so long that those do not keep them busy.
+        """
+        return max(busy(view, self._place), min(self._flight.depth() + 1, self._place.per_step))
 
     # --- handing out -----------------------------------------------------------------------
 
@@ -85,11 +102,10 @@ class WorkDesk:
         return self._lessor.next_deadline()
 
 
-def in_flight_cap(view: SwarmView, place: Place) -> int:
-    """Return the microbatches that we keep in flight at stage 0.
+def busy(view: SwarmView, place: Place) -> int:
+    """Return our share of the microbatches that occupy all replicas at once, and a quarter more.
 
-    All its replicas together keep enough for everybody to be busy, and a quarter more; each has its
-    share by speed, lest the step waits for what a slow one has not begun.
+    Shares go by speed, lest the step waits for what a slow one has not begun.
     """
     first = view.serving(0)
     replicas = sum(len(view.serving(stage)) for stage in range(place.stages))

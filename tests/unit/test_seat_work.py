@@ -6,7 +6,7 @@ import pytest
 
 from protocol.ids import peer_id_from_key
 from protocol.pipeline.pipeline import Place
-from protocol.seat.work import in_flight_cap
+from protocol.seat.work import WorkDesk
 from protocol.view import Replica, SwarmView
 
 ME, OTHER, THIRD = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
@@ -30,8 +30,8 @@ def view(mine: float, theirs: float) -> SwarmView:
     ],
 )
 def test_shares_follow_speed_within_bounds(mine: float, theirs: float, cap: int) -> None:
-    assert in_flight_cap(view(mine, theirs), Place(ME, 0, 3, 64)) == cap
+    assert WorkDesk(0, Place(ME, 0, 3, 64)).in_flight_cap(view(mine, theirs)) == cap
 
 
 def test_who_is_not_in_the_view_yet_takes_an_equal_share() -> None:
-    assert in_flight_cap(view(1.0, 1.0), Place(THIRD, 0, 3, 64)) == 5
+    assert WorkDesk(0, Place(THIRD, 0, 3, 64)).in_flight_cap(view(1.0, 1.0)) == 5

@@ -1,0 +1,98 @@
+"""How many microbatches fill the way there and back, found by sending them through a simulated one.
+
+The way: seconds that one takes alone, and a narrowest place that lets one pass per ``tau`` seconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+
+import pytest
+
+from protocol.pipeline.flight import Flight
+
+FLOOR = 4
+
+
+def step(
+    flight: Flight, way_s: float, tau_s: float, start: float, per_step: int = 400
+) -> tuple[float, int]:
+    """One step of a replica that keeps ``depth() + 1`` in flight; when it ended and the most."""
+    flight.start_step()
+    waiting, held, done = list(range(per_step, 0, -1)), set[int](), set[int]()
+    ends: list[tuple[float, int]] = []
+    now, free, most = start, start, 0
+    while waiting or ends:
+        while waiting and len(held) < max(FLOOR, flight.depth() + 1):
+            held.add(waiting[-1])
+            free = max(free, now) + tau_s
+            heapq.heappush(ends, (free - tau_s + way_s, waiting.pop()))
+        most = max(most, len(held))
+        flight.observe(held, done, now)
+        now, microbatch = heapq.heappop(ends)
+        held.discard(microbatch)
+        done.add(microbatch)
+        flight.observe(held, done, now)
+    return now, most
+
+
+@pytest.mark.parametrize(
+    ("way_s", "tau_s"), list(itertools.product([0.1, 0.5, 2.0], [0.02, 0.1, 0.25]))
+)
+def test_the_way_is_filled_and_not_flooded(way_s: float, tau_s: float) -> None:
+    flight, now = Flight(), 0.0
+    for _ in range(4):
+        now, most = step(flight, way_s, tau_s, now)
+    fills = math.ceil(way_s / tau_s)
+    assert max(fills, FLOOR) <= most <= max(1.25 * fills + 2, FLOOR)
+
+
+def test_a_step_over_a_long_way_takes_little_more_than_its_narrowest_place() -> None:
+    flight = Flight()
+    step(flight, 2.0, 0.1, 0.0)
+    ended, _ = step(flight, 2.0, 0.1, 1000.0)
+    assert ended - 1000.0 <= 399 * 0.1 + 2.0 + 1e-6
+
+
+def test_it_does_not_grow_from_step_to_step() -> None:
+    flight, now, found = Flight(), 0.0, []
+    for _ in range(20):
+        now, most = step(flight, 1.0, 0.05, now, per_step=60)
+        found.append(most)
+    assert len(set(found[3:])) == 1
+
+
+@pytest.mark.parametrize(("way_s", "tau_s"), [(0.2, 0.1), (2.0, 0.4)])
+def test_what_has_become_nearer_or_slower_is_noticed(way_s: float, tau_s: float) -> None:
+    flight, now = Flight(), 0.0
+    for _ in range(3):
+        now, before = step(flight, 2.0, 0.1, now)
+    for _ in range(5):
+        now, after = step(flight, way_s, tau_s, now)
+    assert after < before / 2
+
+
+def test_the_time_to_be_given_work_counts() -> None:
+    flight = Flight()
+    step(flight, 1.0, 0.1, 0.0)
+    before = flight.depth()
+    flight.leased(0.4)
+    assert flight.depth() == before + 5
+
+
+def test_what_is_given_away_or_lost_is_no_measure() -> None:
+    flight = Flight()
+    flight.observe({1}, set(), 0.0)
+    flight.observe(set(), set(), 0.5)
+    assert flight.depth() == 0
+
+
+def test_a_new_step_forgets_what_was_in_flight_and_not_what_was_measured() -> None:
+    flight = Flight()
+    flight.observe({1, 2}, set(), 0.0)
+    flight.observe({2}, {1}, 0.5)
+    flight.start_step()
+    flight.observe(set(), {2}, 9.0)
+    assert flight.depth() == 2
