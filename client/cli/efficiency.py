@@ -37,6 +37,16 @@ STEPS = 6
 """Steps of the swarm; the first one warms up."""
 REFERENCE_STEPS = 4
 """Steps of the single process, before the swarm and again after it."""
+RUN = RunChoices(
+    name="efficiency",
+    stages=2,
+    steps=STEPS,
+    sequences=8,
+    microbatches=16,
+    redundancy=1,
+    dual_homing=0,  # one stage each, as the comparison says
+)
+MODEL = ModelChoices(layers=8, width=256, heads=8, context=256)
 THREADS = 2
 NAMES = ("volunteer-1", "volunteer-2")
 JOIN_FLAGS = ("--listen-host", HOST, "--threads", "1")
@@ -53,7 +63,7 @@ def measure_efficiency() -> tuple[float, float]:
     """
     with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="volunteer-") as folder:
         homes = Path(folder)
-        swarm = _found(homes)
+        swarm = found(homes)
         say(f"efficiency: one process with {THREADS} threads")
         before_s = _time_reference(swarm.manifest)
         say("efficiency: a swarm of two volunteers with one thread each")
@@ -64,22 +74,10 @@ def measure_efficiency() -> tuple[float, float]:
     return tokens / swarm_s, tokens / reference_s
 
 
-def _found(homes: Path) -> SwarmFile:
+def found(homes: Path, run: RunChoices = RUN, model: ModelChoices = MODEL) -> SwarmFile:
+    """Found the swarm whose file and first home lie in ``homes``."""
     founder = ensure_identity(make_private(home_folders(homes / NAMES[0]).data))
-    manifest = found_swarm(
-        founder.peer,
-        RunChoices(
-            name="efficiency",
-            stages=2,
-            steps=STEPS,
-            sequences=8,
-            microbatches=16,
-            redundancy=1,
-            dual_homing=0,  # one stage each, as the comparison says
-        ),
-        ModelChoices(layers=8, width=256, heads=8, context=256),
-        OptimizerChoices(),
-    ).manifest
+    manifest = found_swarm(founder.peer, run, model, OptimizerChoices()).manifest
     swarm = sign(manifest, founder, (Address("ip4", HOST, free_port(HOST), founder.peer),))
     write_swarm_file(homes / "bench.swarm", swarm)
     return swarm
@@ -112,6 +110,15 @@ def _time_reference(manifest: Manifest) -> float:
 
 def _time_swarm(swarm: SwarmFile, homes: Path) -> float:
     """Return the median seconds between two steps of the swarm."""
+    return median_interval(swarm_moments(swarm, homes))
+
+
+def swarm_moments(swarm: SwarmFile, homes: Path) -> list[float]:
+    """Run the swarm founded in ``homes``; return when its steps were committed, in Unix seconds.
+
+    Raises:
+        UserError: it did not do its steps in time.
+    """
     deadline = time.monotonic() + TIMEOUT_S
     with LocalSwarm(homes / "bench.swarm", homes, homes / "logs") as processes:
         first = processes.start(NAMES[0], JOIN_FLAGS)
@@ -128,7 +135,7 @@ def _time_swarm(swarm: SwarmFile, homes: Path) -> float:
                 if event.kind == "StepCommitted" and isinstance(step, int):
                     committed.setdefault(step, event.time)
             time.sleep(POLL_S)
-    return median_interval([committed[step] for step in sorted(committed)])
+    return [committed[step] for step in sorted(committed)]
 
 
 def median_interval(moments: Sequence[float]) -> float:

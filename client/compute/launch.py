@@ -15,7 +15,7 @@ RING_BYTES = 16 << 20
 boundary tensors; what does not fit goes through the socket."""
 # Keep glibc from returning every large tensor's pages to the kernel and faulting them in again:
 # measured 10 % of the worker's time. Other allocators ignore this; the user's settings win.
-_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
 WORKER_COMMAND = (sys.executable, "-m", "client.compute.worker")
 
 
@@ -69,5 +69,5 @@ def _spawn(
         stdout=stderr,
         stderr=stderr,
         pass_fds=(connection, *rings),
-        env={**_ALLOCATOR, **os.environ},
+        env={**ALLOCATOR, **os.environ},
     )

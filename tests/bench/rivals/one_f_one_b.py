@@ -1,0 +1,80 @@
+"""One rank of the same training in PyTorch's own pipeline: Schedule1F1B over gloo, a stage each.
+
+    python -m tests.bench.rivals.one_f_one_b MANIFEST RANK STORE STEPS
+
+The model, its cut, weights, data, learning rate, clipping and AdamW are those of the reference
+trainer. Prints a line of JSON: the moments at which steps ended, in monotonic seconds, and, on the
+last rank, the losses.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import Tensor
+from torch.distributed import destroy_process_group, init_process_group
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+from client.cli.efficiency import training_plan
+from client.cli.founding import open_corpus
+from model_zoo import reference
+from model_zoo.data import Corpus
+from model_zoo.stages import build_stage, slices, summed_loss
+from protocol.manifest import Manifest
+
+
+def main() -> None:
+    """Train and print."""
+    manifest_path, rank_text, store, steps = sys.argv[1:]
+    rank = int(rank_text)
+    manifest = msgspec.json.decode(Path(manifest_path).read_bytes(), type=Manifest)
+    torch.set_num_threads(1)
+    init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    moments, losses = train(manifest, rank, int(steps))
+    destroy_process_group()
+    print(json.dumps({"moments": moments, "losses": losses}), flush=True)
+
+
+def train(manifest: Manifest, rank: int, steps: int) -> tuple[list[float], list[float]]:
+    """Train a stage; return when steps ended and, at the last stage, their losses per token."""
+    plan = training_plan(manifest)
+    corpus = open_corpus("stdlib", manifest.model.context)
+    part = slices(plan.layers_per_stage)[rank]
+    module = build_stage(plan.spec, part, plan.seed)
+    groups = reference._stage_parameters(plan, [module])
+    optimizer = reference._adamw(plan.optimizer, groups[rank])
+    stage = PipelineStage(module, rank, part.count, torch.device("cpu"))
+    # The loss is a sum and divided by the step's tokens once, as in the reference trainer.
+    schedule = Schedule1F1B(stage, plan.microbatches_per_step, summed_loss, scale_grads=False)
+    moments, losses = [time.monotonic()], []
+    for step in range(steps):
+        inputs, targets = step_data(plan, corpus, step)  # (M B, T) each
+        if rank == 0:
+            schedule.step(inputs, return_outputs=False)
+        else:
+            found: list[Tensor] = []
+            schedule.step(target=targets, losses=found, return_outputs=False)
+            losses.append(sum(loss.item() for loss in found) / plan.tokens_per_step)
+        reference._update(plan, groups, optimizer, step)
+        moments.append(time.monotonic())
+    return moments, losses
+
+
+def step_data(plan: reference.TrainingPlan, corpus: Corpus, step: int) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets of a step's microbatches, one below the other."""
+    first, rows = step * plan.microbatches_per_step, plan.sequences_per_microbatch
+    pairs = [
+        reference._split(corpus.sample(m, rows, plan.spec.context, plan.seed))
+        for m in range(first, first + plan.microbatches_per_step)
+    ]
+    inputs, targets = zip(*pairs, strict=True)
+    return torch.cat(inputs), torch.cat(targets)
+
+
+if __name__ == "__main__":
+    main()
