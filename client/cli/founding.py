@@ -18,6 +18,7 @@ from client.cli.presets import PRESETS, Preset
 from client.cli.price_table import StagePrice
 from client.cli.pricing import Prices, price
 from client.compute.memory import required_bytes
+from client.compute.payload import largest_payload_bytes
 from client.compute.requests import ModelFields
 from client.errors import ExitCode, UserError
 from model_zoo.cutting import cut
@@ -222,7 +223,8 @@ def stage_cost(
     """Return what the manifest says of one stage of a cut."""
     tokens = sequences * spec.context
     first, last = part.index == 0, part.index == part.count - 1
-    boundary = tokens * spec.width * WIRE_BYTES_PER_ELEMENT[run.boundary_codec]
+    shape = sequences, spec.context, spec.width
+    boundary = float(largest_payload_bytes(shape, run.boundary_codec))
     forward = boundary + (tokens + sequences) * _TOKEN_BYTES  # targets travel along
     memory = required_bytes(
         _model_fields(spec),

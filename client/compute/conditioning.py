@@ -2,17 +2,19 @@
 
 A cheap probe of about 1 % of the rows predicts the signal-to-noise ratio of plain S8 and decides.
 Everything is a function of the tensor alone, not of a running average over earlier ones: whoever
-recomputes a microbatch has to produce the same bytes. Holds no state.
+recomputes a microbatch has to produce the same bytes. So sums have a fixed order, too: trees,
+which the kernel in C adds up alike. Holds no state.
 
-Source: RECIPES.md, "S8". Shapes: R rows, C channels (a multiple of 128).
+Source: RECIPES.md, "S8". Shapes: R rows, C channels, P channels padded to whole blocks of 128.
 """
 
 import math
-from functools import cache
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from client.compute import native
 from client.compute.payload import BLOCK
 
 FORWARD_SNR_DB = 38.0
@@ -25,7 +27,7 @@ LARGEST_FACTOR = 2.0**60
 
 _ROTATION = 64
 _FEWEST_ROWS = 16
-_CACHED = 1 << 18  # elements that stay in the cache between two passes
+_CACHED = 1 << 16  # elements that stay in the cache between two passes
 
 
 def needs_prescale(rows: Tensor) -> bool:
@@ -45,35 +47,68 @@ def _probe(rows: Tensor) -> tuple[float, float]:
     Whole rows are sampled: outlier channels sit at the same place in every row. Tensors that
     are zero or not finite pass as perfect; the kernel deals with them.
     """
-    sampled = max(_FEWEST_ROWS, len(rows) // 100)
-    blocks = rows[:: max(1, len(rows) // sampled)].reshape(-1, BLOCK)
-    peaks = blocks.abs().amax(dim=1)
-    signal = float(blocks.square().sum())
-    noise = float(peaks.square().sum()) * BLOCK / (12 * 127**2)  # uniform error, step peak/127
+    step = max(1, len(rows) // max(_FEWEST_ROWS, len(rows) // 100))
+    sums = native.probe if native.takes(rows) else sampled_sums
+    signal, peaks, highest = sums(rows, step)
+    noise = peaks * BLOCK / (12 * 127**2)  # uniform error, step peak/127
     if not (0 < signal < math.inf and 0 < noise < math.inf):
         return math.inf, 0.0
-    rms = math.sqrt(signal / blocks.numel())
-    return 10 * math.log10(signal / noise), float(peaks.amax()) / rms
+    rms = math.sqrt(signal / (-(-len(rows) // step) * padded(rows.shape[1])))
+    return 10 * math.log10(signal / noise), highest / rms
+
+
+def sampled_sums(rows: Tensor, step: int) -> tuple[float, float, float]:
+    """Over every step-th row: sum of squares, sum of the squared peaks of blocks, highest peak."""
+    blocks = pad(rows[::step], (0, -rows.shape[1] % BLOCK)).view(-1, BLOCK)
+    squares = blocks.square()
+    while squares.shape[1] > 1:
+        left, right = squares.chunk(2, dim=1)
+        squares = left + right
+    both = torch.stack([squares.view(-1), blocks.abs().amax(dim=1)]).cpu().double()
+    both[1].square_()
+    signal, peaks = both.cumsum(dim=1)[:, -1].tolist()  # one after the other
+    return signal, peaks, math.sqrt(float(both[1].amax()))
 
 
 def channel_factors(rows: Tensor) -> Tensor:
-    """Mean magnitude of each channel of (R, C), as bf16 (C,), never zero."""
-    totals = rows.new_zeros(rows.shape[1])
-    for chunk in torch.split(rows, max(1, _CACHED // rows.shape[1])):
-        totals += chunk.abs().sum(dim=0)
-    return totals.div_(len(rows)).clamp_(SMALLEST_FACTOR, LARGEST_FACTOR).to(torch.bfloat16)
+    """Mean magnitude of each channel of (R, C), as bf16 (P,), never zero."""
+    if native.takes(rows):
+        totals = torch.empty(rows.shape[1])
+        native.channel_sums(rows, totals)
+    else:
+        totals = channel_sums(rows)
+    means = pad(totals.div_(len(rows)), (0, -rows.shape[1] % BLOCK))
+    return means.clamp_(SMALLEST_FACTOR, LARGEST_FACTOR).to(torch.bfloat16)
+
+
+def channel_sums(rows: Tensor) -> Tensor:
+    """Sum of magnitudes of each channel of (R, C), added up as a tree of neighbouring rows."""
+    sums = rows.abs()
+    while len(sums) > 1:
+        even = len(sums) // 2 * 2
+        sums = torch.cat([sums[:even:2] + sums[1:even:2], sums[even:]])
+    return sums[0]
 
 
 def rotate(numbers: Tensor) -> Tensor:
-    """Multiply each group of 64 of a contiguous tensor by the Hadamard matrix; its own inverse."""
-    matrix = _hadamard().to(numbers.device)
-    return torch.mm(numbers.view(-1, _ROTATION), matrix).view(numbers.shape)
+    """Multiply each group of 64 of a contiguous tensor by the Hadamard matrix; its own inverse.
+
+    Sylvester's matrix, orthogonal and symmetric, by the fast transform: six times sums and
+    differences of the two halves, interleaved.
+    """
+    rotated = torch.empty_like(numbers)
+    groups = numbers.view(-1, _ROTATION).split(_CACHED // _ROTATION)
+    for group, target in zip(
+        groups, rotated.view(-1, _ROTATION).split(_CACHED // _ROTATION), strict=True
+    ):
+        columns = group.t().contiguous()  # (64, groups): long rows are fast to add
+        for _ in range(_ROTATION.bit_length() - 1):
+            upper, lower = columns.chunk(2)
+            columns = torch.stack([upper + lower, upper - lower], dim=1).view(_ROTATION, -1)
+        target.copy_(columns.mul_(1 / math.sqrt(_ROTATION)).t())
+    return rotated
 
 
-@cache
-def _hadamard() -> Tensor:
-    """Sylvester's construction, (64, 64), orthogonal and symmetric."""
-    matrix = torch.ones(1, 1)
-    while len(matrix) < _ROTATION:
-        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
-    return matrix / math.sqrt(_ROTATION)
+def padded(channels: int) -> int:
+    """Channels, rounded up to whole blocks."""
+    return channels + -channels % BLOCK

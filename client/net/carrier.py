@@ -38,8 +38,8 @@ from protocol.wire.messages import (
 
 LANES: Mapping[str, str] = {"control": "/volunteer/control/1", "bulk": "/volunteer/bulk/1"}
 """Protocol ids of the lanes."""
-WINDOW_BYTES: Mapping[str, int] = {"control": 1024 * 1024, "bulk": 8 * 1024 * 1024}
-"""What a peer may have on its way to us: at 100 ms of round trip, 80 MB/s of tensors."""
+WINDOW_BYTES: Mapping[str, int] = {"control": 1024 * 1024, "bulk": 16 * 1024 * 1024}
+"""What a peer may have on its way to us at most, within the budget of its connection."""
 OPEN_S = 10.0
 """Deadline for agreeing on a lane, and for both lanes of the peer to be there."""
 STALL_S = 30.0
@@ -173,7 +173,7 @@ class Carrier:
         self._lanes_seen.add(name)
         self._lanes_reading.add(name)
         try:
-            stream.raise_window(self._window_bytes(name))
+            stream.let_window_grow(self._window_bytes(name))
             await self._read_frames(name, stream)
         finally:
             self._lanes_reading.discard(name)
@@ -212,7 +212,7 @@ class Carrier:
     async def _write_lane(self, name: str) -> None:
         # Also when retired already: the peer waits for the end of both lanes.
         with trio.fail_after(OPEN_S):
-            stream = await self.connection.session.open_stream()
+            stream = await self.connection.session.open_stream(urgent=name == "control")
             await request_protocol(_negotiable(stream), LANES[name])
         self._lanes_to_open.discard(name)
         if not self._lanes_to_open and not self._retired.is_set():

@@ -9,7 +9,7 @@ State: two ChaCha20-Poly1305 keys with their counters, and the unopened rest of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import trio
 from cryptography.exceptions import InvalidTag
@@ -19,10 +19,15 @@ from client.net.errors import ConnectionLost
 from protocol.errors import RemoteProtocolError
 
 TAG_BYTES = 16
-MAX_PLAINTEXT_BYTES = 65535 - TAG_BYTES
+MAX_MESSAGE_BYTES = 65535
+MAX_PLAINTEXT_BYTES = MAX_MESSAGE_BYTES - TAG_BYTES
 """Most plaintext of one Noise message, whose length field has two bytes."""
 READ_BYTES = 256 * 1024
-"""One read from the socket: four full Noise messages."""
+"""One read from the socket brings at least room for so much: four full Noise messages."""
+_LENGTH_BYTES = 2
+
+
+Buffer = bytes | bytearray | memoryview
 
 
 class Sealer:
@@ -37,12 +42,12 @@ class Sealer:
         self._nonce += 1
         return nonce
 
-    def seal(self, plaintexts: Sequence[bytes]) -> bytes:
+    def seal(self, plaintexts: Iterable[Buffer]) -> bytes:
         """Return the wire form of messages of at most ``MAX_PLAINTEXT_BYTES`` each."""
         parts: list[bytes] = []
         for plaintext in plaintexts:
             sealed = self._cipher.encrypt(self._next_nonce(), plaintext, None)
-            parts += (len(sealed).to_bytes(2, "big"), sealed)
+            parts += (len(sealed).to_bytes(_LENGTH_BYTES, "big"), sealed)
         return b"".join(parts)
 
     def unseal(self, sealed: memoryview) -> bytes:
@@ -61,11 +66,12 @@ class SecureChannel:
         self._stream = stream
         self._sealer = sealer
         self._opener = opener
-        self._rest = b""  # the start of a message that has not wholly arrived: < 64 KiB
+        self._buffer = bytearray(READ_BYTES + MAX_MESSAGE_BYTES)
+        self._filled = 0  # from the start of a message that has not wholly arrived
         self.bytes_in = 0
         self.bytes_out = 0
 
-    async def send(self, plaintexts: Sequence[bytes]) -> None:
+    async def send(self, plaintexts: Iterable[Buffer]) -> None:
         """Seal and send messages of at most ``MAX_PLAINTEXT_BYTES`` each, in one write.
 
         Raises:
@@ -87,27 +93,33 @@ class SecureChannel:
         """
         while True:
             try:
-                data = await self._stream.receive_some(READ_BYTES)
-            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                with memoryview(self._buffer) as buffer, buffer[self._filled :] as free:
+                    count = await self._stream.socket.recv_into(free)
+            except (OSError, trio.ClosedResourceError) as error:
                 raise ConnectionLost("connection lost while receiving") from error
-            if not data:
+            if not count:
                 return []
-            self.bytes_in += len(data)
-            if messages := self._open_all(self._rest + data if self._rest else bytes(data)):
+            self.bytes_in += count
+            self._filled += count
+            if messages := self._open_all():
                 return messages
 
-    def _open_all(self, data: bytes) -> list[bytes]:
-        view, position, messages = memoryview(data), 0, []
-        while len(data) - position >= 2:
-            end = position + 2 + int.from_bytes(view[position : position + 2], "big")
-            if end > len(data):
-                break
-            try:
-                messages.append(self._opener.unseal(view[position + 2 : end]))
-            except InvalidTag as error:
-                raise RemoteProtocolError("noise-tag", penalty=0) from error
-            position = end
-        self._rest = data[position:]
+    def _open_all(self) -> list[bytes]:
+        """Open what has wholly arrived and move the rest to the front: at most one message."""
+        position, messages = 0, []
+        with memoryview(self._buffer) as buffer:
+            while self._filled - position >= _LENGTH_BYTES:
+                start = position + _LENGTH_BYTES
+                end = start + int.from_bytes(buffer[position:start], "big")
+                if end > self._filled:
+                    break
+                try:
+                    messages.append(self._opener.unseal(buffer[start:end]))
+                except InvalidTag as error:
+                    raise RemoteProtocolError("noise-tag", penalty=0) from error
+                position = end
+            buffer[: self._filled - position] = buffer[position : self._filled]
+        self._filled -= position
         return messages
 
     async def aclose(self) -> None:

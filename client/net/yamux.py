@@ -5,20 +5,25 @@ whatever a peer sends (234 MiB were put on one stream), kills a writer that wait
 polls for windows every 10 ms, and cuts frames so that each costs two Noise messages.
 
 State of a session: its streams, by id; of a stream: its receive buffer and both windows. Memory:
-a peer can make a session hold at most the sum of the windows it was granted; sending more is a
-violation that ends the session. It may not block reading on writing: replies go out by a task of
-their own (two readers that wait for each other's writes would never end).
+a peer can make a session hold at most twice the sum of the windows it was granted, which a budget
+bounds; sending more is a violation that ends the session. It may not block reading on writing:
+replies go out by a task of their own (two readers that wait for each other's writes would never
+end). What is urgent overtakes the rest between two frames, so frames are short where the line is
+slow and long where they cost more than the line does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import trio
 
 from client.net.errors import ConnectionLost
-from client.net.secure import MAX_PLAINTEXT_BYTES, SecureChannel
+from client.net.secure import MAX_PLAINTEXT_BYTES, Buffer, SecureChannel
+from client.net.turns import Turns
+from client.net.windows import WindowBudget
 from client.net.yamux_stream import (
     ACK,
     DATA,
@@ -35,6 +40,14 @@ from protocol.errors import RemoteProtocolError
 
 MAX_REPLY_BYTES = 64 * 1024
 """Replies (pongs, window updates, resets) that may wait to be sent: 5461 frames."""
+SLICE_S = 0.004
+"""A frame that takes longer to write is followed by a shorter one."""
+MAX_SLICE_MESSAGES = 8
+"""Noise messages of one frame at most: half a megabyte."""
+TRIP_S = 0.1
+"""A round trip, until one has been measured."""
+MEASURE_S = 2.0
+"""The round trip is not measured more often."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +56,8 @@ class YamuxLimits:
 
     inbound_streams: int = 16
     pending_accepts: int = 8
+    window_bytes: int = 16 * 1024 * 1024
+    """What all streams together are granted beyond their first windows: 400 Mb/s over 300 ms."""
 
 
 class YamuxSession:
@@ -63,7 +78,11 @@ class YamuxSession:
         self._streams: dict[int, YamuxStream] = {}
         send, receive = trio.open_memory_channel[YamuxStream](self._limits.pending_accepts)
         self._accept_send, self._accept_receive = send, receive
-        self._turn = trio.Lock()  # first come, first served: streams alternate batch by batch
+        self._turns = Turns()
+        self._slice_messages = 1
+        self.budget = WindowBudget(self._limits.window_bytes)
+        self.trip_s = TRIP_S
+        self._measurement, self._measured_at = 0, -math.inf  # nonce of the last ping, and when
         self._replies = bytearray()
         self._replies_wait = trio.Event()
         self._header = bytearray()  # an unfinished frame header
@@ -100,14 +119,26 @@ class YamuxSession:
         if failure is not None:
             raise failure
 
-    async def open_stream(self) -> YamuxStream:
-        """Open a stream to the peer; raises ConnectionLost when the session has ended."""
+    @property
+    def slice_bytes(self) -> int:
+        """Most data of one frame, which with its header fills whole Noise messages."""
+        return self._slice_messages * MAX_PLAINTEXT_BYTES - HEADER.size
+
+    async def open_stream(self, *, urgent: bool = False) -> YamuxStream:
+        """Open a stream to the peer.
+
+        Args:
+            urgent: what it sends goes before what other streams have to send.
+
+        Raises:
+            ConnectionLost: the session has ended.
+        """
         if self.closed:
             raise ConnectionLost("the connection ended")
-        stream = YamuxStream(self, self._next_id)
+        stream = YamuxStream(self, self._next_id, urgent=urgent)
         self._next_id += 2
         self._streams[stream.stream_id] = stream
-        await self.write([HEADER.pack(0, WINDOW_UPDATE, SYN, stream.stream_id, 0)])
+        await self.write([HEADER.pack(0, WINDOW_UPDATE, SYN, stream.stream_id, 0)], urgent=True)
         return stream
 
     async def accept_stream(self) -> YamuxStream:
@@ -117,22 +148,36 @@ class YamuxSession:
         except trio.EndOfChannel as error:
             raise ConnectionLost("the connection ended") from error
 
-    async def write(self, plaintexts: Sequence[bytes]) -> None:
-        """Send frames when it is this task's turn. Only streams and the session call this."""
-        if not plaintexts:
-            return
-        async with self._turn:
+    async def write(self, frame: Sequence[Buffer], *, urgent: bool) -> None:
+        """Send a frame when it is its turn. Only streams and the session call this."""
+        async with self._turns.turn(urgent):
             if self.closed:
                 raise ConnectionLost("the connection ended")
+            began = trio.current_time()
             complete = False
             try:
-                await self._channel.send(plaintexts)
+                await self._channel.send(_messages(frame))
                 complete = True
             finally:
                 if not complete:  # cancelled or broken inside a frame: nothing may follow it
                     self._close()
                     with trio.CancelScope(shield=True):
                         await self._channel.aclose()
+            if not urgent:
+                self._fit_slices(trio.current_time() - began)
+
+    def _fit_slices(self, took_s: float) -> None:
+        if took_s > SLICE_S:
+            self._slice_messages = max(1, self._slice_messages // 2)
+        elif took_s < SLICE_S / 4:
+            self._slice_messages = min(MAX_SLICE_MESSAGES, 2 * self._slice_messages)
+
+    def measure_trip(self) -> None:
+        """Measure the round trip if that was long ago."""
+        now = trio.current_time()
+        if now - self._measured_at > MEASURE_S:
+            self._measurement, self._measured_at = (self._measurement + 1) % 2**32, now
+            self.reply(HEADER.pack(0, PING, SYN, 0, self._measurement))
 
     def reply(self, frame: bytes) -> None:
         """Queue a frame without waiting. Only streams and the session call this."""
@@ -145,12 +190,12 @@ class YamuxSession:
 
     def forget_if_done(self, stream: YamuxStream) -> None:
         """Drop the record of a stream on which nothing more can happen."""
-        if stream.done:
-            self._streams.pop(stream.stream_id, None)
+        if stream.done and self._streams.pop(stream.stream_id, None):
+            stream.close()
 
     async def go_away(self) -> None:
         """Tell the peer that this side ends the session on purpose."""
-        await self.write([HEADER.pack(0, GO_AWAY, 0, 0, 0)])
+        await self.write([HEADER.pack(0, GO_AWAY, 0, 0, 0)], urgent=True)
 
     def _close(self) -> None:
         self.closed = True
@@ -163,14 +208,9 @@ class YamuxSession:
             await self._replies_wait.wait()
             self._replies_wait = trio.Event()
             while self._replies:
-                frames, self._replies = bytes(self._replies), bytearray()
+                frames, self._replies = self._replies, bytearray()
                 try:
-                    await self.write(
-                        [
-                            frames[start : start + MAX_PLAINTEXT_BYTES]
-                            for start in range(0, len(frames), MAX_PLAINTEXT_BYTES)
-                        ]
-                    )
+                    await self.write([frames], urgent=True)
                 except ConnectionLost:
                     return  # the reader of the same connection reports it
 
@@ -207,6 +247,8 @@ class YamuxSession:
         if kind == PING:
             if flags & SYN:
                 self.reply(HEADER.pack(0, PING, ACK, 0, length))
+            elif flags & ACK and length == self._measurement:
+                self.trip_s = trio.current_time() - self._measured_at
         elif kind == GO_AWAY:
             self._close()
         else:
@@ -251,3 +293,23 @@ class YamuxSession:
             stream.on_reset()
         elif flags & FIN:
             stream.on_fin()
+
+
+def _messages(frame: Sequence[Buffer]) -> Iterator[Buffer]:
+    """Cut a frame into Noise messages; only those that span buffers are copied."""
+    parts: list[memoryview] = []
+    room = MAX_PLAINTEXT_BYTES
+    for buffer in frame:
+        view = memoryview(buffer)
+        while view:
+            parts.append(view[:room])
+            view, room = view[room:], room - min(room, len(view))
+            if not room:
+                yield _joined(parts)
+                parts, room = [], MAX_PLAINTEXT_BYTES
+    if parts:
+        yield _joined(parts)
+
+
+def _joined(parts: Sequence[memoryview]) -> Buffer:
+    return parts[0] if len(parts) == 1 else b"".join(parts)

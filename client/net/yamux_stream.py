@@ -1,14 +1,16 @@
 """One Yamux stream: its receive buffer and the two windows that bound what is on its way.
 
 The stream decides what may be sent and what may be received; the session (`yamux.py`) moves the
-frames. Memory: at most the window that was granted to the peer, checked when a frame *announces*
-its data. It may not touch the channel, and knows of its session only the `Session` protocol.
+frames. Memory: at most twice the window that was granted to the peer, checked when a frame
+*announces* its data. It may not touch the channel, and knows of its session only the `Session`
+protocol.
 """
 
 from __future__ import annotations
 
 import math
 import struct
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -16,59 +18,66 @@ import trio
 
 from client.net.errors import ConnectionLost, StreamReset
 from client.net.pacing import Pace
-from client.net.secure import MAX_PLAINTEXT_BYTES
-from protocol.errors import RemoteProtocolError
+from client.net.secure import MAX_PLAINTEXT_BYTES, Buffer
+from client.net.windows import INITIAL_WINDOW_BYTES, ReceiveWindow, WindowBudget
 
 HEADER = struct.Struct(">BBHII")
 """Version 0, type, flags, stream id, and length (or increment, nonce, reason)."""
 DATA, WINDOW_UPDATE, PING, GO_AWAY = range(4)
 SYN, ACK, FIN, RST = 1, 2, 4, 8
-INITIAL_WINDOW_BYTES = 256 * 1024
-"""Both windows of a fresh stream, fixed by the protocol."""
-CHUNK_BYTES = MAX_PLAINTEXT_BYTES - HEADER.size
-"""Data of one frame: with its header it fills one Noise message exactly."""
-BATCH_FRAMES = 4
-"""Frames of one write: enough to be cheap, and few enough that another stream waits for little."""
-Buffer = bytes | bytearray | memoryview
+KEPT_BYTES = MAX_PLAINTEXT_BYTES // 2
+"""Data of at least so much is kept where it was deciphered; less is copied, so that a few bytes
+never hold on to a whole Noise message."""
 
 
 class Session(Protocol):
     """What a stream needs of its session."""
 
     closed: bool
+    slice_bytes: int
+    """Most data of one frame, now: nothing overtakes a frame once it is being written."""
+    trip_s: float
+    """A round trip, as last measured."""
+    budget: WindowBudget
 
-    async def write(self, plaintexts: Sequence[bytes]) -> None: ...
+    async def write(self, frame: Sequence[Buffer], *, urgent: bool) -> None: ...
     def reply(self, frame: bytes) -> None: ...
+    def measure_trip(self) -> None: ...
     def forget_if_done(self, stream: YamuxStream) -> None: ...
 
 
 class YamuxStream:
-    """One stream. One task may send and one may receive at a time."""
+    """One stream. One task may send and one may receive at a time.
 
-    def __init__(self, session: Session, stream_id: int) -> None:
+    Args:
+        session: what it is a stream of.
+        stream_id: its number there.
+        urgent: whether what it sends goes before what other streams have to send.
+    """
+
+    def __init__(self, session: Session, stream_id: int, *, urgent: bool = False) -> None:
         self._session = session
+        self._urgent = urgent
         self.stream_id = stream_id
         self._send_window = INITIAL_WINDOW_BYTES
         self._window_opened = trio.Event()
-        self._buffer = bytearray()
+        self._chunks: deque[Buffer] = deque()
         self._data_came = trio.Event()
-        self._granted = INITIAL_WINDOW_BYTES  # the window the peer is kept at
-        self._receive_window = INITIAL_WINDOW_BYTES  # what it may send now
+        self._window = ReceiveWindow(session.budget, trio.current_time())
+        self.buffered_bytes = 0
+        """Bytes received and not yet taken."""
         self._reset = False
         self._remote_done = False
         self._local_done = False
 
     @property
-    def buffered_bytes(self) -> int:
-        """Bytes received and not yet taken."""
-        return len(self._buffer)
+    def window_bytes(self) -> int:
+        """What the peer may have on its way and in the buffer together."""
+        return self._window.granted_bytes
 
-    def raise_window(self, window_bytes: int) -> None:
-        """Let the peer have up to ``window_bytes`` on their way or in the buffer."""
-        extra = window_bytes - self._granted
-        if extra > 0:
-            self._granted += extra
-            self._grant(extra)
+    def let_window_grow(self, most_bytes: int) -> None:
+        """Let the window follow the line, as far as the session's budget goes."""
+        self._window.most_bytes = max(most_bytes, INITIAL_WINDOW_BYTES)
 
     async def send_all(
         self, buffers: Sequence[Buffer], stall_s: float = math.inf, pace: Pace | None = None
@@ -84,25 +93,23 @@ class YamuxStream:
             StreamReset, ConnectionLost: the stream or its connection ended.
             trio.TooSlowError: stalled; part of the data may have been sent.
         """
-        pieces = _pieces(buffers)
-        piece = next(pieces, None)
-        while piece is not None:
-            batch: list[bytes] = []
+        source = [memoryview(buffer).cast("B") for buffer in buffers]
+        source.reverse()
+        left = sum(map(len, source))
+        while left:
             with trio.fail_after(stall_s):
                 await self._wait_for_window()
-                while piece is not None and len(batch) < BATCH_FRAMES:
-                    if not (taken := min(len(piece), self._send_window)):
-                        break
-                    self._send_window -= taken
-                    batch.append(self._frame(DATA, 0, taken) + piece[:taken])
-                    piece = piece[taken:] if taken < len(piece) else next(pieces, None)
+            taken = min(left, self._send_window, self._session.slice_bytes)
+            self._send_window -= taken
+            left -= taken
+            frame = [self._frame(DATA, 0, taken), *_take(source, taken)]
             if pace is not None:
-                await pace(sum(map(len, batch)))
+                await pace(taken + HEADER.size)
             with trio.fail_after(stall_s):
-                await self._session.write(batch)
+                await self._session.write(frame, urgent=self._urgent)
 
-    async def receive_some(self, most: int | None = None) -> bytearray:
-        """Wait for data and return all of it, at most ``most`` bytes; empty at the end.
+    async def receive_some(self, most: int | None = None) -> Buffer:
+        """Wait for data and return the next piece, at most ``most`` bytes; empty at the end.
 
         Raises:
             StreamReset, ConnectionLost: the stream or its connection ended early.
@@ -110,14 +117,17 @@ class YamuxStream:
         await self._wait_for_data()
         return self.receive_nowait(most)
 
-    def receive_nowait(self, most: int | None = None) -> bytearray:
-        """Take what has been received, at most ``most`` bytes, perhaps nothing."""
-        if most is None or most >= len(self._buffer):
-            taken, self._buffer = self._buffer, bytearray()
-        else:
-            taken = self._buffer[:most]
-            del self._buffer[:most]
-        self._return_credit()
+    def receive_nowait(self, most: int | None = None) -> Buffer:
+        """Take the next piece of what has been received, perhaps nothing."""
+        if not self._chunks:
+            return b""
+        taken = self._chunks.popleft()
+        if most is not None and most < len(taken):
+            view = memoryview(taken)
+            self._chunks.appendleft(view[most:])
+            taken = view[:most]
+        self.buffered_bytes -= len(taken)
+        self._return_credit(len(taken))
         return taken
 
     async def receive_up_to(self, most: int) -> bytes:
@@ -141,14 +151,21 @@ class YamuxStream:
     # What the session calls when a frame arrives.
 
     def on_data(self, data: memoryview) -> None:
-        self._buffer += data
+        """Keep data that was charged; the memory behind it must not change any more."""
+        self.buffered_bytes += len(data)
         self._data_came.set()
+        if len(data) >= KEPT_BYTES:
+            self._chunks.append(data)
+            return
+        last = self._chunks[-1] if self._chunks else None
+        if isinstance(last, bytearray) and len(last) < MAX_PLAINTEXT_BYTES:
+            last += data
+        else:
+            self._chunks.append(bytearray(data))
 
     def charge(self, size: int) -> None:
         """Count announced data against the window, before any of it is kept."""
-        if size > self._receive_window:
-            raise RemoteProtocolError("window-exceeded", f"stream {self.stream_id}", penalty=50)
-        self._receive_window -= size
+        self._window.charge(size)
 
     def on_window(self, increment: int) -> None:
         self._send_window = min(self._send_window + increment, 2**32 - 1)
@@ -161,9 +178,14 @@ class YamuxStream:
 
     def on_reset(self) -> None:
         self._reset = True
-        self._buffer = bytearray()
+        self._chunks.clear()
+        self.buffered_bytes = 0
         self.wake()
         self._session.forget_if_done(self)
+
+    def close(self) -> None:
+        """Give back what was granted; the session has forgotten the stream."""
+        self._window.close()
 
     def wake(self) -> None:
         """Let waiting tasks look at the state again."""
@@ -182,7 +204,7 @@ class YamuxStream:
             raise ConnectionLost("the connection ended")
 
     async def _wait_for_data(self) -> None:
-        while not self._buffer:
+        while not self._chunks:
             self._check_alive()
             if self._remote_done:
                 return
@@ -198,31 +220,24 @@ class YamuxStream:
             await self._window_opened.wait()
             self._check_alive()
 
-    def _return_credit(self) -> None:
-        """Restore the window once half of it is free, so that updates stay rare."""
-        free = self._granted - self._receive_window - len(self._buffer)
-        if free >= self._granted // 2 and not (self._remote_done or self._reset):
-            self._grant(free)
-
-    def _grant(self, increment: int) -> None:
-        self._receive_window += increment
-        self._session.reply(self._frame(WINDOW_UPDATE, 0, increment))
+    def _return_credit(self, size: int) -> None:
+        """Open the window again by what was taken, in few updates."""
+        if self._remote_done or self._reset:
+            return
+        if increment := self._window.take(size, self._session.trip_s, trio.current_time()):
+            self._session.reply(self._frame(WINDOW_UPDATE, 0, increment))
+            self._session.measure_trip()
 
     def _frame(self, kind: int, flags: int, length: int) -> bytes:
         return HEADER.pack(0, kind, flags, self.stream_id, length)
 
 
-def _pieces(buffers: Sequence[Buffer]) -> Iterator[memoryview]:
-    """Cut buffers into pieces that fill a frame, joining small ones with what follows them."""
-    small: list[memoryview] = []
-    room = CHUNK_BYTES
-    for buffer in buffers:
-        view = memoryview(buffer).cast("B")
-        while view:
-            small.append(view[:room])
-            view, room = view[room:], room - min(room, len(view))
-            if not room:
-                yield memoryview(b"".join(small)) if len(small) > 1 else small[0]
-                small, room = [], CHUNK_BYTES
-    if small:
-        yield memoryview(b"".join(small)) if len(small) > 1 else small[0]
+def _take(source: list[memoryview], size: int) -> Iterator[memoryview]:
+    """Take so many bytes off the buffers in ``source``, whose last is the first to go."""
+    while size:
+        view = source.pop()
+        if len(view) > size:
+            source.append(view[size:])
+            view = view[:size]
+        size -= len(view)
+        yield view

@@ -20,6 +20,9 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError
 
 PREFIX = struct.Struct(">II")
 """Header length and payload length."""
+_KEPT_BYTES = 4096
+"""Smaller pieces of a payload are copied together: each that is kept costs some memory of its own.
+"""
 
 H = TypeVar("H")
 Buffer = bytes | bytearray | memoryview
@@ -72,8 +75,8 @@ class FrameDecoder(Generic[H]):
         self._header_limit = header_limit
         self._head = bytearray()  # prefix and header while they are incomplete
         self._header: H | None = None
-        self._payload = bytearray()  # preallocated to its full, checked length
-        self._payload_filled = 0
+        self._payload: list[Buffer] = []  # as it came, joined once it is complete
+        self._payload_left = 0
         self._lost = False
 
     @property
@@ -83,6 +86,9 @@ class FrameDecoder(Generic[H]):
 
     def receive_data(self, data: Buffer) -> list[Frame[H]]:
         """Take the next bytes of the stream; return the frames they complete.
+
+        Args:
+            data: kept, not copied, until its frame is complete: it must not change any more.
 
         Raises:
             RemoteProtocolError: a length over its limit, or a header that does not parse.
@@ -136,18 +142,23 @@ class FrameDecoder(Generic[H]):
         if payload_size > self._payload_limit_of(header):
             raise RemoteProtocolError("payload-size", f"{payload_size} bytes", penalty=50)
         self._header = header
-        self._payload = bytearray(payload_size)
-        self._payload_filled = 0
+        self._payload_left = payload_size
         self._head.clear()
 
     def _take_payload(self, view: memoryview) -> memoryview:
-        taken = min(len(view), len(self._payload) - self._payload_filled)
-        self._payload[self._payload_filled : self._payload_filled + taken] = view[:taken]
-        self._payload_filled += taken
-        return view[taken:]
+        taken = view[: self._payload_left]
+        self._payload_left -= len(taken)
+        last = self._payload[-1] if self._payload else None
+        if len(taken) >= _KEPT_BYTES:
+            self._payload.append(taken)
+        elif isinstance(last, bytearray):
+            last += taken
+        else:
+            self._payload.append(bytearray(taken))
+        return view[len(taken) :]
 
     def _complete(self, frames: list[Frame[H]]) -> None:
-        if self._header is None or self._payload_filled < len(self._payload):
+        if self._header is None or self._payload_left:
             return
-        frames.append(Frame(self._header, bytes(self._payload)))
-        self._header, self._payload, self._payload_filled = None, bytearray(), 0
+        frames.append(Frame(self._header, b"".join(self._payload)))
+        self._header, self._payload = None, []

@@ -142,7 +142,7 @@ async def echo(connection: Connection) -> None:
         except Exception:
             stream.reset()
             return
-        stream.raise_window(4 * 1024 * 1024)
+        stream.let_window_grow(4 * 1024 * 1024)
         await stream.send_all([await read_exactly(stream, len(PAYLOAD))])
         stream.send_eof()
 
