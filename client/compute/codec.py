@@ -1,19 +1,21 @@
 """Tensors to wire payloads and back, in one of three codecs: `s8`, `bf16`, `fp32`.
 
 `encode` refuses to send what is not finite, `decode` refuses everything that is not exactly the
-expected tensor. Decoded tensors lie on the CPU. Holds no state beyond the kernels' scratch.
+expected tensor. Decoded tensors lie on the CPU. S8 goes through the kernel in C where it was built
+and the numbers are on the CPU, else through torch; the bytes are the same. Holds no state beyond
+the kernels' scratch.
 
 Shapes: any of up to four dimensions; R rows (all but the last), C channels (the last).
 """
 
-import math
 import warnings
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from client.compute import conditioning, s8
+from client.compute import conditioning, native, s8
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.payload import (
     BLOCK,
@@ -89,39 +91,53 @@ def decode(
 
 
 def _encode_s8(numbers: Tensor, direction: Direction, out: bytearray | None) -> memoryview:
-    shape = tuple(numbers.shape)
-    rows = _padded_rows(numbers)
-    factors = None
-    flags = 0
-    if len(shape) == 1:
+    rows = numbers.view(-1, numbers.shape[-1])
+    flags, factors = 0, None
+    if numbers.dim() == 1:
         pass  # a vector has no channels
     elif direction == "forward" and conditioning.needs_prescale(rows):
         flags, factors = PRESCALED, conditioning.channel_factors(rows)
-        rows = rows / factors.float()
     elif direction == "backward" and conditioning.needs_rotation(rows):
-        flags, rows = ROTATED, conditioning.rotate(rows)
-    header = Header("s8", direction, shape, flags)
+        flags = ROTATED
+    header = Header("s8", direction, tuple(numbers.shape), flags)
     payload = _prepare(header, out)
+    reciprocals = None
     if factors is not None:
         _view(payload[HEADER.size : header.body_start], torch.bfloat16).copy_(factors)
-    _encode_body(rows.view(-1), _view(payload[header.body_start :], torch.uint8))
+        reciprocals = factors.float().reciprocal_()
+    body = payload[header.body_start :]
+    if native.takes(rows) and native.encode(rows, body, reciprocals, header.rotated):
+        return payload
+    rows = _padded_rows(numbers)  # what the kernel in C refused, torch refuses with the reason
+    if reciprocals is not None:
+        rows = rows * reciprocals
+    elif header.rotated:
+        rows = conditioning.rotate(rows)
+    _encode_body(rows.view(-1), _view(body, torch.uint8))
     return payload
 
 
 def _decode_s8(buffer: Buffer, header: Header, result: Tensor) -> None:
     view = memoryview(buffer)
+    body = view[header.body_start :]
+    factors = None
+    if header.prescaled:
+        prescale = bytearray(view[HEADER.size : header.body_start])
+        factors = torch.frombuffer(prescale, dtype=torch.bfloat16).float()
+        s8.check_scales(factors, conditioning.SMALLEST_FACTOR, conditioning.LARGEST_FACTOR)
+    numbers = result.view(-1, header.shape[-1])
+    if native.takes(numbers) and native.decode(body, numbers, factors, header.rotated):
+        return
     width = padded_width(header.shape)
     direct = result.dim() == 1 or header.shape[-1] == width
-    rows = result if direct else torch.empty(math.prod(header.shape[:-1]), width)
-    _decode_body(_view(view[header.body_start :], torch.uint8), rows.view(-1))
-    if header.prescaled:
-        factors = _view(view[HEADER.size : header.body_start], torch.bfloat16).float()
-        s8.check_scales(factors, conditioning.SMALLEST_FACTOR, conditioning.LARGEST_FACTOR)
-        rows.view(-1, width).mul_(factors)
+    rows = numbers if direct else torch.empty(len(numbers), width)
+    _decode_body(_view(body, torch.uint8), rows.view(-1))
+    if factors is not None:
+        rows.mul_(factors)
     elif header.rotated:
         rows.copy_(conditioning.rotate(rows))
     if not direct:
-        result.copy_(rows[:, : header.shape[-1]].view(header.shape))
+        numbers.copy_(rows[:, : header.shape[-1]])
 
 
 def _padded_rows(numbers: Tensor) -> Tensor:
@@ -160,10 +176,12 @@ def _decode_body(body: Tensor, numbers: Tensor) -> None:
 
 def _prepare(header: Header, out: bytearray | None) -> memoryview:
     size = header.size_bytes
-    buffer = bytearray(size) if out is None else out
-    if len(buffer) < size:
-        buffer.extend(bytes(size - len(buffer)))
-    payload = memoryview(buffer)[:size]
+    if out is None:
+        payload = np.empty(size, np.uint8).data  # every byte of it will be written
+    else:
+        if len(out) < size:
+            out.extend(bytes(size - len(out)))
+        payload = memoryview(out)[:size]
     write_header(payload, header)
     return payload
 
