@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench.rivals import pipeline, report
+from tests.bench.rivals import averaging, pipeline, report
 from tests.bench.rivals.records import Records
 
 OUT = Path(__file__).parents[1] / "results"
@@ -33,6 +33,7 @@ class Part:
 
 PARTS = {
     pipeline.PART: Part(pipeline.measure, 3),
+    averaging.PART: Part(averaging.measure, 2),
 }
 
 

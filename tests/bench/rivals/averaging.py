@@ -1,0 +1,192 @@
+"""Averaging among four peers on this machine: our rounds beside hivemind's DecentralizedAverager.
+
+As many fp32 numbers at both, each peer a process of its own with one thread. A round counts from
+the moment at which the group stands (our plan has come; hivemind's matchmaking is over) until the
+last peer has the result in memory. ``ours`` leaves out what follows an averaging, ``ours and the
+optimizer`` is a whole round: AdamW and the hash of the new state too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from client.cli.founding import found_swarm
+from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.compute.launch import ALLOCATOR
+from client.store.identity import ensure_identity
+from client.store.paths import make_private
+from model_zoo.spec import ModelSpec
+from protocol.manifest import Manifest
+from tests.bench.rivals import environment
+from tests.bench.rivals.records import Record, Records, load
+from tests.bench.rivals.swarm_of_peers import PeerFailed, Talker, talking
+
+PART = "averaging"
+PEERS = 4
+OURS, WHOLE = "ours", "ours and the optimizer"
+HIVEMIND = {
+    "hivemind": "none",
+    "hivemind fp16": "fp16",
+    "hivemind uniform 8 bit": "uniform8",
+}
+WIDTHS = {"1M": 268, "10M": 892, "50M": 2020}
+"""Width of a one-layer GPT of about so many parameters."""
+TURNS = 3
+"""Rounds of a launch that count; one before them warms up."""
+START_S, ROUND_S = 120.0, 180.0
+Say = Callable[[str], None]
+Turn = tuple[list[float], dict[str, Any]]
+
+
+def measure(records: Records, rounds: int, say: Say, *, quick: bool = False) -> None:
+    """Let the contenders take turns for so many launches of ``TURNS`` rounds each."""
+    sizes = ["1M"] if quick else list(WIDTHS)
+    for size, number in itertools.product(sizes, range(rounds)):
+        for who in (OURS, *HIVEMIND, WHOLE):
+            if records.has(PART, size, who, number):
+                continue
+            say(f"averaging {size}, launch {number + 1} of {rounds}: {who}")
+            try:
+                with tempfile.TemporaryDirectory(prefix="vol") as folder:
+                    values, more = contender(who, size, Path(folder))
+            except (PeerFailed, environment.Missing) as error:
+                say(f"  failed: {error}")
+                records.note(PART, f"{size}, {who}: {error}")
+                continue
+            records.add(Record(PART, size, who, number, values, "s", round(load(), 2), more))
+            say(f"  {statistics.median(values):.3f} s a round")
+
+
+def contender(who: str, size: str, folder: Path) -> Turn:
+    """Return the seconds of a launch's rounds, and what else is to be said."""
+    if who in HIVEMIND:
+        environment.ensure()
+        return theirs(parameters(size), HIVEMIND[who], folder)
+    return ours(size, "full" if who == WHOLE else "bare", folder)
+
+
+def model(size: str) -> ModelChoices:
+    """Return the model of this size."""
+    return ModelChoices(layers=1, width=WIDTHS[size], heads=4, context=16)
+
+
+def parameters(size: str) -> int:
+    """Return how many numbers are averaged."""
+    width = WIDTHS[size]
+    return ModelSpec("gpt", 1, width, 4, 4, 4 * width, 16).parameter_count
+
+
+# --- ours ---------------------------------------------------------------------------------------
+
+
+def ours(size: str, kind: str, folder: Path) -> Turn:
+    """Launch four replicas of a stage and let them close steps."""
+    manifest = _manifest(size, folder)
+    path, corpus = folder / "manifest.json", folder / "corpus"
+    path.write_bytes(msgspec.json.encode(manifest))
+    corpus.write_bytes(bytes(range(256)) * 256)
+    command = [sys.executable, "-m", "tests.bench.rivals.averaging_peer", str(path), str(corpus)]
+    commands = [[*command, str(index), kind] for index in range(PEERS)]
+    with talking(commands, folder, ALLOCATOR) as peers:
+        addresses = [peer.line(START_S) for peer in peers]
+        for peer in peers:
+            peer.say(" ".join(addresses))
+        rounds = [_versions(peer, manifest.steps) for peer in peers]
+    return of_versions(rounds, bare=kind == "bare")
+
+
+def _versions(peer: Talker, steps: int) -> list[dict[str, Any]]:
+    return [json.loads(peer.line(START_S if not n else ROUND_S)) for n in range(steps)]
+
+
+def of_versions(rounds: list[list[dict[str, Any]]], *, bare: bool) -> Turn:
+    """Return the seconds of all rounds but the first, from what the peers said of each version."""
+    values, exchanges = [], []
+    tasks: dict[str, list[float]] = {}
+    same = True
+    for told in list(zip(*rounds, strict=True))[1:]:
+        begin = min(peer["plan"] for peer in told)
+        values.append(round(max(peer["done"] for peer in told) - begin, 4))
+        exchanges.append(max(peer["apply"] for peer in told) - begin)
+        same &= len({peer["hash"] for peer in told}) == 1
+        for peer in told:
+            for task, seconds in peer["tasks"].items():
+                tasks.setdefault(task, []).append(seconds)
+    more: dict[str, Any] = {"exchange_s": round(statistics.median(exchanges), 4)}
+    more |= {f"{task}_s": round(statistics.median(s), 4) for task, s in sorted(tasks.items())}
+    return values, more if bare else {**more, "identical": same}
+
+
+def _manifest(size: str, folder: Path) -> Manifest:
+    data = folder / "text"
+    data.write_bytes(bytes(range(256)) * 256)
+    run = RunChoices(
+        name="averaging",
+        data=str(data),
+        stages=1,
+        steps=TURNS + 1,
+        sequences=1,
+        microbatches=PEERS,
+        averaging_codec="s8",
+        measure=False,
+    )
+    founder = ensure_identity(make_private(folder / "founder"))
+    return found_swarm(founder.peer, run, model(size), OptimizerChoices()).manifest
+
+
+# --- hivemind's ---------------------------------------------------------------------------------
+
+
+def theirs(elements: int, compression: str, folder: Path) -> Turn:
+    """Launch four hivemind peers and let them average."""
+    script = str(Path(__file__).with_name("hivemind_averaging.py"))
+    command = [str(environment.PYTHON), script]
+    first = [*command, "0", str(elements), compression]
+    with talking([first], folder, ALLOCATOR) as [leader]:
+        address = leader.line(START_S)
+        others = [
+            [*command, str(index), str(elements), compression, address] for index in range(1, PEERS)
+        ]
+        (folder / "others").mkdir()
+        with talking(others, folder / "others", ALLOCATOR) as followers:
+            for peer in followers:
+                peer.line(START_S)
+            return _turns([leader, *followers])
+
+
+def _turns(peers: list[Talker]) -> Turn:
+    values, matching, errors, same = [], [], [], True
+    for turn in range(TURNS + 1):
+        begin = time.monotonic()
+        _all(peers, "match")
+        go = time.monotonic()
+        said = [json.loads(line) for line in _all(peers, "go")]
+        if any(peer["members"] != PEERS for peer in said):
+            raise PeerFailed(f"groups of {[peer['members'] for peer in said]}")
+        same &= len({peer["digest"] for peer in said}) == 1
+        errors.append(max(peer["error"] for peer in said))
+        if turn:  # the first one warms up
+            values.append(round(max(peer["done"] for peer in said) - go, 4))
+            matching.append(go - begin)
+    more = {
+        "matchmaking_s": round(statistics.median(matching), 3),
+        "error": max(errors),
+        "identical": same,
+    }
+    return values, more
+
+
+def _all(peers: list[Talker], line: str) -> list[str]:
+    for peer in peers:
+        peer.say(line)
+    return [peer.line(ROUND_S) for peer in peers]

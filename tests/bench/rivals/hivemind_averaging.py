@@ -1,0 +1,87 @@
+"""One hivemind peer that averages; runs in hivemind's own environment, imports nothing of ours.
+
+    python hivemind_averaging.py INDEX ELEMENTS COMPRESSION [INITIAL_PEER ...]
+
+Prints its address, then follows its input: `match` finds the group and answers `matched`; `go` runs
+the all-reduce and answers the moment of its end in monotonic seconds, the error against the exact
+mean relative to its norm, and a digest of the result. Nothing after `matched` is matchmaking.
+"""
+
+import hashlib
+import json
+import sys
+import time
+
+import hivemind
+import torch
+from hivemind.averaging.control import AveragingStage
+from hivemind.compression import (
+    Float16Compression,
+    NoCompression,
+    Quantile8BitQuantization,
+    Uniform8BitQuantization,
+)
+
+PEERS = 4
+COMPRESSIONS = {
+    "none": NoCompression,
+    "fp16": Float16Compression,
+    "uniform8": Uniform8BitQuantization,
+    "quantile8": Quantile8BitQuantization,
+}
+
+
+def numbers(index: int, turn: int, elements: int) -> torch.Tensor:
+    """Return what a peer contributes in a turn."""
+    return torch.randn(elements, generator=torch.Generator().manual_seed(1000 * turn + index))
+
+
+def main() -> None:
+    """Average as told."""
+    index, elements = int(sys.argv[1]), int(sys.argv[2])
+    compression = COMPRESSIONS[sys.argv[3]]()
+    torch.set_num_threads(1)
+    dht = hivemind.DHT(initial_peers=sys.argv[4:], host_maddrs=["/ip4/127.0.0.1/tcp/0"], start=True)
+    averager = hivemind.DecentralizedAverager(
+        [torch.zeros(elements)],
+        dht,
+        prefix="rivals",
+        target_group_size=PEERS,
+        min_group_size=PEERS,
+        min_matchmaking_time=2.0,
+        request_timeout=1.0,
+        compression=compression,
+        start=True,
+    )
+    print(dht.get_visible_maddrs()[0], flush=True)
+    turn, control = 0, None
+    for line in sys.stdin:
+        if line.strip() == "match":
+            turn += 1
+            with averager.get_tensors() as tensors:
+                tensors[0].copy_(numbers(index, turn, elements))
+            control = averager.step(wait=False, require_trigger=True, timeout=120)
+            while control.stage != AveragingStage.AWAITING_TRIGGER and not control.done():
+                time.sleep(0.002)
+            print("matched", flush=True)
+        elif line.strip() == "go":
+            control.allow_allreduce()
+            group = control.result()
+            print(json.dumps(said(averager, group, turn, elements)), flush=True)
+    averager.shutdown()
+    dht.shutdown()
+
+
+def said(averager, group, turn: int, elements: int) -> dict:
+    """Describe what came out."""
+    done = time.monotonic()
+    exact = sum(numbers(peer, turn, elements) for peer in range(PEERS)) / PEERS
+    with averager.get_tensors() as tensors:
+        result = tensors[0].clone()
+    error = float((result - exact).norm() / exact.norm())
+    digest = hashlib.blake2b(result.numpy().data, digest_size=16).hexdigest()
+    return {"done": done, "members": len(group), "error": error, "digest": digest}
+
+
+if __name__ == "__main__":
+    main()
