@@ -59,7 +59,7 @@ packaging: $(STAMP)
 	rm -rf build
 	$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps --wheel-dir dist .
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml setup.py $(wildcard client/compute/_s8*.[ch])
 	@set -e; \
 	for python in $(CANDIDATES); do \
 		if "$$python" -c '$(PROBE)' >/dev/null 2>&1; then found="$$python"; break; fi; \
@@ -74,6 +74,6 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) demo-out chaos-out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) demo-out chaos-out build dist *.egg-info client/compute/*.so .mypy_cache .ruff_cache .pytest_cache \
 		.hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -64,6 +64,8 @@ class Figures(Struct, frozen=True):
 
     device: DeviceFigures
     codecs: dict[str, CodecFigures]
+    s8_kernel: str
+    """An instruction set of the kernel in C, or torch where that was not built."""
     loopback: LoopbackFigures
     efficiency: EfficiencyFigures | None
     """Only with --efficiency."""
@@ -84,6 +86,7 @@ def bench(*, device: str = "auto", threads: int = 1, efficiency: bool = False) -
         Also train in a swarm and in one process, which takes some minutes.
     """
     from client.cli.loopback import measure_loopback
+    from client.compute.native import KERNEL
 
     begin = time.monotonic()
     loopback = LoopbackFigures(*measure_loopback())
@@ -91,6 +94,7 @@ def bench(*, device: str = "auto", threads: int = 1, efficiency: bool = False) -
         efficiency=compare_with_reference() if efficiency else None,
         device=measure_device(device, threads),
         codecs={name: measure_codec(name) for name in ("s8", "bf16", "fp32")},
+        s8_kernel=KERNEL,
         loopback=loopback,
         seconds=time.monotonic() - begin,
     )

@@ -67,6 +67,16 @@ def check_import(name: str) -> Check:
     return Check(f"import {name}", "ok", "loads")
 
 
+def check_kernel() -> Check:
+    """What quantises tensors for the wire: the kernel in C, where it was built."""
+    from client.compute.native import KERNEL, VARIANTS
+
+    if VARIANTS:
+        return Check("S8 kernel", "ok", KERNEL)
+    remedy = "install a C compiler and Python's headers, then this package again"
+    return Check("S8 kernel", "warn", "not built; torch does its work, more slowly", remedy)
+
+
 def check_folder(name: str, folder: Path) -> Check:
     """A folder of ours can be written and has room for checkpoints."""
     try:

@@ -64,6 +64,7 @@ def examine(home: Home) -> Iterator[Check]:
     """Yield the outcome of every check, quick ones first."""
     yield checks.check_python()
     yield from map(checks.check_package, PACKAGES)
+    yield checks.check_kernel()
     yield checks.check_folder("data folder", home.folders.data)
     yield checks.check_identity(home.folders.data / KEY_FILE)
     yield checks.check_runtime_folder(home.folders.runtime)

@@ -63,14 +63,21 @@ INLINE float number_of(uint32_t bits) {
 
 INLINE size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
-/* The bits of the largest magnitude; as integers NaN is above infinity and infinity above all. */
-INLINE uint32_t peak_bits(const float *block) {
-    int32_t peak = 0; /* signed: SSE2 compares no others */
-    for (int i = 0; i < BLOCK; i++) {
-        int32_t bits = (int32_t)(bits_of(block[i]) & 0x7FFFFFFF);
-        peak = bits > peak ? bits : peak;
-    }
-    return (uint32_t)peak;
+INLINE int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
+
+/* The bits of the largest magnitude; as integers NaN is above infinity and infinity above all. They
+ * are signed because SSE2 compares no others. */
+INLINE int32_t peak_bits(const float *block) {
+    int32_t peak = 0;
+    for (int i = 0; i < BLOCK; i++)
+        peak = larger((int32_t)(bits_of(block[i]) & 0x7FFFFFFF), peak);
+    return peak;
+}
+
+/* The bits of the scale for a peak, not rounded yet. */
+INLINE int32_t scale_bits(int32_t peak) {
+    int32_t bits = (int32_t)bits_of(number_of((uint32_t)peak) * (float)(1.0 / 127));
+    return larger(bits, SMALLEST_SCALE_BITS << 16);
 }
 
 /* Hadamard matrix of 64 times a vector, without its 1/8: six times sums and differences of halves. */
@@ -102,40 +109,39 @@ INLINE void rotate(const float *restrict in, float *restrict out) {
 /* Where a block lies in its tensor. */
 typedef struct {
     float *numbers;
-    size_t channel, length;
+    size_t channel;
 } Place;
 
-INLINE Place place_of(const Tensor *tensor, size_t index) {
-    size_t row = index / tensor->blocks_per_row;
-    size_t channel = (index - row * tensor->blocks_per_row) * BLOCK;
-    return (Place){
-        tensor->numbers + row * tensor->width + channel,
-        channel,
-        smaller(BLOCK, tensor->width - channel),
-    };
+INLINE Place next_place(const Tensor *tensor, Place place) {
+    place.numbers += smaller(BLOCK, tensor->width - place.channel);
+    place.channel += BLOCK;
+    if (place.channel >= tensor->width)
+        place.channel = 0;
+    return place;
 }
 
-/* Ask for a block a little before its turn; processors do not foresee the way through a tile. */
-INLINE void prefetch(const Tensor *tensor, size_t index, int write) {
+/* Ask for a block a little before its turn; processors do not foresee the way through a tile. Past
+ * the end of the tensor that does nothing. */
+INLINE void prefetch(Place place, int blocks_ahead, int write) {
 #ifdef __GNUC__
-    if (index >= tensor->rows * tensor->blocks_per_row)
-        return;
-    const float *block = place_of(tensor, index).numbers;
-    for (int i = 0; i < BLOCK; i += LINE)
-        write ? __builtin_prefetch(block + i, 1) : __builtin_prefetch(block + i, 0);
+    uintptr_t block = (uintptr_t)place.numbers + sizeof(float) * BLOCK * (size_t)blocks_ahead;
+    for (int i = 0; i < BLOCK; i += LINE) {
+        const float *line = (const float *)block + i;
+        write ? __builtin_prefetch(line, 1) : __builtin_prefetch(line, 0);
+    }
 #else
-    (void)tensor, (void)index, (void)write;
+    (void)place, (void)blocks_ahead, (void)write;
 #endif
 }
 
 /* A block ready to be quantised: where it lies, or a conditioned copy of it. */
-INLINE const float *prepared(const Tensor *tensor, size_t index, float *restrict copy) {
-    Place place = place_of(tensor, index);
+INLINE const float *prepared(const Tensor *tensor, Place place, float *restrict copy) {
     const float *block = place.numbers;
+    size_t length = tensor->width - place.channel;
     float padded[BLOCK];
-    if (place.length < BLOCK) {
+    if (length < BLOCK) {
         memset(padded, 0, sizeof padded);
-        memcpy(padded, block, place.length * sizeof *padded);
+        memcpy(padded, block, length * sizeof *padded);
         block = padded;
     }
     if (tensor->rotated) {
@@ -152,47 +158,49 @@ INLINE const float *prepared(const Tensor *tensor, size_t index, float *restrict
     return copy;
 }
 
-/* Scales and values of up to 16 blocks; 0 if one of them is poisoned. */
-INLINE int encode_group(const Tensor *tensor, size_t first, size_t count, uint8_t *scales,
-                        uint8_t *values) {
+INLINE void quantise(const float *restrict block, float factor, uint8_t *restrict out) {
+    for (int i = 0; i < BLOCK; i++)
+        out[i] = (uint8_t)bits_of(block[i] * factor + ROUNDER);
+}
+
+/* Scales and values of up to 16 blocks from `place` on, which moves; 0 if one is poisoned. */
+INLINE int encode_group(const Tensor *tensor, Place *place, size_t count, uint8_t *restrict scales,
+                        uint8_t *restrict values) {
     float copies[GROUP][BLOCK];
     const float *blocks[GROUP];
-    uint32_t peaks[GROUP] = {0};
+    int32_t peaks[GROUP] = {0}, highest = 0;
     uint16_t wire[GROUP];
     float reciprocals[GROUP];
     for (size_t i = 0; i < count; i++) {
-        prefetch(tensor, first + i + GROUP, 0);
-        blocks[i] = prepared(tensor, first + i, copies[i]);
+        prefetch(*place, GROUP, 0);
+        blocks[i] = prepared(tensor, *place, copies[i]);
         peaks[i] = peak_bits(blocks[i]);
+        *place = next_place(tensor, *place);
     }
-    int32_t highest = 0;
+    for (int i = 0; i < GROUP; i++)
+        highest = larger(peaks[i], highest);
+    if (scale_bits(highest) > LARGEST_SCALE_BITS << 16)
+        return 0;
     for (int i = 0; i < GROUP; i++) {
-        int32_t bits = (int32_t)bits_of(number_of(peaks[i]) * (float)(1.0 / 127));
-        bits = bits < SMALLEST_SCALE_BITS << 16 ? SMALLEST_SCALE_BITS << 16 : bits;
-        highest = bits > highest ? bits : highest;
-        uint32_t rounded = ((uint32_t)bits + 0xFFFF) & 0xFFFF0000;
-        wire[i] = (uint16_t)(rounded >> 16);
-        reciprocals[i] = 1.0f / number_of(rounded);
+        uint32_t rounded_up = ((uint32_t)scale_bits(peaks[i]) + 0xFFFF) & 0xFFFF0000;
+        wire[i] = (uint16_t)(rounded_up >> 16);
+        reciprocals[i] = 1.0f / number_of(rounded_up);
     }
     memcpy(scales, wire, count * sizeof *wire);
-    for (size_t i = 0; i < count; i++) {
-        const float *block = blocks[i];
-        uint8_t *out = values + i * BLOCK;
-        float factor = reciprocals[i];
-        for (int j = 0; j < BLOCK; j++)
-            out[j] = (uint8_t)bits_of(block[j] * factor + ROUNDER);
-    }
-    return highest <= LARGEST_SCALE_BITS << 16;
+    for (size_t i = 0; i < count; i++)
+        quantise(blocks[i], reciprocals[i], values + i * BLOCK);
+    return 1;
 }
 
 INLINE int encode_tensor(const Tensor *tensor, uint8_t *body) {
+    Place place = {tensor->numbers, 0};
     size_t blocks = tensor->rows * tensor->blocks_per_row;
     for (size_t tile = 0; tile < blocks; tile += TILE_BLOCKS, body += TILE_BYTES) {
         size_t length = smaller(TILE_BLOCKS, blocks - tile);
         uint8_t *values = body + 2 * length;
         for (size_t i = 0; i < length; i += GROUP) {
             size_t count = smaller(GROUP, length - i);
-            if (!encode_group(tensor, tile + i, count, body + 2 * i, values + BLOCK * i))
+            if (!encode_group(tensor, &place, count, body + 2 * i, values + BLOCK * i))
                 return 0;
         }
     }
@@ -204,10 +212,10 @@ INLINE void dequantise(const int8_t *restrict values, float scale, float *restri
         out[i] = (float)values[i] * scale;
 }
 
-INLINE void decode_block(const Tensor *tensor, size_t index, float scale, const int8_t *values) {
-    Place place = place_of(tensor, index);
+INLINE void decode_block(const Tensor *tensor, Place place, float scale, const int8_t *values) {
+    size_t length = tensor->width - place.channel;
     float padded[BLOCK], rotated[BLOCK];
-    float *out = place.length < BLOCK ? padded : place.numbers;
+    float *out = length < BLOCK ? padded : place.numbers;
     if (tensor->rotated) {
         dequantise(values, scale, rotated);
         rotate(rotated, out);
@@ -219,10 +227,11 @@ INLINE void decode_block(const Tensor *tensor, size_t index, float scale, const 
         dequantise(values, scale, out);
     }
     if (out == padded)
-        memcpy(place.numbers, padded, place.length * sizeof *padded);
+        memcpy(place.numbers, padded, length * sizeof *padded);
 }
 
 INLINE int decode_tensor(const Tensor *tensor, uint8_t *body) {
+    Place place = {tensor->numbers, 0};
     size_t blocks = tensor->rows * tensor->blocks_per_row;
     for (size_t tile = 0; tile < blocks; tile += TILE_BLOCKS, body += TILE_BYTES) {
         size_t length = smaller(TILE_BLOCKS, blocks - tile);
@@ -236,8 +245,9 @@ INLINE int decode_tensor(const Tensor *tensor, uint8_t *body) {
             return 0;
         for (size_t i = 0; i < length; i++) {
             float scale = number_of((uint32_t)scales[i] << 16);
-            prefetch(tensor, tile + i + AHEAD, 1);
-            decode_block(tensor, tile + i, scale, values + BLOCK * i);
+            prefetch(place, AHEAD, 1);
+            decode_block(tensor, place, scale, values + BLOCK * i);
+            place = next_place(tensor, place);
         }
     }
     return 1;
@@ -287,24 +297,26 @@ typedef struct {
 /* Sums over the blocks of every `step`-th row: a tree in each block, then one after the other. */
 INLINE Probed probe_rows(const Tensor *tensor, size_t step) {
     Probed found = {0, 0, 0};
-    uint32_t highest = 0;
+    int32_t highest = 0;
     for (size_t row = 0; row < tensor->rows; row += step) {
+        Place place = {tensor->numbers + row * tensor->width, 0};
         for (size_t i = 0; i < tensor->blocks_per_row; i++) {
             float copy[BLOCK], squares[BLOCK];
-            const float *block = prepared(tensor, row * tensor->blocks_per_row + i, copy);
+            const float *block = prepared(tensor, place, copy);
+            place = next_place(tensor, place);
             for (int j = 0; j < BLOCK; j++)
                 squares[j] = block[j] * block[j];
             for (int half = BLOCK / 2; half; half /= 2)
                 for (int j = 0; j < half; j++)
                     squares[j] += squares[j + half];
-            uint32_t bits = peak_bits(block);
-            double peak = number_of(bits);
-            highest = bits > highest ? bits : highest;
+            int32_t bits = peak_bits(block);
+            double peak = number_of((uint32_t)bits);
+            highest = larger(bits, highest);
             found.signal += squares[0];
             found.peaks += peak * peak;
         }
     }
-    found.highest = number_of(highest);
+    found.highest = number_of((uint32_t)highest);
     return found;
 }
 

@@ -59,7 +59,7 @@ def _probe(rows: Tensor) -> tuple[float, float]:
 
 def sampled_sums(rows: Tensor, step: int) -> tuple[float, float, float]:
     """Over every step-th row: sum of squares, sum of the squared peaks of blocks, highest peak."""
-    blocks = pad(rows[::step], (0, -rows.shape[1] % BLOCK)).view(-1, BLOCK)
+    blocks = pad(rows[::step], (0, -rows.shape[1] % BLOCK)).reshape(-1, BLOCK)
     squares = blocks.square()
     while squares.shape[1] > 1:
         left, right = torch.chunk(squares, 2, dim=1)
@@ -72,13 +72,13 @@ def sampled_sums(rows: Tensor, step: int) -> tuple[float, float, float]:
 
 def channel_factors(rows: Tensor) -> Tensor:
     """Mean magnitude of each channel of (R, C), as bf16 (P,), never zero."""
+    totals = rows.new_zeros(padded_width(rows.shape))
+    channels = totals[: rows.shape[1]]
     if native.takes(rows):
-        totals = torch.empty(rows.shape[1])
-        native.channel_sums(rows, totals)
+        native.channel_sums(rows, channels)
     else:
-        totals = channel_sums(rows)
-    means = pad(totals.div_(len(rows)), (0, -rows.shape[1] % BLOCK))
-    return means.clamp_(SMALLEST_FACTOR, LARGEST_FACTOR).to(torch.bfloat16)
+        channels.copy_(channel_sums(rows))
+    return totals.div_(len(rows)).clamp_(SMALLEST_FACTOR, LARGEST_FACTOR).to(torch.bfloat16)
 
 
 def channel_sums(rows: Tensor) -> Tensor:

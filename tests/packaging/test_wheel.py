@@ -14,16 +14,26 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from client.compute import native
 from client.packaging_data import FILES
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("client", "protocol", "model_zoo", "packaging", "pyproject.toml", "README.md")
+SOURCES = (
+    "client",
+    "protocol",
+    "model_zoo",
+    "packaging",
+    "pyproject.toml",
+    "setup.py",
+    "README.md",
+)
 OLDEST_SETUPTOOLS = 77
 SHARED = (
     "share/man/man1/volunteer.1",
@@ -67,8 +77,6 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    if int(metadata.version("setuptools").split(".")[0]) < OLDEST_SETUPTOOLS:
-        pytest.skip(f"building the wheel takes setuptools {OLDEST_SETUPTOOLS}")
     folder = tmp_path_factory.mktemp("wheel")
     place = Installed(folder)
     wheel = build(folder)
@@ -83,32 +91,57 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 PIP = ("install", "-q", "--disable-pip-version-check", "--no-index")
 
 
-def build(folder: Path) -> Path:
+def build(folder: Path, **environment: str) -> Path:
     """Build the wheel from a copy, so that nothing is left among the sources."""
+    if int(metadata.version("setuptools").split(".")[0]) < OLDEST_SETUPTOOLS:
+        pytest.skip(f"building the wheel takes setuptools {OLDEST_SETUPTOOLS}")
     sources = folder / "sources"
     sources.mkdir()
     for name in SOURCES:
         if (ROOT / name).is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", "screenshots")
+            ignored = shutil.ignore_patterns("__pycache__", "screenshots", "*.so")
             shutil.copytree(ROOT / name, sources / name, ignore=ignored, symlinks=True)
         else:
             shutil.copy(ROOT / name, sources / name)
     options = ("--no-deps", "--no-build-isolation", "--disable-pip-version-check", "-q")
     finish(
-        [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(folder), str(sources)]
+        [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(folder), str(sources)],
+        **environment,
     )
     (wheel,) = folder.glob("volunteer-*.whl")
     return wheel
 
 
-def finish(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+def finish(command: list[str], **environment: str) -> None:
+    done = subprocess.run(
+        command,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_program_is_the_one_from_the_wheel(installed: Installed) -> None:
     found = installed.run("python", "-c", "import client; print(client.__file__)")
     assert found.stdout.startswith(str(installed.environment)), found
+
+
+@pytest.mark.skipif(not native.VARIANTS, reason="there was no compiler for this installation")
+def test_the_kernel_is_built(installed: Installed) -> None:
+    script = "from client.compute import native; print(native.KERNEL)"
+    assert installed.run("python", "-c", script).stdout.strip() == native.KERNEL
+
+
+def test_without_a_compiler_the_wheel_is_pure(tmp_path: Path) -> None:
+    wheel = build(tmp_path, CC="/nonexistent/cc")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert {"client/compute/_s8.c", "client/compute/_s8_kernel.h"} <= set(names)
+    assert not [name for name in names if name.endswith(".so")]
 
 
 def test_help_and_version(installed: Installed) -> None:
