@@ -150,21 +150,27 @@ class YamuxSession:
 
     async def write(self, frame: Sequence[Buffer], *, urgent: bool) -> None:
         """Send a frame when it is its turn. Only streams and the session call this."""
-        async with self._turns.turn(urgent):
+        await self._turns.wait(urgent)
+        try:
             if self.closed:
                 raise ConnectionLost("the connection ended")
             began = trio.current_time()
-            complete = False
-            try:
-                await self._channel.send(_messages(frame))
-                complete = True
-            finally:
-                if not complete:  # cancelled or broken inside a frame: nothing may follow it
-                    self._close()
-                    with trio.CancelScope(shield=True):
-                        await self._channel.aclose()
+            await self._send(_messages(frame))
             if not urgent:
                 self._fit_slices(trio.current_time() - began)
+        finally:
+            self._turns.end()
+
+    async def _send(self, messages: Iterator[Buffer]) -> None:
+        complete = False
+        try:
+            await self._channel.send(messages)
+            complete = True
+        finally:
+            if not complete:  # cancelled or broken inside a frame: nothing may follow it
+                self._close()
+                with trio.CancelScope(shield=True):
+                    await self._channel.aclose()
 
     def _fit_slices(self, took_s: float) -> None:
         if took_s > SLICE_S:
@@ -190,8 +196,8 @@ class YamuxSession:
 
     def forget_if_done(self, stream: YamuxStream) -> None:
         """Drop the record of a stream on which nothing more can happen."""
-        if stream.done and self._streams.pop(stream.stream_id, None):
-            stream.close()
+        if stream.done and stream.stream_id in self._streams:
+            self._streams.pop(stream.stream_id).close()
 
     async def go_away(self) -> None:
         """Tell the peer that this side ends the session on purpose."""

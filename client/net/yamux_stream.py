@@ -34,11 +34,14 @@ class Session(Protocol):
     """What a stream needs of its session."""
 
     closed: bool
-    slice_bytes: int
-    """Most data of one frame, now: nothing overtakes a frame once it is being written."""
     trip_s: float
     """A round trip, as last measured."""
     budget: WindowBudget
+
+    @property
+    def slice_bytes(self) -> int:
+        """Most data of one frame, now: nothing overtakes a frame once it is being written."""
+        ...
 
     async def write(self, frame: Sequence[Buffer], *, urgent: bool) -> None: ...
     def reply(self, frame: bytes) -> None: ...
@@ -102,7 +105,7 @@ class YamuxStream:
             taken = min(left, self._send_window, self._session.slice_bytes)
             self._send_window -= taken
             left -= taken
-            frame = [self._frame(DATA, 0, taken), *_take(source, taken)]
+            frame: list[Buffer] = [self._frame(DATA, 0, taken), *_take(source, taken)]
             if pace is not None:
                 await pace(taken + HEADER.size)
             with trio.fail_after(stall_s):

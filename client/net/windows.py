@@ -1,0 +1,87 @@
+"""How much a peer may have on its way to us: windows that grow to what the line holds, and no more.
+
+A stream's window starts at the 256 KiB that Yamux fixes. While its reader keeps up, it grows to
+twice what arrives in one round trip, so that it never holds up a line it can cover. What all
+streams of a connection are granted beyond their start comes out of one budget, which bounds what a
+peer can make us hold, however fast or far away it claims to be. Sans-IO: the clock is passed in.
+"""
+
+from __future__ import annotations
+
+from protocol.errors import RemoteProtocolError
+
+INITIAL_WINDOW_BYTES = 256 * 1024
+"""Both windows of a fresh stream, fixed by the protocol."""
+MIN_TRIP_S = 0.02
+"""Shorter round trips are lost beside what a busy machine takes to answer."""
+RETURN_SHARE = 4
+"""A window is given back once a quarter of it is free: the other three go on covering the line."""
+
+
+class WindowBudget:
+    """What the streams of one connection may be granted beyond their start, in bytes."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.left_bytes = size_bytes
+
+    def take(self, wanted_bytes: int) -> int:
+        """Take up to so much; return how much it is."""
+        taken = max(0, min(wanted_bytes, self.left_bytes))
+        self.left_bytes -= taken
+        return taken
+
+
+class ReceiveWindow:
+    """One stream's window.
+
+    Attributes:
+        granted_bytes: what the peer may have on its way and in the buffer together.
+        open_bytes: what it may send now.
+        most_bytes: how far the window may grow.
+    """
+
+    def __init__(self, budget: WindowBudget, now: float) -> None:
+        self._budget = budget
+        self.granted_bytes = self.open_bytes = self.most_bytes = INITIAL_WINDOW_BYTES
+        self._owed_bytes = 0  # taken by the reader and not yet given back
+        self._measured_from, self._measured_bytes = now, 0
+
+    def charge(self, size_bytes: int) -> None:
+        """Count announced data, before any of it is kept.
+
+        Raises:
+            RemoteProtocolError: more than was granted.
+        """
+        if size_bytes > self.open_bytes:
+            raise RemoteProtocolError("window-exceeded", f"{size_bytes} bytes", penalty=50)
+        self.open_bytes -= size_bytes
+
+    def take(self, size_bytes: int, trip_s: float, now: float) -> int:
+        """Count data that the reader took; return by how much to open the window, 0: not yet."""
+        self._owed_bytes += size_bytes
+        self._measured_bytes += size_bytes
+        if self._owed_bytes * RETURN_SHARE < self.granted_bytes:
+            return 0
+        increment = self._owed_bytes + self._growth(max(trip_s, MIN_TRIP_S), now)
+        self._owed_bytes = 0
+        self.open_bytes += increment
+        return increment
+
+    def close(self) -> None:
+        """Give the budget back; nothing more will be granted."""
+        self._budget.left_bytes += self.granted_bytes - INITIAL_WINDOW_BYTES
+        self.granted_bytes = self.most_bytes = INITIAL_WINDOW_BYTES
+
+    def _growth(self, trip_s: float, now: float) -> int:
+        """Return what the window lacks, once in a round trip."""
+        elapsed_s = now - self._measured_from
+        if elapsed_s < trip_s:
+            return 0
+        wanted = 2 * self._measured_bytes * trip_s / elapsed_s
+        self._measured_from, self._measured_bytes = now, 0
+        if wanted <= self.granted_bytes:
+            return 0
+        lacking = min(2 * self.granted_bytes, self.most_bytes) - self.granted_bytes
+        extra = self._budget.take(lacking)
+        self.granted_bytes += extra
+        return extra

@@ -1,0 +1,178 @@
+"""What is urgent overtakes what is queued: in memory frame by frame, and in the kernel's queue."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+import sys
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, cast
+
+import pytest
+import trio
+
+from client.net.handshake import UNSENT_BYTES
+from client.net.secure import MAX_PLAINTEXT_BYTES, Buffer, SecureChannel
+from client.net.turns import Turns
+from client.net.yamux import MAX_SLICE_MESSAGES, SLICE_S, YamuxSession
+from client.net.yamux_stream import DATA, HEADER, SYN, WINDOW_UPDATE, YamuxStream
+
+if TYPE_CHECKING:
+    from client.net.host import Connection
+    from tests.net.conftest import Hosts, Intrude
+
+MIB = 1024 * 1024
+SIOCOUTQNSD = 0x894B
+"""Bytes in a socket's queue that TCP has not sent yet (linux/sockios.h)."""
+
+
+class SlowLine:
+    """A channel that takes one write whenever the test says so, and remembers the frames."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[int, int]] = []
+        """Stream and length of each data frame, in the order of writing."""
+        self.others = 0
+        """Writes that held no data."""
+        self.waiting = trio.Event()
+        self._go = trio.Semaphore(0)
+
+    async def send(self, messages: Iterable[Buffer]) -> None:
+        data = b"".join(messages)
+        _, kind, _, stream_id, length = HEADER.unpack_from(data)
+        if kind == DATA:
+            self.waiting.set()
+            await self._go.acquire()
+            self.frames.append((stream_id, length))
+        else:
+            self.others += 1
+
+    def go_on(self, writes: int) -> None:
+        for _ in range(writes):
+            self._go.release()
+
+    async def receive(self) -> list[bytes]:
+        await trio.sleep_forever()
+        return []
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def sending(count: int) -> AsyncIterator[tuple[SlowLine, YamuxStream, list[YamuxStream]]]:
+    """Tensors on so many streams, all queued behind a frame that is being written."""
+    line = SlowLine()
+    session = YamuxSession(cast(SecureChannel, line), dialler=True)
+    control = await session.open_stream(urgent=True)
+    streams = [await session.open_stream() for _ in range(count)]
+    async with trio.open_nursery() as nursery:
+        for stream in streams:
+            stream.on_window(64 * MIB)
+            nursery.start_soon(stream.send_all, [bytes(MIB)])
+        await line.waiting.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        yield line, control, streams
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_control_frame_overtakes_every_queued_tensor() -> None:
+    async with sending(5) as (line, control, streams), trio.open_nursery() as nursery:
+        nursery.start_soon(control.send_all, [b"heartbeat"])
+        await trio.testing.wait_all_tasks_blocked()
+        line.go_on(9)
+        await trio.testing.wait_all_tasks_blocked()
+        order = [stream for stream, _ in line.frames]
+        assert order[1] == control.stream_id  # after the one frame that was being written
+        assert line.frames[0][1] <= MAX_PLAINTEXT_BYTES  # which was short
+        assert sorted(order[2:7]) == sorted(stream.stream_id for stream in streams)  # in turn
+
+
+async def test_replies_overtake_tensors_too() -> None:
+    async with sending(3) as (line, control, _), trio.open_nursery() as nursery:
+        session = cast(YamuxSession, control._session)
+        nursery.start_soon(session._send_replies)
+        for number in range(10):
+            session.reply(HEADER.pack(0, WINDOW_UPDATE, 0, 1, number))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(session._replies) == 0  # taken up
+        assert line.others == 4  # the opening of four streams
+        line.go_on(1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert line.others == 5  # all ten in one write, before the next tensor
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_gives_up_waiting_does_not_lose_the_turn() -> None:
+    turns, order = Turns(), list[int]()
+
+    async def work(number: int, urgent: bool) -> None:
+        await turns.wait(urgent)
+        order.append(number)
+        turns.end()
+
+    await turns.wait(False)
+    async with trio.open_nursery() as nursery:
+        with trio.move_on_after(0.01):
+            await turns.wait(True)
+        for number, urgent in enumerate([False, False, True, True]):
+            nursery.start_soon(work, number, urgent)
+            await trio.testing.wait_all_tasks_blocked()
+        turns.end()
+    assert order == [2, 3, 0, 1]
+    with trio.fail_after(1):
+        await turns.wait(False)
+
+
+@pytest.mark.parametrize(
+    ("rate_bytes_per_s", "messages"), [(1e9, MAX_SLICE_MESSAGES), (12.5e6, 1), (1e6, 1)]
+)
+async def test_frames_are_as_long_as_the_line_is_fast(
+    autojump_clock: trio.testing.MockClock, rate_bytes_per_s: float, messages: int
+) -> None:
+    class Line(SlowLine):
+        async def send(self, messages: Iterable[Buffer]) -> None:
+            size = sum(map(len, messages))
+            self.frames.append((0, size))
+            await trio.sleep(size / rate_bytes_per_s)
+
+    line = Line()
+    session = YamuxSession(cast(SecureChannel, line), dialler=True)
+    stream = await session.open_stream()
+    stream.on_window(64 * MIB)
+    session._slice_messages = 4
+    await stream.send_all([bytes(16 * MIB)])
+    size = line.frames[20][1]
+    assert size == messages * MAX_PLAINTEXT_BYTES
+    assert size / rate_bytes_per_s <= SLICE_S or messages == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux how much is unsent")
+async def test_little_waits_in_the_kernel_where_nothing_overtakes_it(
+    hosts: Hosts, intrude: Intrude
+) -> None:
+    most, seen, done = 64 * MIB, list[int](), trio.Event()
+
+    async def flood(connection: Connection) -> None:
+        tcp = connection.session._channel._stream.socket
+
+        async def work() -> None:
+            stream = await connection.session.accept_stream()
+            tcp.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 * MIB)  # there is room for more
+            await stream.send_all([bytes(most)])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.run, work)
+            while len(seen) < 5 or not seen[-5] == seen[-1] > 0:  # until nothing moves
+                await trio.sleep(0.05)
+                unsent = fcntl.ioctl(tcp.fileno(), SIOCOUTQNSD, bytes(4))
+                seen.append(struct.unpack("i", unsent)[0])
+            done.set()
+            nursery.cancel_scope.cancel()
+
+    async with hosts(flood) as host, intrude(host.addresses[0]) as reader:  # which does not read
+        await reader.channel.send([HEADER.pack(0, WINDOW_UPDATE, SYN, 1, most)])
+        await done.wait()
+    assert max(seen) <= 2 * UNSENT_BYTES
