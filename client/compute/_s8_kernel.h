@@ -120,17 +120,17 @@ INLINE Place next_place(const Tensor *tensor, Place place) {
     return place;
 }
 
-/* Ask for a block a little before its turn; processors do not foresee the way through a tile. Past
- * the end of the tensor that does nothing. */
-INLINE void prefetch(Place place, int blocks_ahead, int write) {
+/* Ask for `count` numbers that lie `ahead` of `start` and will soon be used; processors do not foresee
+ * the way through a tile. Past the end of the tensor that does nothing. */
+INLINE void prefetch(const float *start, size_t ahead, size_t count, int write) {
 #ifdef __GNUC__
-    uintptr_t block = (uintptr_t)place.numbers + sizeof(float) * BLOCK * (size_t)blocks_ahead;
-    for (int i = 0; i < BLOCK; i += LINE) {
-        const float *line = (const float *)block + i;
+    uintptr_t first = (uintptr_t)start + ahead * sizeof(float);
+    for (size_t i = 0; i < count; i += LINE) {
+        const void *line = (const void *)(first + i * sizeof(float));
         write ? __builtin_prefetch(line, 1) : __builtin_prefetch(line, 0);
     }
 #else
-    (void)place, (void)blocks_ahead, (void)write;
+    (void)start, (void)ahead, (void)count, (void)write;
 #endif
 }
 
@@ -172,7 +172,7 @@ INLINE int encode_group(const Tensor *tensor, Place *place, size_t count, uint8_
     uint16_t wire[GROUP];
     float reciprocals[GROUP];
     for (size_t i = 0; i < count; i++) {
-        prefetch(*place, GROUP, 0);
+        prefetch(place->numbers, GROUP * BLOCK, BLOCK / 2, 0);
         blocks[i] = prepared(tensor, *place, copies[i]);
         peaks[i] = peak_bits(blocks[i]);
         *place = next_place(tensor, *place);
@@ -187,8 +187,10 @@ INLINE int encode_group(const Tensor *tensor, Place *place, size_t count, uint8_
         reciprocals[i] = 1.0f / number_of(rounded_up);
     }
     memcpy(scales, wire, count * sizeof *wire);
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) { /* the other halves, so that memory is never idle */
+        prefetch(place->numbers, i * BLOCK + BLOCK / 2, BLOCK / 2, 0);
         quantise(blocks[i], reciprocals[i], values + i * BLOCK);
+    }
     return 1;
 }
 
@@ -245,7 +247,7 @@ INLINE int decode_tensor(const Tensor *tensor, uint8_t *body) {
             return 0;
         for (size_t i = 0; i < length; i++) {
             float scale = number_of((uint32_t)scales[i] << 16);
-            prefetch(place, AHEAD, 1);
+            prefetch(place.numbers, AHEAD * BLOCK, BLOCK, 1);
             decode_block(tensor, place, scale, values + BLOCK * i);
             place = next_place(tensor, place);
         }
