@@ -29,7 +29,7 @@ from model_zoo.spec import ModelSpec
 from protocol.manifest import Manifest
 from tests.bench.rivals import environment
 from tests.bench.rivals.records import Record, Records, load
-from tests.bench.rivals.swarm_of_peers import PeerFailed, Talker, talking
+from tests.bench.rivals.swarm_of_peers import PeerFailed, Talker, cpu_s, talking
 
 PART = "averaging"
 PEERS = 4
@@ -96,25 +96,29 @@ def ours(size: str, kind: str, folder: Path) -> Turn:
     path.write_bytes(msgspec.json.encode(manifest))
     corpus.write_bytes(bytes(range(256)) * 256)
     command = [sys.executable, "-m", "tests.bench.rivals.averaging_peer", str(path), str(corpus)]
-    commands = [[*command, str(index), kind] for index in range(PEERS)]
+    commands = [[*command, str(index), str(PEERS), kind] for index in range(PEERS)]
     with talking(commands, folder, ALLOCATOR) as peers:
         addresses = [peer.line(START_S) for peer in peers]
         for peer in peers:
             peer.say(" ".join(addresses))
-        rounds = [_versions(peer, manifest.steps) for peer in peers]
-    return of_versions(rounds, bare=kind == "bare")
+        versions = [_told(peers)]
+        before = cpu_s(peers)
+        versions += [_told(peers) for _ in range(1, manifest.steps)]
+        values, more = of_versions(versions[1:], bare=kind == "bare")
+        return values, {**more, "cpu_s": round((cpu_s(peers) - before) / len(values), 3)}
 
 
-def _versions(peer: Talker, steps: int) -> list[dict[str, Any]]:
-    return [json.loads(peer.line(START_S if not n else ROUND_S)) for n in range(steps)]
+def _told(peers: list[Talker]) -> list[dict[str, Any]]:
+    """Return what every peer says of the next version."""
+    return [json.loads(peer.line(ROUND_S)) for peer in peers]
 
 
 def of_versions(rounds: list[list[dict[str, Any]]], *, bare: bool) -> Turn:
-    """Return the seconds of all rounds but the first, from what the peers said of each version."""
+    """Return the seconds of the rounds, from what the peers said of each version."""
     values, exchanges = [], []
     tasks: dict[str, list[float]] = {}
     same = True
-    for told in list(zip(*rounds, strict=True))[1:]:
+    for told in rounds:
         begin = min(peer["plan"] for peer in told)
         values.append(round(max(peer["done"] for peer in told) - begin, 4))
         exchanges.append(max(peer["apply"] for peer in told) - begin)
@@ -165,21 +169,25 @@ def theirs(elements: int, compression: str, folder: Path) -> Turn:
 
 
 def _turns(peers: list[Talker]) -> Turn:
-    values, matching, errors, same = [], [], [], True
+    values, matching, cpu, errors, same = [], [], [], [], True
     for turn in range(TURNS + 1):
         begin = time.monotonic()
         _all(peers, "match")
-        go = time.monotonic()
+        go, before = time.monotonic(), cpu_s(peers)
         said = [json.loads(line) for line in _all(peers, "go")]
+        used = cpu_s(peers) - before
         if any(peer["members"] != PEERS for peer in said):
             raise PeerFailed(f"groups of {[peer['members'] for peer in said]}")
-        same &= len({peer["digest"] for peer in said}) == 1
-        errors.append(max(peer["error"] for peer in said))
+        results = [json.loads(line) for line in _all(peers, "check")]
+        same &= len({peer["digest"] for peer in results}) == 1
+        errors.append(max(peer["error"] for peer in results))
         if turn:  # the first one warms up
             values.append(round(max(peer["done"] for peer in said) - go, 4))
             matching.append(go - begin)
+            cpu.append(used)
     more = {
         "matchmaking_s": round(statistics.median(matching), 3),
+        "cpu_s": round(statistics.median(cpu), 3),
         "error": max(errors),
         "identical": same,
     }

@@ -3,8 +3,8 @@
     python hivemind_averaging.py INDEX ELEMENTS COMPRESSION [INITIAL_PEER ...]
 
 Prints its address, then follows its input: `match` finds the group and answers `matched`; `go` runs
-the all-reduce and answers the moment of its end in monotonic seconds, the error against the exact
-mean relative to its norm, and a digest of the result. Nothing after `matched` is matchmaking.
+the all-reduce and answers how many took part and the moment of its end in monotonic seconds;
+`check` answers the error against the exact mean, relative to its norm, and a digest of the result.
 """
 
 import hashlib
@@ -66,21 +66,22 @@ def main() -> None:
             print("matched", flush=True)
         elif line.strip() == "go":
             control.allow_allreduce()
-            group = control.result()
-            print(json.dumps(said(averager, group, turn, elements)), flush=True)
+            members = len(control.result())
+            print(json.dumps({"done": time.monotonic(), "members": members}), flush=True)
+        elif line.strip() == "check":
+            print(json.dumps(check(averager, turn, elements)), flush=True)
     averager.shutdown()
     dht.shutdown()
 
 
-def said(averager, group, turn: int, elements: int) -> dict:
+def check(averager: hivemind.DecentralizedAverager, turn: int, elements: int) -> dict[str, object]:
     """Describe what came out."""
-    done = time.monotonic()
     exact = sum(numbers(peer, turn, elements) for peer in range(PEERS)) / PEERS
     with averager.get_tensors() as tensors:
         result = tensors[0].clone()
     error = float((result - exact).norm() / exact.norm())
     digest = hashlib.blake2b(result.numpy().data, digest_size=16).hexdigest()
-    return {"done": done, "members": len(group), "error": error, "digest": digest}
+    return {"error": error, "digest": digest}
 
 
 if __name__ == "__main__":

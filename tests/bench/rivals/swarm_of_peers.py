@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
+
 
 class PeerFailed(Exception):
     """A process ended or said nothing in time; with its last words."""
@@ -59,6 +61,16 @@ class Talker:
             raise PeerFailed(self._last_words("it has ended"))
         return line
 
+    def cpu_s(self) -> float:
+        """Return the CPU seconds that it and what it started have used."""
+        process = psutil.Process(self._process.pid)
+        used = 0.0
+        for one in [process, *process.children(recursive=True)]:
+            with suppress(psutil.Error):
+                times = one.cpu_times()
+                used += times.user + times.system
+        return used
+
     def end(self, grace_s: float = 5.0) -> None:
         """Close its input, and kill what is left of it and its children after a while."""
         assert self._process.stdin is not None
@@ -78,6 +90,11 @@ class Talker:
 
     def _last_words(self, problem: str) -> str:
         return f"{problem}\n" + "\n".join(self._log.read_text().splitlines()[-12:])
+
+
+def cpu_s(talkers: Sequence[Talker]) -> float:
+    """Return the CPU seconds that all of them have used."""
+    return sum(talker.cpu_s() for talker in talkers)
 
 
 @contextmanager
