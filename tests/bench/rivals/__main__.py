@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench.rivals import averaging, pipeline, report
+from tests.bench.rivals import averaging, chain, codec, pipeline, report
 from tests.bench.rivals.records import Records
 
 OUT = Path(__file__).parents[1] / "results"
@@ -34,6 +34,8 @@ class Part:
 PARTS = {
     pipeline.PART: Part(pipeline.measure, 3),
     averaging.PART: Part(averaging.measure, 2),
+    chain.PART: Part(chain.measure, 2),
+    codec.PART: Part(codec.measure, 3),
 }
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
 from tests.bench.plan_check import expected
 from tests.bench.rivals.records import Record, Records, load
+from tests.bench.rivals.swarm_of_peers import environ
 
 PART = "pipeline"
 BOUND, REFERENCE, OURS, TORCH = "bound", "one process", "ours", "1F1B"
@@ -128,7 +128,7 @@ def _python(module: str, *arguments: str) -> subprocess.Popen[str]:
         [sys.executable, "-m", f"tests.bench.rivals.{module}", *arguments],
         stdout=subprocess.PIPE,
         text=True,
-        env={**ALLOCATOR, "GLOO_SOCKET_IFNAME": "lo", **os.environ},
+        env=environ({**ALLOCATOR, "GLOO_SOCKET_IFNAME": "lo"}),
     )
 
 

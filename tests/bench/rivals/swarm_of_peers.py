@@ -14,6 +14,8 @@ from pathlib import Path
 
 import psutil
 
+ROOT = Path(__file__).parents[3]
+
 
 class PeerFailed(Exception):
     """A process ended or said nothing in time; with its last words."""
@@ -31,7 +33,7 @@ class Talker:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, **env},
+                env=environ(env),
                 start_new_session=True,  # what it starts ends with it
             )
         self._lines: queue.Queue[str | None] = queue.Queue()
@@ -90,6 +92,11 @@ class Talker:
 
     def _last_words(self, problem: str) -> str:
         return f"{problem}\n" + "\n".join(self._log.read_text().splitlines()[-12:])
+
+
+def environ(extra: Mapping[str, str]) -> dict[str, str]:
+    """Return our environment with more in it; modules of this repository are found."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), **extra}
 
 
 def cpu_s(talkers: Sequence[Talker]) -> float:
