@@ -97,11 +97,12 @@ def _read_first(paths: Iterable[Path], swarm: SwarmFile, stage: int, version: in
         except CheckpointError:
             continue
         if (info.swarm, info.stage, info.version) == (swarm.swarm, stage, version):
-            return _parameters(path)
+            return read_parameters(path)
     raise CheckpointError(f"no sound checkpoint of stage {stage} at version {version}")
 
 
-def _parameters(path: Path) -> State:
+def read_parameters(path: Path) -> State:
+    """Return the parameters in a checkpoint that has been verified, by name."""
     with safe_open(path, framework="pt") as file:
         names = [name for name in file.keys() if not name.startswith(_MOMENTS)]  # noqa: SIM118
         return {name: file.get_tensor(name) for name in names}
