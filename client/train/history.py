@@ -116,11 +116,13 @@ class History:
         versions = tuple(
             view.committed(stage) if view.serving(stage) else None for stage in range(self._stages)
         )
-        now = self._hub.now()
-        quorum = self.seats is None or self.seats.has_quorum(now)
         live = frozenset(linked) | {self._me}
-        outlook = Outlook(live, versions, eras_served(roster, self._stages, self._me), quorum)
-        self._perform(self.machine.update(outlook, now))
+        eras = eras_served(roster, self._stages, self._me)
+        outlook = Outlook(live, versions, eras, self._has_quorum)
+        self._perform(self.machine.update(outlook, self._hub.now()))
+
+    def _has_quorum(self, now: float) -> bool:
+        return self.seats is None or self.seats.has_quorum(now)
 
     def tick(self, now: float) -> None:
         """Act on deadlines that have passed."""

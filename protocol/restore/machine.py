@@ -16,7 +16,7 @@ separate ways end in the lineage that most follow. Times are monotonic seconds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -59,8 +59,9 @@ class Outlook:
     """By stage: newest version that a live replica of our lineage serves; None: nobody does."""
     eras: Mapping[int, int] = field(default_factory=dict)
     """Live serving seats by their era, of all lineages."""
-    quorum: bool = True
-    """Whether our seats, if we have any, are in touch with a majority of their electors."""
+    quorum: Callable[[float], bool] = lambda now: True
+    """Whether our seats, if we have any, are in touch with a majority of their electors. Asked when
+    we decide: it changes with time, while nothing else does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +276,7 @@ class Restore:
 
     def _decide(self, trouble: str, since: float, now: float) -> list[RestoreEffect]:
         """Begin the next lineage if it is our turn and enough of the run is there."""
-        if not self._outlook.quorum:
+        if not self._outlook.quorum(now):
             self._due = now + LOST_S
             return self._explain(f"{trouble}; waiting for a majority of the swarm")
         target = newest_whole(self.stored_live(), self._stages, self.lineage)

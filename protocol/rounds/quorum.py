@@ -76,8 +76,9 @@ class Quorum:
         self.electors = frozenset(map(PeerId, electors)) or frozenset({self._me})
         self._settled = True
 
-    def observe(self, view: SwarmView) -> None:
-        """Before the first plan, count everybody we have seen serve."""
+    def observe(self, view: SwarmView, now: float) -> None:
+        """Note whether we lose our majority; before the first plan, count all we see serve."""
+        self.holds(now)
         if not self._settled:
             self.electors |= set(electors(view, self._stage, self._me))
             self.roll |= {replica.peer for replica in view.serving(self._stage)}

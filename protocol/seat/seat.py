@@ -162,7 +162,7 @@ class Seat:
         before, after = self._view.serving(self.place.stage), view.serving(self.place.stage)
         lost = {r.peer for r in before} - {r.peer for r in after}
         self._view = view
-        self.quorum.observe(view)
+        self.quorum.observe(view, now)
         effects: list[SeatEffect] = list(self.pipeline.update_view(view, now))
         effects += self._follow_siblings(now)
         was_leading = self.leader.leading

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -67,7 +68,7 @@ def outlook(
     *versions: int | None, live: Iterable[PeerId] = PEERS, quorum: bool = True, era: int = 0
 ) -> Outlook:
     serving = sum(version is not None for version in versions)
-    return Outlook(frozenset(live), versions, {era: serving} if serving else {}, quorum)
+    return Outlook(frozenset(live), versions, {era: serving} if serving else {}, lambda now: quorum)
 
 
 def running(me: PeerId, *held: tuple[int, int]) -> Restore:
@@ -133,6 +134,16 @@ class TestLost:
         made = running(first(PEERS))
         made.update(outlook(27, None, quorum=False), 20.0)
         assert adopted(made.tick(60.0)) is None
+
+    def test_a_quorum_that_comes_with_time_alone_is_noticed(self) -> None:
+        made = running(first(PEERS), (0, 20), (1, 20))
+        seen = outlook(27, None)
+        made.update(replace(seen, quorum=lambda now: now >= 60.0), 20.0)
+        assert adopted(made.tick(59.0)) is None
+        due = made.next_deadline()
+        assert due is not None
+        assert due <= 60.0
+        assert adopted(made.tick(60.0)) is not None
 
     def test_a_stage_that_comes_back_is_not_lost(self) -> None:
         made = running(first(PEERS))

@@ -200,7 +200,7 @@ def test_who_was_cut_off_looks_around_first(settled: bool) -> None:
     me, other = PEERS[:2]
     contacts = Contacts()
     made = Quorum(me, STAGE, contacts)
-    made.observe(SwarmView.of([[], [Replica(me, 0, True), Replica(other, 0, True)]]))
+    made.observe(SwarmView.of([[], [Replica(me, 0, True), Replica(other, 0, True)]]), now=0.0)
     first = min((me, other), key=lambda peer: rank("elector", peer))
     if first == me:  # the half with the first by rank is a majority by itself
         made.electors |= {PEERS[2]}
@@ -217,10 +217,10 @@ def test_before_the_first_plan_everybody_seen_counts() -> None:
     me, sibling, other, stranger = PEERS[:4]
     made = Quorum(me, 0, Contacts())
     replicas = [[Replica(p, 0, True) for p in (me, sibling)], [Replica(other, 0, True)]]
-    made.observe(SwarmView.of(replicas))
-    made.observe(SwarmView.of([[Replica(me, 0, True)], [Replica(stranger, 0, True)]]))
+    made.observe(SwarmView.of(replicas), now=0.0)
+    made.observe(SwarmView.of([[Replica(me, 0, True)], [Replica(stranger, 0, True)]]), now=0.0)
     assert made.roll == {me, sibling}
     assert made.electors == {me, sibling, other, stranger}
     made.settle([me], [me, other])
-    made.observe(SwarmView.of(replicas))
+    made.observe(SwarmView.of(replicas), now=0.0)
     assert (made.roll, made.electors) == ({me}, {me, other})

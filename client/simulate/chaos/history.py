@@ -81,10 +81,13 @@ class Histories:
         )
         others = ((p, s) for p, s in volunteer.statuses.items() if p != me)
         eras = Counter(s.era for _, s in others if s.state == "serving")
-        seat = volunteer.seat
-        quorum = seat is None or seat.quorum.holds(now)
+        quorum = partial(self._has_quorum, volunteer)
         outlook = Outlook(volunteer.seen_live(), versions, eras, quorum)
         self._perform(volunteer, volunteer.restore.update(outlook, now))
+
+    @staticmethod
+    def _has_quorum(volunteer: Volunteer, now: float) -> bool:
+        return volunteer.seat is None or volunteer.seat.quorum.holds(now)
 
     def tick(self, volunteer: Volunteer) -> None:
         """Act on deadlines that have passed."""
