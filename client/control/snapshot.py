@@ -73,10 +73,12 @@ class PeerView(Struct, frozen=True, kw_only=True):
 
 
 class NetworkView(Struct, frozen=True, kw_only=True):
-    """Bytes that crossed this node's sockets since it started."""
+    """What crossed this node's sockets since it started."""
 
     sent_bytes: int = 0
     received_bytes: int = 0
+    sent_messages: int = 0
+    received_messages: int = 0
     links: int = 0
 
 

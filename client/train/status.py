@@ -74,6 +74,8 @@ def take_snapshot(
         network=NetworkView(
             sent_bytes=network.bytes_out,
             received_bytes=network.bytes_in,
+            sent_messages=network.frames_out,
+            received_messages=network.frames_in,
             links=len(network.peers),
         ),
         worker=workers[0],

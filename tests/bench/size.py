@@ -1,0 +1,218 @@
+"""What a step costs each volunteer as the swarm grows: messages and bytes, by real processes.
+
+    python -m tests.bench.size [--shapes 2x1,2x2,2x4,4x1,4x2,4x4,8x1,8x2,8x4] [--steps 4]
+                               [--out tests/bench/results]
+
+A GPT of 8 layers, width 128, context 64; stages x replicas volunteers on loopback, each with eight
+microbatches of 4 sequences per step, whatever the number of replicas. Two parts are told apart: the
+tensors, whose size follows from the manifest (boundaries, and averaging where there are siblings),
+and the rest: receipts, ledgers, rounds, heartbeats, gossip, framing. What is said per second and
+not per step costs a slower step more, so the seconds of a step are given. Writes ``size.jsonl`` and
+``size.md``. 32 volunteers take about 14 GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from client.cli.create import sign, write_swarm_file
+from client.cli.founding import WIRE_BYTES_PER_ELEMENT, found_swarm
+from client.cli.home import free_port
+from client.cli.local_swarm import LocalSwarm, terminate_as_interrupt
+from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.control.snapshot import Snapshot
+from client.store.identity import ensure_identity
+from client.store.paths import home_folders, make_private
+from protocol.address import Address
+from protocol.manifest import Manifest
+
+HOST = "127.0.0.1"
+MODEL = ModelChoices(layers=8, width=128, heads=4, context=64)
+SEQUENCES, EACH = 4, 8
+"""Sequences in a microbatch, microbatches of a volunteer in a step."""
+LEFT_OUT = 2
+START_S, STEP_S, POLL_S = 600.0, 60.0, 0.25
+VOLUNTEER_BYTES = 500 * 10**6
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One shape. All but ``step_s`` per volunteer and step: mean, and the largest of any."""
+
+    stages: int
+    replicas: int
+    steps: int
+    step_s: float
+    messages: float
+    most_messages: float
+    tensor_bytes: float
+    other_bytes: float
+    most_other_bytes: float
+    links: float
+    cores: int
+    load: float
+
+
+def main() -> None:
+    """Run and write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--shapes", default="2x1,2x2,2x4,4x1,4x2,4x4,8x1,8x2,8x4")
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results"))
+    asked = parser.parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    file = asked.out / "size.jsonl"
+    for shape in asked.shapes.split(","):
+        stages, replicas = (int(part) for part in shape.split("x"))
+        need = stages * replicas * VOLUNTEER_BYTES
+        if psutil.virtual_memory().available < need:
+            print(f"{shape}: skipped, {need / 1e9:.0f} GB of memory are not free", flush=True)
+            continue
+        with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="vol") as folder:
+            cost = measure(Path(folder), stages, replicas, asked.steps)
+        with file.open("a") as out:
+            out.write(json.dumps(asdict(cost)) + "\n")
+        print(words(cost), flush=True)
+        (asked.out / "size.md").write_text(markdown(read(file)))
+
+
+def measure(homes: Path, stages: int, replicas: int, steps: int) -> Cost:
+    """Train some steps in a swarm of one shape."""
+    manifest = _found(homes, stages, replicas)
+    flags = ("--listen-host", HOST, "--threads", "1")
+    with LocalSwarm(homes / "x.swarm", homes, homes / "logs") as swarm:
+        swarm.start("v0", flags).wait_until_it_answers(START_S)
+        for number in range(1, stages * replicas):
+            swarm.start(f"v{number}", flags)
+        _wait(swarm, lambda now: _served(now, stages, replicas))
+        begin = max(now.step for now in _all(swarm)) + LEFT_OUT
+        _wait(swarm, lambda now: now.step >= begin)
+        start, before = time.monotonic(), _all(swarm)
+        _wait(swarm, lambda now: now.step >= begin + steps)
+        after, seconds = _all(swarm), time.monotonic() - start
+        load = round(os.getloadavg()[0], 1)
+        for member in swarm.members:  # nothing of theirs is needed: no orderly end
+            member.kill()
+    done = statistics.mean(b.step - a.step for a, b in zip(before, after, strict=True))
+    pairs = [(a.network, b.network) for a, b in zip(before, after, strict=True)]
+    messages = [(b.sent_messages - a.sent_messages) / done for a, b in pairs]
+    tensors = tensor_bytes(manifest, replicas)
+    home = [after_one.seats[0].stage if after_one.seats else 0 for after_one in after]
+    sent = [(b.sent_bytes - a.sent_bytes) / done for a, b in pairs]
+    others = [all_of_it - tensors[stage] for all_of_it, stage in zip(sent, home, strict=True)]
+    return Cost(
+        *(stages, replicas, steps),
+        step_s=round(seconds / done, 3),
+        messages=round(statistics.mean(messages), 1),
+        most_messages=round(max(messages), 1),
+        tensor_bytes=round(statistics.mean(tensors[stage] for stage in home)),
+        other_bytes=round(statistics.mean(others)),
+        most_other_bytes=round(max(others)),
+        links=round(statistics.mean(b.links for _, b in pairs), 1),
+        cores=os.cpu_count() or 0,
+        load=load,
+    )
+
+
+def tensor_bytes(manifest: Manifest, replicas: int) -> list[float]:
+    """Return the bytes of tensors that a volunteer of each stage sends in a step."""
+    share = manifest.microbatches_per_step / replicas
+    averaged = 2 * (1 - 1 / replicas) * WIRE_BYTES_PER_ELEMENT[manifest.averaging_codec]
+    return [share * stage.uplink_bytes + averaged * stage.parameters for stage in manifest.stages]
+
+
+def _found(homes: Path, stages: int, replicas: int) -> Manifest:
+    founder = ensure_identity(make_private(home_folders(homes / "v0").data))
+    run = RunChoices(
+        name="size",
+        stages=stages,
+        steps=1_000_000,
+        sequences=SEQUENCES,
+        microbatches=EACH * replicas,
+        redundancy=replicas,
+        dual_homing=0,
+        measure=False,
+        checkpoint_every=100_000,
+    )
+    manifest = found_swarm(founder.peer, run, MODEL, OptimizerChoices()).manifest
+    address = Address("ip4", HOST, free_port(HOST), founder.peer)
+    write_swarm_file(homes / "x.swarm", sign(manifest, founder, (address,)))
+    return manifest
+
+
+def _served(now: Snapshot, stages: int, replicas: int) -> bool:
+    counts = [len(stage.replicas) for stage in now.stages]
+    return len(counts) == stages and min(counts) >= replicas and now.step > 0
+
+
+def _wait(swarm: LocalSwarm, happened: Callable[[Snapshot], bool]) -> None:
+    deadline = time.monotonic() + START_S
+    while True:
+        if not all(member.alive for member in swarm.members):
+            raise SystemExit("a volunteer ended:\n" + swarm.members[0].log_tail())
+        now = swarm.members[0].snapshot()
+        if now is not None and happened(now):
+            return
+        if time.monotonic() > deadline:
+            raise SystemExit("nothing happens:\n" + swarm.members[0].log_tail(20))
+        time.sleep(POLL_S)
+
+
+def _all(swarm: LocalSwarm) -> list[Snapshot]:
+    """Return everybody's snapshot."""
+    found = [member.snapshot() for member in swarm.members]
+    missing = [m.name for m, now in zip(swarm.members, found, strict=True) if now is None]
+    if missing:
+        raise SystemExit(f"{', '.join(missing)} does not answer")
+    return [now for now in found if now is not None]
+
+
+def words(cost: Cost) -> str:
+    """Return a shape in one line."""
+    return (
+        f"{cost.stages} x {cost.replicas}: {cost.messages:g} messages (at most "
+        f"{cost.most_messages:g}), {cost.tensor_bytes / 1e6:.2f} MB of tensors and "
+        f"{cost.other_bytes / 1e3:.1f} kB else per volunteer and step; {cost.step_s:g} s per step"
+    )
+
+
+def read(path: Path) -> list[Cost]:
+    """Return all shapes so far."""
+    return [Cost(**json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def markdown(costs: Sequence[Cost]) -> str:
+    """Return the page; of several runs of a shape the newest."""
+    newest = {(cost.stages, cost.replicas): cost for cost in costs}
+    rows = [
+        "| stages x replicas | volunteers | messages | largest | tensors MB | else kB | largest | "
+        "links | s per step | load |",
+        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    rows += [
+        f"| {c.stages} x {c.replicas} | {c.stages * c.replicas} | {c.messages:g} | "
+        f"{c.most_messages:g} | {c.tensor_bytes / 1e6:.2f} | {c.other_bytes / 1e3:.1f} | "
+        f"{c.most_other_bytes / 1e3:.1f} | {c.links:g} | {c.step_s:g} | {c.load:g} |"
+        for _, c in sorted(newest.items())
+    ]
+    cores = sorted({cost.cores for cost in costs})
+    return (
+        f"# Cost against size\n\nWritten by `python -m tests.bench.size`. {__doc__}\n"
+        f"Machine: {cores} cores. Sent, per volunteer and step.\n\n" + "\n".join(rows) + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
