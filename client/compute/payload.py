@@ -196,7 +196,7 @@ def digest(buffer: Buffer) -> bytes:
 def seal(buffer: bytearray | memoryview) -> None:
     """Write the payload's digest into its header.
 
-    Apart from `encode`, because hashing 0.8 GB/s costs more than quantising.
+    Apart from `encode`, because hashing costs eight times as much as quantising.
     """
     buffer[_DIGEST_START : _DIGEST_START + DIGEST_BYTES] = digest(buffer)
 

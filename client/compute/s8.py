@@ -1,4 +1,7 @@
-"""The S8 kernel: blocks of 128 fp32 numbers to int8 with one bf16 scale, and back.
+"""The S8 kernel in torch: blocks of 128 fp32 numbers to int8 with one bf16 scale, and back.
+
+It is the reference for the kernel in C (`native`), which makes the same bytes faster; it works for
+GPUs and where there was no compiler, and it says why a tensor or payload is refused.
 
 Source: RECIPES.md, "S8". The scale is rounded *up* to bf16 and the block is quantised with the
 rounded scale, so nothing ever clips. NaN and infinity survive into the block maximum, so one
