@@ -27,7 +27,7 @@ LARGEST_FACTOR = 2.0**60
 
 _ROTATION = 64
 _FEWEST_ROWS = 16
-_CACHED = 1 << 18  # elements that stay in the cache between two passes
+_CACHED = 1 << 16  # elements that stay in the cache between two passes
 
 
 def needs_prescale(rows: Tensor) -> bool:
@@ -83,11 +83,16 @@ def channel_factors(rows: Tensor) -> Tensor:
 
 def channel_sums(rows: Tensor) -> Tensor:
     """Sum of magnitudes of each channel of (R, C), added up as a tree of neighbouring rows."""
-    sums = rows.abs()
-    while len(sums) > 1:
-        even = len(sums) // 2 * 2
-        sums = torch.cat([sums[:even:2] + sums[1:even:2], sums[even:]])
-    return sums[0]
+    height = 1 << max(1, _CACHED // rows.shape[1]).bit_length() - 1  # whole branches of the tree
+    return _tree(torch.stack([_tree(branch.abs()) for branch in torch.split(rows, height)]))
+
+
+def _tree(rows: Tensor) -> Tensor:
+    while len(rows) > 1:
+        even = len(rows) // 2 * 2
+        pairs = rows[:even:2] + rows[1:even:2]
+        rows = pairs if even == len(rows) else torch.cat([pairs, rows[even:]])
+    return rows[0]
 
 
 def rotate(numbers: Tensor) -> Tensor:
@@ -101,9 +106,12 @@ def rotate(numbers: Tensor) -> Tensor:
         torch.split(tensor.view(-1, _ROTATION), _CACHED // _ROTATION)
         for tensor in (numbers, rotated)
     )
+    first, second = numbers.new_empty(2, min(_CACHED, numbers.numel()))
     for group, target in zip(groups, targets, strict=True):
-        columns = group.t().contiguous()  # (64, groups): long rows are fast to add
-        spare = torch.empty_like(columns)
+        size = group.numel()
+        columns = first[:size].view(_ROTATION, -1)  # (64, groups): long rows are fast to add
+        spare = second[:size].view(_ROTATION, -1)
+        columns.copy_(group.t())
         for _ in range(_ROTATION.bit_length() - 1):
             upper, lower = torch.chunk(columns, 2)
             pairs = spare.view(_ROTATION // 2, 2, -1)
