@@ -23,7 +23,7 @@ help:
 	@echo "make chaos    faults on real volunteers on this machine, and what they cost; 12 minutes"
 	@echo "make test     the tests"
 	@echo "make lint     style, types and import direction"
-	@echo "make bench    what this machine can do, and a swarm on it against one process"
+	@echo "make bench    this client beside PyTorch's pipelining and hivemind on this machine; 15 minutes"
 	@echo "make ablation simulated swarms matched by every policy; takes hours, goes on where it was"
 	@echo "make install  only build $(VENV), with the volunteer command in $(BIN)"
 	@echo "make packaging the manual page and shell completions anew, and the wheel in dist/"
@@ -46,7 +46,7 @@ lint: $(STAMP)
 	exit $$status
 
 bench: $(STAMP)
-	$(BIN)/volunteer bench --efficiency $(BENCH_ARGS)
+	$(BIN)/python -m tests.bench.rivals $(BENCH_ARGS)
 
 ablation: $(STAMP)
 	$(BIN)/python -m tests.bench.ablation $(ABLATION_ARGS)
@@ -74,6 +74,6 @@ $(STAMP): pyproject.toml setup.py $(wildcard client/compute/_s8*.[ch])
 	@touch $@
 
 clean:
-	rm -rf $(VENV) demo-out chaos-out build dist *.egg-info client/compute/*.so .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) .venv-hivemind demo-out chaos-out build dist *.egg-info client/compute/*.so .mypy_cache .ruff_cache .pytest_cache \
 		.hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench.rivals import averaging, chain, codec, pipeline, report
+from tests.bench.rivals import averaging, chain, codec, environment, pipeline, report
 from tests.bench.rivals.records import Records
 
 OUT = Path(__file__).parents[1] / "results"
@@ -29,10 +29,11 @@ class Part:
 
     measure: Callable[..., None]
     repeats: int
+    hivemind: bool = True
 
 
 PARTS = {
-    pipeline.PART: Part(pipeline.measure, 3),
+    pipeline.PART: Part(pipeline.measure, 3, hivemind=False),
     averaging.PART: Part(averaging.measure, 2),
     chain.PART: Part(chain.measure, 2),
     codec.PART: Part(codec.measure, 3),
@@ -55,15 +56,28 @@ def main() -> None:
         part = PARTS[name]
         repeats = asked.repeats or (1 if asked.quick else part.repeats)
         settings = {"repeats": repeats, "quick": asked.quick}
-        if records.begin(name, settings, {}, fresh=asked.fresh):
+        if records.begin(name, settings, versions(part), fresh=asked.fresh):
             say(f"{name}: going on where it stopped")
         begin = time.monotonic()
         part.measure(records, repeats, say, quick=asked.quick)
         records.end(name)
         say(f"{name}: {time.monotonic() - begin:.0f} s")
-    text = report.markdown(records)
-    (asked.out / "rivals.md").write_text(text)
-    print(text)
+    (asked.out / "rivals.md").write_text(report.markdown(records))
+    if plot := report.averaging_plot(records):
+        (asked.out / "rivals-averaging.svg").write_text(plot)
+    print(report.summary(records))
+    say(f"all figures: {asked.out / 'rivals.md'}")
+
+
+def versions(part: Part) -> dict[str, str]:
+    """Return what hivemind's environment has in it, if the part needs it and it can be had."""
+    if not part.hivemind:
+        return {}
+    try:
+        return environment.ensure()
+    except environment.Missing as missing:
+        say(str(missing))
+        return {}
 
 
 def say(words: str) -> None:

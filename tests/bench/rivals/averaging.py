@@ -12,9 +12,9 @@ import itertools
 import json
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from client.store.paths import make_private
 from model_zoo.spec import ModelSpec
 from protocol.manifest import Manifest
 from tests.bench.rivals import environment
+from tests.bench.rivals.attempts import attempt
 from tests.bench.rivals.records import Record, Records, load
 from tests.bench.rivals.swarm_of_peers import PeerFailed, Talker, cpu_s, talking
 
@@ -55,14 +56,12 @@ def measure(records: Records, rounds: int, say: Say, *, quick: bool = False) -> 
         for who in (OURS, *HIVEMIND, WHOLE):
             if records.has(PART, size, who, number):
                 continue
-            say(f"averaging {size}, launch {number + 1} of {rounds}: {who}")
-            try:
-                with tempfile.TemporaryDirectory(prefix="vol") as folder:
-                    values, more = contender(who, size, Path(folder))
-            except (PeerFailed, environment.Missing) as error:
-                say(f"  failed: {error}")
-                records.note(PART, f"{size}, {who}: {error}")
+            what = f"averaging {size}, launch {number + 1} of {rounds}: {who}"
+            say(what)
+            turn = attempt(partial(contender, who, size), records, PART, what, say)
+            if turn is None:
                 continue
+            values, more = turn
             records.add(Record(PART, size, who, number, values, "s", round(load(), 2), more))
             say(f"  {statistics.median(values):.3f} s a round")
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -26,14 +26,15 @@ from client.store.paths import make_private
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
 from protocol.manifest import Manifest
 from tests.bench.rivals import environment
+from tests.bench.rivals.attempts import attempt
 from tests.bench.rivals.records import Record, Records, load
-from tests.bench.rivals.swarm_of_peers import PeerFailed, talking
+from tests.bench.rivals.swarm_of_peers import talking
 
 PART = "chain"
 OURS = "ours"
 HIVEMIND = {"hivemind": "none", "hivemind uniform 8 bit": "uniform8"}
 IN_FLIGHT = (1, 4)
-START_S = 120.0
+START_S = 60.0
 Say = Callable[[str], None]
 
 
@@ -60,15 +61,11 @@ def measure(records: Records, rounds: int, say: Say, *, quick: bool = False) -> 
     for block, number, who in itertools.product(blocks, range(rounds), (OURS, *HIVEMIND)):
         if all(records.has(PART, case_of(block, width), who, number) for width in IN_FLIGHT):
             continue
-        say(f"chain {block}, round {number + 1} of {rounds}: {who}")
-        try:
-            with tempfile.TemporaryDirectory(prefix="vol") as folder:
-                rates = contender(block, who, seconds, Path(folder))
-        except (PeerFailed, environment.Missing) as error:
-            say(f"  failed: {error}")
-            records.note(PART, f"{block}, {who}: {error}")
-            continue
-        for width, rate in zip(IN_FLIGHT, rates, strict=True):
+        what = f"chain {block}, round {number + 1} of {rounds}: {who}"
+        say(what)
+        run = partial(contender, block, who, seconds)
+        rates = attempt(run, records, PART, what, say) or []
+        for width, rate in zip(IN_FLIGHT, rates, strict=False):
             case, busy = case_of(block, width), round(load(), 2)
             records.add(Record(PART, case, who, number, [round(rate, 2)], "samples/s", busy))
             say(f"  {width} in flight: {rate:.1f} samples/s")

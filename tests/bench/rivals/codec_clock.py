@@ -10,6 +10,7 @@ import torch
 
 SHAPE = (8, 256, 1024)
 CHANNEL = 7
+WARM_UP = 3
 SOURCES = ("Gaussian", "one channel x60")
 
 Codec = tuple[Callable[[torch.Tensor], object], Callable[[object], torch.Tensor]]
@@ -48,8 +49,8 @@ def _without(numbers: torch.Tensor) -> torch.Tensor:
 
 def _rates(run: Callable[[], object], size_bytes: int, repeats: int) -> list[float]:
     taken = []
-    for _ in range(repeats + 1):
+    for _ in range(WARM_UP + repeats):
         begin = time.perf_counter()
         run()
         taken.append(time.perf_counter() - begin)
-    return [round(size_bytes / seconds / 1e9, 4) for seconds in taken[1:]]
+    return [round(size_bytes / seconds / 1e9, 4) for seconds in taken[WARM_UP:]]
