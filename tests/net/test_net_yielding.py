@@ -1,0 +1,90 @@
+"""What the background may send while tensors wait, in bytes: no clock, no sockets."""
+
+from __future__ import annotations
+
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from client.net.yielding import MOST_CREDIT_BYTES, MOST_WAIT_S, Yielding
+
+PIECE = 64 * 1024
+
+
+class _Background:
+    """Sends as much as it may."""
+
+    def __init__(self, budget: Yielding, nursery: trio.Nursery) -> None:
+        self.sent_bytes, self._budget = 0, budget
+        nursery.start_soon(self._run)
+
+    async def _run(self) -> None:
+        while self.sent_bytes < 100 * PIECE:
+            await self._budget.wait(PIECE)
+            self.sent_bytes += PIECE
+            await trio.lowlevel.checkpoint()
+
+
+async def test_alone_it_has_the_whole_line() -> None:
+    async with trio.open_nursery() as nursery:
+        background = _Background(Yielding(), nursery)
+        await wait_all_tasks_blocked()
+        assert background.sent_bytes == 100 * PIECE
+
+
+async def test_beside_tensors_it_has_a_quarter() -> None:
+    budget = Yielding()
+    async with trio.open_nursery() as nursery:
+        with budget.tensors_wait():
+            background = _Background(budget, nursery)
+            await wait_all_tasks_blocked()
+            assert background.sent_bytes == 0
+            for pieces in range(1, 121):
+                budget.sent(PIECE)
+                await wait_all_tasks_blocked()
+                assert abs(background.sent_bytes - pieces * PIECE / 3) <= PIECE
+            nursery.cancel_scope.cancel()
+
+
+async def test_it_goes_on_when_the_last_tensor_is_written() -> None:
+    budget = Yielding()
+    async with trio.open_nursery() as nursery:
+        with budget.tensors_wait(), budget.tensors_wait():
+            background = _Background(budget, nursery)
+            await wait_all_tasks_blocked()
+        assert background.sent_bytes == 0
+        await wait_all_tasks_blocked()
+        assert background.sent_bytes == 100 * PIECE
+
+
+async def test_two_that_wait_share_the_quarter() -> None:
+    budget = Yielding()
+    async with trio.open_nursery() as nursery:
+        with budget.tensors_wait():
+            both = [_Background(budget, nursery) for _ in range(2)]
+            for _ in range(60):
+                budget.sent(PIECE)
+                await wait_all_tasks_blocked()
+            together = sum(one.sent_bytes for one in both)
+            assert abs(together - 20 * PIECE) <= 2 * PIECE
+            assert all(one.sent_bytes >= 5 * PIECE for one in both)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_share_that_nobody_used_is_not_saved_up() -> None:
+    budget = Yielding()
+    async with trio.open_nursery() as nursery:
+        with budget.tensors_wait():
+            for _ in range(1000):
+                budget.sent(PIECE)
+            background = _Background(budget, nursery)
+            await wait_all_tasks_blocked()
+            assert background.sent_bytes <= MOST_CREDIT_BYTES
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_tensor_that_nobody_takes_does_not_stop_it(autojump_clock: MockClock) -> None:
+    budget = Yielding()
+    with budget.tensors_wait():
+        for _ in range(10):
+            await budget.wait(PIECE)
+    assert trio.current_time() <= 10 * MOST_WAIT_S + 1e-6
