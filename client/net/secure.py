@@ -9,6 +9,8 @@ State: two ChaCha20-Poly1305 keys with their counters, and the unopened rest of 
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Iterable
 
 import trio
@@ -24,6 +26,8 @@ MAX_PLAINTEXT_BYTES = MAX_MESSAGE_BYTES - TAG_BYTES
 """Most plaintext of one Noise message, whose length field has two bytes."""
 READ_BYTES = 256 * 1024
 """One read from the socket brings at least room for so much: four full Noise messages."""
+MAX_LOW_WATER_BYTES = 16 * 1024
+"""Asked to wait for much more than this, Linux (6.18) clamps the receive window to it."""
 _LENGTH_BYTES = 2
 
 
@@ -68,6 +72,7 @@ class SecureChannel:
         self._opener = opener
         self._buffer = bytearray(READ_BYTES + MAX_MESSAGE_BYTES)
         self._filled = 0  # from the start of a message that has not wholly arrived
+        self._low_water = 1  # what the kernel waits for before it wakes us
         self.bytes_in = 0
         self.bytes_out = 0
 
@@ -92,6 +97,7 @@ class SecureChannel:
             RemoteProtocolError: a message that the peer did not seal.
         """
         while True:
+            self._wake_for(min(self._missing_bytes(), MAX_LOW_WATER_BYTES))
             try:
                 with memoryview(self._buffer) as buffer, buffer[self._filled :] as free:
                     count = await self._stream.socket.recv_into(free)
@@ -103,6 +109,19 @@ class SecureChannel:
             self._filled += count
             if messages := self._open_all():
                 return messages
+
+    def _missing_bytes(self) -> int:
+        """Return how much has to arrive before anything can be opened, at least."""
+        if self._filled < _LENGTH_BYTES:
+            return 1
+        return _LENGTH_BYTES + int.from_bytes(self._buffer[:_LENGTH_BYTES], "big") - self._filled
+
+    def _wake_for(self, size: int) -> None:
+        """Sleep through the packets of a message: on a slow line, a tenth of the work."""
+        if size != self._low_water:
+            self._low_water = size
+            with contextlib.suppress(OSError):  # not everywhere, and not needed
+                self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
     def _open_all(self) -> list[bytes]:
         """Open what has wholly arrived and move the rest to the front: at most one message."""
