@@ -170,20 +170,23 @@ class Download:
         offer = self._fetch.offer
         return offer.version if offer else -1
 
-    async def run(self, timeout_s: float) -> Path:
-        """Fetch everything and return the complete file.
+    async def run(self, idle_s: float) -> Path:
+        """Fetch everything and return the complete file, however slow the line is.
 
         Raises:
-            DownloadFailed: every donor was lost, or time ran out.
+            DownloadFailed: every donor was lost, or nothing came for ``idle_s``.
         """
         try:
-            with trio.move_on_after(timeout_s):
+            with trio.move_on_after(idle_s) as idle:
                 self._perform(self._fetch.start(self._hub.now()), b"")
                 while not self._fetch.done and not self._fetch.hopeless:
+                    before = self._fetch.progress
                     with trio.move_on_after(TICK_S):
                         await self._changed.wait()
                     self._changed = trio.Event()
                     self._perform(self._fetch.tick(self._hub.now()), b"")
+                    if self._fetch.progress != before:
+                        idle.deadline = trio.current_time() + idle_s
             if not self._fetch.done:
                 have, total = self._fetch.progress
                 raise DownloadFailed(f"{have} of {total or '?'} chunks came; no donor is left")

@@ -32,6 +32,8 @@ from protocol.wire.messages import Admit, BlobOffer, BlobQuery, Chunk, JoinStage
 
 JOIN_RETRY_S = 1.0
 JOIN_TIMEOUT_S = 600.0
+IDLE_S = 120.0
+"""A download of which nothing comes for so long is begun anew, perhaps from others."""
 LOOK_S = 2.0
 
 
@@ -234,10 +236,14 @@ class Taking:
         self.phase = f"downloading the {query.kind} of stage {query.stage}"
         path.parent.mkdir(parents=True, exist_ok=True)
         self._download = Download(self._terms.hub, query, donors, path)
+        begin = trio.current_time()
         try:
-            await self._download.run(JOIN_TIMEOUT_S)
+            await self._download.run(IDLE_S)
         finally:
             self._download = None
+        seconds, size = max(trio.current_time() - begin, 1e-3), path.stat().st_size
+        words = f"{size / 1e6:.1f} MB in {seconds:.1f} s, {size / seconds / 1e6:.1f} MB/s"
+        self._terms.hub.perform(Explain("transfer", f"fetched the {query.kind}: {words}"))
 
     def _note_admit(self, admit: Admit) -> None:
         try:
