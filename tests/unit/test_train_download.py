@@ -1,4 +1,4 @@
-"""A download over a slow line: it takes as long as it takes, and ends when nothing comes any more."""
+"""A download over a slow line takes as long as it takes, and ends when nothing comes any more."""
 
 from __future__ import annotations
 
