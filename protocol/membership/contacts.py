@@ -45,9 +45,13 @@ class Contacts:
     def __init__(self) -> None:
         self._contacts: dict[PeerId, _Contact] = {}
         self._said: dict[int, float] = {}
+        self._spoke_at = self._awake_since = -math.inf
 
     def said(self, seq: int, now: float) -> None:
         """We send a heartbeat with this number (the first moment of a number counts)."""
+        if now >= self._spoke_at + CONTACT_S:
+            self._awake_since = now
+        self._spoke_at = now
         self._said.setdefault(seq, now)
         if len(self._said) > MAX_SAID:
             del self._said[next(iter(self._said))]
@@ -72,6 +76,10 @@ class Contacts:
         if contact is not None:
             contact.crashed = by_peer and self.present(peer, now)
             contact.closed = True
+
+    def awake_since(self) -> float:
+        """Return since when we have said heartbeats without a break in which others lost us."""
+        return self._awake_since
 
     def left(self, peer: PeerId) -> None:
         """The peer said goodbye to the swarm."""

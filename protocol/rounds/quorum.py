@@ -14,13 +14,15 @@ eyes (or that said goodbye) count for nobody: half of a swarm may be killed at o
 number, the half with the first elector by rank goes on.
 
 Who was cut off from its majority looks around before it closes anything: newcomers that are on no
-roll it knows may have closed the step meanwhile.
+roll it knows may have closed the step meanwhile. So does who has no plan to go by and has only just
+started or woken up: it has not met all those who begin where it does.
 
 Holds the electors and the roll of the last plan. Before the first one it goes by what it has seen.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from typing import Final, Protocol
 
@@ -52,6 +54,9 @@ class Touch(Protocol):
 
     def lost(self, now: float) -> tuple[PeerId, ...]:
         """Whom we have lost ourselves."""
+
+    def awake_since(self) -> float:
+        """Since when we have been here without a break."""
 
 
 class Quorum:
@@ -93,8 +98,11 @@ class Quorum:
         if self._had_majority and not majority:
             self._cut_off_at = now
         self._had_majority |= majority
-        looked = self._cut_off_at is None or now >= self._cut_off_at + LOOK_AROUND_S
-        return majority and looked
+        return majority and now >= self._looking_since(touch) + LOOK_AROUND_S
+
+    def _looking_since(self, touch: Touch) -> float:
+        cut_off = -math.inf if self._cut_off_at is None else self._cut_off_at
+        return cut_off if self._settled else max(cut_off, touch.awake_since())
 
     def may_go_on_without(self, missing: Collection[PeerId], now: float) -> bool:
         """Whether the step may be closed without these replicas of the roll."""

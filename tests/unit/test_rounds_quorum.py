@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable
 
 import pytest
@@ -206,11 +207,37 @@ def test_who_was_cut_off_looks_around_first(settled: bool) -> None:
         made.electors |= {PEERS[2]}
     if settled:
         made.settle([me, other], made.electors)
-    for now, holds in ((10.0, True), (20.0, False), (21.0, False), (20.0 + LOOK_AROUND_S, True)):
-        if now != 20.0:
+    held = []
+    for second in range(40):
+        contacts.said(round(second * 1000), second)
+        if not 10 <= second < 20:
             for peer in made.electors - {me}:
-                hear(contacts, peer, (), (STAGE,), now)
-        assert made.holds(now) is holds
+                hear(contacts, peer, (), (STAGE,), second)
+        if made.holds(second):
+            held.append(second)
+    cut_off = list(range(9 + math.ceil(CONTACT_S), 20))
+    assert cut_off
+    begin = 0 if settled else LOOK_AROUND_S
+    assert held == [
+        second
+        for second in range(40)
+        if begin <= second < cut_off[0] or second >= cut_off[-1] + LOOK_AROUND_S
+    ]
+
+
+def test_who_wakes_up_before_the_first_plan_looks_around() -> None:
+    """Others may have begun where it does while it slept, and it has not met them."""
+    me = PEERS[0]
+    contacts = Contacts()
+    made = Quorum(me, STAGE, contacts)
+    awake = [*range(20), *range(20 + math.ceil(CONTACT_S), 40)]
+    held = []
+    for second in awake:
+        contacts.said(second, second)
+        if made.holds(second):
+            held.append(second)
+    woke = 20 + math.ceil(CONTACT_S)
+    assert held == [s for s in awake if LOOK_AROUND_S <= s < 20 or s >= woke + LOOK_AROUND_S]
 
 
 def test_before_the_first_plan_everybody_seen_counts() -> None:
