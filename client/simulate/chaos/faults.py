@@ -10,6 +10,7 @@ from client.simulate.chaos.links import Trick
 from client.simulate.chaos.schedule import Fault
 from client.simulate.chaos.volunteer import Volunteer
 from protocol.rounds.member import Progress
+from protocol.seat.seat import Seat
 
 AIM_S: Final = 4.0
 """How long a fault waits for the message whose sender it strikes; then it takes whom it finds."""
@@ -218,12 +219,17 @@ class Faults:
 
 
 def _stands_in(other: Volunteer, victim: Volunteer) -> bool:
-    """Whether another replica has, or is about to have, every version that the victim has."""
+    """Whether another replica has, or is about to have, every version that the victim has or is
+    making: what is decided must not be known to the victim alone."""
     mine, theirs = victim.seat, other.seat
     if mine is None or theirs is None or not other.holds_state:
         return False
-    applying = theirs.member.progress is Progress.APPLYING
-    return theirs.step + applying >= mine.step
+    makes = _applies(theirs) or theirs.leader._decided is not None
+    return theirs.step + makes >= mine.step + _applies(mine)
+
+
+def _applies(seat: Seat) -> bool:
+    return seat.member.progress is Progress.APPLYING
 
 
 def phase_of(volunteer: Volunteer) -> str:

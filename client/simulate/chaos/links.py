@@ -156,6 +156,11 @@ class Network:
         """Cut the network in parts; ``lossy``: what is under way is gone, not late."""
         self._side, self._lossy = dict(side), lossy
 
+    def place(self, newcomer: PeerId, beside: PeerId) -> None:
+        """Put a newcomer where another one is: a split between stages goes through none of them."""
+        if self._side:
+            self._side[newcomer] = self._side.get(beside, 0)
+
     @property
     def is_split(self) -> bool:
         """Whether it is cut in parts."""

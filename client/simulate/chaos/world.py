@@ -128,7 +128,9 @@ class ChaosWorld(SeatWorld[Volunteer]):
         """Somebody else takes the place of a volunteer that never comes back."""
         if not gone.replaced:
             gone.replaced = True
-            self.start(self.add(gone.stage, f"{gone.name}+"))
+            newcomer = self.add(gone.stage, f"{gone.name}+")
+            self.network.place(newcomer.peer, gone.peer)
+            self.start(newcomer)
 
     def crash(self, volunteer: Volunteer, *, wipe: bool) -> None:
         """The process ends: its connections are closed, in memory nothing is left."""
