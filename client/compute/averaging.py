@@ -78,13 +78,16 @@ class Averager:
         attempt = self._current(request.step, request.attempt)
         parts = self._parts(attempt, request, payloads)
         start, end = attempt.bounds[request.shard : request.shard + 2]
-        total = torch.zeros(end - start)
-        part = torch.empty_like(total)
+        wire = self._replica.wire
+        total, part = torch.zeros(end - start), torch.empty(end - start)
         for place, payload in parts:
-            self._replica.wire.shard_in(payload, part, place)
+            if place is None:
+                wire.shard_back(payload, part)
+            else:
+                wire.shard_in(payload, part, place)
             total.add_(part)
-        encoded = self._replica.wire.shard_out(total)
-        self._replica.wire.shard_in(encoded, part, 0)
+        encoded = wire.shard_out(total)
+        wire.shard_back(encoded, part)
         if self._residual is not None:
             attempt.lost_in_sum[request.shard] = total.sub_(part)
         return Reduced(squared_norm=squared_norm(part)), [encoded]
@@ -135,14 +138,14 @@ class Averager:
 
     def _parts(
         self, attempt: _Attempt, request: Reduce, payloads: Payloads
-    ) -> list[tuple[int, Buffer]]:
-        """The members' contributions in order, each with the payload's place in the request."""
+    ) -> list[tuple[int | None, Buffer]]:
+        """The members' contributions in order, with their places in the request; None: our own."""
         if request.shard >= len(attempt.sent) or request.own >= request.members:
             raise ShapeError(f"no shard {request.shard} or no member {request.own}")
         if len(payloads) != request.members - 1:
             raise ShapeError(f"{request.members - 1} contributions were expected")
-        parts: list[tuple[int, Buffer]] = list(enumerate(payloads))
-        parts.insert(request.own, (request.own, attempt.sent[request.shard]))
+        parts: list[tuple[int | None, Buffer]] = list(enumerate(payloads))
+        parts.insert(request.own, (None, attempt.sent[request.shard]))
         return parts
 
     def _contribution(self, request: Apply, bounds: tuple[int, ...]) -> _Attempt | None:
@@ -169,7 +172,7 @@ class Averager:
         self._residual.add_(self._replica.gradient_sum)
         for shard, (start, end) in enumerate(pairwise(attempt.bounds)):
             sent = torch.empty(end - start)
-            self._replica.wire.shard_in(attempt.sent[shard], sent, shard)
+            self._replica.wire.shard_back(attempt.sent[shard], sent)
             self._residual[start:end].sub_(sent.to(self._residual.device))
             lost = attempt.lost_in_sum.get(shard)
             if lost is not None:

@@ -97,6 +97,22 @@ def test_the_sum_does_not_depend_on_who_owns_a_shard(codec) -> None:
     assert first == second
 
 
+@pytest.mark.parametrize("own", range(3))
+@pytest.mark.parametrize("damaged", range(2))
+def test_only_our_own_contribution_is_taken_unsealed(own, damaged) -> None:
+    """Whoever owns the shard, the others' seals count: here one byte of one payload is another."""
+    workers = replicas(3, "s8")
+    accumulate(workers, 0)
+    bounds = [0, workers[0].replica.size]
+    request = Contribute(step=0, attempt=0, bounds=bounds)
+    sent = [bytes(worker.call(request)[1][0]) for worker in workers]
+    others = [part for member, part in enumerate(sent) if member != own]
+    others[damaged] = others[damaged][:-1] + bytes([others[damaged][-1] ^ 1])
+    request = Reduce(step=0, attempt=0, shard=0, members=3, own=own)
+    failed = workers[own].fails(request, *others)
+    assert (failed.kind, failed.part) == ("codec", damaged)
+
+
 @pytest.mark.parametrize("codec", ["bf16", "s8"])
 def test_nothing_is_lost_over_time(codec) -> None:
     """What all rounds applied, plus all residuals, is what was ever accumulated."""
