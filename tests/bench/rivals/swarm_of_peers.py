@@ -37,7 +37,8 @@ class Talker:
                 start_new_session=True,  # what it starts ends with it
             )
         self._lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def say(self, line: str) -> None:
         """Send a line."""
@@ -83,6 +84,9 @@ class Talker:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self._reader.join(grace_s)  # something that left the group may hold the other end
+        if not self._reader.is_alive() and self._process.stdout is not None:
+            self._process.stdout.close()
 
     def _read(self) -> None:
         assert self._process.stdout is not None

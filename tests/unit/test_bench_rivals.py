@@ -1,0 +1,182 @@
+"""The pure parts of the comparison with others: what is kept, resumed, put in ratio and printed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from client.cli.efficiency import found
+from tests.bench.rivals import averaging, chain, pipeline, report
+from tests.bench.rivals.attempts import attempt
+from tests.bench.rivals.environment import Missing
+from tests.bench.rivals.records import Record, Records, ratio, spread
+from tests.bench.rivals.swarm_of_peers import PeerFailed, cpu_s, talking
+
+SETTINGS = {"repeats": 2, "quick": False}
+
+
+def record(who: str, number: int, *values: float, part: str = "chain", case: str = "a") -> Record:
+    return Record(part, case, who, number, list(values), "samples/s", 0.5)
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Records:
+    found = Records(tmp_path / "rivals.jsonl")
+    assert not found.begin("chain", SETTINGS, {"hivemind": "1"})
+    return found
+
+
+def test_what_was_interrupted_goes_on(records: Records, tmp_path: Path) -> None:
+    records.add(record("ours", 0, 1.0))
+    again = Records(tmp_path / "rivals.jsonl")
+    assert again.begin("chain", SETTINGS, {})
+    assert again.has("chain", "a", "ours", 0)
+    assert not again.has("chain", "a", "ours", 1)
+    assert again.machine("chain")["versions"]["hivemind"] == "1"
+
+
+@pytest.mark.parametrize("how", ["ended", "other settings", "fresh"])
+def test_otherwise_a_part_is_measured_anew_and_the_others_stay(
+    records: Records, tmp_path: Path, how: str
+) -> None:
+    records.begin("codec", SETTINGS, {})
+    records.add(record("ours", 0, 2.0, part="codec"))
+    records.add(record("ours", 0, 1.0))
+    if how == "ended":
+        records.end("chain")
+    again = Records(tmp_path / "rivals.jsonl")
+    settings = {**SETTINGS, "quick": how == "other settings"}
+    assert not again.begin("chain", settings, {}, fresh=how == "fresh")
+    kept = Records(tmp_path / "rivals.jsonl")
+    assert kept.of("chain") == []
+    assert [r.values for r in kept.of("codec")] == [[2.0]]
+
+
+def test_a_ratio_is_taken_round_by_round() -> None:
+    found = [record("a", 0, 9.0, 10.0, 11.0), record("b", 0, 5.0)]
+    found += [record("a", 1, 30.0), record("b", 1, 10.0), record("a", 2, 8.0)]
+    of_both = ratio(found, "a", "b")
+    assert of_both is not None
+    assert (of_both.middle, of_both.least, of_both.most, of_both.rounds) == (2.5, 2.0, 3.0, 2)
+    assert str(of_both) == "2.50 (2.00 to 3.00)"
+    assert ratio(found, "a", "c") is None
+
+
+@pytest.mark.parametrize(
+    ("samples", "words"), [([], ""), ([1.2345], "1.23"), ([3, 1, 2], "2 (1 to 3)")]
+)
+def test_spread(samples: list[float], words: str) -> None:
+    assert spread(samples) == words
+
+
+def test_seconds_are_compared_the_other_way_round(records: Records) -> None:
+    """A rival that takes three times as long is three times as slow."""
+    records.begin(averaging.PART, SETTINGS, {})
+    for who, seconds in ((averaging.OURS, 1.0), ("hivemind", 3.2)):
+        records.add(record(who, 0, seconds, part=averaging.PART, case="1M"))
+    case = chain.case_of(chain.BLOCKS[0], 1)
+    for who, rate in ((chain.OURS, 300.0), ("hivemind", 200.0)):
+        records.add(record(who, 0, rate, case=case))
+    found = {line.what: line for line in report.comparisons(records)}
+    assert found["averaging 1M: hivemind"].found.middle == pytest.approx(3.2)
+    assert found["averaging 1M: hivemind"].verdict == "3: met"
+    assert found[f"chain {case}: hivemind"].verdict == "2: missed"
+
+
+def test_the_report_has_every_figure_and_note(records: Records) -> None:
+    records.add(record("ours", 0, 4.0, 6.0))
+    records.note("chain", "hivemind: no network\nreally")
+    text = report.markdown(records)
+    assert "| a | ours | 5 (4 to 6) samples/s | 2 |" in text
+    assert "- hivemind: no network / really\n" in text
+    assert "hivemind 1" in text
+    assert "## Codec" not in text
+    assert report.averaging_plot(records) == ""
+
+
+def test_the_plot_has_a_curve_per_contender(records: Records) -> None:
+    records.begin(averaging.PART, SETTINGS, {})
+    for size, seconds in (("1M", 0.1), ("10M", 1.0)):
+        records.add(record("hivemind", 0, seconds, part=averaging.PART, case=size))
+    assert "hivemind" in report.averaging_plot(records)
+
+
+def test_a_round_lasts_from_the_first_plan_to_the_last_result() -> None:
+    peers = [
+        {
+            "plan": 10.0 + p,
+            "apply": 14.0 + p,
+            "done": 15.0 + p,
+            "hash": "x",
+            "tasks": {"A": 1.0 + p},
+        }
+        for p in range(3)
+    ]
+    values, more = averaging.of_versions([peers], bare=False)
+    assert values == [7.0]
+    assert more == {"exchange_s": 6.0, "A_s": 2.0, "identical": True}
+    differing = [*peers[:2], {**peers[2], "hash": "y"}]
+    assert averaging.of_versions([peers, differing], bare=False)[1]["identical"] is False
+
+
+@pytest.mark.parametrize(("size", "millions"), [("1M", 1), ("10M", 10), ("50M", 50)])
+def test_sizes_are_what_they_say(size: str, millions: int) -> None:
+    assert averaging.parameters(size) == pytest.approx(millions * 1e6, rel=0.01)
+
+
+def test_the_first_step_warms_up(tmp_path: Path) -> None:
+    manifest = found(tmp_path, pipeline.QUICK.run, pipeline.QUICK.model).manifest
+    tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
+    assert pipeline.rates(manifest, [0.0, 5.0, 7.0, 8.0]) == [tokens / 2, tokens]
+
+
+def test_processes_are_spoken_to_and_end(tmp_path: Path) -> None:
+    echo = "import sys\nfor line in sys.stdin: print(line.upper(), end='', flush=True)"
+    with talking([[sys.executable, "-c", echo]] * 2, tmp_path) as talkers:
+        for talker in talkers:
+            talker.say("hello")
+        assert [talker.line(30.0) for talker in talkers] == ["HELLO"] * 2
+        assert cpu_s(talkers) > 0
+        processes = [talker._process for talker in talkers]
+    assert [process.returncode for process in processes] == [0, 0]
+
+
+def test_failures_are_kept_and_tried_again(records: Records, tmp_path: Path) -> None:
+    broken = [sys.executable, "-c", "import sys; sys.exit('no such luck')"]
+    calls = []
+
+    def run(folder: Path) -> str:
+        calls.append(folder)
+        if len(calls) > 1:
+            return "done"
+        with talking([broken], folder) as [talker]:
+            return talker.line(30.0)
+
+    assert attempt(run, records, "chain", "x", lambda words: None) == "done"
+    [note] = records.notes("chain")
+    assert "no such luck" in note
+    assert not any(folder.exists() for folder in calls)
+
+
+def test_what_is_not_there_is_not_tried_twice(records: Records) -> None:
+    def run(folder: Path) -> str:
+        raise Missing("no network")
+
+    def fail(folder: Path) -> str:
+        raise PeerFailed("nothing for 3 s\nits log")
+
+    assert attempt(run, records, "chain", "x", lambda words: None) is None
+    assert records.notes("chain") == ["x: no network"]
+    assert attempt(fail, records, "chain", "y", lambda words: None) is None
+    assert len(records.notes("chain")) == 3
+
+
+def test_every_line_is_json(records: Records, tmp_path: Path) -> None:
+    records.add(record("ours", 0, 1.0))
+    records.end("chain")
+    lines = (tmp_path / "rivals.jsonl").read_text().splitlines()
+    kinds = [json.loads(line)["kind"] for line in lines]
+    assert kinds == ["machine", "record", "end"]
