@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 import trio
+import trio.testing
 
 from client.net.handshake import UNSENT_BYTES
 from client.net.secure import MAX_PLAINTEXT_BYTES, Buffer, SecureChannel

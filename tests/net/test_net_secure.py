@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 from cryptography.exceptions import InvalidTag
 
 from client.net.errors import ConnectionLost
