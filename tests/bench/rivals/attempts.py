@@ -26,7 +26,8 @@ def attempt(run: Callable[[Path], T], records: Records, part: str, what: str, sa
             with tempfile.TemporaryDirectory(prefix="vol") as folder:
                 return run(Path(folder))
         except environment.Missing as missing:
-            records.note(part, f"{what}: {missing}")
+            if str(missing) not in records.notes(part):
+                records.note(part, str(missing))
             say(f"  {missing}")
             return None
         except PeerFailed as failure:

@@ -22,7 +22,6 @@ import msgspec
 
 from client.cli.founding import found_swarm
 from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
-from client.compute.launch import ALLOCATOR
 from client.store.identity import ensure_identity
 from client.store.paths import make_private
 from model_zoo.spec import ModelSpec
@@ -30,7 +29,7 @@ from protocol.manifest import Manifest
 from tests.bench.rivals import environment
 from tests.bench.rivals.attempts import attempt
 from tests.bench.rivals.records import Record, Records, load
-from tests.bench.rivals.swarm_of_peers import PeerFailed, Talker, cpu_s, talking
+from tests.bench.rivals.swarm_of_peers import ONE_THREAD, PeerFailed, Talker, cpu_s, talking
 
 PART = "averaging"
 PEERS = 4
@@ -96,7 +95,7 @@ def ours(size: str, kind: str, folder: Path) -> Turn:
     corpus.write_bytes(bytes(range(256)) * 256)
     command = [sys.executable, "-m", "tests.bench.rivals.averaging_peer", str(path), str(corpus)]
     commands = [[*command, str(index), str(PEERS), kind] for index in range(PEERS)]
-    with talking(commands, folder, ALLOCATOR) as peers:
+    with talking(commands, folder, ONE_THREAD) as peers:
         addresses = [peer.line(START_S) for peer in peers]
         for peer in peers:
             peer.say(" ".join(addresses))
@@ -155,13 +154,13 @@ def theirs(elements: int, compression: str, folder: Path) -> Turn:
     script = str(Path(__file__).with_name("hivemind_averaging.py"))
     command = [str(environment.PYTHON), script]
     first = [*command, "0", str(elements), compression]
-    with talking([first], folder, ALLOCATOR) as [leader]:
+    with talking([first], folder, ONE_THREAD) as [leader]:
         address = leader.line(START_S)
         others = [
             [*command, str(index), str(elements), compression, address] for index in range(1, PEERS)
         ]
         (folder / "others").mkdir()
-        with talking(others, folder / "others", ALLOCATOR) as followers:
+        with talking(others, folder / "others", ONE_THREAD) as followers:
             for peer in followers:
                 peer.line(START_S)
             return _turns([leader, *followers])

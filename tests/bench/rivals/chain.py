@@ -20,7 +20,6 @@ import msgspec
 
 from client.cli.founding import found_swarm
 from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
-from client.compute.launch import ALLOCATOR
 from client.store.identity import ensure_identity
 from client.store.paths import make_private
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
@@ -28,7 +27,7 @@ from protocol.manifest import Manifest
 from tests.bench.rivals import environment
 from tests.bench.rivals.attempts import attempt
 from tests.bench.rivals.records import Record, Records, load
-from tests.bench.rivals.swarm_of_peers import talking
+from tests.bench.rivals.swarm_of_peers import ONE_THREAD, talking
 
 PART = "chain"
 OURS = "ours"
@@ -91,7 +90,7 @@ def ours(block: Block, seconds: float, folder: Path) -> list[float]:
     python = [sys.executable, "-m"]
     stage = [*python, "tests.bench.rivals.chain_stage", str(path)]
     client = [*python, "tests.bench.rivals.chain_client", str(path), str(seconds), _numbers()]
-    with talking([stage, client], folder, ALLOCATOR) as peers:
+    with talking([stage, client], folder, ONE_THREAD) as peers:
         addresses = [peer.line(START_S) for peer in peers]
         for peer in peers:
             peer.say(" ".join(addresses))
@@ -103,10 +102,10 @@ def theirs(block: Block, compression: str, seconds: float, folder: Path) -> list
     python = [str(environment.PYTHON), "-m", "tests.bench.rivals.hivemind_chain"]
     shape = [str(block.sequences), str(block.context), str(block.width)]
     server = [*python, "server", *shape, str(block.heads), compression]
-    with talking([server], folder, ALLOCATOR) as [host]:
+    with talking([server], folder, ONE_THREAD) as [host]:
         client = [*python, "client", *shape, host.line(START_S), str(seconds), _numbers()]
         (folder / "client").mkdir()
-        with talking([client], folder / "client", ALLOCATOR) as [caller]:
+        with talking([client], folder / "client", ONE_THREAD) as [caller]:
             return _rates([caller.line(START_S + seconds) for _ in IN_FLIGHT])
 
 

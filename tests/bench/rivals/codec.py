@@ -13,10 +13,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from client.compute.launch import ALLOCATOR
 from tests.bench.rivals import environment
 from tests.bench.rivals.records import Record, Records, load
-from tests.bench.rivals.swarm_of_peers import environ
+from tests.bench.rivals.swarm_of_peers import ONE_THREAD, environ
 
 PART = "codec"
 SIDES = ("ours", "hivemind")
@@ -54,7 +53,7 @@ def ask(side: str, repeats: int) -> dict[str, Any]:
         text=True,
         check=True,
         timeout=LIMIT_S,
-        env=environ(ALLOCATOR),
+        env=environ(ONE_THREAD),
     )
     answer: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
     return answer

@@ -9,6 +9,7 @@ import json
 import shutil
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -38,14 +39,24 @@ def ensure() -> dict[str, str]:
     Raises:
         Missing: it cannot be built, as without a network.
     """
+    found = _looked()
+    if isinstance(found, str):
+        raise Missing(found)
+    return found
+
+
+@cache
+def _looked() -> dict[str, str] | str:
+    """Look once; the versions, or why there are none."""
     try:
         return versions()
     except (OSError, subprocess.SubprocessError, ValueError):
-        build()
+        pass  # not there, or broken
     try:
+        build()
         return versions()
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise Missing(str(error)) from error
+    except (Missing, OSError, subprocess.SubprocessError, ValueError) as error:
+        return str(error)
 
 
 def versions() -> dict[str, str]:

@@ -14,6 +14,10 @@ from pathlib import Path
 
 import psutil
 
+from client.compute.launch import ALLOCATOR
+
+ONE_THREAD = {**ALLOCATOR, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""For every contender alike: one thread, and the settings of the allocator that our worker has."""
 ROOT = Path(__file__).parents[3]
 
 
