@@ -20,6 +20,7 @@ from client.net.errors import ConnectionLost, StreamReset
 from client.net.pacing import Pace
 from client.net.secure import MAX_PLAINTEXT_BYTES, Buffer
 from client.net.windows import INITIAL_WINDOW_BYTES, ReceiveWindow, WindowBudget
+from protocol.errors import RemoteProtocolError
 
 HEADER = struct.Struct(">BBHII")
 """Version 0, type, flags, stream id, and length (or increment, nonce, reason)."""
@@ -168,6 +169,8 @@ class YamuxStream:
 
     def charge(self, size: int) -> None:
         """Count announced data against the window, before any of it is kept."""
+        if size and self._remote_done:
+            raise RemoteProtocolError("data-after-end", f"stream {self.stream_id}", penalty=50)
         self._window.charge(size)
 
     def on_window(self, increment: int) -> None:

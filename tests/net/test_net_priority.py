@@ -56,7 +56,6 @@ class SlowLine:
 
     async def receive(self) -> list[bytes]:
         await trio.sleep_forever()
-        return []
 
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()

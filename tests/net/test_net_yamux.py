@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import trio
+import trio.testing
 
 from client.net.errors import ConnectionLost, StreamReset
 from client.net.host import Connection
 from client.net.secure import MAX_PLAINTEXT_BYTES
-from client.net.windows import INITIAL_WINDOW_BYTES
+from client.net.windows import INITIAL_WINDOW_BYTES, WindowBudget
 from client.net.yamux import MAX_REPLY_BYTES, YamuxLimits, YamuxSession
 from client.net.yamux_stream import (
+    ACK,
     DATA,
     FIN,
     GO_AWAY,
@@ -23,6 +27,7 @@ from client.net.yamux_stream import (
     RST,
     SYN,
     WINDOW_UPDATE,
+    Session,
     YamuxStream,
 )
 
@@ -63,6 +68,14 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "an id twice": (frame(WINDOW_UPDATE, SYN, 1) * 2, "yamux-stream-id"),
     "4 GiB announced": (frame(DATA, SYN, 1, 2**32 - 1), "window-exceeded"),
     "a byte over the window": (frame(DATA, SYN, 1, INITIAL_WINDOW_BYTES + 1), "window-exceeded"),
+    "data after the end": (
+        frame(DATA, SYN | FIN, 1, 5) + b"12345" + frame(DATA, 0, 1, 1) + b"6",
+        "data-after-end",
+    ),
+    "the same stream again after its end": (
+        frame(WINDOW_UPDATE, SYN, 1) + frame(WINDOW_UPDATE, FIN | SYN, 1),
+        "yamux-stream-id",
+    ),
     "garbage": (b"\xde\xad\xbe\xef" * 30, "yamux-frame"),
 }
 
@@ -101,6 +114,83 @@ async def test_an_unread_flood_stays_within_the_windows(hosts: Hosts, intrude: I
         await victim.ended.wait()
         assert most <= INITIAL_WINDOW_BYTES
         assert victim.reason == "window-exceeded"
+
+
+async def test_a_byte_over_a_window_that_was_filled_in_pieces(
+    hosts: Hosts, intrude: Intrude
+) -> None:
+    sessions = Sessions()
+    pieces = [frame(WINDOW_UPDATE, SYN, 1), *[frame(DATA, 0, 1, 1024) + bytes(1024)] * 256]
+    async with hosts(sessions) as host, intrude(host.addresses[0]) as attacker:
+        await attacker.channel.send(pieces)
+        victim = await sessions.first()
+        while victim.session.buffered_bytes < INITIAL_WINDOW_BYTES:
+            await trio.sleep(0.01)
+        await attacker.channel.send([frame(DATA, 0, 1, 1)])
+        await victim.ended.wait()
+        assert victim.reason == "window-exceeded"
+
+
+async def test_a_grown_window_is_enforced_as_well(hosts: Hosts, intrude: Intrude) -> None:
+    grown = 4 * 1024 * 1024
+    stopped, streams = trio.Event(), list[YamuxStream]()
+
+    async def read_for_a_while(connection: Connection) -> None:
+        connection.session.trip_s = 1000.0
+        connection.session._measured_at = math.inf  # and that is not measured again
+
+        async def work() -> None:
+            stream = await connection.session.accept_stream()
+            streams.append(stream)
+            stream.let_window_grow(grown)
+            await taken(stream, INITIAL_WINDOW_BYTES)
+            stream._window._measured_from -= 1000.0  # so much in one round trip: it grows
+            while stream.window_bytes < 2 * INITIAL_WINDOW_BYTES:
+                await stream.receive_some()
+            stopped.set()
+            await trio.sleep_forever()
+
+        await connection.run(work)
+        connection.ended.set()
+
+    async with hosts(read_for_a_while) as host, intrude(host.addresses[0]) as attacker:
+        await attacker.channel.send([frame(WINDOW_UPDATE, SYN, 1)])
+        window = frame(DATA, 0, 1, CHUNK_BYTES) + b"x" * CHUNK_BYTES
+        most = 0
+        with contextlib.suppress(ConnectionLost):
+            for _ in range(1000):  # honest until the reader stops, then 64 MB more
+                await attacker.channel.send([window])
+                if not stopped.is_set():
+                    await trio.testing.wait_all_tasks_blocked(0.001)
+                most = max(most, streams[0].buffered_bytes if streams else 0)
+        while not streams[0]._session.closed:
+            await trio.sleep(0.01)
+        assert stopped.is_set()
+        assert most <= streams[0].window_bytes <= grown
+
+
+@pytest.mark.parametrize("sizes", [[1], [1, 40_000], [20_000], [MAX_PLAINTEXT_BYTES], [33_000, 2]])
+def test_data_holds_on_to_no_more_than_twice_its_size(sizes: list[int]) -> None:
+    class Idle:
+        closed = False
+        trip_s = 0.1
+        budget = WindowBudget(0)
+
+    async def fill() -> None:
+        stream, total = YamuxStream(cast(Session, Idle()), 1), 0
+        for _ in range(200):
+            for size in sizes:
+                stream.on_data(memoryview(bytes(MAX_PLAINTEXT_BYTES))[:size])
+                total += size
+        held = sum(_memory(chunk) for chunk in stream._chunks)
+        assert stream.buffered_bytes == total
+        assert held <= 2.1 * total + MAX_PLAINTEXT_BYTES
+
+    trio.run(fill)
+
+
+def _memory(chunk: object) -> int:
+    return sys.getsizeof(chunk.obj if isinstance(chunk, memoryview) else chunk) + 200
 
 
 async def test_streams_are_capped_and_data_for_refused_ones_is_dropped(
@@ -171,6 +261,8 @@ async def test_a_flood_of_pings_without_reading_ends_the_connection(
         frame(WINDOW_UPDATE, RST, 77),
         frame(PING, 2, 0, 5),
         frame(WINDOW_UPDATE, SYN, 1, 2**32 - 1) + frame(WINDOW_UPDATE, 0, 1, 2**32 - 1),
+        frame(WINDOW_UPDATE, 0xFFF0, 77) + frame(DATA, 0xFFF0 | SYN, 1, 3) + b"abc",
+        frame(PING, ACK, 0, 2**32 - 1) + frame(PING, ACK, 5, 0),  # answers to no question
     ],
 )
 async def test_harmless_frames_are_ignored(hosts: Hosts, intrude: Intrude, quiet: bytes) -> None:
