@@ -15,7 +15,6 @@ attempt are Ready with one digest, that attempt is completed instead of planning
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from protocol import limits
 from protocol.effects import Effect, Explain, Penalise, Send
@@ -27,6 +26,7 @@ from protocol.rounds.member import REFUSED
 from protocol.rounds.newcomers import Newcomers
 from protocol.rounds.plans import most_common
 from protocol.rounds.quorum import Quorum, electors
+from protocol.rounds.reports import Report
 from protocol.rounds.shards import shard_bounds
 from protocol.view import SwarmView
 from protocol.wire.messages import Commit, CommitAck, LedgerReport, Plan, Ready
@@ -46,24 +46,12 @@ VOTE_S = 0.25
 MAX_REPORTS = 2 * limits.MAX_REPLICAS_IN_ROUND
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A replica's newest ledger report, decoded."""
-
-    seq: int
-    done: frozenset[int]
-    in_flight: frozenset[int]
-    promised: int
-    state: bytes
-    ready: bytes
-    """Digest of the promised attempt if the replica is Ready, else empty."""
-
-
 class RoundLeader:
     """Runs at every replica all the time; acts only while ``leading``.
 
     Args:
         closed: whether we know the step's commit, our own or another's: then nothing is planned.
+        promised: the newest attempt that we follow: an older one of ours is not decided any more.
     """
 
     def __init__(
@@ -73,8 +61,10 @@ class RoundLeader:
         step: int,
         quorum: Quorum | None = None,
         closed: Callable[[], bool] = bool,
+        promised: Callable[[], int] = int,
     ) -> None:
-        self._place, self._size, self._closed = place, size, closed
+        self._place, self._size = place, size
+        self._closed, self._promised = closed, promised
         self._quorum = quorum or Quorum(place.me, place.stage, None)
         self._view = SwarmView(((),) * place.stages)
         self._newcomers = Newcomers(place)
@@ -138,15 +128,12 @@ class RoundLeader:
         if known is not None and message.seq <= known.seq:
             return []
         try:
-            done = from_bitmap(message.done, self.step, self._place.per_step)
-            in_flight = from_bitmap(message.in_flight, self.step, self._place.per_step)
+            report = Report.of(message, self._place.per_step)
         except RemoteProtocolError as error:
             return [Penalise(sender, error.reason, error.penalty)]
-        if known is not None and known.done != done:
+        if known is not None and known.done != report.done:
             del self.reports[sender]  # they stand in the order in which they changed
-        self.reports[sender] = Report(
-            message.seq, done, in_flight, message.promised, message.state, message.ready
-        )
+        self.reports[sender] = report
         plan = self._plan
         if self._decided is None and plan is not None:
             if not self._fits(sender):
@@ -197,6 +184,10 @@ class RoundLeader:
         return False
 
     # --- plan and commit -------------------------------------------------------------------
+
+    def may_follow(self, attempt: int) -> bool:
+        """Whether we may follow a plan: what we have decided ourselves is the step's only one."""
+        return self._decided is None or self._decided.attempt == attempt
 
     def _act(self, now: float) -> list[Effect]:
         if not self.leading or self._decided is not None or self._closed():
@@ -313,6 +304,8 @@ class RoundLeader:
         plan = self._plan
         if plan is None or self._decided is not None or len(self._ready) < len(plan.members):
             return []
+        if self._promised() > plan.attempt:
+            return []  # our own Ready for it counts no more
         digests = {message.digest for message in self._ready.values()}
         if len(digests) > 1:
             self._plan = None

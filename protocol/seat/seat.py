@@ -101,7 +101,9 @@ class Seat:
         self._steps, self._tokens_per_step = steps, tokens_per_step
         self.pipeline = Pipeline(place, step)
         self.quorum = Quorum(place.me, place.stage, touch)
-        self.leader = RoundLeader(place, size, step, self.quorum, lambda: self.member.knows_commit)
+        self.member: RoundMember
+        known = (lambda: self.member.knows_commit, lambda: self.member.promised)
+        self.leader = RoundLeader(place, size, step, self.quorum, *known)
         self.member = RoundMember(
             place,
             size,
@@ -222,7 +224,7 @@ class Seat:
         match message:
             case Plan() | Reduced() | Commit() if message.step > self.step:
                 return self._ahead.buffer(sender, message, digest, self.step, self.loaded)
-            case Plan():
+            case Plan() if self.leader.may_follow(message.attempt):
                 effects: list[SeatEffect] = list(self.member.plan(sender, message))
                 followed = self.member.plan_followed is message
                 return [*effects, *(self.pipeline.planned(message) if followed else [])]
@@ -317,8 +319,7 @@ class Seat:
         if plan := self.member.plan_followed:
             self.quorum.settle([member.peer for member in plan.members], plan.electors)
         self._state = hashlib.blake2b(outcome.hash.encode(), digest_size=16).digest()
-        self.step += 1
-        self._commit_loss = None
+        self.step, self._commit_loss = self.step + 1, None
         self._following.caught_up()
         self.member.start_step(self.step)
         effects: list[SeatEffect] = [committed, *self.leader.start_step(self.step, now)]
@@ -379,8 +380,7 @@ class Seat:
         if self.place.first:
             effects += self._lease(now)
         if (to := self.current_leader()) is not None:
-            done, in_flight = self.pipeline.done(), self.pipeline.in_flight()
-            member = self.member
+            member, done, in_flight = self.member, self.pipeline.done(), self.pipeline.in_flight()
             said = (self.step, done, in_flight, member.promised, self._state, member.ready)
             report = self._reporter.report(to, *said, now)
             effects += [Send(to, report)] if report else []

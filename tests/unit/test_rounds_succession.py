@@ -70,6 +70,29 @@ class TestTakingOver:
             assert made.report(ME, own, 1.0) == []
             assert made.tick(1.0 + ROUND_TIMEOUT_S) == []
 
+    def test_who_has_decided_follows_no_other_plan(self) -> None:
+        """Nobody may know the commit yet but a member that is silent just now."""
+        made = leader(ME, B)
+        for peer, done in ((ME, range(16, 20)), (B, range(20, 24))):
+            made.report(peer, report(done), 0.0)
+        assert made.may_follow(2)
+        made.ready(ME, ready(), 1.0)
+        assert commits(list(made.ready(B, ready(), 1.0))) == [B]
+        assert made.may_follow(1)
+        assert not made.may_follow(2)
+
+    def test_who_has_promised_a_later_attempt_decides_its_own_no_more(self) -> None:
+        """The others may close the step with that one, and it is Ready for it."""
+        for newest, told in ((1, [B]), (2, [])):
+            made = RoundLeader(
+                Place(ME, STAGE, 2, PER_STEP), SIZE, STEP, promised=lambda newest=newest: newest
+            )
+            made.update_view(view(ME, B), True, 0.0)
+            for peer, done in ((ME, range(16, 20)), (B, range(20, 24))):
+                made.report(peer, report(done), 0.0)
+            made.ready(ME, ready(), 1.0)
+            assert commits(list(made.ready(B, ready(), 1.0))) == told
+
     def test_different_digests_are_of_different_plans(self) -> None:
         made = leader(ME, B)
         made.report(ME, ready_report(3), 1.0)
