@@ -1,8 +1,9 @@
-"""A carrier: one connection at work for a link, two lanes in each direction.
+"""A carrier: one connection at work for a link, three lanes in each direction.
 
-Each side opens two streams, `control` and `bulk`, and only writes on those it opened and only
-reads on those it accepted. So a tensor never delays a heartbeat, and every stream has one task
-that does nothing but read it. State: how many lanes are open, whether it is being retired.
+Each side opens the streams `control`, `bulk` and `background`, and only writes on those it opened
+and only reads on those it accepted. So a tensor never delays a heartbeat, nor a newcomer's state a
+tensor, and every stream has one task that does nothing but read it. State: how many lanes are open,
+whether it is being retired.
 
 A carrier is retired when another connection takes over: it finishes the frame it is writing, says
 that nothing more comes, and reads on until the peer has said the same. It may not decide which
@@ -36,12 +37,20 @@ from protocol.wire.messages import (
     payload_limit,
 )
 
-LANES: Mapping[str, str] = {"control": "/volunteer/control/1", "bulk": "/volunteer/bulk/1"}
+LANES: Mapping[str, str] = {
+    "control": "/volunteer/control/1",
+    "bulk": "/volunteer/bulk/1",
+    "background": "/volunteer/background/1",
+}
 """Protocol ids of the lanes."""
-WINDOW_BYTES: Mapping[str, int] = {"control": 1024 * 1024, "bulk": 16 * 1024 * 1024}
+WINDOW_BYTES: Mapping[str, int] = {
+    "control": 1024 * 1024,
+    "bulk": 16 * 1024 * 1024,
+    "background": 16 * 1024 * 1024,
+}
 """What a peer may have on its way to us at most, within the budget of its connection."""
 OPEN_S = 10.0
-"""Deadline for agreeing on a lane, and for both lanes of the peer to be there."""
+"""Deadline for agreeing on a lane."""
 STALL_S = 30.0
 """A peer that takes nothing for so long is given up."""
 PING_S = 5.0
@@ -84,7 +93,7 @@ class CarrierHooks:
 
     deliver: a message came; may wait, and the peer waits with it.
     refused: a rule was broken; the connection goes on unless the score says otherwise.
-    up: both of our lanes are agreed on.
+    up: all of our lanes are agreed on.
     """
 
     deliver: Callable[[Message, bytes], Awaitable[None]]
@@ -110,7 +119,7 @@ class Carrier:
         self._lanes_reading: set[str] = set()
         self._lanes_writing = set(LANES)
         self._lanes_waiting: dict[str, trio.CancelScope] = {}
-        self._lanes_seen: set[str] = set()
+        self._lanes_unseen = set(LANES)
         self._retired = trio.Event()
         self._changed = trio.lowlevel.ParkingLot()
         self._ping_sent: tuple[int, float] = (0, 0.0)
@@ -127,7 +136,7 @@ class Carrier:
             nursery.start_soon(self._keep_alive)
             await self._retired.wait()
             with trio.move_on_after(RETIRE_S):
-                while self._lanes_writing or self._lanes_reading or len(self._lanes_seen) < 2:
+                while self._lanes_writing or self._lanes_reading or self._lanes_unseen:
                     await self._changed.park()
             self.connection.close("finished")
 
@@ -168,9 +177,9 @@ class Carrier:
             stream.reset()  # a stranger's protocol (identify, ping): refuse the stream only
             return
         name = next(name for name, protocol in LANES.items() if protocol == chosen)
-        if name in self._lanes_seen:
+        if name not in self._lanes_unseen:
             raise RemoteProtocolError("lane-opened-twice", name, penalty=20)
-        self._lanes_seen.add(name)
+        self._lanes_unseen.discard(name)
         self._lanes_reading.add(name)
         try:
             stream.let_window_grow(self._window_bytes(name))
@@ -178,13 +187,13 @@ class Carrier:
         finally:
             self._lanes_reading.discard(name)
         stream.send_eof()
-        if not self._lanes_reading and len(self._lanes_seen) == len(LANES):
+        if not self._lanes_reading and not self._lanes_unseen:
             self.retire("closed by the peer")
         self._changed.unpark_all()
 
     def _window_bytes(self, name: str) -> int:
         usual = WINDOW_BYTES[name]
-        return self._pacing.download.window_bytes(usual) if name == "bulk" else usual
+        return usual if name == "control" else self._pacing.download.window_bytes(usual)
 
     async def _read_frames(self, name: str, stream: YamuxStream) -> None:
         decoder = FrameDecoder(partial(_parse, name), _limit_of)
@@ -210,7 +219,7 @@ class Carrier:
         self.frames_in += 1
 
     async def _write_lane(self, name: str) -> None:
-        # Also when retired already: the peer waits for the end of both lanes.
+        # Also when retired already: the peer waits for the end of all lanes.
         with trio.fail_after(OPEN_S):
             stream = await self.connection.session.open_stream(urgent=name == "control")
             await request_protocol(_negotiable(stream), LANES[name])
@@ -220,7 +229,8 @@ class Carrier:
             self._ping()
         while batch := await self._next_batch(name):
             buffers = [buffer for frame in batch for buffer in frame.buffers]
-            await stream.send_all(buffers, STALL_S, self._pacing.upload.lanes[name])
+            with self._pacing.upload.writing(name):
+                await stream.send_all(buffers, STALL_S, self._pacing.upload.lanes[name])
             self.frames_out += len(batch)
         stream.send_eof()
         self._lanes_writing.discard(name)

@@ -17,7 +17,11 @@ from protocol.ids import PeerId
 from protocol.wire.messages import Message, lane
 
 QUEUE_ITEMS = 1024
-QUEUE_BYTES = {"control": 8 * 1024 * 1024, "bulk": 64 * 1024 * 1024}
+QUEUE_BYTES = {
+    "control": 8 * 1024 * 1024,
+    "bulk": 64 * 1024 * 1024,
+    "background": 64 * 1024 * 1024,
+}
 """Outbound bounds: a second or so of traffic; beyond it, waiting is the sender's business."""
 _REPLACED = "replaced by another connection"
 
@@ -34,7 +38,7 @@ class Link:
         self._carriers: list[Carrier] = []
         self._active: Carrier | None = None
         self.up = trio.Event()
-        """Set once both lanes have been agreed on; a link comes up once in its life."""
+        """Set once all lanes have been agreed on; a link comes up once in its life."""
         self.gone = trio.Event()
         """Set once the last connection has ended."""
         self.announced = trio.Event()

@@ -1,9 +1,10 @@
 """How fast this volunteer may send and receive: one token bucket per direction, for all its links.
 
-Tensors wait for their turn. Small messages (heartbeats, plans, receipts) go at once and are charged
-to the tensors behind them, so that a slow line never looks like a dead one; only a flood of them is
-held to the same rate. Receiving is paced by giving the peer's tensor lane its window back more
-slowly: the socket is always read, so nothing small waits behind a tensor there either.
+Tensors wait for their turn, and what goes in the background for them (``yielding``). Small messages
+(heartbeats, plans, receipts) go at once and are charged to the tensors behind them, so that a slow
+line never looks like a dead one; only a flood of them is held to the same rate. Receiving is paced
+by giving the peer's tensor lane its window back more slowly: the socket is always read, so nothing
+small waits behind a tensor there either.
 
 State: the buckets. Without a limit nothing waits.
 """
@@ -11,9 +12,12 @@ State: the buckets. Without a limit nothing waits.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import trio
+
+from client.net.yielding import Yielding
 
 BURST_S = 0.25
 """What was not used in so long may be caught up at once."""
@@ -62,17 +66,32 @@ class Pacer:
         rate, now = max(1, rate_bytes_per_s), trio.current_time()
         self._all = TokenBucket(rate, max(MIN_BURST_BYTES, BURST_S * rate), now)
         self._small = TokenBucket(rate, max(SMALL_BURST_BYTES, rate), now)
+        self._yielding = Yielding()
         limited = rate_bytes_per_s > 0
+        self._turn = self._wait_turn if limited else _at_once
         self.lanes: Mapping[str, Pace] = {
-            "bulk": self._wait_turn if limited else _at_once,
             "control": self._pass if limited else _at_once,
+            "bulk": self._tensor,
+            "background": self._background,
         }
+
+    def writing(self, lane: str) -> AbstractContextManager[None]:
+        """Around the writing of something on a lane: the background yields to tensors."""
+        return self._yielding.tensors_wait() if lane == "bulk" else nullcontext()
 
     def window_bytes(self, usual: int) -> int:
         """Return how much a peer may have on its way in a tensor lane."""
         if not self.rate_bytes_per_s:
             return usual
         return min(usual, int(WINDOW_S * self.rate_bytes_per_s))
+
+    async def _tensor(self, size_bytes: int) -> None:
+        self._yielding.sent(size_bytes)
+        await self._turn(size_bytes)
+
+    async def _background(self, size_bytes: int) -> None:
+        await self._yielding.wait(size_bytes)
+        await self._turn(size_bytes)
 
     async def _wait_turn(self, size_bytes: int) -> None:
         await trio.sleep(self._all.reserve(size_bytes, trio.current_time()))

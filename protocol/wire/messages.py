@@ -349,7 +349,9 @@ Bulk = Forward | Backward | Shard | Reduced | Chunk
 Message = Control | Bulk
 
 BULK_TYPES: tuple[type[Wire], ...] = (Forward, Backward, Shard, Reduced, Chunk)
-"""The messages that carry a payload; they travel in their own lane, so they delay no other."""
+"""The messages that carry a payload; they travel in lanes of their own, so they delay no other."""
+Lane = Literal["control", "bulk", "background"]
+"""Small messages; tensors, for which training waits; state and text for newcomers."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
@@ -374,8 +376,10 @@ def decode_message(header: bytes) -> Message:
         raise RemoteProtocolError("message-malformed", str(e), penalty=20) from e
 
 
-def lane(message: Message) -> Literal["control", "bulk"]:
+def lane(message: Message) -> Lane:
     """Return the lane a message travels in."""
+    if isinstance(message, Chunk):
+        return "background"
     return "bulk" if isinstance(message, BULK_TYPES) else "control"
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound
 from client.net.pacing import MIN_BURST_BYTES, Pacer, Rates, TokenBucket
-from protocol.wire.messages import Backward, Goodbye
+from protocol.wire.messages import Backward, Chunk, Goodbye
 
 if TYPE_CHECKING:
     from tests.net.conftest import Networks
@@ -161,3 +161,29 @@ async def test_heartbeats_are_not_behind_tensors(networks: Networks, where: str)
                 tensors += 1
         assert tensors <= 2  # those of the burst and of the window
         assert trio.current_time() - began < 5
+
+
+async def test_tensors_are_not_behind_state_for_newcomers(networks: Networks) -> None:
+    """Nor behind what goes to others; and the state comes, too."""
+    limited = networks(rates=Rates(upload_bytes_per_s=4 * MB))
+    async with networks() as newcomer, networks() as next_stage, limited as near:
+        for far in (newcomer, next_stage):
+            await near.connect(far.addresses[0])
+        for index in range(16):
+            await near.send(newcomer.peer_id, Chunk("state", 0, 1, index), bytes(MB // 2))
+        for number in range(10):
+            await near.send(next_stage.peer_id, backward(number), bytes(MB // 2))
+        order = list[str]()
+
+        async def note(network: Libp2pNetwork, kind: type[Chunk | Backward], count: int) -> None:
+            while order.count(kind.__name__) < count:
+                event = await network.events.receive()
+                if isinstance(event, Inbound) and isinstance(event.message, kind):
+                    order.append(kind.__name__)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(note, newcomer, Chunk, 16)
+            nursery.start_soon(note, next_stage, Backward, 10)
+        last_tensor = len(order) - 1 - order[::-1].index("Backward")
+        assert order[:last_tensor].count("Chunk") <= 6  # a third of the tensors, and the first
+        assert order.count("Chunk") == 16

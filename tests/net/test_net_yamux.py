@@ -133,7 +133,7 @@ async def test_a_byte_over_a_window_that_was_filled_in_pieces(
 
 async def test_a_grown_window_is_enforced_as_well(hosts: Hosts, intrude: Intrude) -> None:
     grown = 4 * 1024 * 1024
-    stopped, streams = trio.Event(), list[YamuxStream]()
+    stopped, streams, read_bytes = trio.Event(), list[YamuxStream](), list[int]()
 
     async def read_for_a_while(connection: Connection) -> None:
         connection.session.trip_s = 1000.0
@@ -143,26 +143,30 @@ async def test_a_grown_window_is_enforced_as_well(hosts: Hosts, intrude: Intrude
             stream = await connection.session.accept_stream()
             streams.append(stream)
             stream.let_window_grow(grown)
-            await taken(stream, INITIAL_WINDOW_BYTES)
+            while sum(read_bytes) < INITIAL_WINDOW_BYTES:
+                read_bytes.append(len(await stream.receive_some()))
             stream._window._measured_from -= 1000.0  # so much in one round trip: it grows
             while stream.window_bytes < 2 * INITIAL_WINDOW_BYTES:
-                await stream.receive_some()
+                read_bytes.append(len(await stream.receive_some()))
             stopped.set()
             await trio.sleep_forever()
 
         await connection.run(work)
         connection.ended.set()
 
+    def has_come(size: int) -> bool:
+        return bool(streams) and sum(read_bytes) + streams[0].buffered_bytes >= size
+
     async with hosts(read_for_a_while) as host, intrude(host.addresses[0]) as attacker:
         await attacker.channel.send([frame(WINDOW_UPDATE, SYN, 1)])
         window = frame(DATA, 0, 1, CHUNK_BYTES) + b"x" * CHUNK_BYTES
         most = 0
         with contextlib.suppress(ConnectionLost):
-            for _ in range(1000):  # honest until the reader stops, then 64 MB more
+            for sent in range(1, 1001):  # honest until the reader stops, then 64 MB more
                 await attacker.channel.send([window])
-                if not stopped.is_set():
-                    await trio.testing.wait_all_tasks_blocked(0.001)
-                most = max(most, streams[0].buffered_bytes if streams else 0)
+                while not (stopped.is_set() or has_come(sent * CHUNK_BYTES)):
+                    await trio.sleep(0.001)
+                most = max(most, streams[0].buffered_bytes)
         while not streams[0]._session.closed:
             await trio.sleep(0.01)
         assert stopped.is_set()
