@@ -12,6 +12,7 @@ from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.wire.messages import (
     BULK_TYPES,
+    Chunk,
     Ping,
     Wire,
     decode_message,
@@ -153,5 +154,6 @@ def test_a_header_over_the_limit_is_not_even_parsed() -> None:
 def test_only_bulk_messages_carry_a_payload(kind: type[Wire], data: st.DataObject) -> None:
     message = data.draw(messages_of(kind))
     bulk = kind in BULK_TYPES
-    assert lane(message) == ("bulk" if bulk else "control")  # type: ignore[arg-type]
+    assert (lane(message) != "control") is bulk  # type: ignore[arg-type]
+    assert (lane(message) == "background") is (kind is Chunk)  # type: ignore[arg-type]
     assert (payload_limit(message) > 0) is bulk  # type: ignore[arg-type]
