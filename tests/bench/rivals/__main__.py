@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from client.cli.local_swarm import terminate_as_interrupt
 from tests.bench.rivals import averaging, chain, codec, environment, pipeline, report
 from tests.bench.rivals.records import Records
 
@@ -59,7 +60,8 @@ def main() -> None:
         if records.begin(name, settings, versions(part), fresh=asked.fresh):
             say(f"{name}: going on where it stopped")
         begin = time.monotonic()
-        part.measure(records, repeats, say, quick=asked.quick)
+        with terminate_as_interrupt():
+            part.measure(records, repeats, say, quick=asked.quick)
         records.end(name)
         say(f"{name}: {time.monotonic() - begin:.0f} s")
     (asked.out / "rivals.md").write_text(report.markdown(records))

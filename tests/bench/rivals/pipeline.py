@@ -21,7 +21,6 @@ from typing import Any
 import msgspec
 
 from client.cli.efficiency import MODEL, RUN, found, swarm_moments
-from client.cli.local_swarm import terminate_as_interrupt
 from client.cli.options import ModelChoices, RunChoices
 from client.compute.launch import ALLOCATOR
 from protocol.invite import SwarmFile
@@ -71,7 +70,7 @@ def measure(records: Records, rounds: int, say: Say, *, quick: bool = False) -> 
         if records.has(PART, str(work), who, number):
             continue
         say(f"pipeline, round {number + 1} of {rounds}: {who}")
-        with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="vol") as folder:
+        with tempfile.TemporaryDirectory(prefix="vol") as folder:
             values, more = turn(work, Path(folder))
         busy = round(load(), 2)
         records.add(Record(PART, str(work), who, number, values, "tokens/s", busy, more))
