@@ -16,14 +16,9 @@ from client.simulate.chaos.config import drawn
 from client.simulate.chaos.many import Tally, run_many
 from client.simulate.chaos.replay import log_hash, run_once
 from client.simulate.chaos.schedule import AIMED_AT, FaultKind, schedule
+from client.simulate.chaos.world import ChaosWorld
 
-NOT_COVERED = {
-    1072: "I5 at version 1: before a lineage's first commit electors are what each has seen",
-    1306: "no majority of the last electors is left, so that nobody rolls back",
-    1596: "I5 at version 1, as above",
-}
-"""Faults that the protocol does not survive yet: protocol/README.md, section 8."""
-SEEDS = [seed for seed in range(2000 + len(NOT_COVERED)) if seed not in NOT_COVERED]
+SEEDS = range(2003)
 FAULTS = 200
 IN_A_ROUND = ("draining", "contributing", "exchanging", "ready", "applying", "observing")
 
@@ -63,10 +58,18 @@ class TestManySeeds:
         assert tally.versions > 5 * len(SEEDS)
 
 
-@pytest.mark.xfail(strict=False, reason="known gaps, each named above")
-@pytest.mark.parametrize("seed", NOT_COVERED)
-def test_what_is_not_covered_yet_does_not_break_either(seed: int) -> None:
-    assert not run_once(drawn(seed))[1]
+def test_a_newcomer_is_on_its_stages_side_of_a_split() -> None:
+    """A split runs between stages and not through them (protocol/README.md, section 10)."""
+    world = ChaosWorld(drawn(7), [])
+    world.network.split({peer: v.stage for peer, v in world.volunteers.items()}, lossy=False)
+    before = set(world.volunteers)
+    gone = next(v for v in world.volunteers.values() if v.stage == 1)
+    world.crash(gone, wipe=True)
+    gone.retired = True
+    world.replace(gone)
+    (newcomer,) = world.volunteers.keys() - before
+    reached = {v.stage for p, v in world.volunteers.items() if world.network.reaches(newcomer, p)}
+    assert reached == {1}
 
 
 def test_a_replay_is_the_same_to_the_last_line() -> None:
