@@ -31,7 +31,7 @@ from libp2p.protocol_muxer.multiselect import Multiselect
 from libp2p.protocol_muxer.multiselect_client import MultiselectClient
 from libp2p.security.noise.patterns import PatternXX
 
-UNSENT_BYTES = 32 * 1024
+UNSENT_BYTES = 64 * 1024
 """What the kernel may hold unsent: more would delay control messages behind tensors."""
 SEND_BUFFER_BYTES = 32 * 1024 * 1024
 """What the kernel may hold until acknowledged, with its bookkeeping: 400 Mb/s over 300 ms."""
