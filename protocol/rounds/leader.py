@@ -85,6 +85,8 @@ class RoundLeader:
         self._decided: Commit | None = None
         self._deciders: frozenset[PeerId] = frozenset()
         """Who applies the decided commit; we do so when one of them knows, or all are lost."""
+        self._untaken: set[PeerId] = set()
+        """Whom we told it, observers too, that have not said that they follow a later attempt."""
         self._told_self = False
         self._refusals = 0
         self._look_at: float | None = None
@@ -324,14 +326,21 @@ class RoundLeader:
         self._decided, self._deciders = commit, frozenset(members) - {self._place.me}
         self._look_at = now + RESEND_S
         told = [*sorted(self._deciders), *(p for p in observers if p not in self._deciders)]
+        self._untaken = set(told)
         return [*(Send(peer, commit) for peer in told), *self._apply_if_last(now)]
 
     def acknowledged(self, sender: PeerId, message: CommitAck) -> list[Effect]:
-        """A member knows the commit: we may apply it too."""
+        """A member knows the commit: we may apply it too. Or it follows a later attempt: if all
+        that we told do, nobody can ever apply what we decided, and we let go of it."""
         decided = self._decided
-        if decided is None or message.step != self.step or message.attempt != decided.attempt:
+        if decided is None or message.step != self.step or message.attempt < decided.attempt:
             return []
-        return self._tell_self() if sender in self._deciders else []
+        if message.attempt == decided.attempt:
+            return self._tell_self() if sender in self._deciders else []
+        self._untaken.discard(sender)
+        if not self._untaken and not self._told_self:
+            self._decided = self._plan = None
+        return []
 
     def _apply_if_last(self, now: float) -> list[Effect]:
         """Nobody is left that could tell us that it knows: what we decided is for us to apply."""

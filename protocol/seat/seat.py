@@ -275,9 +275,9 @@ class Seat:
             return []
         self._commit_loss = message.loss_sum
         effects: list[SeatEffect] = list(self.member.committed(message.attempt, message.digest))
-        if self.member.applied[0] == message.attempt and sender != self.place.me:
-            ack = CommitAck(self.place.stage, self.step, message.attempt)
-            effects.append(Send(sender, ack))
+        if sender != self.place.me:
+            known = self.member.applied[0] or self.member.promised
+            effects.append(Send(sender, CommitAck(self.place.stage, self.step, known)))
         return effects
 
     def _admit(self, message: Admit, now: float) -> list[SeatEffect]:

@@ -271,6 +271,7 @@ class CommitAck(Wire, frozen=True):
     stage: StageIndex
     step: StepIndex
     attempt: Attempt
+    """The one committed; a later one says that the member follows that one instead."""
     era: Era = 0
 
 

@@ -80,6 +80,10 @@ class TestTakingOver:
         assert commits(list(made.ready(B, ready(), 1.0))) == [B]
         assert made.may_follow(1)
         assert not made.may_follow(2)
+        assert not commits(list(made.acknowledged(C, CommitAck(STAGE, STEP, 2))))
+        assert not made.may_follow(2), "C was not told"
+        assert not commits(list(made.acknowledged(B, CommitAck(STAGE, STEP, 2))))
+        assert made.may_follow(2), "B never applies what it was told, nor does anybody"
 
     def test_who_has_promised_a_later_attempt_decides_its_own_no_more(self) -> None:
         """The others may close the step with that one, and it is Ready for it."""
