@@ -60,7 +60,7 @@ class WorkDesk:
         As many as are busy somewhere, by the number of replicas; more, up to the whole step, where
         lines are so long that those do not keep them busy.
         """
-        return max(busy(view, self._place), min(self._flight.depth() + 1, self._place.per_step))
+        return max(busy(view, self._place), min(self._flight.depth(), self._place.per_step))
 
     # --- handing out -----------------------------------------------------------------------
 
