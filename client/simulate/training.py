@@ -166,18 +166,19 @@ class TrainingWorld(SeatWorld[SimPeer]):
         if peer.seat is None or not peer.alive:
             return
         status = peer.seat.status(self.rate_of(peer))
-        self._hear(peer, peer.peer, status)
+        self._hear(peer, peer.peer, status, peer.epoch)
         for other in list(self.peers.values()):
             if other is not peer:
-                self._transmit(
-                    peer, other, "control", partial(self._hear, other, peer.peer, status)
-                )
+                hear = partial(self._hear, other, peer.peer, status, peer.epoch)
+                self._transmit(peer, other, "control", hear)
 
     def rate_of(self, peer: SimPeer) -> float:
         """Return the microbatches per second that a peer says it computes."""
         return 1.0
 
-    def _hear(self, peer: SimPeer, of: PeerId, status: SeatStatus) -> None:
+    def _hear(self, peer: SimPeer, of: PeerId, status: SeatStatus, epoch: int) -> None:
+        if epoch != self.peers[of].epoch:
+            return  # of a seat that is closed; its later heartbeats would say so
         if not self.peers[of].alive and self.agenda.now > 0 and of not in peer.statuses:
             return  # it was declared dead before this heartbeat arrived
         if peer.statuses.get(of) != status:

@@ -27,6 +27,14 @@ class LeaseBook:
         self._waiting.pop(peer, None)
         self._waiting[peer] = want
 
+    def held(self, peer: PeerId) -> int:
+        """Return how many microbatches a peer was leased."""
+        return sum(holder == peer for holder in self._holder.values())
+
+    def forget(self, peer: PeerId) -> None:
+        """It asks for nothing any more."""
+        self._waiting.pop(peer, None)
+
     def claim(self, peer: PeerId, ids: Collection[int]) -> None:
         """Record ids that ``peer`` reports as done or in flight (the first claim stands)."""
         taken = set(ids)

@@ -44,10 +44,17 @@ class Lessor:
         """We have become the leader in the middle of a step: rely on reports only."""
         self._fresh = False
 
-    def ask(self, peer: PeerId, step: int, want: int) -> None:
-        """Note a request for work."""
+    def ask(self, peer: PeerId, step: int, want: int, held: int | None = None) -> None:
+        """Note a request for work from a peer that has ``held`` of the step's microbatches.
+
+        What it was leased beyond these is still on its way: it does not know yet that it has it.
+        """
         if step == self._step:
-            self._book.ask(peer, want)
+            under_way = 0 if held is None else max(0, self._book.held(peer) - held)
+            if want > under_way:
+                self._book.ask(peer, want - under_way)
+            else:
+                self._book.forget(peer)
         elif step == self._step + 1:
             self._early[peer] = want
 

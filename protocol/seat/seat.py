@@ -388,13 +388,13 @@ class Seat:
 
     def _lease(self, now: float) -> list[SeatEffect]:
         """Stage 0: hand out work if we lead, ask for some if we can take it."""
-        effects, in_flight = list[SeatEffect](), self.pipeline.in_flight()
-        self.desk.observe(in_flight, self.pipeline.done(), now)
+        effects: list[SeatEffect] = []
+        in_flight, done = self.pipeline.in_flight(), self.pipeline.done()
+        self.desk.observe(in_flight, done, now)
         if self.leader.leading and self._working():
             at_step = {r.peer for r in self._view.serving(0) if r.version == self.step}
             effects += self.desk.grant(self.leader.reports, at_step, now)
-        to = self.current_leader()
         more = self.training_allowed and self.departure.wants_work(self.step) and not self.finished
-        if to is not None and more:
-            effects += self.desk.ask(to, self._view, len(in_flight), now)
+        if more and (to := self.current_leader()) is not None:
+            effects += self.desk.ask(to, self._view, len(in_flight), len(done), now)
         return effects

@@ -38,15 +38,18 @@ class WorkDesk:
         """Take what we hold and what we have counted, to measure how long it takes."""
         self._flight.observe(in_flight, done, now)
 
-    def ask(self, leader: PeerId, view: SwarmView, in_flight: int, now: float) -> list[Send]:
+    def ask(
+        self, leader: PeerId, view: SwarmView, in_flight: int, done: int, now: float
+    ) -> list[Send]:
         """Ask for as much as we can take, unless we have asked for just that already."""
+        held = in_flight + done
         want = self.in_flight_cap(view) - in_flight
         if want <= 0 or self._asked == (leader, want):
             return []
         if self._asked is None:
             self._asked_at = now
         self._asked = (leader, want)
-        return [Send(leader, LeaseRequest(self._step, want))]
+        return [Send(leader, LeaseRequest(self._step, want, held))]
 
     def got_work(self, now: float) -> None:
         """A lease came: what we asked for is settled."""
@@ -66,7 +69,7 @@ class WorkDesk:
 
     def asked(self, sender: PeerId, message: LeaseRequest) -> None:
         """Note a request for work."""
-        self._lessor.ask(sender, message.step, message.want)
+        self._lessor.ask(sender, message.step, message.want, message.held)
 
     def take_over(self) -> None:
         """We have become the leader in the middle of a step."""

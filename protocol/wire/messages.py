@@ -118,6 +118,9 @@ class LeaseRequest(Wire, frozen=True):
 
     step: StepIndex
     want: Annotated[int, Meta(ge=1, le=1024)]
+    held: Annotated[int, Meta(ge=0, le=65535)] = 0
+    """Microbatches of the step that it has, counted ones included: what it was leased beyond these
+    is on its way."""
     era: Era = 0
 
 

@@ -105,6 +105,23 @@ class TestLessor:
         lessor.ask(A, 2, 2)
         assert lessor.grant({}, {A}, 0.0) == [(A, False, [16, 17])]
 
+    def test_what_is_on_its_way_is_not_leased_again(self) -> None:
+        """Over a long line a replica asks several times before the first lease arrives."""
+        lessor = self.fresh()
+        lessor.ask(A, 2, 2, held=0)
+        assert lessor.grant({}, {A}, 0.0) == [(A, False, [16, 17])]
+        lessor.ask(A, 2, 2, held=0)
+        assert lessor.grant({}, {A}, 0.1) == []
+        lessor.ask(A, 2, 3, held=0)
+        assert lessor.grant({}, {A}, 0.2) == [(A, False, [18])]
+        lessor.ask(A, 2, 2, held=3)
+        assert lessor.grant({}, {A}, 0.3) == [(A, False, [19, 20])]
+
+    def test_who_has_more_than_it_was_leased_gets_what_it_asks_for(self) -> None:
+        lessor = self.fresh()
+        lessor.ask(A, 2, 2, held=5)
+        assert lessor.grant({}, {A}, 0.0) == [(A, False, [16, 17])]
+
     def test_requests_a_step_early_are_kept(self) -> None:
         lessor = self.fresh()
         lessor.ask(A, 3, 2)
