@@ -107,7 +107,7 @@ def test_two_volunteers_train_what_one_process_trains(folder: Path, processes: L
 
 
 def test_a_node_is_small_and_holds_no_torch(folder: Path, processes: LocalSwarm) -> None:
-    found(folder, "volunteer-1", _run(steps=500))
+    found(folder, "volunteer-1", _run(steps=50_000))
     members = _start(processes, 2)
     _when(members[0], members, "training", step=1)
     process = psutil.Process(members[0].process.pid)
@@ -117,7 +117,7 @@ def test_a_node_is_small_and_holds_no_torch(folder: Path, processes: LocalSwarm)
 
 
 def test_status_says_who_holds_what(folder: Path, processes: LocalSwarm) -> None:
-    swarm = found(folder, "volunteer-1", _run(steps=500))
+    swarm = found(folder, "volunteer-1", _run(steps=50_000))
     members = _start(processes, 2)
     _when(members[0], members, "training", step=1)
     answer = parsed(volunteer(members[0].home, "status", "--json"))
@@ -131,7 +131,7 @@ def test_status_says_who_holds_what(folder: Path, processes: LocalSwarm) -> None
 def test_a_signal_stops_in_order(
     folder: Path, processes: LocalSwarm, number: signal.Signals
 ) -> None:
-    swarm = found(folder, "volunteer-1", _run(steps=500))
+    swarm = found(folder, "volunteer-1", _run(steps=50_000))
     members = _start(processes, 2)
     worker = _when(members[0], members, "training", step=1).worker.pid
     members[0].process.send_signal(number)
@@ -147,7 +147,7 @@ def test_done_ends_the_process_when_asked(folder: Path, processes: LocalSwarm) -
 
 
 def test_two_processes_cannot_share_an_identity(folder: Path, processes: LocalSwarm) -> None:
-    found(folder, "volunteer-1", _run(steps=500))
+    found(folder, "volunteer-1", _run(steps=50_000))
     first = processes.start("volunteer-1", FLAGS)
     first.wait_until_it_answers(60.0)
     done = volunteer(first.home, *JOIN, str(folder / "x.swarm"))
