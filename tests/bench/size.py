@@ -1,6 +1,6 @@
 """What a step costs each volunteer as the swarm grows: messages and bytes, by real processes.
 
-    python -m tests.bench.size [--shapes 2x1,2x2,2x4,4x1,4x2,4x4,8x1,8x2,8x4] [--steps 4]
+    python -m tests.bench.size [--shapes 2x1,2x2,2x4,4x1,4x2,4x4,8x1,8x2,8x4] [--steps 40]
                                [--out tests/bench/results]
 
 A GPT of 8 layers, width 128, context 64; stages x replicas volunteers on loopback, each with eight
@@ -69,7 +69,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--shapes", default="2x1,2x2,2x4,4x1,4x2,4x4,8x1,8x2,8x4")
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results"))
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
