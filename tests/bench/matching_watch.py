@@ -40,8 +40,10 @@ class Watch:
     rates: dict[tuple[str, int], float] = field(default_factory=dict)
     """Microbatches per second of computing, by name and stage, as last told."""
     empty: list[tuple[float, int]] = field(default_factory=list)
-    """(when, stage) seen without a serving replica after all had been covered."""
+    """(when, stage) seen without a serving replica after all had been covered, twice in a row:
+    volunteers are asked one after the other, so one look may miss whom a stage was handed to."""
     covered: bool = False
+    _vacant: frozenset[int] = frozenset()
 
     # --- looking ------------------------------------------------------------------------------
 
@@ -54,10 +56,11 @@ class Watch:
             for event in member.new_events():
                 self._learn(member.name, event)
         held = self.replicas()
-        vacant = [stage for stage in range(self.stages) if not held[stage]]
+        vacant = frozenset(stage for stage in range(self.stages) if not held[stage])
         self.covered = self.covered or not vacant
         if self.covered:
-            self.empty += [(time.time(), stage) for stage in vacant]
+            self.empty += [(time.time(), stage) for stage in sorted(vacant & self._vacant)]
+        self._vacant = vacant
 
     def until(self, holds: Callable[[], bool], what: str, timeout_s: float) -> float:
         """Poll until something holds; return the moment.
