@@ -62,8 +62,9 @@ class SwarmView:
 def leader(view: SwarmView, stage: int, step: int) -> PeerId | None:
     """Return who leads the round of a step: the serving replica with the lowest rank.
 
-    Every replica computes it from its own view; when views differ for a moment two may lead, which
-    costs an attempt and never exactness (protocol/README.md, rounds).
+    Who was left more than a step behind cannot, until it has fetched the state. Every replica
+    computes it from its own view; when views differ for a moment two may lead, which costs an
+    attempt and never exactness (protocol/README.md, rounds).
     """
-    peers = [replica.peer for replica in view.serving(stage)]
+    peers = [replica.peer for replica in view.serving(stage) if replica.version >= step - 1]
     return min(peers, key=lambda peer: rank("leader", stage, step, peer), default=None)

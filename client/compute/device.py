@@ -12,6 +12,7 @@ from client.compute.errors import ShapeError
 from client.compute.replica import Replica
 from client.compute.replies import MatmulRate, Measured, Probed
 from client.compute.requests import Measure, Probe
+from client.compute.slicing import is_out_of_memory
 from model_zoo.stages import summed_loss
 from model_zoo.threads import limited_threads
 
@@ -65,6 +66,16 @@ def measure(replica: Replica, request: Measure) -> Measured:
     timed = [_measure_once(replica) for _ in range(request.repeats + 1)][1:]  # the first warms up
     forward, backward = zip(*timed, strict=True)
     return Measured(forward_s=statistics.median(forward), backward_s=statistics.median(backward))
+
+
+def warm_up(replica: Replica) -> None:
+    """Run one microbatch of noise: the first one in a process is many times slower than the others,
+    and a stage waits for its slowest replica. Short memory is left to those that count."""
+    try:
+        _measure_once(replica)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
 
 
 def _measure_once(replica: Replica) -> tuple[float, float]:

@@ -149,6 +149,7 @@ class Executor:
         torch.set_num_threads(request.threads)
         self._throttle = Throttle(request.compute_share, on_cpu=chosen.type == "cpu")
         replica = open_replica(request, chosen)
+        device.warm_up(replica)
         averager = Averager(replica)
         self._opened = _Opened(replica, averager)
         buffers = (*replica.state_tensors, replica.gradient_sum, replica.flat.gradients)

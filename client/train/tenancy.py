@@ -247,7 +247,7 @@ class Tenancy:
             if await taking.must_join():
                 admit = await taking.admission()
                 seat = self._new_seat(size, admit.version, admit.era, serving=False)
-                seat.quorum.settle(admit.roll, admit.electors)
+                seat.quorum.settle(admit.roll, admit.electors, self._house.owner.now())
                 self._sit(worker, seat, nursery)
                 await taking.load(admit)
                 if self.driver is not None:

@@ -45,12 +45,11 @@ class Contacts:
     def __init__(self) -> None:
         self._contacts: dict[PeerId, _Contact] = {}
         self._said: dict[int, float] = {}
-        self._spoke_at = self._awake_since = -math.inf
+        self._spoke_at = self._woke_at = -math.inf
 
     def said(self, seq: int, now: float) -> None:
         """We send a heartbeat with this number (the first moment of a number counts)."""
-        if now >= self._spoke_at + CONTACT_S:
-            self._awake_since = now
+        self._woke_at = self.awake_since(now)
         self._spoke_at = now
         self._said.setdefault(seq, now)
         if len(self._said) > MAX_SAID:
@@ -69,6 +68,12 @@ class Contacts:
             echoed = max(echoed, known.echoed)
         self._contacts[peer] = _Contact(now, echoed, frozenset(lost), frozenset(serving))
 
+    def expect(self, peers: Iterable[PeerId], now: float) -> None:
+        """A plan names these: who is not heard from now on is lost, as if we had met before."""
+        for peer in peers:
+            if peer not in self._contacts and len(self._contacts) < MAX_CONTACTS:
+                self._contacts[peer] = _Contact(now, -math.inf)
+
     def closed(self, peer: PeerId, *, by_peer: bool, now: float) -> None:
         """The link ended. A process that ended closes its connections while it still counts us as
         alive; what is closed after a silence only says that it had lost us."""
@@ -77,9 +82,9 @@ class Contacts:
             contact.crashed = by_peer and self.present(peer, now)
             contact.closed = True
 
-    def awake_since(self) -> float:
+    def awake_since(self, now: float) -> float:
         """Return since when we have said heartbeats without a break in which others lost us."""
-        return self._awake_since
+        return now if now >= self._spoke_at + CONTACT_S else self._woke_at
 
     def left(self, peer: PeerId) -> None:
         """The peer said goodbye to the swarm."""

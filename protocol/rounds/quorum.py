@@ -13,9 +13,9 @@ an elector for 3 s. So no elector counts for both sides. Electors whose process 
 eyes (or that said goodbye) count for nobody: half of a swarm may be killed at once. Of an even
 number, the half with the first elector by rank goes on.
 
-Who was cut off from its majority looks around before it closes anything: newcomers that are on no
-roll it knows may have closed the step meanwhile. So does who has no plan to go by and has only just
-started or woken up: it has not met all those who begin where it does.
+Who was cut off from its majority, or asleep, looks around before it closes anything: newcomers that
+are on no roll it knows may have closed the step meanwhile. So does who has no plan to go by and has
+only just started: it has not met all those who begin where it does.
 
 Holds the electors and the roll of the last plan. Before the first one it goes by what it has seen.
 """
@@ -43,6 +43,9 @@ class Touch(Protocol):
     def present(self, peer: PeerId, now: float) -> bool:
         """Whether a peer still counts us as alive."""
 
+    def expect(self, peers: Iterable[PeerId], now: float) -> None:
+        """Have those counted as lost, too, that never show themselves."""
+
     def is_gone(self, peer: PeerId) -> bool:
         """Whether a peer's process has certainly ended."""
 
@@ -55,7 +58,7 @@ class Touch(Protocol):
     def lost(self, now: float) -> tuple[PeerId, ...]:
         """Whom we have lost ourselves."""
 
-    def awake_since(self) -> float:
+    def awake_since(self, now: float) -> float:
         """Since when we have been here without a break."""
 
 
@@ -70,21 +73,23 @@ class Quorum:
         self._me, self._stage, self._touch = me, stage, touch
         self.electors: frozenset[PeerId] = frozenset({me})
         self.roll: frozenset[PeerId] = frozenset()
-        self._settled = False
+        self._settled_at: float | None = None
         self._had_majority = False
         self._cut_off_at: float | None = None
         """When we last were without the majority that we had had."""
 
-    def settle(self, members: Iterable[str], electors: Iterable[str]) -> None:
+    def settle(self, members: Iterable[str], electors: Iterable[str], now: float) -> None:
         """Take members and electors of the plan that made our version."""
         self.roll = frozenset(map(PeerId, members))
         self.electors = frozenset(map(PeerId, electors)) or frozenset({self._me})
-        self._settled = True
+        self._settled_at = now
+        if self._touch is not None:
+            self._touch.expect(sorted((self.roll | self.electors) - {self._me}), now)
 
     def observe(self, view: SwarmView, now: float) -> None:
         """Note whether we lose our majority; before the first plan, count all we see serve."""
         self.holds(now)
-        if not self._settled:
+        if self._settled_at is None:
             self.electors |= set(electors(view, self._stage, self._me))
             self.roll |= {replica.peer for replica in view.serving(self._stage)}
 
@@ -93,16 +98,22 @@ class Quorum:
         touch = self._touch
         if touch is None:
             return True
-        for_us = [e for e in self.electors if self._counts(e, now) and not self._lost_us(e, now)]
+        for_us = [e for e in self.electors if self.hears(e, now) and not self._lost_us(e, now)]
         majority = self._is_majority(for_us)
         if self._had_majority and not majority:
             self._cut_off_at = now
         self._had_majority |= majority
-        return majority and now >= self._looking_since(touch) + LOOK_AROUND_S
+        return majority and now >= self._looking_since(touch, now) + LOOK_AROUND_S
 
-    def _looking_since(self, touch: Touch) -> float:
+    def _looking_since(self, touch: Touch, now: float) -> float:
         cut_off = -math.inf if self._cut_off_at is None else self._cut_off_at
-        return cut_off if self._settled else max(cut_off, touch.awake_since())
+        woke = touch.awake_since(now)
+        knows_all = self._settled_at is not None and woke <= self._settled_at
+        return cut_off if knows_all else max(cut_off, woke)
+
+    def hears(self, peer: PeerId, now: float) -> bool:
+        """Whether what a peer says was said while it and we were there: it has lately heard us."""
+        return peer == self._me or self._touch is None or self._touch.present(peer, now)
 
     def may_go_on_without(self, missing: Collection[PeerId], now: float) -> bool:
         """Whether the step may be closed without these replicas of the roll."""
@@ -114,11 +125,8 @@ class Quorum:
         touch = self._touch
         if touch is None or touch.is_gone(peer) or touch.serves(peer, self._stage, now) is False:
             return True
-        lost = [e for e in self.electors if self._counts(e, now) and self._says_lost(e, peer, now)]
+        lost = [e for e in self.electors if self.hears(e, now) and self._says_lost(e, peer, now)]
         return self._is_majority(lost)
-
-    def _counts(self, elector: PeerId, now: float) -> bool:
-        return elector == self._me or (self._touch is None or self._touch.present(elector, now))
 
     def _lost_us(self, elector: PeerId, now: float) -> bool:
         return elector != self._me and self._says_lost(elector, self._me, now)

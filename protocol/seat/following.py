@@ -1,7 +1,8 @@
 """Whether a replica keeps up with its siblings.
 
 A sibling that serves a later version proves that our step was committed; who cannot follow for some
-seconds has lost what it needs to follow and must fetch the state anew.
+seconds has lost what it needs to follow and must fetch the state anew. If we serve, and it is two
+versions ahead, a step was closed without us: there is nothing to wait for.
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ class Following:
         """Our version has risen."""
         self._behind_since = None
 
-    def compare(self, siblings: Sequence[Replica], step: int, now: float) -> Replica | None:
+    def compare(
+        self, siblings: Sequence[Replica], step: int, now: float, *, serving: bool
+    ) -> Replica | None:
         """Look at the serving siblings; return one whose version our step's commit has made."""
         newer = [replica for replica in siblings if replica.version > step]
         if not newer:
             self._behind_since = None
         elif self._behind_since is None:
             self._behind_since = now
+        if serving and any(replica.version > step + 1 for replica in newer):
+            self._behind_since = now - BEHIND_S
         return next((r for r in newer if r.version == step + 1 and r.digest), None)
 
     def is_lost(self, now: float) -> bool:

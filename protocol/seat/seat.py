@@ -231,7 +231,7 @@ class Seat:
             case Reduced():
                 return list(self.member.reduced(sender, message, digest))
             case Commit():
-                return self._commit(sender, message)
+                return self._commit(sender, message, now)
             case JoinStage():
                 return list(self.leader.join(sender, now))
             case Admit():
@@ -265,14 +265,14 @@ class Seat:
                 return list(self.member.shard(sender, message))
             case Ready():
                 return list(self.leader.ready(sender, message, now))
-            case CommitAck():
+            case CommitAck() if self.quorum.hears(sender, now):
                 return list(self.leader.acknowledged(sender, message))
             case _:
                 return []
 
-    def _commit(self, sender: PeerId, message: Commit) -> list[SeatEffect]:
-        if message.step != self.step:
-            return []
+    def _commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
+        if message.step != self.step or not self.quorum.hears(sender, now):
+            return []  # a word that waited while we slept may be of the dead; the living repeat it
         self._commit_loss = message.loss_sum
         effects: list[SeatEffect] = list(self.member.committed(message.attempt, message.digest))
         if sender != self.place.me:
@@ -317,7 +317,7 @@ class Seat:
         )
         self._made_by = self.member.applied
         if plan := self.member.plan_followed:
-            self.quorum.settle([member.peer for member in plan.members], plan.electors)
+            self.quorum.settle([member.peer for member in plan.members], plan.electors, now)
         self._state = hashlib.blake2b(outcome.hash.encode(), digest_size=16).digest()
         self.step, self._commit_loss = self.step + 1, None
         self._following.caught_up()
@@ -348,8 +348,10 @@ class Seat:
     def _follow_siblings(self, now: float) -> list[SeatEffect]:
         """A sibling that has applied our step proves the commit, should its message be lost."""
         siblings = self._view.serving(self.place.stage) if self.loaded else ()
-        proof = self._following.compare(siblings, self.step, now)
-        return list(self.member.committed(proof.attempt, proof.digest)) if proof else []
+        proof = self._following.compare(siblings, self.step, now, serving=self.serving)
+        if proof is None or not self.quorum.hears(proof.peer, now):
+            return []
+        return list(self.member.committed(proof.attempt, proof.digest))
 
     def _working(self) -> bool:
         """Whether microbatches of our step may be leased: the swarm has begun and is whole."""

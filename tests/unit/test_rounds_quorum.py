@@ -33,19 +33,21 @@ def contacts_of(
 ) -> Contacts:
     """What ``me`` knows at ``now`` if a split at ``since`` left it with ``side``."""
     contacts = Contacts()
-    for other in everybody:
-        if other == me:
-            continue
+    others = [peer for peer in everybody if peer != me]
+    for other in others:
         hear(contacts, other, (), (STAGE,), since)
+    for second in range(1, math.ceil(now - since)):
+        contacts.said(-second, since + second)
+    lost = [p for p in everybody if p not in side and now >= since + LOST_AFTER_S]
+    for other in others:
         if other in side:
-            lost = [p for p in everybody if p not in side and now >= since + LOST_AFTER_S]
             hear(contacts, other, lost, (STAGE,), now)
     return contacts
 
 
 def quorum(me: PeerId, contacts: Contacts, everybody: list[PeerId]) -> Quorum:
     made = Quorum(me, STAGE, contacts)
-    made.settle(everybody, everybody)
+    made.settle(everybody, everybody, 100.0)
     return made
 
 
@@ -206,7 +208,7 @@ def test_who_was_cut_off_looks_around_first(settled: bool) -> None:
     if first == me:  # the half with the first by rank is a majority by itself
         made.electors |= {PEERS[2]}
     if settled:
-        made.settle([me, other], made.electors)
+        made.settle([me, other], made.electors, 0.0)
     held = []
     for second in range(40):
         contacts.said(round(second * 1000), second)
@@ -231,13 +233,33 @@ def test_who_wakes_up_before_the_first_plan_looks_around() -> None:
     contacts = Contacts()
     made = Quorum(me, STAGE, contacts)
     awake = [*range(20), *range(20 + math.ceil(CONTACT_S), 40)]
+    held = seconds_with_a_majority(made, contacts, awake)
+    woke = 20 + math.ceil(CONTACT_S)
+    assert held == [s for s in awake if LOOK_AROUND_S <= s < 20 or s >= woke + LOOK_AROUND_S]
+
+
+def test_who_sleeps_over_its_siblings_end_looks_around() -> None:
+    """Newcomers that are on no plan it knows may have closed the step, and nobody else be left."""
+    me, gone = PEERS[:2]
+    contacts = Contacts()
+    made = Quorum(me, STAGE, contacts)
+    hear(contacts, gone, (), (STAGE,), 0)
+    made.settle([gone], [gone, me], 0)
+    contacts.closed(gone, by_peer=True, now=1)
+    awake = [*range(1, 20), *range(20 + math.ceil(CONTACT_S), 40)]
+    held = seconds_with_a_majority(made, contacts, awake)
+    woke = 20 + math.ceil(CONTACT_S)
+    assert held == [s for s in awake if s < 20 or s >= woke + LOOK_AROUND_S]
+    assert not made.hears(gone, 1)
+
+
+def seconds_with_a_majority(made: Quorum, contacts: Contacts, awake: list[int]) -> list[int]:
     held = []
     for second in awake:
         contacts.said(second, second)
         if made.holds(second):
             held.append(second)
-    woke = 20 + math.ceil(CONTACT_S)
-    assert held == [s for s in awake if LOOK_AROUND_S <= s < 20 or s >= woke + LOOK_AROUND_S]
+    return held
 
 
 def test_before_the_first_plan_everybody_seen_counts() -> None:
@@ -248,6 +270,6 @@ def test_before_the_first_plan_everybody_seen_counts() -> None:
     made.observe(SwarmView.of([[Replica(me, 0, True)], [Replica(stranger, 0, True)]]), now=0.0)
     assert made.roll == {me, sibling}
     assert made.electors == {me, sibling, other, stranger}
-    made.settle([me], [me, other])
+    made.settle([me], [me, other], 0.0)
     made.observe(SwarmView.of(replicas), now=0.0)
     assert (made.roll, made.electors) == ({me}, {me, other})

@@ -115,12 +115,13 @@ class TestQuorum:
         contacts.heard(B, (), (STAGE,), 1, 0.0)
         contacts.heard(C, (), (), 1, 0.0)
         quorum = Quorum(ME, STAGE, contacts)
-        quorum.settle([ME, B], [ME, B, C])
+        quorum.settle([ME, B], [ME, B, C], 0.0)
         made = RoundLeader(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP, quorum)
-        contacts.said(2, 6.0)
-        contacts.heard(C, (), (), 2, 6.0)
+        contacts.said(2, 3.0)
+        contacts.said(3, 6.0)
+        contacts.heard(C, (), (), 3, 6.0)
         made.update_view(view(ME), True, 6.0)  # our own link to B is gone
         assert not plans(list(made.report(ME, report(IDS), 6.1)))
         assert made.next_deadline() is not None, "it looks again"
-        contacts.heard(C, (B,), (), 2, 7.0)
+        contacts.heard(C, (B,), (), 3, 7.0)
         assert set(plans(list(made.tick(7.1)))) == {ME}

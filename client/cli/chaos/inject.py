@@ -217,6 +217,8 @@ class Injector:
                 self._crew.stop(victim)
                 victim.went(at)
                 opened.continue_at = at + planned.seconds
+            case "worker":
+                victim.went(at)  # until it is seen to serve again
             case _:
                 pass  # mended by the node itself
 

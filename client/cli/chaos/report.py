@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from client.cli.chaos.absence import missing_share, weakest_stage_share
 from client.cli.chaos.catalogue import MEANINGS
 from client.cli.chaos.ledger import read_ledger
 from client.cli.chaos.measure import (
@@ -16,7 +17,6 @@ from client.cli.chaos.measure import (
     jitter_share,
     loss_gap,
     measure_faults,
-    missing_share,
     read_progress,
     sound,
 )
@@ -78,7 +78,13 @@ class Report(Struct, frozen=True, kw_only=True):
     reference_tokens: int
     goodput: float | None
     missing_share: float
+    """Of the volunteers' time."""
     goodput_corrected: float | None
+    """For that."""
+    weakest_stage_share: float
+    """Of its replicas, how many the weakest stage had on average."""
+    goodput_attainable: float | None
+    """Against what that much of a pipeline could have reached."""
     wasted_s: float
     join_s: float | None
     leave_s: float | None
@@ -101,6 +107,7 @@ def make_report(settings: Settings, seen: Seen, paired: Seen, per_step: int) -> 
     share = tokens / reference_tokens if reference_tokens else None
     missing = missing_share(seen)
     corrected = None if share is None else share / max(1e-9, 1.0 - missing)
+    weakest = weakest_stage_share(seen)
     join_s, leave_s = elasticity(paired, "join"), elasticity(paired, "leave")
     jitter = jitter_share(paired)
     crashes = [f"{crash.name} ended with {crash.code}" for crash in seen.crashes]
@@ -127,6 +134,8 @@ def make_report(settings: Settings, seen: Seen, paired: Seen, per_step: int) -> 
         goodput=_rounded(share),
         missing_share=round(missing, 4),
         goodput_corrected=_rounded(corrected),
+        weakest_stage_share=round(weakest, 4),
+        goodput_attainable=_rounded(None if share is None else share / max(1e-9, weakest)),
         wasted_s=round(sum(fault.wasted_s for fault in faults), 2),
         join_s=join_s,
         leave_s=leave_s,
@@ -222,7 +231,12 @@ def summary(report: Report) -> list[tuple[str, str]]:
         ("loss at equal step (I4)", f"{gap} relative at most, {report.steps_compared} steps"),
         ("tokens", f"{report.tokens} against {report.reference_tokens} without faults"),
         ("goodput", f"{_share(report.goodput)}; volunteers away {_share(report.missing_share)}"),
-        ("goodput, corrected", _share(report.goodput_corrected)),
+        ("goodput, corrected for that", _share(report.goodput_corrected)),
+        (
+            "goodput of what was attainable",
+            f"{_share(report.goodput_attainable)}; of its replicas, the weakest stage had "
+            f"{_share(report.weakest_stage_share)} on average",
+        ),
         ("wasted compute", f"{report.wasted_s:g} s at most"),
         ("a join, a leave", f"{_seconds(report.join_s)}, {_seconds(report.leave_s)} s"),
         (f"under {JITTER.jitter_s * 1000:.0f} ms of jitter", _share(report.jitter_share)),

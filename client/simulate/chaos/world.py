@@ -224,7 +224,7 @@ class ChaosWorld(SeatWorld[Volunteer]):
         if saved:
             self.checks.loaded(volunteer, version, volunteer.worker.load(version, saved))
         if admit is not None:
-            volunteer.seat.quorum.settle(admit.roll, admit.electors)
+            volunteer.seat.quorum.settle(admit.roll, admit.electors, self.now_of(volunteer))
         self.perform(volunteer, volunteer.seat.allow_training(self.now_of(volunteer)))
         self.beats.say(volunteer)
         self._show(volunteer)
