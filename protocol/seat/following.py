@@ -7,17 +7,23 @@ versions ahead, a step was closed without us: there is nothing to wait for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from protocol.ids import PeerId
 from protocol.view import Replica
 
 BEHIND_S = 6.0
 
 
 class Following:
-    """Holds since when we are behind."""
+    """Holds since when we are behind.
 
-    def __init__(self) -> None:
+    Args:
+        hears: whether a peer is there at a moment: what an absent one has said may be outdated.
+    """
+
+    def __init__(self, hears: Callable[[PeerId, float], bool]) -> None:
+        self._hears = hears
         self._behind_since: float | None = None
 
     @property
@@ -32,7 +38,8 @@ class Following:
     def compare(
         self, siblings: Sequence[Replica], step: int, now: float, *, serving: bool
     ) -> Replica | None:
-        """Look at the serving siblings; return one whose version our step's commit has made."""
+        """Look at the serving siblings; return one, if it is there, whose version our step's commit
+        has made."""
         newer = [replica for replica in siblings if replica.version > step]
         if not newer:
             self._behind_since = None
@@ -40,7 +47,8 @@ class Following:
             self._behind_since = now
         if serving and any(replica.version > step + 1 for replica in newer):
             self._behind_since = now - BEHIND_S
-        return next((r for r in newer if r.version == step + 1 and r.digest), None)
+        next_ones = (r for r in newer if r.version == step + 1 and r.digest)
+        return next((r for r in next_ones if self._hears(r.peer, now)), None)
 
     def is_lost(self, now: float) -> bool:
         """Whether we have been behind for too long; said once."""

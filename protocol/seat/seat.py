@@ -124,7 +124,7 @@ class Seat:
         self._ahead, self._reporter = Ahead(), LedgerReporter(place)
         self._made_by: tuple[int, bytes] = (0, b"")
         self._state = b""  # of our version, once we have made one: compared with siblings' (I2)
-        self._following = Following()
+        self._following = Following(self.quorum.hears)
         self._commit_loss: float | None = None
 
     # --- queries ---------------------------------------------------------------------------
@@ -349,9 +349,7 @@ class Seat:
         """A sibling that has applied our step proves the commit, should its message be lost."""
         siblings = self._view.serving(self.place.stage) if self.loaded else ()
         proof = self._following.compare(siblings, self.step, now, serving=self.serving)
-        if proof is None or not self.quorum.hears(proof.peer, now):
-            return []
-        return list(self.member.committed(proof.attempt, proof.digest))
+        return list(self.member.committed(proof.attempt, proof.digest)) if proof else []
 
     def _working(self) -> bool:
         """Whether microbatches of our step may be leased: the swarm has begun and is whole."""

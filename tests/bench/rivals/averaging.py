@@ -1,5 +1,7 @@
 """Averaging among four peers on this machine: our rounds beside hivemind's DecentralizedAverager.
 
+On loopback, and each on a host of its own with a line of 100 Mb/s (``tests.netlab``; takes root).
+
 As many fp32 numbers at both, each peer a process of its own with one thread. A round counts from
 the moment at which the group stands (our plan has come; hivemind's matchmaking is over) until the
 last peer has the result in memory. ``ours`` leaves out what follows an averaging, ``ours and the
@@ -28,8 +30,10 @@ from model_zoo.spec import ModelSpec
 from protocol.manifest import Manifest
 from tests.bench.rivals import environment
 from tests.bench.rivals.attempts import attempt
+from tests.bench.rivals.hosts import Hosts, hosts
 from tests.bench.rivals.records import Record, Records, load
 from tests.bench.rivals.swarm_of_peers import ONE_THREAD, PeerFailed, Talker, cpu_s, talking
+from tests.netlab import ground
 
 PART = "averaging"
 PEERS = 4
@@ -41,8 +45,12 @@ HIVEMIND = {
 }
 WIDTHS = {"1M": 268, "10M": 892, "50M": 2020}
 """Width of a one-layer GPT of about so many parameters."""
-LEFT_OUT = {("50M", "hivemind fp16")}
-"""To save time: between the other two."""
+LINES_MBIT = (0.0, 100.0)
+"""0: loopback."""
+LEFT_OUT = {("50M", "hivemind fp16", 0.0)} | {
+    (size, who, 100.0) for size in WIDTHS for who in ("hivemind fp16", WHOLE)
+}
+"""To save time: between the other two, or no longer than the exchange by much."""
 TURNS = 3
 """Rounds of a launch that count; one before them warms up."""
 START_S, ROUND_S = 120.0, 180.0
@@ -53,26 +61,38 @@ Turn = tuple[list[float], dict[str, Any]]
 def measure(records: Records, rounds: int, say: Say, *, quick: bool = False) -> None:
     """Let the contenders take turns for so many launches of ``TURNS`` rounds each."""
     sizes = ["1M"] if quick else list(WIDTHS)
-    for size, number in itertools.product(sizes, range(rounds)):
+    lines = [mbit for mbit in LINES_MBIT if not mbit or not _why_no_lines(records, say)]
+    for mbit, size, number in itertools.product(lines, sizes, range(rounds)):
+        case = f"{size} at {mbit:g} Mb/s" if mbit else size
         for who in (OURS, *HIVEMIND, WHOLE):
-            if (size, who) in LEFT_OUT or records.has(PART, size, who, number):
+            if (size, who, mbit) in LEFT_OUT or records.has(PART, case, who, number):
                 continue
-            what = f"averaging {size}, launch {number + 1} of {rounds}: {who}"
+            what = f"averaging {case}, launch {number + 1} of {rounds}: {who}"
             say(what)
-            turn = attempt(partial(contender, who, size), records, PART, what, say)
+            turn = attempt(partial(contender, who, size, mbit), records, PART, what, say)
             if turn is None:
                 continue
             values, more = turn
-            records.add(Record(PART, size, who, number, values, "s", round(load(), 2), more))
+            records.add(Record(PART, case, who, number, values, "s", round(load(), 2), more))
             say(f"  {statistics.median(values):.3f} s a round")
 
 
-def contender(who: str, size: str, folder: Path) -> Turn:
+def _why_no_lines(records: Records, say: Say) -> str | None:
+    reason = ground.why_not()
+    if reason and reason not in records.notes(PART):
+        say(f"no lines here: {reason}")
+        records.note(PART, reason)
+    return reason
+
+
+def contender(who: str, size: str, mbit: float, folder: Path) -> Turn:
     """Return the seconds of a launch's rounds, and what else is to be said."""
     if who in HIVEMIND:
         environment.ensure()
-        return theirs(parameters(size), HIVEMIND[who], folder)
-    return ours(size, "full" if who == WHOLE else "bare", folder)
+    with hosts(PEERS, mbit) as where:
+        if who in HIVEMIND:
+            return theirs(parameters(size), HIVEMIND[who], where, folder)
+        return ours(size, "full" if who == WHOLE else "bare", where, folder)
 
 
 def model(size: str) -> ModelChoices:
@@ -89,14 +109,17 @@ def parameters(size: str) -> int:
 # --- ours ---------------------------------------------------------------------------------------
 
 
-def ours(size: str, kind: str, folder: Path) -> Turn:
+def ours(size: str, kind: str, where: Hosts, folder: Path) -> Turn:
     """Launch four replicas of a stage and let them close steps."""
     manifest = _manifest(size, folder)
     path, corpus = folder / "manifest.json", folder / "corpus"
     path.write_bytes(msgspec.json.encode(manifest))
     corpus.write_bytes(bytes(range(256)) * 256)
     command = [sys.executable, "-m", "tests.bench.rivals.averaging_peer", str(path), str(corpus)]
-    commands = [[*command, str(index), str(PEERS), kind] for index in range(PEERS)]
+    commands = [
+        where.command(index, [*command, str(index), str(PEERS), kind, where.address(index)])
+        for index in range(PEERS)
+    ]
     with talking(commands, folder, ONE_THREAD) as peers:
         addresses = [peer.line(START_S) for peer in peers]
         for peer in peers:
@@ -151,16 +174,17 @@ def _manifest(size: str, folder: Path) -> Manifest:
 # --- hivemind's ---------------------------------------------------------------------------------
 
 
-def theirs(elements: int, compression: str, folder: Path) -> Turn:
+def theirs(elements: int, compression: str, where: Hosts, folder: Path) -> Turn:
     """Launch four hivemind peers and let them average."""
     script = str(Path(__file__).with_name("hivemind_averaging.py"))
-    command = [str(environment.PYTHON), script]
-    first = [*command, "0", str(elements), compression]
-    with talking([first], folder, ONE_THREAD) as [leader]:
+
+    def command(index: int, *known: str) -> list[str]:
+        settings = (str(index), str(elements), compression, where.address(index), *known)
+        return where.command(index, [str(environment.PYTHON), script, *settings])
+
+    with talking([command(0)], folder, ONE_THREAD) as [leader]:
         address = leader.line(START_S)
-        others = [
-            [*command, str(index), str(elements), compression, address] for index in range(1, PEERS)
-        ]
+        others = [command(index, address) for index in range(1, PEERS)]
         (folder / "others").mkdir()
         with talking(others, folder / "others", ONE_THREAD) as followers:
             for peer in followers:

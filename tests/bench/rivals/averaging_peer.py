@@ -1,6 +1,6 @@
 """One of several replicas of a stage that average, each in a process of its own.
 
-    python -m tests.bench.rivals.averaging_peer MANIFEST CORPUS INDEX PEERS full|bare
+    python -m tests.bench.rivals.averaging_peer MANIFEST CORPUS INDEX PEERS full|bare HOST
 
 Seat, rounds, worker, codec, queues and network are the client's own (``seat_host``); in place of
 much computing, one sequence of 16 tokens a microbatch. Prints its address, reads everybody's, and
@@ -69,7 +69,7 @@ def tell(committed: Committed) -> None:
 
 
 async def run(
-    manifest: Manifest, corpus: str, index: int, peers: int, command: tuple[str, ...]
+    manifest: Manifest, corpus: str, index: int, peers: int, command: tuple[str, ...], host: str
 ) -> None:
     """Average until standard input ends."""
     async with seated(
@@ -77,6 +77,7 @@ async def run(
         stage=0,
         index=index,
         seats=peers,
+        host=host,
         corpus=corpus,
         command=command,
         driver_type=TimedDriver,
@@ -87,10 +88,10 @@ async def run(
 
 def main() -> None:
     """Run."""
-    path, corpus, index, peers, kind = sys.argv[1:]
+    path, corpus, index, peers, kind, host = sys.argv[1:]
     manifest = msgspec.json.decode(Path(path).read_bytes(), type=Manifest)
     command = BARE_WORKER if kind == "bare" else WORKER_COMMAND
-    trio.run(run, manifest, corpus, int(index), int(peers), command)
+    trio.run(run, manifest, corpus, int(index), int(peers), command, host)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """One hivemind peer that averages; runs in hivemind's own environment, imports nothing of ours.
 
-    python hivemind_averaging.py INDEX ELEMENTS COMPRESSION [INITIAL_PEER ...]
+    python hivemind_averaging.py INDEX ELEMENTS COMPRESSION HOST [INITIAL_PEER ...]
 
 Prints its address, then follows its input: `match` finds the group and answers `matched`; `go` runs
 the all-reduce and answers how many took part and the moment of its end in monotonic seconds;
@@ -42,7 +42,8 @@ def main() -> None:
     index, elements = int(sys.argv[1]), int(sys.argv[2])
     compression = COMPRESSIONS[sys.argv[3]]()
     torch.set_num_threads(1)
-    dht = hivemind.DHT(initial_peers=sys.argv[4:], host_maddrs=["/ip4/127.0.0.1/tcp/0"], start=True)
+    listen = [f"/ip4/{sys.argv[4]}/tcp/0"]
+    dht = hivemind.DHT(initial_peers=sys.argv[5:], host_maddrs=listen, start=True)
     averager = hivemind.DecentralizedAverager(
         [torch.zeros(elements)],
         dht,

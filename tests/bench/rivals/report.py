@@ -19,9 +19,9 @@ HEAD = """\
 # Beside others
 
 Written by `make bench` (`python -m tests.bench.rivals`) from `rivals.jsonl`, which has all samples.
-Both sides run on this machine in turns within one run, on loopback. Ratios say how many times as
-fast ours is: medians over rounds, in brackets the range over rounds. In the tables below, medians
-over samples and the range.
+Both sides run on this machine in turns within one run, on loopback unless a rate is given. Ratios
+say how many times as fast ours is: medians over rounds, in brackets the range over rounds. In the
+tables below, medians over samples and the range.
 """
 WORDS = {
     pipeline.PART: """\
@@ -177,7 +177,8 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def averaging_plot(records: Records) -> str:
     """Return seconds a round over millions of numbers, a curve per contender; empty for none."""
-    found = list(cases(records.of(averaging.PART)))
+    on_loopback = [r for r in records.of(averaging.PART) if r.case in averaging.WIDTHS]
+    found = list(cases(on_loopback))
     curves = []
     for who in (averaging.OURS, averaging.WHOLE, *averaging.HIVEMIND):
         points = [

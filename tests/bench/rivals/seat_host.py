@@ -34,6 +34,7 @@ from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Heartbeat, Message
 from protocol.wire.parts import SeatStatus
+from tests.bench.rivals.hosts import LOOPBACK
 
 HEARTBEAT_S = 1.0
 GRAPHS_KEPT = 8
@@ -123,6 +124,7 @@ async def seated(
     index: int,
     *,
     seats: int,
+    host: str = LOOPBACK,
     corpus: str = "",
     command: Sequence[str] = WORKER_COMMAND,
     driver_type: type[SeatDriver] = SeatDriver,
@@ -133,7 +135,7 @@ async def seated(
     Prints our address and reads a line with everybody's; ours is at ``index``.
     """
     async with (
-        open_network(bytes([index + 1]) * 32, [("127.0.0.1", 0)]) as network,
+        open_network(bytes([index + 1]) * 32, [(host, 0)]) as network,
         open_worker(command=command) as worker,
         trio.open_nursery() as nursery,
     ):
@@ -141,19 +143,19 @@ async def seated(
         request = open_stage_request(manifest, "ab" * 32, stage, settings, GRAPHS_KEPT, corpus)
         opened, _ = await worker.call(request)
         await meet(network, index)
-        host = SeatHost(network, manifest.stage_count, seats, nursery)
+        hub = SeatHost(network, manifest.stage_count, seats, nursery)
         seat = _seat(manifest, network.peer_id, stage, opened.parameters)
         driver = driver_type(
             seat,
             manifest,
             worker,
             Payloads(BoundaryStore(settings.boundary_memory_bytes, settings.boundary_disk_bytes)),
-            host,
-            _hooks(host, committed),
+            hub,
+            _hooks(hub, committed),
             nursery,
             Turnstile(),
         )
-        nursery.start_soon(host.run, driver)
+        nursery.start_soon(hub.run, driver)
         yield driver
         nursery.cancel_scope.cancel()
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from compute_stages import LocalWorker, opened, relative_error, tokens_of
 
+from client.compute import passes
 from client.compute.requests import Backward, Forward, ForwardBackward, Subtract
 from client.compute.slicing import is_out_of_memory
 
@@ -144,3 +145,39 @@ def test_other_failures_are_not_taken_for_it() -> None:
     failed = worker.fails(ForwardBackward(step=0, microbatch=1, tokens=tokens_of(1)))
     assert failed.kind == "internal"
     assert tried == [3]
+
+
+def test_a_stage_warms_up_before_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first microbatch of a process is slow, and the whole stage would wait for it."""
+    ran = list[str]()
+
+    def noted(name: str) -> Callable[..., Any]:
+        run = getattr(passes, name)
+
+        def note(*args: Any, **kwargs: Any) -> Any:
+            ran.append(name)
+            return run(*args, **kwargs)
+
+        return note
+
+    for name in ("run_forward", "run_backward"):
+        monkeypatch.setattr(passes, name, noted(name))
+    for stage in range(2):
+        replica = opened(stage, [2, 2]).replica
+        assert not replica.counted
+        assert not replica.gradient_sum.any()
+    assert ran == ["run_forward", "run_backward"] * 2
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_stage_opens_though_a_whole_microbatch_does_not_fit(
+    error: Callable[[], Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise error()
+
+    with monkeypatch.context() as short:
+        short.setattr(passes, "run_forward", fail)
+        worker = opened(0, [4])
+    worker.call(ForwardBackward(step=0, microbatch=0, tokens=tokens_of(0)))
+    assert worker.replica.counted == {0}

@@ -1,0 +1,120 @@
+"""Who was left behind goes at once and leads nothing; the words of the absent do not count."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.effects import Send
+from protocol.ids import PeerId, peer_id_from_key, rank
+from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, Contacts
+from protocol.pipeline.effects import Fault
+from protocol.pipeline.pipeline import Place
+from protocol.seat.effects import SeatEffect
+from protocol.seat.following import BEHIND_S, Following
+from protocol.seat.seat import Seat
+from protocol.view import Replica, SwarmView, leader
+from protocol.wire.messages import Commit, CommitAck
+
+STAGE, STEP = 1, 7
+ME, SIBLING, OTHER = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
+
+
+@pytest.mark.parametrize(
+    ("ahead", "serving", "lost_after_s"),
+    [(0, True, None), (1, True, BEHIND_S), (2, True, 0.0), (9, False, BEHIND_S)],
+)
+def test_two_versions_behind_nothing_is_waited_for(
+    ahead: int, serving: bool, lost_after_s: float | None
+) -> None:
+    """An observer may be far behind: it has what it needs to catch up."""
+    following = Following(lambda peer, now: True)
+    following.compare([Replica(SIBLING, STEP + ahead, True)], STEP, 100.0, serving=serving)
+    if lost_after_s is None:
+        assert following.next_deadline() is None
+        assert not following.is_lost(1e9)
+        return
+    assert following.behind
+    assert following.next_deadline() == 100.0 + lost_after_s
+    assert not following.is_lost(100.0 + lost_after_s - 0.1)
+    assert following.is_lost(100.0 + lost_after_s)
+
+
+def test_a_seat_that_was_left_behind_says_so_at_once() -> None:
+    made = seat(Contacts())
+    view = [
+        [Replica(OTHER, STEP, True)],
+        [Replica(ME, STEP, True), Replica(SIBLING, STEP + 2, True)],
+    ]
+    made.update_view(SwarmView.of(view), 1.0)
+    assert not made.leader.leading
+    faults = [effect for effect in made.tick(1.0) if isinstance(effect, Fault)]
+    assert [fault.kind for fault in faults] == ["behind"]
+
+
+def test_who_was_left_behind_does_not_lead() -> None:
+    """It wakes up and still says that it serves: the others would wait for its plan."""
+    first, second = sorted((ME, SIBLING), key=lambda peer: rank("leader", STAGE, STEP, peer))
+    for version, leads in ((STEP - 2, second), (STEP - 1, first), (STEP, first)):
+        stage = [Replica(first, version, True), Replica(second, STEP, True)]
+        assert leader(SwarmView.of([[], stage]), STAGE, STEP) == leads
+
+
+def seat(contacts: Contacts) -> Seat:
+    return Seat(
+        Place(ME, STAGE, 2, 4),
+        size=64,
+        steps=99,
+        tokens_per_step=1,
+        step=STEP,
+        serving=True,
+        touch=contacts,
+    )
+
+
+def acknowledgements(effects: list[SeatEffect]) -> list[PeerId]:
+    sent = [effect for effect in effects if isinstance(effect, Send)]
+    return [effect.peer for effect in sent if isinstance(effect.message, CommitAck)]
+
+
+class TestTheAbsent:
+    """What waited in our buffers while we slept may be the word of those who have died since."""
+
+    def heard(self, contacts: Contacts, now: float) -> None:
+        contacts.said(round(now), now)
+        contacts.heard(SIBLING, (), (STAGE,), round(now), now)
+
+    def test_a_commit_counts_from_who_is_there(self) -> None:
+        contacts = Contacts()
+        made = seat(contacts)
+        stage = [Replica(ME, STEP, True), Replica(SIBLING, STEP, True)]
+        made.update_view(SwarmView.of([[Replica(OTHER, STEP, True)], stage]), 1.0)
+        self.heard(contacts, 1.0)
+        woke = 1.0 + CONTACT_S + 0.1
+        commit = Commit(STAGE, STEP, 1, bytes(32), 0.0)
+        assert not acknowledgements(made.receive(SIBLING, commit, woke))
+        assert not made.member.knows_commit
+        self.heard(contacts, woke)
+        assert acknowledgements(made.receive(SIBLING, commit, woke + 0.1)) == [SIBLING]
+        assert made.member.knows_commit
+
+    def test_a_sibling_proves_a_commit_only_while_it_is_there(self) -> None:
+        contacts = Contacts()
+        made = seat(contacts)
+        newer = Replica(SIBLING, STEP + 1, True, attempt=1, digest=bytes(32))
+        view = SwarmView.of([[Replica(OTHER, STEP, True)], [Replica(ME, STEP, True), newer]])
+        self.heard(contacts, 1.0)
+        made.update_view(view, 1.0 + CONTACT_S + 0.1)
+        assert not made.member.knows_commit
+        self.heard(contacts, 6.0)
+        made.update_view(view, 6.1)
+        assert made.member.knows_commit
+
+    def test_whom_a_plan_names_is_lost_though_we_have_never_met(self) -> None:
+        """All who had met it have restarted since: nobody else would ever list it."""
+        contacts = Contacts()
+        contacts.heard(SIBLING, (), (STAGE,), 0, 9.0)
+        contacts.expect((SIBLING, OTHER), 10.0)
+        assert contacts.lost(10.0 + LOST_AFTER_S - 0.1) == (SIBLING,), "it was heard at 9"
+        assert contacts.lost(10.0 + LOST_AFTER_S) == (OTHER, SIBLING)
+        contacts.heard(OTHER, (), (STAGE,), 0, 15.5)
+        assert contacts.lost(16.0) == (SIBLING,)
