@@ -145,16 +145,16 @@ class Engine:
     # --- running ---------------------------------------------------------------------------
 
     def describe(self, advert: Advert, *, has_text: bool) -> None:
-        """Enter the swarm with this advert; matching begins.
-
-        Without the training text we cannot begin stage 0, only copy it from somebody who has.
-        """
+        """Enter the swarm with this advert; matching begins. Without the training text we cannot
+        begin stage 0, only copy it from somebody who has."""
         self.matching = Matching(self.signer.peer, self.manifest, self.wall() - self.now())
         self._lacks_text = not has_text
         unable = {} if has_text else {Stage(0): NO_TEXT}
         self.matched(self.matching.set_unable(unable, self.now()))
         self.portrait.enter(advert, unable)
         self._view_changed()
+        for record in self.membership.heard_before():
+            self._record(record)  # stewards spoke before we could listen, and repeat it rarely
 
     async def run(self, seen: Sequence[NetEvent] = ()) -> None:
         """Carry network events and deadlines until cancelled; first those ``seen`` already."""

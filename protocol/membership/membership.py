@@ -226,6 +226,11 @@ class Membership:
         held = next((held for held in self.records if held.envelope.kind == PROGRESS), None)
         return None if held is None else parse_progress(held.record)
 
+    def heard_before(self) -> list[RecordChanged]:
+        """Return what others have said of the matching so far, for who only begins to listen."""
+        heard = [held for held in self.records if held.envelope.kind in SHARED_KINDS]
+        return [_changed(held) for held in heard if held.signer != self._own]
+
     def posting(self, stage: int, author: PeerId) -> Held | None:
         """Return an author's newest posting of a stage."""
         return self.records.get(POSTING, shared_key(str(stage), author))
@@ -295,8 +300,7 @@ class Membership:
     def _learn(self, held: Held) -> list[MembershipEffect]:
         kind, key = held.slot
         if kind != ADVERT:
-            subject = subject_of(kind, key)
-            return [RecordChanged(kind, subject, held.record.seq, held.signer, held.record.body)]
+            return [_changed(held)]
         advert = parse_advert(held.record.body, key, held.signer, self._stages)
         if advert.leaving:
             self.contacts.left(held.signer)
@@ -306,6 +310,12 @@ class Membership:
         if held.envelope.kind != ADVERT:
             return [RecordGone(held.envelope.kind, subject_of(*held.slot))]
         return list(self.roster.withdraw(held.signer, reason))
+
+
+def _changed(held: Held) -> RecordChanged:
+    subject = subject_of(*held.slot)
+    seq, body = held.record.seq, held.record.body
+    return RecordChanged(held.envelope.kind, subject, seq, held.signer, body)
 
 
 def _versions(seats: tuple[SeatStatus, ...]) -> object:

@@ -259,4 +259,6 @@ def test_everybody_hears_every_author_of_a_stage() -> None:
             ("attest", "1", peer(3)),
             ("epoch", "epoch", peer(4)),
         }, name
+        later = {(e.kind, e.key, e.signer) for e in world.members[name].heard_before()}
+        assert later == {said for said in heard if said[2] != name}, "who begins to listen now"
     assert not world.penalties()
