@@ -19,7 +19,8 @@ from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest
 
 WINDOW = 4
 """Chunks outstanding per donor: 8 MiB cover the bandwidth-delay product of 640 Mb/s at 100 ms."""
-QUERY_RETRY_S = 1.0
+QUERY_RETRY_S = 0.25
+"""Who has nothing yet, as its snapshot is still being written, says nothing: it is asked again."""
 CHUNK_TIMEOUT_S = 30.0
 """A donor of whom nothing came for so long, though chunks were asked for, is given up."""
 
