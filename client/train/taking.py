@@ -140,7 +140,7 @@ class Taking:
             begun = any(view.committed(s) > begin for s in range(len(view.stages)))
             if history.open and any(r.version > begin for r in others):
                 return True
-            may_begin = history.machine.may_begin(self._terms.hub.now())
+            may_begin = history.machine.may_begin(self.stage, self._terms.hub.now())
             if may_begin and (others or not begun):
                 return False
             self.phase = f"waiting for somebody who has the state of stage {self.stage}"

@@ -104,6 +104,8 @@ class Restore:
         self._outlook = Outlook()
         self._newest = 0
         """Newest version of our lineage that we have seen served."""
+        self._seen: dict[int, int] = {}
+        """The same by stage."""
         self._changed_at = 0.0
         self._live_at = 0.0
         self._few_since: float | None = None
@@ -155,6 +157,8 @@ class Restore:
         if served:
             self.open = True
             self._newest = max(self._newest, *served)
+        for stage, version in enumerate(outlook.versions):
+            self._seen[stage] = max(self._seen.get(stage, 0), version or 0)
         self._time_steps(now)
         return self._look(now)
 
@@ -173,9 +177,12 @@ class Restore:
         """Return the stored records of live members."""
         return {p: s for p, s in self._stored.items() if p in self._outlook.live or p == self._me}
 
-    def may_begin(self, now: float) -> bool:
-        """Whether a stage without state may begin where the lineage does: most of those of whom we
-        know are here and have been for a moment, so that hardly anybody is past it unseen."""
+    def may_begin(self, stage: int, now: float) -> bool:
+        """Whether a stage without state may begin where the lineage does: we have not seen it past
+        that, and most of those of whom we know are here and have been for a moment, so that hardly
+        anybody is past it unseen."""
+        if self._seen.get(stage, 0) > self.lineage.version:
+            return False
         patient = self._few_since is not None and now >= self._few_since + PATIENCE_S
         most = self._few_since is None or patient
         return self.open and most and now >= self._live_at + SETTLE_S
@@ -343,6 +350,7 @@ class Restore:
         if self._outvoted_since is None:
             self._outvoted_since = now
         if now < self._outvoted_since + OUTVOTED_S:
+            self._due = self._outvoted_since + OUTVOTED_S
             return None
         return newest
 
@@ -354,7 +362,7 @@ class Restore:
 
     def _adopt(self, lineage: Lineage, reason: str, now: float) -> list[RestoreEffect]:
         self.lineage, self.open = lineage, True
-        self._newest = lineage.version
+        self._newest, self._seen = lineage.version, {}
         self._troubled_since, self._behind_since, self._closed_at = None, {}, {}
         self._outvoted_since = None
         self._outlook = Outlook(self._outlook.live, (None,) * self._stages)

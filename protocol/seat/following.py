@@ -1,8 +1,9 @@
 """Whether a replica keeps up with its siblings.
 
 A sibling that serves a later version proves that our step was committed; who cannot follow for some
-seconds has lost what it needs to follow and must fetch the state anew. If we serve, and it is two
-versions ahead, a step was closed without us: there is nothing to wait for.
+seconds has lost what it needs to follow and must fetch the state anew. There is nothing to wait for
+if we serve and the step was closed without us: with an attempt that we do not follow, or because
+the sibling is two versions ahead. A sibling's word counts while it is there; so we look again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from protocol.ids import PeerId
 from protocol.view import Replica
 
 BEHIND_S = 6.0
+LOOK_S = 0.5
+"""How often we look again while a sibling is ahead."""
 
 
 class Following:
@@ -25,6 +28,7 @@ class Following:
     def __init__(self, hears: Callable[[PeerId, float], bool]) -> None:
         self._hears = hears
         self._behind_since: float | None = None
+        self._look_at = 0.0
 
     @property
     def behind(self) -> bool:
@@ -36,19 +40,25 @@ class Following:
         self._behind_since = None
 
     def compare(
-        self, siblings: Sequence[Replica], step: int, now: float, *, serving: bool
+        self, siblings: Sequence[Replica], step: int, now: float, promised: int | None
     ) -> Replica | None:
-        """Look at the serving siblings; return one, if it is there, whose version our step's commit
-        has made."""
+        """Look at the serving siblings; return one whose version our step's commit has made.
+
+        Args:
+            promised: the attempt that we follow; None for an observer, which may be far behind.
+        """
         newer = [replica for replica in siblings if replica.version > step]
         if not newer:
             self._behind_since = None
-        elif self._behind_since is None:
+            return None
+        if self._behind_since is None:
             self._behind_since = now
-        if serving and any(replica.version > step + 1 for replica in newer):
+        self._look_at = now + LOOK_S
+        there = [replica for replica in newer if self._hears(replica.peer, now)]
+        left_out = any(r.version > step + 1 or (r.digest and r.attempt != promised) for r in there)
+        if promised is not None and left_out:
             self._behind_since = now - BEHIND_S
-        next_ones = (r for r in newer if r.version == step + 1 and r.digest)
-        return next((r for r in next_ones if self._hears(r.peer, now)), None)
+        return next((r for r in there if r.version == step + 1 and r.digest), None)
 
     def is_lost(self, now: float) -> bool:
         """Whether we have been behind for too long; said once."""
@@ -58,5 +68,7 @@ class Following:
         return True
 
     def next_deadline(self) -> float | None:
-        """Return when ``is_lost`` may become true."""
-        return None if self._behind_since is None else self._behind_since + BEHIND_S
+        """Return when to look again."""
+        if self._behind_since is None:
+            return None
+        return min(self._look_at, self._behind_since + BEHIND_S)

@@ -1,9 +1,8 @@
 """One seat: everything a volunteer does as a replica of one stage.
 
-Composes the pipeline (hops), the round (member and leader) and, at stage 0, the leases. Messages to
-ourselves never leave the seat. A seat that joins a running stage starts as an observer: it collects
-the broadcasts of every round from the version it downloads, applies them once its state is loaded,
-and serves from the first version at which it has caught up.
+Composes pipeline (hops), round (member and leader) and, at stage 0, leases; messages to ourselves
+never leave it. A seat that joins a running stage first observes: it collects every round's
+broadcasts from the version it downloads, applies them once that is loaded, and then serves.
 
 State: the current step, and through its parts the hops, ledgers and round of that step. It may not
 touch tensors, clocks or sockets; ``now`` is monotonic seconds, effects say what to do.
@@ -136,8 +135,7 @@ class Seat:
 
     def status(self, rate: float) -> SeatStatus:
         """Return what heartbeats say of this seat; ``rate`` in microbatches per second."""
-        attempt, digest = self._made_by
-        stage, queue = self.place.stage, self.pipeline.queued
+        stage, queue, (attempt, digest) = self.place.stage, self.pipeline.queued, self._made_by
         state: Literal["serving", "fetching"] = "serving" if self.serving else "fetching"
         told = SeatStatus(stage, self.step, state, attempt, digest, queue, rate, era=self.era)
         return replace(told, leaving=self.departure.begun)
@@ -212,6 +210,7 @@ class Seat:
         effects: list[SeatEffect] = [*self.pipeline.tick(now), *self.leader.tick(now)]
         if self.leader.leading and self._working():
             self.desk.tick(self.leader.reports, now)
+        effects += self._follow_siblings(now) if self._following.behind else []
         if self._following.is_lost(now):
             effects.append(Fault("behind", f"siblings have moved on from version {self.step}"))
         return self._settle(effects, now)
@@ -348,7 +347,8 @@ class Seat:
     def _follow_siblings(self, now: float) -> list[SeatEffect]:
         """A sibling that has applied our step proves the commit, should its message be lost."""
         siblings = self._view.serving(self.place.stage) if self.loaded else ()
-        proof = self._following.compare(siblings, self.step, now, serving=self.serving)
+        promised = self.member.promised if self.serving else None
+        proof = self._following.compare(siblings, self.step, now, promised)
         return list(self.member.committed(proof.attempt, proof.digest)) if proof else []
 
     def _working(self) -> bool:

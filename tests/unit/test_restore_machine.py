@@ -122,6 +122,7 @@ class TestLost:
         for other in PEERS[1:]:
             assert adopted(made.receive(other, stored((0, 20), (1, 20)), 13.0)) is None
         assert adopted(made.tick(13.0 + OUTVOTED_S - 0.1)) is None, "they may follow yet"
+        assert made.next_deadline() == 13.0 + OUTVOTED_S, "it looks again though nothing changes"
         assert adopted(made.tick(13.0 + OUTVOTED_S)) == SEED
 
     def test_most_of_the_swarm_is_followed(self) -> None:
@@ -211,21 +212,29 @@ class TestBegin:
             made.receive(other, stored(), 0.1)
         made.update(outlook(None, 0, live=PEERS[:2]), 1.0)
         assert made.open
-        assert not made.may_begin(1.0 + 2 * SETTLE_S), "half of them may be past it"
+        assert not made.may_begin(0, 1.0 + 2 * SETTLE_S), "half of them may be past it"
         made.update(outlook(None, 0, live=PEERS[:3]), 10.0)
-        assert not made.may_begin(10.0), "more may be coming"
-        assert made.may_begin(10.0 + SETTLE_S)
+        assert not made.may_begin(0, 10.0), "more may be coming"
+        assert made.may_begin(0, 10.0 + SETTLE_S)
 
     def test_the_others_are_not_waited_for_for_ever(self) -> None:
         made = machine(PEERS[0])
         for other in PEERS[1:]:
             made.receive(other, stored(), 0.1)
         made.update(outlook(None, 0, live=PEERS[:2]), 1.0)
-        assert made.may_begin(1.0 + PATIENCE_S)
+        assert made.may_begin(0, 1.0 + PATIENCE_S)
+
+    def test_not_where_it_has_seen_its_stage_past_the_beginning(self) -> None:
+        """Its worker died just when the others, just restarted, did not serve yet."""
+        made = machine(PEERS[0])
+        made.update(outlook(1, 0), 1.0)
+        made.update(outlook(0, 0), 2.0)
+        assert not made.may_begin(0, 100.0)
+        assert made.may_begin(1, 100.0)
 
     def test_not_before_it_is_settled_where(self) -> None:
         made = machine(PEERS[0])
-        assert not made.may_begin(100.0)
+        assert not made.may_begin(0, 100.0)
 
 
 def test_a_stage_that_drains_is_not_stuck() -> None:

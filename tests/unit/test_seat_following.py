@@ -10,7 +10,7 @@ from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, Contacts
 from protocol.pipeline.effects import Fault
 from protocol.pipeline.pipeline import Place
 from protocol.seat.effects import SeatEffect
-from protocol.seat.following import BEHIND_S, Following
+from protocol.seat.following import BEHIND_S, LOOK_S, Following
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView, leader
 from protocol.wire.messages import Commit, CommitAck
@@ -19,28 +19,41 @@ STAGE, STEP = 1, 7
 ME, SIBLING, OTHER = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
 
 
+ATTEMPT = 3
+
+
 @pytest.mark.parametrize(
-    ("ahead", "serving", "lost_after_s"),
-    [(0, True, None), (1, True, BEHIND_S), (2, True, 0.0), (9, False, BEHIND_S)],
+    ("ahead", "attempt", "promised", "lost_after_s"),
+    [
+        (0, ATTEMPT, ATTEMPT, None),
+        (1, ATTEMPT, ATTEMPT, BEHIND_S),  # we may still get what we lack
+        (1, ATTEMPT, ATTEMPT - 1, 0.0),  # without us
+        (1, ATTEMPT, ATTEMPT + 1, 0.0),  # we have promised not to go back to that attempt
+        (2, ATTEMPT, ATTEMPT, 0.0),
+        (9, ATTEMPT, None, BEHIND_S),  # an observer has what it needs to catch up
+    ],
 )
-def test_two_versions_behind_nothing_is_waited_for(
-    ahead: int, serving: bool, lost_after_s: float | None
+def test_who_was_left_out_waits_for_nothing(
+    ahead: int, attempt: int, promised: int | None, lost_after_s: float | None
 ) -> None:
-    """An observer may be far behind: it has what it needs to catch up."""
     following = Following(lambda peer, now: True)
-    following.compare([Replica(SIBLING, STEP + ahead, True)], STEP, 100.0, serving=serving)
+    sibling = Replica(SIBLING, STEP + ahead, True, attempt, bytes(32))
+    following.compare([sibling], STEP, 100.0, promised)
     if lost_after_s is None:
         assert following.next_deadline() is None
         assert not following.is_lost(1e9)
         return
     assert following.behind
-    assert following.next_deadline() == 100.0 + lost_after_s
+    assert following.next_deadline() == 100.0 + min(LOOK_S, lost_after_s)
     assert not following.is_lost(100.0 + lost_after_s - 0.1)
     assert following.is_lost(100.0 + lost_after_s)
 
 
 def test_a_seat_that_was_left_behind_says_so_at_once() -> None:
-    made = seat(Contacts())
+    contacts = Contacts()
+    made = seat(contacts)
+    contacts.said(1, 1.0)
+    contacts.heard(SIBLING, (), (STAGE,), 1, 1.0)
     view = [
         [Replica(OTHER, STEP, True)],
         [Replica(ME, STEP, True), Replica(SIBLING, STEP + 2, True)],
@@ -106,7 +119,10 @@ class TestTheAbsent:
         made.update_view(view, 1.0 + CONTACT_S + 0.1)
         assert not made.member.knows_commit
         self.heard(contacts, 6.0)
-        made.update_view(view, 6.1)
+        deadline = made.next_deadline()
+        assert deadline is not None
+        assert deadline < 6.0, "it looks again though nothing has changed"
+        made.tick(6.1)
         assert made.member.knows_commit
 
     def test_whom_a_plan_names_is_lost_though_we_have_never_met(self) -> None:

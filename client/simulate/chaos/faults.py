@@ -165,6 +165,12 @@ class Faults:
         others = [v for v in present if v is not victim and v.disk.lineage.era >= era]
         return not era or 2 * len(others) > len(present)
 
+    def _is_followed(self, victim: Volunteer) -> bool:
+        """Whether another has heard of the victim's lineage: who rolls back alone and goes before
+        that leaves what it has undone to be done by others (protocol/README.md, section 8)."""
+        era, present = victim.disk.lineage.era, self._world.present()
+        return not era or any(v.disk.lineage.era >= era for v in present if v is not victim)
+
     def _take_one(self, fault: Fault, victim: Volunteer) -> bool:
         """Take the victim, or the next one that may be taken."""
         present = self._world.present()
@@ -177,6 +183,8 @@ class Faults:
         if not victim.running or not self._may_take(victim):
             return False
         if fault.kind == "worker" and victim.seat is None:
+            return False
+        if not self._is_followed(victim):
             return False
         if fault.kind in ("wipe", "replace") and not self._is_remembered(victim):
             return False

@@ -47,10 +47,11 @@ class Takings:
         begin, view = history.lineage.version, volunteer.believes(self._world.config.stages)
         others = [r for r in view.serving(volunteer.stage) if r.peer != volunteer.peer]
         begun = any(view.committed(s) > begin for s in range(len(view.stages)))
+        may_begin = history.may_begin(volunteer.stage, self._world.now_of(volunteer))
         if history.open and any(replica.version > begin for replica in others):
             for replica in others:
                 self._world.send(volunteer, replica.peer, JoinStage(volunteer.stage))
-        elif history.may_begin(self._world.now_of(volunteer)) and (others or not begun):
+        elif may_begin and (others or not begun):
             self._begin(volunteer)
 
     def _begin(self, volunteer: Volunteer) -> None:
