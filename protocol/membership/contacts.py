@@ -49,8 +49,8 @@ class Contacts:
 
     def said(self, seq: int, now: float) -> None:
         """We send a heartbeat with this number (the first moment of a number counts)."""
-        self._woke_at = self.awake_since(now)
-        self._spoke_at = now
+        began = self._spoke_at == -math.inf
+        self._woke_at, self._spoke_at = (now if began else self.awake_since(now)), now
         self._said.setdefault(seq, now)
         if len(self._said) > MAX_SAID:
             del self._said[next(iter(self._said))]
@@ -83,8 +83,10 @@ class Contacts:
             contact.closed = True
 
     def awake_since(self, now: float) -> float:
-        """Return since when we have said heartbeats without a break in which others lost us."""
-        return now if now >= self._spoke_at + CONTACT_S else self._woke_at
+        """Return since when we have said heartbeats without a break in which others lost us; who
+        never had a link to say one over has missed nothing."""
+        asleep = now >= self._spoke_at + CONTACT_S > -math.inf
+        return now if asleep else self._woke_at
 
     def left(self, peer: PeerId) -> None:
         """The peer said goodbye to the swarm."""
@@ -97,6 +99,14 @@ class Contacts:
         if contact is None or contact.closed or contact.left:
             return False
         return now < contact.echoed + CONTACT_S
+
+    def hears(self, peer: PeerId, now: float) -> bool:
+        """Whether the peer has heard us since we were last asleep, and its link stands: what it
+        says did not wait while we slept, however long the line is."""
+        contact = self._contacts.get(peer)
+        if contact is None or contact.closed or contact.left:
+            return False
+        return contact.echoed >= self.awake_since(now)
 
     def is_gone(self, peer: PeerId) -> bool:
         """Whether the peer's process ended before our eyes, or it said goodbye."""

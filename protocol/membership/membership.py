@@ -92,8 +92,11 @@ class Membership:
         self._next_refresh: float | None = None
 
     def describe(self, advert: Advert, now: float, wall: float) -> list[MembershipEffect]:
-        """Set our capacity, limits and addresses; ``serves`` is taken from ``set_seats``."""
+        """Set our capacity, limits and addresses; ``serves`` is taken from ``set_seats``. From now
+        on we count as awake, with or without links."""
         self._advert = advert
+        if self._next_heartbeat is None:
+            self._next_heartbeat = now
         return self._readvertise(now, wall)
 
     @property
@@ -169,8 +172,6 @@ class Membership:
         self._linked.pop(peer, None)
         self.detector.forget(peer)
         self.gossip.link_down(peer)
-        if not self._linked:
-            self._next_heartbeat = None
         effects: list[MembershipEffect] = list(self.roster.link_down(peer, reason, crashed=crashed))
         return [
             *effects,
@@ -258,7 +259,8 @@ class Membership:
 
     def _heartbeat(self, now: float) -> list[MembershipEffect]:
         self._heartbeat_seq += 1
-        self._next_heartbeat = now + TICK_S if self._linked else None
+        self._next_heartbeat = now + TICK_S
+        self.contacts.said(self._heartbeat_seq, now)
         return [Send(peer, self._status(peer, now)) for peer in self._linked]
 
     def _status(self, to: PeerId, now: float) -> Heartbeat:

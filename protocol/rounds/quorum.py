@@ -43,6 +43,9 @@ class Touch(Protocol):
     def present(self, peer: PeerId, now: float) -> bool:
         """Whether a peer still counts us as alive."""
 
+    def hears(self, peer: PeerId, now: float) -> bool:
+        """Whether a peer has heard us since we were last asleep."""
+
     def expect(self, peers: Iterable[PeerId], now: float) -> None:
         """Have those counted as lost, too, that never show themselves."""
 
@@ -98,7 +101,7 @@ class Quorum:
         touch = self._touch
         if touch is None:
             return True
-        for_us = [e for e in self.electors if self.hears(e, now) and not self._lost_us(e, now)]
+        for_us = [e for e in self.electors if self._counts(e, now) and not self._lost_us(e, now)]
         majority = self._is_majority(for_us)
         if self._had_majority and not majority:
             self._cut_off_at = now
@@ -112,8 +115,8 @@ class Quorum:
         return cut_off if knows_all else max(cut_off, woke)
 
     def hears(self, peer: PeerId, now: float) -> bool:
-        """Whether what a peer says was said while it and we were there: it has lately heard us."""
-        return peer == self._me or self._touch is None or self._touch.present(peer, now)
+        """Whether what a peer says did not wait while we slept."""
+        return peer == self._me or self._touch is None or self._touch.hears(peer, now)
 
     def may_go_on_without(self, missing: Collection[PeerId], now: float) -> bool:
         """Whether the step may be closed without these replicas of the roll."""
@@ -125,8 +128,11 @@ class Quorum:
         touch = self._touch
         if touch is None or touch.is_gone(peer) or touch.serves(peer, self._stage, now) is False:
             return True
-        lost = [e for e in self.electors if self.hears(e, now) and self._says_lost(e, peer, now)]
+        lost = [e for e in self.electors if self._counts(e, now) and self._says_lost(e, peer, now)]
         return self._is_majority(lost)
+
+    def _counts(self, elector: PeerId, now: float) -> bool:
+        return elector == self._me or self._touch is None or self._touch.present(elector, now)
 
     def _lost_us(self, elector: PeerId, now: float) -> bool:
         return elector != self._me and self._says_lost(elector, self._me, now)

@@ -3,15 +3,17 @@
 A sibling that serves a later version proves that our step was committed; who cannot follow for some
 seconds has lost what it needs to follow and must fetch the state anew. There is nothing to wait for
 if we serve and the step was closed without us: with an attempt that we do not follow, or because
-the sibling is two versions ahead. A sibling's word counts while it is there; so we look again.
+the sibling is two versions ahead. One word alone does not make us give up what we hold: another
+replica, there or in a stage next to ours, has to be past the step as well. A sibling's word counts
+if it did not wait while we slept; so we look again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from protocol.ids import PeerId
-from protocol.view import Replica
+from protocol.view import Replica, SwarmView
 
 BEHIND_S = 6.0
 LOOK_S = 0.5
@@ -25,8 +27,8 @@ class Following:
         hears: whether a peer is there at a moment: what an absent one has said may be outdated.
     """
 
-    def __init__(self, hears: Callable[[PeerId, float], bool]) -> None:
-        self._hears = hears
+    def __init__(self, stage: int, hears: Callable[[PeerId, float], bool]) -> None:
+        self._stage, self._hears = stage, hears
         self._behind_since: float | None = None
         self._look_at = 0.0
 
@@ -40,23 +42,28 @@ class Following:
         self._behind_since = None
 
     def compare(
-        self, siblings: Sequence[Replica], step: int, now: float, promised: int | None
+        self, view: SwarmView, step: int, now: float, promised: int | None
     ) -> Replica | None:
         """Look at the serving siblings; return one whose version our step's commit has made.
 
         Args:
-            promised: the attempt that we follow; None for an observer, which may be far behind.
+            promised: the attempt that we follow; None for who has what it needs to catch up: an
+                observer may be far behind.
         """
-        newer = [replica for replica in siblings if replica.version > step]
+        newer = [replica for replica in view.serving(self._stage) if replica.version > step]
         if not newer:
             self._behind_since = None
             return None
         if self._behind_since is None:
             self._behind_since = now
         self._look_at = now + LOOK_S
+        if promised is None:
+            return next((r for r in newer if r.version == step + 1 and r.digest), None)
         there = [replica for replica in newer if self._hears(replica.peer, now)]
         left_out = any(r.version > step + 1 or (r.digest and r.attempt != promised) for r in there)
-        if promised is not None and left_out:
+        near = (*view.serving(self._stage - 1), *view.serving(self._stage + 1))
+        witnesses = {replica.peer for replica in (*there, *near) if replica.version > step}
+        if left_out and len(witnesses) > 1:
             self._behind_since = now - BEHIND_S
         return next((r for r in there if r.version == step + 1 and r.digest), None)
 

@@ -123,7 +123,7 @@ class Seat:
         self._ahead, self._reporter = Ahead(), LedgerReporter(place)
         self._made_by: tuple[int, bytes] = (0, b"")
         self._state = b""  # of our version, once we have made one: compared with siblings' (I2)
-        self._following = Following(self.quorum.hears)
+        self._following = Following(place.stage, self.quorum.hears)
         self._commit_loss: float | None = None
 
     # --- queries ---------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class Seat:
                 return []
 
     def _commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
-        if message.step != self.step or not self.quorum.hears(sender, now):
+        if message.step != self.step or (self.serving and not self.quorum.hears(sender, now)):
             return []  # a word that waited while we slept may be of the dead; the living repeat it
         self._commit_loss = message.loss_sum
         effects: list[SeatEffect] = list(self.member.committed(message.attempt, message.digest))
@@ -346,9 +346,11 @@ class Seat:
 
     def _follow_siblings(self, now: float) -> list[SeatEffect]:
         """A sibling that has applied our step proves the commit, should its message be lost."""
-        siblings = self._view.serving(self.place.stage) if self.loaded else ()
-        promised = self.member.promised if self.serving else None
-        proof = self._following.compare(siblings, self.step, now, promised)
+        lacks = self.serving and not self.member.knows_commit and not self._ahead
+        promised = self.member.promised if lacks else None
+        proof = (
+            self._following.compare(self._view, self.step, now, promised) if self.loaded else None
+        )
         return list(self.member.committed(proof.attempt, proof.digest)) if proof else []
 
     def _working(self) -> bool:

@@ -18,6 +18,8 @@ from protocol.membership.roster import (
     Roster,
 )
 from protocol.membership.view import MemberDown, MemberUp, SeatsChanged, ViewChanged
+from protocol.rounds.quorum import Quorum
+from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Heartbeat, Records
 
 
@@ -222,13 +224,32 @@ def test_every_change_of_the_view_has_a_reason_and_a_revision() -> None:
         assert all(change.reason for change in changes)
 
 
-def test_silence_without_links() -> None:
-    machine = Membership(peer(0), SWARM, 4)
+def test_without_links_it_says_nothing_and_stays_awake() -> None:
+    """Who is left over, or the first, still closes steps: it has a majority of itself."""
+    me, other = peer(0), peer(1)
+    machine = Membership(me, SWARM, 4)
     assert machine.next_deadline() is None
-    machine.link_up(peer(1), 5.0)
-    assert machine.next_deadline() == 6.0
-    machine.link_down(peer(1), "closed", 1.0)
-    assert machine.next_deadline() is None
+    machine.describe(advert(), 0.0, WALL)
+    quorum = Quorum(me, 0, machine.contacts)
+    quorum.observe(SwarmView.of([[Replica(me, 0, True)], [], [], []]), 0.0)
+    held = []
+    for second in range(60):
+        deadline = machine.next_deadline()
+        assert deadline is not None
+        assert deadline <= second
+        said = machine.tick(second, WALL + second)
+        if second == 20:
+            machine.link_up(other, second)
+            machine.receive(other, Heartbeat(1, [], echo=machine._heartbeat_seq + 1), second, WALL)
+            quorum.settle([me, other], [me, other], second)
+        elif second == 21:
+            machine.link_down(other, "reset", second, by_peer=True)
+        else:
+            assert not [effect for effect in said if isinstance(effect, Send)]
+        missing = quorum.roll - {me}
+        if quorum.holds(second + 0.5) and quorum.may_go_on_without(missing, second + 0.5):
+            held.append(second)
+    assert held == list(range(6, 60))
 
 
 def test_a_flood_of_valid_identities_leaves_memory_bounded_and_links_known() -> None:

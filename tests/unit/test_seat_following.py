@@ -36,9 +36,10 @@ ATTEMPT = 3
 def test_who_was_left_out_waits_for_nothing(
     ahead: int, attempt: int, promised: int | None, lost_after_s: float | None
 ) -> None:
-    following = Following(lambda peer, now: True)
+    following = Following(STAGE, lambda peer, now: True)
     sibling = Replica(SIBLING, STEP + ahead, True, attempt, bytes(32))
-    following.compare([sibling], STEP, 100.0, promised)
+    witness = Replica(OTHER, STEP + 1, True)
+    following.compare(SwarmView.of([[witness], [sibling]]), STEP, 100.0, promised)
     if lost_after_s is None:
         assert following.next_deadline() is None
         assert not following.is_lost(1e9)
@@ -49,13 +50,22 @@ def test_who_was_left_out_waits_for_nothing(
     assert following.is_lost(100.0 + lost_after_s)
 
 
+def test_one_word_alone_is_not_enough_to_give_up_what_we_hold() -> None:
+    following = Following(STAGE, lambda peer, now: True)
+    liar = Replica(SIBLING, STEP + 2, True, ATTEMPT, bytes(32))
+    view = SwarmView.of([[Replica(OTHER, STEP, True)], [liar]])
+    following.compare(view, STEP, 100.0, ATTEMPT)
+    assert not following.is_lost(100.0 + BEHIND_S - 0.1)
+    assert following.is_lost(100.0 + BEHIND_S)
+
+
 def test_a_seat_that_was_left_behind_says_so_at_once() -> None:
     contacts = Contacts()
     made = seat(contacts)
     contacts.said(1, 1.0)
     contacts.heard(SIBLING, (), (STAGE,), 1, 1.0)
     view = [
-        [Replica(OTHER, STEP, True)],
+        [Replica(OTHER, STEP + 1, True)],
         [Replica(ME, STEP, True), Replica(SIBLING, STEP + 2, True)],
     ]
     made.update_view(SwarmView.of(view), 1.0)
