@@ -16,7 +16,7 @@ from protocol.pipeline.pipeline import Place
 from protocol.wire.messages import LedgerReport
 
 REPORT_S = 0.25
-REPEAT_S = 1.0
+REPEAT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)

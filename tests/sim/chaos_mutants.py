@@ -59,7 +59,8 @@ def closes_without_a_quorum(patch: Patch) -> None:
 
 
 def takes_what_it_hears_for_contact(patch: Patch) -> None:
-    """What waited while a volunteer was paused counts as if it had been said now."""
+    """What waited while a volunteer was paused counts as if it had been said now, and it does not
+    look around when it wakes up."""
 
     def present(self: Contacts, peer: PeerId, now: float) -> bool:
         contact = self._contacts.get(peer)
@@ -67,6 +68,8 @@ def takes_what_it_hears_for_contact(patch: Patch) -> None:
         return contact is not None and fine and now < contact.heard + CONTACT_S
 
     patch.setattr(Contacts, "present", present)
+    patch.setattr(Contacts, "hears", lambda self, peer, now: True)
+    patch.setattr(Contacts, "awake_since", lambda self, now: -math.inf)
 
 
 def does_not_subtract_doubles(patch: Patch) -> None:
