@@ -159,6 +159,7 @@ class Injector:
         planned, victim = opened.injected.planned, opened.victim
         seconds = f":{planned.seconds:g}" if planned.seconds else ""
         action = ACTIONS[planned.fault.kind]
+        self._crew.newly_reached(victim)  # what an earlier fault left unread is not this one's
         self._crew.arm(victim, f"{planned.fault.moment}@*={action}{seconds}")
         opened.armed_until = now + ARMED_S
         if planned.fault.moment == "recovery":

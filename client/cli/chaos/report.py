@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from client.cli.chaos.absence import missing_share, weakest_stage_share
+from client.cli.chaos.absence import missing_share
 from client.cli.chaos.catalogue import MEANINGS
 from client.cli.chaos.ledger import read_ledger
 from client.cli.chaos.measure import (
@@ -81,10 +81,6 @@ class Report(Struct, frozen=True, kw_only=True):
     """Of the volunteers' time."""
     goodput_corrected: float | None
     """For that."""
-    weakest_stage_share: float
-    """Of its replicas, how many the weakest stage had on average."""
-    goodput_attainable: float | None
-    """Against what that much of a pipeline could have reached."""
     wasted_s: float
     join_s: float | None
     leave_s: float | None
@@ -107,7 +103,6 @@ def make_report(settings: Settings, seen: Seen, paired: Seen, per_step: int) -> 
     share = tokens / reference_tokens if reference_tokens else None
     missing = missing_share(seen)
     corrected = None if share is None else share / max(1e-9, 1.0 - missing)
-    weakest = weakest_stage_share(seen)
     join_s, leave_s = elasticity(paired, "join"), elasticity(paired, "leave")
     jitter = jitter_share(paired)
     crashes = [f"{crash.name} ended with {crash.code}" for crash in seen.crashes]
@@ -134,8 +129,6 @@ def make_report(settings: Settings, seen: Seen, paired: Seen, per_step: int) -> 
         goodput=_rounded(share),
         missing_share=round(missing, 4),
         goodput_corrected=_rounded(corrected),
-        weakest_stage_share=round(weakest, 4),
-        goodput_attainable=_rounded(None if share is None else share / max(1e-9, weakest)),
         wasted_s=round(sum(fault.wasted_s for fault in faults), 2),
         join_s=join_s,
         leave_s=leave_s,
@@ -232,11 +225,6 @@ def summary(report: Report) -> list[tuple[str, str]]:
         ("tokens", f"{report.tokens} against {report.reference_tokens} without faults"),
         ("goodput", f"{_share(report.goodput)}; volunteers away {_share(report.missing_share)}"),
         ("goodput, corrected for that", _share(report.goodput_corrected)),
-        (
-            "goodput of what was attainable",
-            f"{_share(report.goodput_attainable)}; of its replicas, the weakest stage had "
-            f"{_share(report.weakest_stage_share)} on average",
-        ),
         ("wasted compute", f"{report.wasted_s:g} s at most"),
         ("a join, a leave", f"{_seconds(report.join_s)}, {_seconds(report.leave_s)} s"),
         (f"under {JITTER.jitter_s * 1000:.0f} ms of jitter", _share(report.jitter_share)),

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from client.cli.chaos.absence import missing_share, weakest_stage_share
+from client.cli.chaos.absence import missing_share
 from client.cli.chaos.catalogue import Fault
 from client.cli.chaos.inject import Injected
 from client.cli.chaos.ledger import read_ledger
@@ -275,20 +275,6 @@ def test_time_away_is_weighed_by_rate_and_cut_to_the_run() -> None:
     assert missing_share(seen) == pytest.approx(10.0 / 80.0)
     seen.rates["v1"] = 30.0
     assert missing_share(seen) == pytest.approx(30.0 / 120.0)
-
-
-def test_a_stage_that_lacks_one_of_two_holds_everybody_up() -> None:
-    seen = _seen(_steps(5, 1.0), seconds=20.0)
-    for name, stage in (("v1", 0), ("v2", 0), ("v3", 1), ("v4", 1)):
-        seen.notes.append(_note(name, "StageAssigned", BEGAN - 1.0, stage=stage, state="serving"))
-    assert weakest_stage_share(seen) == 1.0
-    seen.away["v1"] = [(BEGAN, BEGAN + 4.0)]
-    seen.away["v3"] = [(BEGAN + 2.0, BEGAN + 6.0)]
-    assert weakest_stage_share(seen) == pytest.approx((3.0 + 14.0) / 20.0)
-    seen.away["v2"] = [(BEGAN + 10.0, None)]
-    moved = _note("v4", "StageAssigned", BEGAN + 15.0, stage=0, state="serving")
-    seen.notes.append(moved)  # two of three there, and the only one of stage 1
-    assert weakest_stage_share(seen) == pytest.approx((3.0 + 4.0 + 2.5 + 5.0 * 2 / 3) / 20.0)
 
 
 def test_throughput_beside_the_run_is_compared_with_it() -> None:
