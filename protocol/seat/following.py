@@ -24,7 +24,7 @@ class Following:
     """Holds since when we are behind.
 
     Args:
-        hears: whether a peer is there at a moment: what an absent one has said may be outdated.
+        hears: whether what a peer says at a moment did not wait while we slept.
     """
 
     def __init__(self, stage: int, hears: Callable[[PeerId, float], bool]) -> None:

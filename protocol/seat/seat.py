@@ -347,10 +347,8 @@ class Seat:
     def _follow_siblings(self, now: float) -> list[SeatEffect]:
         """A sibling that has applied our step proves the commit, should its message be lost."""
         lacks = self.serving and not self.member.knows_commit and not self._ahead
-        promised = self.member.promised if lacks else None
-        proof = (
-            self._following.compare(self._view, self.step, now, promised) if self.loaded else None
-        )
+        view, promised = self._view, self.member.promised if lacks else None
+        proof = self._following.compare(view, self.step, now, promised) if self.loaded else None
         return list(self.member.committed(proof.attempt, proof.digest)) if proof else []
 
     def _working(self) -> bool:
