@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 USUAL: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind != "stage")
 QUICK: tuple[Kind, ...] = ("kill", "stop", "corrupt", "partition")
 MIN_VOLUNTEERS_PER_STAGE = 2
-BUSY_SHARE = 0.75
-"""Of the machine's cores the volunteers get so much together: then one that is away is missed."""
+BUSY_SHARE = 0.4
+"""Of the machine's cores the volunteers compute on so much together. The rest is for all that they
+do besides, and for starting one again: on machines of their own that takes nothing from others."""
 QUICK_S, QUICK_EVERY_S = 60.0, 15.0
 Positive = validators.Number(gt=0)
 
