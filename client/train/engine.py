@@ -21,6 +21,7 @@ from client.train.agreements import Agreements
 from client.train.alarm import Alarm
 from client.train.blobs import Shelf
 from client.train.bulletin import Bulletin
+from client.train.guard import Guard
 from client.train.handshake import Handshake
 from client.train.history import History
 from client.train.hub import Tenant
@@ -31,7 +32,7 @@ from client.train.outbox import Outbox
 from client.train.portrait import Portrait
 from client.train.views import matching_members, may_speak, most_served_era, swarm_view
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendSigned
-from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, Stage, SwarmId, short
 from protocol.manifest import Manifest
 from protocol.matching.effects import Agreed, Assign, GangStart, Unassign
@@ -99,7 +100,7 @@ class Engine:
         self.acquaintances = Acquaintances()
         self.started = False
         """Every stage was covered at some time: training goes on."""
-        self.penalties, self.internal_errors = Counter[str](), 0
+        self.penalties, self.guard = Counter[str](), Guard(self.perform, news)
         self.loopback = Loopback(self._deliver)
         self._outbox = Outbox(network, nursery)
         self._alarm = Alarm(self._deadlines, self._tick)
@@ -154,7 +155,8 @@ class Engine:
         self.portrait.enter(advert, unable)
         self._view_changed()
         for record in self.membership.heard_before():
-            self._record(record)  # stewards spoke before we could listen, and repeat it rarely
+            with self.guard.against(record.signer, record.kind):
+                self._record(record)  # stewards spoke before we could listen, and repeat it rarely
 
     async def run(self, seen: Sequence[NetEvent] = ()) -> None:
         """Carry network events and deadlines until cancelled; first those ``seen`` already."""
@@ -200,13 +202,8 @@ class Engine:
                 self._inbound(peer, message, payload)
 
     def _inbound(self, peer: PeerId, message: Message, payload: bytes) -> None:
-        try:
+        with self.guard.against(peer, type(message).__name__):
             self._message(peer, message, payload)
-        except RemoteProtocolError as error:
-            self.perform(Penalise(peer, error.reason, error.penalty))
-        except Exception as error:  # a bug of ours must not let a peer stop the node
-            self.internal_errors += 1
-            self.news.survived(f"{type(message).__name__} of {short(peer)}", error)
 
     def _deliver(self, message: Message, payload: bytes) -> None:
         """Take a message from another seat of ours."""
