@@ -28,6 +28,8 @@ class Replica:
     """Microbatches per second."""
     leaving: bool = False
     """It hands its work over and goes."""
+    uplink_bytes_per_s: float = 0.0
+    """What is believed of its line; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -301,7 +301,9 @@ class Engine:
             members = matching_members(roster, self.measuring, self.wall())
             self.matched(self.matching.update_members(members, self.now()))
         if self.staging is not None:
-            view = swarm_view(roster, self.signer.peer, self.manifest.stage_count, self._era())
+            lines = self.measuring.uplinks()
+            stages, era = self.manifest.stage_count, self._era()
+            view = swarm_view(roster, lines, self.signer.peer, stages, era)
             self.staging.update_view(view)
             self._text_may_have_come()
             if self.history is not None:

@@ -150,6 +150,15 @@ class Measuring:
         """Return what is believed of a member's capacity."""
         return self._beliefs.of(subject_of(member))
 
+    def uplinks(self) -> dict[PeerId, float]:
+        """Return what every member's uplink (bytes/s) is believed to be, its own limit included."""
+        lines = {}
+        for member in self._membership.roster.members():
+            believed = self.believed(member).uplink_bytes_per_s
+            limit = member.advert.upload_limit_bytes_per_s
+            lines[member.peer] = min(believed, limit) if limit > 0 else believed
+        return lines
+
     def tick(
         self,
         seats: list[SeatStatus],

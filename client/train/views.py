@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 
 from client.train.measuring import Measuring
@@ -18,9 +19,11 @@ from protocol.membership.view import Member as LiveMember
 from protocol.view import Replica, SwarmView
 
 
-def swarm_view(roster: Roster, own: PeerId, stages: int, era: int) -> SwarmView:
+def swarm_view(
+    roster: Roster, lines: Mapping[PeerId, float], own: PeerId, stages: int, era: int
+) -> SwarmView:
     """Return the live replicas of every stage in one lineage; a peer without a link serves nobody
-    here, and one of another era is not there."""
+    here, and one of another era is not there. ``lines``: uplinks in bytes/s, as far as known."""
     return SwarmView.of(
         [
             [
@@ -32,6 +35,7 @@ def swarm_view(roster: Roster, own: PeerId, stages: int, era: int) -> SwarmView:
                     digest=replica.seat.digest,
                     rate=replica.seat.rate,
                     leaving=replica.seat.leaving,
+                    uplink_bytes_per_s=lines.get(replica.peer, 0.0),
                 )
                 for replica in roster.replicas(stage)
                 if (replica.linked or replica.peer == own) and replica.seat.era == era

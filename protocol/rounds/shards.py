@@ -10,10 +10,30 @@ of by a linear program.
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Sequence
+
+from protocol.ids import PeerId
+from protocol.view import Replica
 
 ALIGN = 128
 """Shards start at multiples of a codec block, so that blocks never straddle owners."""
+SLOW = 0.5
+"""Below this share of the usual uplink a line is slow; what is above may be noise, or a boast."""
+
+
+def uplinks(replicas: Sequence[Replica], members: Sequence[PeerId]) -> list[float]:
+    """Return the members' uplinks as far as a plan should heed them, in a common unit.
+
+    Only a slow line counts as what it is believed to be; any other, and one nobody knows, counts as
+    the (upper) median. So no word makes anybody the owner of more than its equals own, and lines
+    that are alike get equal shards although measurements differ.
+    """
+    known = {r.peer: r.uplink_bytes_per_s for r in replicas if r.uplink_bytes_per_s > 0}
+    found = [known[peer] for peer in members if peer in known]
+    usual = statistics.median_high(found) if found else 1.0
+    slow = {peer: rate for peer, rate in known.items() if rate < SLOW * usual}
+    return [slow.get(peer, usual) for peer in members]
 
 
 def shares(uplinks: Sequence[float]) -> list[float]:

@@ -38,6 +38,7 @@ from protocol.rounds.leader import (
 )
 from protocol.rounds.member import REFUSED
 from protocol.rounds.shards import check_bounds
+from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, Commit, CommitAck, LedgerReport, Ready
 
 
@@ -102,6 +103,17 @@ class TestPlanning:
         assert made.report(ME, early, 0.0) == []
         made.update_view(view(ME, version=STEP + 1), True, 1.0)
         assert plans(list(made.start_step(STEP + 1, 1.0)))
+
+    def test_a_slow_line_owns_less(self) -> None:
+        made = leader(ME, B, C)
+        lines = {ME: 8e6, B: 9e6, C: 4e5}
+        ours = [Replica(peer, STEP, True, uplink_bytes_per_s=lines[peer]) for peer in lines]
+        made.update_view(SwarmView.of([[], ours]), True, 0.0)
+        made.report(ME, report(range(16, 20)), 0.0)
+        made.report(B, report(range(20, 24)), 0.0)
+        plan = plans(list(made.report(C, report(), 0.0)))[C]
+        assert [member.peer for member in plan.members] == [ME, B, C]
+        assert plan.bounds == [0, SIZE // 2, SIZE, SIZE]
 
 
 class TestVoidPlans:

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.rounds.shards import ALIGN, check_bounds, shard_bounds, shares
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.rounds.shards import ALIGN, check_bounds, shard_bounds, shares, uplinks
+from protocol.view import Replica
 
 UPLINKS = st.lists(st.floats(0.01, 1000.0), min_size=1, max_size=12)
 SIZES = st.integers(1, 10**7)
@@ -121,3 +123,43 @@ def test_any_bounds_are_judged(bounds: list[int], members: int, size: int) -> No
     if check_bounds(bounds, members, size):
         assert sorted(bounds) == bounds
         assert (bounds[0], bounds[-1], len(bounds)) == (0, size, members + 1)
+
+
+PEERS = [peer_id_from_key(bytes([n]) * 32) for n in range(4)]
+OF_ALL = st.lists(st.floats(0.01, 1e12), min_size=4, max_size=4)
+
+
+def heeded(*lines: float) -> list[float]:
+    return uplinks([replica(*pair) for pair in zip(PEERS, lines, strict=True)], PEERS)
+
+
+def replica(peer: PeerId, line: float) -> Replica:
+    return Replica(peer, 0, True, uplink_bytes_per_s=line)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ((0, 0, 0, 0), [1, 1, 1, 1]),  # nobody knows anything
+        ((10, 8, 12, 6), [10, 10, 10, 10]),  # alike: the rest is noise
+        ((10, 10, 10, 2), [10, 10, 10, 2]),
+        ((10, 0, 10, 2), [10, 10, 10, 2]),  # who is not known counts as usual
+        ((10, 10, 10, 1e9), [10, 10, 10, 10]),  # a boast brings nothing
+        ((10, 10, 2, 2), [10, 10, 2, 2]),
+    ],
+)
+def test_only_slow_lines_are_heeded(lines: tuple[float, ...], expected: list[float]) -> None:
+    assert heeded(*lines) == expected
+
+
+def test_who_is_no_member_is_not_the_measure() -> None:
+    replicas = [replica(peer, line) for peer, line in zip(PEERS, (10, 10, 90, 90), strict=True)]
+    assert uplinks(replicas, PEERS[:2]) == [10, 10]
+
+
+@given(OF_ALL)
+def test_nobody_owns_more_than_its_equals_for_its_word(lines: list[float]) -> None:
+    split = shares(heeded(*lines))
+    fast = sorted(lines)[-2:]
+    owned = {share for share, line in zip(split, lines, strict=True) if line in fast}
+    assert max(split) == pytest.approx(max(owned)) == pytest.approx(min(owned))

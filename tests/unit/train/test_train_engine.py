@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from train_swarm import ADVERT, open_swarm
@@ -52,3 +54,32 @@ async def test_a_record_heard_before_cannot_stop_who_enters(
         late.engine.describe(ADVERT, has_text=True)
         assert sorted(heard) == [b"poison", b"words"]
         assert late.engine.guard.internal_errors == 1
+
+
+async def test_who_has_a_slow_line_reduces_nothing_and_every_step_is_exact(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The limit that an owner has set reaches the leader's plan."""
+    async with open_swarm(tmp_path, steps=6) as swarm:
+        slow = await swarm.add(0)
+        engine, own = slow.engine, dict[str, int]()
+        limited = msgspec.structs.replace(ADVERT, upload_limit_bytes_per_s=1e5)
+        engine._members(engine.membership.describe(limited, engine.now(), engine.wall()))
+        for stage in (0, 0, 1):
+            await swarm.add(stage)
+        swarm.start()
+
+        def planned() -> bool:
+            driver = slow.tenancy(0).driver
+            plan = driver.seat.member.plan_followed if driver else None
+            if plan is not None:
+                sizes = [end - start for start, end in itertools.pairwise(plan.bounds)]
+                owners = [member.peer for member in plan.members]
+                own.update(zip(owners, sizes, strict=True))
+            return len(own) == 3
+
+        await swarm.until(planned)
+        assert own.pop(engine.signer.peer) == 0
+        assert min(own.values()) > 0
+        await swarm.until_done()
+        swarm.assert_exact()
