@@ -1,6 +1,6 @@
-"""Averaging among four peers on this machine: our rounds beside hivemind's DecentralizedAverager.
+"""Averaging among peers on this machine: our rounds beside hivemind's DecentralizedAverager.
 
-On loopback, and each on a host of its own with a line of 100 Mb/s (``tests.netlab``; takes root).
+On loopback, and each on a host with a line of its own (``tests.netlab``; takes root).
 
 As many fp32 numbers at both, each peer a process of its own with one thread. A round counts from
 the moment at which the group stands (our plan has come; hivemind's matchmaking is over) until the
@@ -15,7 +15,8 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,8 @@ from tests.bench.rivals.swarm_of_peers import ONE_THREAD, PeerFailed, Talker, cp
 from tests.netlab import ground
 
 PART = "averaging"
-PEERS = 4
 OURS, WHOLE = "ours", "ours and the optimizer"
+EQUAL = "ours with equal shards"
 HIVEMIND = {
     "hivemind": "none",
     "hivemind fp16": "fp16",
@@ -45,35 +46,60 @@ HIVEMIND = {
 }
 WIDTHS = {"1M": 268, "10M": 892, "50M": 2020}
 """Width of a one-layer GPT of about so many parameters."""
-LINES_MBIT = (0.0, 100.0)
-"""0: loopback."""
-LEFT_OUT = {("50M", "hivemind fp16", 0.0)} | {
-    (size, who, 100.0) for size in WIDTHS for who in ("hivemind fp16", WHOLE)
-}
-"""To save time: between the other two, or no longer than the exchange by much."""
 TURNS = 3
 """Rounds of a launch that count; one before them warms up."""
-START_S, ROUND_S = 120.0, 180.0
+START_S, ROUND_S = 240.0, 180.0
 Say = Callable[[str], None]
 Turn = tuple[list[float], dict[str, Any]]
 
 
+@dataclass(frozen=True)
+class Case:
+    """Who averages how much over which lines."""
+
+    size: str
+    contenders: tuple[str, ...] = (OURS, *HIVEMIND, WHOLE)
+    peers: int = 4
+    mbit: tuple[float, ...] = ()
+    """Each peer's line, both ways; none: loopback."""
+
+    def __str__(self) -> str:
+        among = "" if self.peers == 4 else f" among {self.peers}"
+        if not self.mbit:
+            return self.size + among
+        slow = min(self.mbit)
+        one = "" if slow == max(self.mbit) else f", one at {slow:g}"
+        return f"{self.size}{among} at {max(self.mbit):g} Mb/s{one}"
+
+
+ENDS = (OURS, "hivemind", "hivemind uniform 8 bit")
+"""What lies between is left out where it would take long."""
+CASES = (
+    Case("1M"),
+    Case("10M"),
+    Case("50M", (*ENDS, WHOLE)),
+    Case("1M", ENDS, peers=16),
+    Case("1M", ENDS, mbit=(100.0,) * 4),
+    Case("10M", ENDS, mbit=(100.0,) * 4),
+    Case("50M", ENDS, mbit=(100.0,) * 4),
+    Case("10M", (*ENDS, EQUAL), mbit=(100.0, 100.0, 100.0, 20.0)),
+)
+
+
 def measure(records: Records, rounds: int, say: Say, *, quick: bool = False) -> None:
     """Let the contenders take turns for so many launches of ``TURNS`` rounds each."""
-    sizes = ["1M"] if quick else list(WIDTHS)
-    lines = [mbit for mbit in LINES_MBIT if not mbit or not _why_no_lines(records, say)]
-    for mbit, size, number in itertools.product(lines, sizes, range(rounds)):
-        case = f"{size} at {mbit:g} Mb/s" if mbit else size
-        for who in (OURS, *HIVEMIND, WHOLE):
-            if (size, who, mbit) in LEFT_OUT or records.has(PART, case, who, number):
+    cases = [case for case in CASES if not case.mbit or not _why_no_lines(records, say)]
+    for case, number in itertools.product(cases[:1] if quick else cases, range(rounds)):
+        for who in case.contenders:
+            if records.has(PART, str(case), who, number):
                 continue
             what = f"averaging {case}, launch {number + 1} of {rounds}: {who}"
             say(what)
-            turn = attempt(partial(contender, who, size, mbit), records, PART, what, say)
+            turn = attempt(partial(contender, who, case), records, PART, what, say)
             if turn is None:
                 continue
             values, more = turn
-            records.add(Record(PART, case, who, number, values, "s", round(load(), 2), more))
+            records.add(Record(PART, str(case), who, number, values, "s", round(load(), 2), more))
             say(f"  {statistics.median(values):.3f} s a round")
 
 
@@ -85,14 +111,15 @@ def _why_no_lines(records: Records, say: Say) -> str | None:
     return reason
 
 
-def contender(who: str, size: str, mbit: float, folder: Path) -> Turn:
+def contender(who: str, case: Case, folder: Path) -> Turn:
     """Return the seconds of a launch's rounds, and what else is to be said."""
     if who in HIVEMIND:
         environment.ensure()
-    with hosts(PEERS, mbit) as where:
+    with hosts(case.mbit) as where:
         if who in HIVEMIND:
-            return theirs(parameters(size), HIVEMIND[who], where, folder)
-        return ours(size, "full" if who == WHOLE else "bare", where, folder)
+            return theirs(case, HIVEMIND[who], where, folder)
+        lines = () if who == EQUAL else case.mbit
+        return ours(case, "full" if who == WHOLE else "bare", lines, where, folder)
 
 
 def model(size: str) -> ModelChoices:
@@ -109,16 +136,17 @@ def parameters(size: str) -> int:
 # --- ours ---------------------------------------------------------------------------------------
 
 
-def ours(size: str, kind: str, where: Hosts, folder: Path) -> Turn:
-    """Launch four replicas of a stage and let them close steps."""
-    manifest = _manifest(size, folder)
+def ours(case: Case, kind: str, lines: Sequence[float], where: Hosts, folder: Path) -> Turn:
+    """Launch the replicas of a stage and let them close steps; ``lines``: as far as they know."""
+    manifest = _manifest(case, folder)
     path, corpus = folder / "manifest.json", folder / "corpus"
     path.write_bytes(msgspec.json.encode(manifest))
     corpus.write_bytes(bytes(range(256)) * 256)
     command = [sys.executable, "-m", "tests.bench.rivals.averaging_peer", str(path), str(corpus)]
+    said = [str(case.peers), kind, ",".join(f"{mbit * 1e6 / 8:.0f}" for mbit in lines)]
     commands = [
-        where.command(index, [*command, str(index), str(PEERS), kind, where.address(index)])
-        for index in range(PEERS)
+        where.command(index, [*command, str(index), where.address(index), *said])
+        for index in range(case.peers)
     ]
     with talking(commands, folder, ONE_THREAD) as peers:
         addresses = [peer.line(START_S) for peer in peers]
@@ -154,7 +182,7 @@ def of_versions(rounds: list[list[dict[str, Any]]], *, bare: bool) -> Turn:
     return values, more if bare else {**more, "identical": same}
 
 
-def _manifest(size: str, folder: Path) -> Manifest:
+def _manifest(case: Case, folder: Path) -> Manifest:
     data = folder / "text"
     data.write_bytes(bytes(range(256)) * 256)
     run = RunChoices(
@@ -163,28 +191,30 @@ def _manifest(size: str, folder: Path) -> Manifest:
         stages=1,
         steps=TURNS + 1,
         sequences=1,
-        microbatches=PEERS,
+        microbatches=case.peers,
         averaging_codec="s8",
         measure=False,
     )
     founder = ensure_identity(make_private(folder / "founder"))
-    return found_swarm(founder.peer, run, model(size), OptimizerChoices()).manifest
+    return found_swarm(founder.peer, run, model(case.size), OptimizerChoices()).manifest
 
 
 # --- hivemind's ---------------------------------------------------------------------------------
 
 
-def theirs(elements: int, compression: str, where: Hosts, folder: Path) -> Turn:
-    """Launch four hivemind peers and let them average."""
+def theirs(case: Case, compression: str, where: Hosts, folder: Path) -> Turn:
+    """Launch hivemind's peers and let them average; they are told their lines, too."""
     script = str(Path(__file__).with_name("hivemind_averaging.py"))
+    elements, lines = parameters(case.size), case.mbit or (1.0,) * case.peers
 
     def command(index: int, *known: str) -> list[str]:
-        settings = (str(index), str(elements), compression, where.address(index), *known)
+        what = (str(index), str(case.peers), str(elements), compression, str(lines[index]))
+        settings = (*what, where.address(index), *known)
         return where.command(index, [str(environment.PYTHON), script, *settings])
 
     with talking([command(0)], folder, ONE_THREAD) as [leader]:
         address = leader.line(START_S)
-        others = [command(index, address) for index in range(1, PEERS)]
+        others = [command(index, address) for index in range(1, case.peers)]
         (folder / "others").mkdir()
         with talking(others, folder / "others", ONE_THREAD) as followers:
             for peer in followers:
@@ -200,7 +230,7 @@ def _turns(peers: list[Talker]) -> Turn:
         go, before = time.monotonic(), cpu_s(peers)
         said = [json.loads(line) for line in _all(peers, "go")]
         used = cpu_s(peers) - before
-        if any(peer["members"] != PEERS for peer in said):
+        if any(peer["members"] != len(peers) for peer in said):
             raise PeerFailed(f"groups of {[peer['members'] for peer in said]}")
         results = [json.loads(line) for line in _all(peers, "check")]
         same &= len({peer["digest"] for peer in results}) == 1

@@ -1,9 +1,10 @@
 """One of several replicas of a stage that average, each in a process of its own.
 
-    python -m tests.bench.rivals.averaging_peer MANIFEST CORPUS INDEX PEERS full|bare HOST
+    python -m tests.bench.rivals.averaging_peer MANIFEST CORPUS INDEX HOST PEERS full|bare UPLINKS
 
 Seat, rounds, worker, codec, queues and network are the client's own (``seat_host``); in place of
-much computing, one sequence of 16 tokens a microbatch. Prints its address, reads everybody's, and
+much computing, one sequence of 16 tokens a microbatch. UPLINKS: everybody's bytes/s, joined by
+commas, or nothing. Prints its address, reads everybody's, and
 prints a line of JSON per version: when its plan came, when it began to apply and when that was done
 (monotonic seconds), the state's hash, and the seconds that its worker took by task. Ends with its
 standard input.
@@ -69,7 +70,13 @@ def tell(committed: Committed) -> None:
 
 
 async def run(
-    manifest: Manifest, corpus: str, index: int, peers: int, command: tuple[str, ...], host: str
+    manifest: Manifest,
+    corpus: str,
+    index: int,
+    host: str,
+    peers: int,
+    command: tuple[str, ...],
+    uplinks: list[float],
 ) -> None:
     """Average until standard input ends."""
     async with seated(
@@ -80,6 +87,7 @@ async def run(
         host=host,
         corpus=corpus,
         command=command,
+        uplinks=uplinks,
         driver_type=TimedDriver,
         committed=tell,
     ):
@@ -88,10 +96,11 @@ async def run(
 
 def main() -> None:
     """Run."""
-    path, corpus, index, peers, kind, host = sys.argv[1:]
+    path, corpus, index, host, peers, kind, said = sys.argv[1:]
     manifest = msgspec.json.decode(Path(path).read_bytes(), type=Manifest)
     command = BARE_WORKER if kind == "bare" else WORKER_COMMAND
-    trio.run(run, manifest, corpus, int(index), int(peers), command, host)
+    uplinks = [float(rate) for rate in said.split(",") if rate]
+    trio.run(run, manifest, corpus, int(index), host, int(peers), command, uplinks)
 
 
 if __name__ == "__main__":

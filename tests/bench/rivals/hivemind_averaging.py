@@ -1,6 +1,6 @@
 """One hivemind peer that averages; runs in hivemind's own environment, imports nothing of ours.
 
-    python hivemind_averaging.py INDEX ELEMENTS COMPRESSION HOST [INITIAL_PEER ...]
+    python hivemind_averaging.py INDEX PEERS ELEMENTS COMPRESSION BANDWIDTH HOST [INITIAL_PEER ...]
 
 Prints its address, then follows its input: `match` finds the group and answers `matched`; `go` runs
 the all-reduce and answers how many took part and the moment of its end in monotonic seconds;
@@ -23,7 +23,6 @@ from hivemind.compression import (
     Uniform8BitQuantization,
 )
 
-PEERS = 4
 COMPRESSIONS = {
     "none": NoCompression,
     "fp16": Float16Compression,
@@ -39,20 +38,21 @@ def numbers(index: int, turn: int, elements: int) -> torch.Tensor:
 
 def main() -> None:
     """Average as told."""
-    index, elements = int(sys.argv[1]), int(sys.argv[2])
-    compression = COMPRESSIONS[sys.argv[3]]()
+    index, peers, elements = map(int, sys.argv[1:4])
+    compression, bandwidth = COMPRESSIONS[sys.argv[4]](), float(sys.argv[5])
     torch.set_num_threads(1)
-    listen = [f"/ip4/{sys.argv[4]}/tcp/0"]
-    dht = hivemind.DHT(initial_peers=sys.argv[5:], host_maddrs=listen, start=True)
+    listen = [f"/ip4/{sys.argv[6]}/tcp/0"]
+    dht = hivemind.DHT(initial_peers=sys.argv[7:], host_maddrs=listen, start=True)
     averager = hivemind.DecentralizedAverager(
         [torch.zeros(elements)],
         dht,
         prefix="rivals",
-        target_group_size=PEERS,
-        min_group_size=PEERS,
+        target_group_size=peers,
+        min_group_size=peers,
         min_matchmaking_time=2.0,
         request_timeout=1.0,
         compression=compression,
+        bandwidth=bandwidth,
         start=True,
     )
     print(dht.get_visible_maddrs()[0], flush=True)
@@ -71,20 +71,20 @@ def main() -> None:
             members = len(control.result())
             print(json.dumps({"done": time.monotonic(), "members": members}), flush=True)
         elif line.strip() == "check":
-            print(json.dumps(check(averager, index, turn, elements)), flush=True)
+            print(json.dumps(check(averager, index, peers, turn, elements)), flush=True)
     averager.shutdown()
     dht.shutdown()
 
 
 def check(
-    averager: hivemind.DecentralizedAverager, index: int, turn: int, elements: int
+    averager: hivemind.DecentralizedAverager, index: int, peers: int, turn: int, elements: int
 ) -> dict[str, object]:
     """Describe what came out."""
     with averager.get_tensors() as tensors:
         result = tensors[0].clone()
     error = 0.0
     if index == 0:
-        exact = sum(numbers(peer, turn, elements) for peer in range(PEERS)) / PEERS
+        exact = sum(numbers(peer, turn, elements) for peer in range(peers)) / peers
         error = float((result - exact).norm() / exact.norm())
     digest = hashlib.blake2b(result.numpy().data, digest_size=16).hexdigest()
     return {"error": error, "digest": digest}

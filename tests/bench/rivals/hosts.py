@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tests.netlab.lab import Lab
-from tests.netlab.table import Link, uniform
+from tests.netlab.table import Host, Table
 
 LOOPBACK = "127.0.0.1"
 
@@ -28,8 +28,8 @@ class Hosts:
 
 
 @contextmanager
-def hosts(count: int, mbit: float) -> Iterator[Hosts]:
-    """Give so many peers a line of this rate each, both ways; 0: loopback.
+def hosts(mbit: Sequence[float]) -> Iterator[Hosts]:
+    """Give every peer a line of its rate (Mb/s), both ways; none: loopback.
 
     Raises:
         UserError: lines need rights or tools that are missing.
@@ -37,7 +37,7 @@ def hosts(count: int, mbit: float) -> Iterator[Hosts]:
     if not mbit:
         yield Hosts()
         return
-    with Lab(uniform([_name(index) for index in range(count)], mbit, Link())) as lab:
+    with Lab(Table({_name(index): Host(rate, rate) for index, rate in enumerate(mbit)})) as lab:
         yield Hosts(lab)
 
 

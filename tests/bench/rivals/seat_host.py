@@ -7,7 +7,7 @@ linked. A broken rule or a fault ends the measurement.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -45,12 +45,19 @@ class SeatHost:
 
     Args:
         seats: seats there are in all; nothing is begun before all of them have been heard of.
+        uplinks: bytes/s of those who are known to have so much.
     """
 
     def __init__(
-        self, network: Libp2pNetwork, stages: int, seats: int, nursery: trio.Nursery
+        self,
+        network: Libp2pNetwork,
+        stages: int,
+        seats: int,
+        uplinks: Mapping[PeerId, float],
+        nursery: trio.Nursery,
     ) -> None:
         self._network, self._stages, self._seats = network, stages, seats
+        self._uplinks = uplinks
         self._outbox = Outbox(network, nursery)
         self._statuses: dict[tuple[PeerId, int], SeatStatus] = {}
         self._beats = 0
@@ -113,7 +120,11 @@ class SeatHost:
     def _view(self) -> SwarmView:
         replicas: list[list[Replica]] = [[] for _ in range(self._stages)]
         for (peer, stage), s in self._statuses.items():
-            replicas[stage].append(Replica(peer, s.version, True, s.attempt, s.digest, s.rate))
+            line = self._uplinks.get(peer, 0.0)
+            made = Replica(
+                peer, s.version, True, s.attempt, s.digest, s.rate, uplink_bytes_per_s=line
+            )
+            replicas[stage].append(made)
         return SwarmView.of(replicas)
 
 
@@ -127,12 +138,14 @@ async def seated(
     host: str = LOOPBACK,
     corpus: str = "",
     command: Sequence[str] = WORKER_COMMAND,
+    uplinks: Sequence[float] = (),
     driver_type: type[SeatDriver] = SeatDriver,
     committed: Callable[[Committed], None] = lambda committed: None,
 ) -> AsyncIterator[SeatDriver]:
     """Open network, worker and stage, link with the others and carry the seat within the block.
 
-    Prints our address and reads a line with everybody's; ours is at ``index``.
+    Prints our address and reads a line with everybody's; ours is at ``index``. ``uplinks``, where
+    given, are in their order.
     """
     async with (
         open_network(bytes([index + 1]) * 32, [(host, 0)]) as network,
@@ -142,8 +155,10 @@ async def seated(
         settings = Settings(threads=1)
         request = open_stage_request(manifest, "ab" * 32, stage, settings, GRAPHS_KEPT, corpus)
         opened, _ = await worker.call(request)
-        await meet(network, index)
-        hub = SeatHost(network, manifest.stage_count, seats, nursery)
+        addresses = await meet(network, index)
+        peers = [PeerId(address.rpartition("/")[2]) for address in addresses]
+        lines = dict(zip(peers, uplinks, strict=False))
+        hub = SeatHost(network, manifest.stage_count, seats, lines, nursery)
         seat = _seat(manifest, network.peer_id, stage, opened.parameters)
         driver = driver_type(
             seat,
