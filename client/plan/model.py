@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from client.plan.machines import Machine, StageWork
-from protocol.rounds.shards import shares
+from protocol.rounds.shards import heeded, shares
 
 AVERAGING_TRIPS = 2.5
 """Times there and back in a round: plan, contributions, sums, hashes and commit are five messages
@@ -154,17 +154,18 @@ def in_flight(way_s: float, tau_s: float) -> int:
 def averaging_s(members: Sequence[Machine], size_bytes: float) -> float:
     """Return the seconds of a butterfly all-reduce of ``size_bytes`` among a stage's replicas.
 
-    max_i V (1 + (N - 2) w_i) / U_i with shards by link (hivemind's load balancing, arXiv
-    2106.10207; RECIPES, "Averaging inside a stage"), and the messages' trips. What a member
+    max_i V (1 + (N - 2) w_i) / U_i with the shards that leaders plan (hivemind's load balancing,
+    arXiv 2106.10207; RECIPES, "Averaging inside a stage"), and the messages' trips. What a member
     receives is as much as it sends, so its narrower direction counts.
     """
     count = len(members)
     if count == 1:
         return 0.0
     links = [min(m.upload_bytes_per_s, m.download_bytes_per_s) for m in members]
+    planned = heeded([m.upload_bytes_per_s for m in members])
     slowest = max(
         size_bytes * (1 + (count - 2) * share) / link
-        for share, link in zip(shares(links), links, strict=True)
+        for share, link in zip(shares(planned), links, strict=True)
     )
     return slowest + AVERAGING_TRIPS * max(m.rtt_s for m in members)
 

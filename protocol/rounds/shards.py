@@ -23,17 +23,21 @@ SLOW = 0.5
 
 
 def uplinks(replicas: Sequence[Replica], members: Sequence[PeerId]) -> list[float]:
-    """Return the members' uplinks as far as a plan should heed them, in a common unit.
+    """Return the members' uplinks as a plan heeds them, in a common unit."""
+    known = {replica.peer: replica.uplink_bytes_per_s for replica in replicas}
+    return heeded([known.get(peer, 0.0) for peer in members])
 
-    Only a slow line counts as what it is believed to be; any other, and one nobody knows, counts as
-    the (upper) median. So no word makes anybody the owner of more than its equals own, and lines
-    that are alike get equal shards although measurements differ.
+
+def heeded(lines: Sequence[float]) -> list[float]:
+    """Return what counts of believed uplinks (0: unknown): only that a line is slow.
+
+    Any other, and one that nobody knows, counts as the (upper) median. So no word makes anybody the
+    owner of more than its equals own, and lines that are alike get equal shards although
+    measurements differ.
     """
-    known = {r.peer: r.uplink_bytes_per_s for r in replicas if r.uplink_bytes_per_s > 0}
-    found = [known[peer] for peer in members if peer in known]
+    found = [rate for rate in lines if rate > 0]
     usual = statistics.median_high(found) if found else 1.0
-    slow = {peer: rate for peer, rate in known.items() if rate < SLOW * usual}
-    return [slow.get(peer, usual) for peer in members]
+    return [rate if 0 < rate < SLOW * usual else usual for rate in lines]
 
 
 def shares(uplinks: Sequence[float]) -> list[float]:
