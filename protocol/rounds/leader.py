@@ -26,13 +26,12 @@ from protocol.rounds.member import REFUSED
 from protocol.rounds.newcomers import Newcomers
 from protocol.rounds.plans import most_common
 from protocol.rounds.quorum import Quorum, electors
-from protocol.rounds.reports import Report
+from protocol.rounds.reports import Report, unfinished
 from protocol.rounds.shards import shard_bounds, uplinks
 from protocol.view import SwarmView
 from protocol.wire.messages import Commit, CommitAck, LedgerReport, Plan, Ready
 from protocol.wire.parts import PlanMember
 
-DIGEST_BYTES = 32
 ROUND_TIMEOUT_S = 30.0
 """A plan that is not committed by then is made again: messages may have been lost with a link."""
 MAX_REFUSALS = 8
@@ -205,31 +204,18 @@ class RoundLeader:
         members = self._at_step()
         if not members:
             return effects
-        if (unfinished := self._unfinished(members)) is not None:
+        may_be_decided = unfinished(self.reports, members, self._place.me, self._own_attempt)
+        if may_be_decided is not None:
             if self._may_close(members, now):
-                effects += self._complete(unfinished, members, now)
+                effects += self._complete(may_be_decided, members, now)
         elif self._is_complete(members, now) and self._may_close(members, now):
             effects += self._make_plan(members, now)
         return effects
 
-    def _unfinished(self, members: list[PeerId]) -> tuple[int, bytes] | None:
-        """Return attempt and digest of a round that a lost leader may have decided.
-
-        Only one for which we are Ready ourselves: a sibling's word alone closes no step. And none
-        of our own: we know that we have not decided it, and who was not Ready may never be.
-        """
-        attempt = max(self.reports[p].promised for p in members)
-        ready = {r.ready for r in (self.reports[p] for p in members) if r.promised == attempt}
-        digest = ready.pop() if len(ready) == 1 else b""
-        own = self.reports.get(self._place.me)
-        ours = own is not None and (own.promised, own.ready) == (attempt, digest)
-        ours &= attempt != self._own_attempt
-        return (attempt, digest) if ours and len(digest) == DIGEST_BYTES else None
-
     def _complete(
-        self, unfinished: tuple[int, bytes], members: list[PeerId], now: float
+        self, decided: tuple[int, bytes], members: list[PeerId], now: float
     ) -> list[Effect]:
-        attempt, digest = unfinished
+        attempt, digest = decided
         self._last_attempt = (self.step, attempt)
         words = f"step {self.step}: completing attempt {attempt}, for which all that live are ready"
         commit = Commit(self._place.stage, self.step, attempt, digest, None)
@@ -315,10 +301,22 @@ class RoundLeader:
             return [Explain("round", words, "error"), *self._act(now)]
         members = [PeerId(member.peer) for member in plan.members]
         if not self._may_close(members, now):
-            return []
+            return self._plan_with_those_back(members, now)
         sums = [self._ready[peer].loss_sum for peer in members]
         commit = Commit(plan.stage, plan.step, plan.attempt, digests.pop(), sum(sums))
         return self._decide(commit, members, list(map(PeerId, plan.observers)), now)
+
+    def _plan_with_those_back(self, members: list[PeerId], now: float) -> list[Effect]:
+        """Who had given the stage up when we planned, or was lost, may serve this step again: we
+        may not close it without."""
+        serving = {r.peer for r in self._view.serving(self._place.stage) if r.version == self.step}
+        back = (self._quorum.roll & serving).difference(members)
+        if not back:
+            return []
+        self._plan = None
+        names = ", ".join(map(short, sorted(back)))
+        words = f"step {self.step}: {names} came back; planning it anew"
+        return [Explain("round", words), *self._act(now)]
 
     def _decide(
         self, commit: Commit, members: list[PeerId], observers: list[PeerId], now: float

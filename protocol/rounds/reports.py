@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from protocol.ids import PeerId
 from protocol.pipeline.ledger import from_bitmap
 from protocol.wire.messages import LedgerReport
+
+DIGEST_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +40,21 @@ class Report:
             message.state,
             message.ready,
         )
+
+
+def unfinished(
+    reports: Mapping[PeerId, Report], members: Sequence[PeerId], me: PeerId, own_attempt: int
+) -> tuple[int, bytes] | None:
+    """Return attempt and digest of a round that a lost leader may have decided.
+
+    Only one for which we are Ready ourselves: a sibling's word alone closes no step. And none of
+    our own (``own_attempt`` is our newest): we know that we have not decided it, and who was not
+    Ready may never be.
+    """
+    attempt = max(reports[p].promised for p in members)
+    ready = {r.ready for r in (reports[p] for p in members) if r.promised == attempt}
+    digest = ready.pop() if len(ready) == 1 else b""
+    own = reports.get(me)
+    ours = own is not None and (own.promised, own.ready) == (attempt, digest)
+    ours &= attempt != own_attempt
+    return (attempt, digest) if ours and len(digest) == DIGEST_BYTES else None

@@ -125,3 +125,30 @@ class TestQuorum:
         assert made.next_deadline() is not None, "it looks again"
         contacts.heard(C, (B,), (), 3, 7.0)
         assert set(plans(list(made.tick(7.1)))) == {ME}
+
+    def test_who_comes_back_while_a_round_goes_on_is_a_member_of_the_next_attempt(self) -> None:
+        """Its worker died, and it served again before the round without it was decided: that one
+        could not be closed any more, and waited for its time limit."""
+        contacts = Contacts()
+        contacts.said(1, 0.0)
+        contacts.heard(B, (), (STAGE,), 1, 0.0)
+        contacts.heard(C, (), (), 1, 0.0)
+        quorum = Quorum(ME, STAGE, contacts)
+        quorum.settle([ME, B, C], [ME, B, C], 0.0)
+        made = RoundLeader(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP, quorum)
+        made.update_view(view(ME, B), True, 0.1)
+        made.report(ME, report(range(16, 20)), 0.1)
+        first = plans(list(made.report(B, report(range(20, 24)), 0.2)))
+        assert set(first) == {ME, B}
+        contacts.heard(C, (), (STAGE,), 1, 0.3)
+        assert not made.update_view(view(ME, B, C), True, 0.3), (
+            "the round goes on as long as it can"
+        )
+        made.ready(ME, ready(), 0.4)
+        assert not commits(list(made.ready(B, ready(), 0.4)))
+        second = plans(list(made.report(C, report(), 0.5)))
+        assert set(second) == {ME, B, C}
+        assert second[C].attempt == first[B].attempt + 1
+        for peer in (ME, B):
+            assert not commits(list(made.ready(peer, ready(2), 0.6)))
+        assert commits(list(made.ready(C, ready(2), 0.6)))
