@@ -36,6 +36,11 @@ class _Watch:
     heard: float
     health: Health = "alive"
 
+    @property
+    def due(self) -> float:
+        """When its silence makes it suspect, or dead."""
+        return self.heard + (SUSPECT_AFTER_S if self.health == "alive" else DEAD_AFTER_S)
+
 
 class Detector:
     """Watches linked peers."""
@@ -76,14 +81,15 @@ class Detector:
         return [
             transition
             for peer, watch in self._watched.items()
-            for transition in self._judge(peer, watch, now - watch.heard)
+            for transition in self._judge(peer, watch, now)
         ]
 
     def next_deadline(self) -> float | None:
         """Return when to tick next, or None if nobody is watched."""
         if not self._watched:
             return None
-        return (self._last_tick or 0.0) + TICK_S
+        due = [watch.due for watch in self._watched.values() if watch.health != "dead"]
+        return min([(self._last_tick or 0.0) + TICK_S, *due])
 
     def _forgive_own_sleep(self, now: float) -> None:
         """If this tick is late, nobody's silence since the last one counts: we did not listen."""
@@ -92,11 +98,11 @@ class Detector:
                 watch.heard = min(now, watch.heard + now - self._last_tick)
         self._last_tick = now
 
-    def _judge(self, peer: PeerId, watch: _Watch, silence_s: float) -> list[Transition]:
-        words = f"silent for {silence_s:.1f} s"
-        if silence_s >= DEAD_AFTER_S:
+    def _judge(self, peer: PeerId, watch: _Watch, now: float) -> list[Transition]:
+        words = f"silent for {now - watch.heard:.1f} s"
+        if now >= watch.heard + DEAD_AFTER_S:
             return self._turn(peer, watch, "dead", words)
-        if silence_s >= SUSPECT_AFTER_S and watch.health == "alive":
+        if watch.health == "alive" and now >= watch.due:
             return self._turn(peer, watch, "suspect", words)
         return []
 

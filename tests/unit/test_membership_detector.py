@@ -109,3 +109,18 @@ def test_a_peer_heard_within_a_second_is_never_suspected(gaps: list[float]) -> N
         now += gap
         assert detector.tick(now) == []
         detector.heard(A, now)
+
+
+def test_a_silence_is_judged_when_it_is_long_enough_and_not_a_tick_later() -> None:
+    """A hung replica holds its stage up until it is dead."""
+    detector = Detector()
+    detector.watch(A, 0.0)
+    detector.heard(A, 0.4)
+    seen, now = [], 0.0
+    while detector.health(A) != "dead":
+        deadline = detector.next_deadline()
+        assert deadline is not None
+        assert deadline > now, "no deadline comes twice"
+        now = deadline
+        seen += turns(detector, [now])
+    assert seen == [(0.4 + SUSPECT_AFTER_S, "suspect"), (0.4 + DEAD_AFTER_S, "dead")]
