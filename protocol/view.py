@@ -29,7 +29,8 @@ class Replica:
     leaving: bool = False
     """It hands its work over and goes."""
     uplink_bytes_per_s: float = 0.0
-    """What is believed of its line; 0: unknown."""
+    """What is believed of its line, its owner's limit included; 0: unknown."""
+    downlink_bytes_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

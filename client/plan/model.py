@@ -154,20 +154,25 @@ def in_flight(way_s: float, tau_s: float) -> int:
 def averaging_s(members: Sequence[Machine], size_bytes: float) -> float:
     """Return the seconds of a butterfly all-reduce of ``size_bytes`` among a stage's replicas.
 
-    max_i V (1 + (N - 2) w_i) / U_i with the shards that leaders plan (hivemind's load balancing,
-    arXiv 2106.10207; RECIPES, "Averaging inside a stage"), and the messages' trips. What a member
-    receives is as much as it sends, so its narrower direction counts.
+    V among N with the shards w_i that leaders plan: gathering, a member sends (1 - w_i) V and gets
+    (N - 1) w_i V; then it broadcasts as much as it got and gets the rest. The slower direction of
+    the slowest member counts in each half, and the messages' trips.
     """
-    count = len(members)
-    if count == 1:
+    if len(members) == 1:
         return 0.0
-    links = [min(m.upload_bytes_per_s, m.download_bytes_per_s) for m in members]
-    planned = heeded([m.upload_bytes_per_s for m in members])
+    lines = [(m.upload_bytes_per_s, m.download_bytes_per_s) for m in members]
     slowest = max(
-        size_bytes * (1 + (count - 2) * share) / link
-        for share, link in zip(shares(planned), links, strict=True)
+        _halves_s((1 - share) * size_bytes, (len(members) - 1) * share * size_bytes, line)
+        for share, line in zip(shares(heeded(lines)), lines, strict=True)
     )
     return slowest + AVERAGING_TRIPS * max(m.rtt_s for m in members)
+
+
+def _halves_s(others_bytes: float, own_bytes: float, line: tuple[float, float]) -> float:
+    """Return the seconds of both halves, which send and receive what belongs to others and what is
+    our own, the one way round and the other."""
+    up, down = line
+    return max(others_bytes / up, own_bytes / down) + max(own_bytes / up, others_bytes / down)
 
 
 def _stage_terms(run: Run, placement: Placement) -> tuple[StageTerms, ...]:

@@ -301,7 +301,7 @@ class Engine:
             members = matching_members(roster, self.measuring, self.wall())
             self.matched(self.matching.update_members(members, self.now()))
         if self.staging is not None:
-            lines = self.measuring.uplinks()
+            lines = self.measuring.lines()
             stages, era = self.manifest.stage_count, self._era()
             view = swarm_view(roster, lines, self.signer.peer, stages, era)
             self.staging.update_view(view)

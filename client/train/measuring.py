@@ -150,13 +150,15 @@ class Measuring:
         """Return what is believed of a member's capacity."""
         return self._beliefs.of(subject_of(member))
 
-    def uplinks(self) -> dict[PeerId, float]:
-        """Return what every member's uplink (bytes/s) is believed to be, its own limit included."""
+    def lines(self) -> dict[PeerId, tuple[float, float]]:
+        """Return what every member's uplink and downlink (bytes/s) are believed to be, its owner's
+        limits included."""
         lines = {}
         for member in self._membership.roster.members():
-            believed = self.believed(member).uplink_bytes_per_s
-            limit = member.advert.upload_limit_bytes_per_s
-            lines[member.peer] = min(believed, limit) if limit > 0 else believed
+            belief, advert = self.believed(member), member.advert
+            up = (belief.uplink_bytes_per_s, advert.upload_limit_bytes_per_s)
+            down = (belief.downlink_bytes_per_s, advert.download_limit_bytes_per_s)
+            lines[member.peer] = (_limited(*up), _limited(*down))
         return lines
 
     def tick(
@@ -239,6 +241,10 @@ def subject_of(member: Member) -> Subject:
     )
     serving = frozenset(Stage(s.stage) for s in member.seats if s.state == "serving")
     return Subject(member.peer, claim, serving)
+
+
+def _limited(rate: float, limit: float) -> float:
+    return min(rate, limit) if limit > 0 else rate
 
 
 def _line(account: Account | None) -> LineRate:

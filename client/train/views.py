@@ -18,12 +18,14 @@ from protocol.membership.shared import WHOLE
 from protocol.membership.view import Member as LiveMember
 from protocol.view import Replica, SwarmView
 
+UNKNOWN = (0.0, 0.0)
+
 
 def swarm_view(
-    roster: Roster, lines: Mapping[PeerId, float], own: PeerId, stages: int, era: int
+    roster: Roster, lines: Mapping[PeerId, tuple[float, float]], own: PeerId, stages: int, era: int
 ) -> SwarmView:
     """Return the live replicas of every stage in one lineage; a peer without a link serves nobody
-    here, and one of another era is not there. ``lines``: uplinks in bytes/s, as far as known."""
+    here, and one of another era is not there. ``lines``: uplink and downlink in bytes/s."""
     return SwarmView.of(
         [
             [
@@ -35,7 +37,8 @@ def swarm_view(
                     digest=replica.seat.digest,
                     rate=replica.seat.rate,
                     leaving=replica.seat.leaving,
-                    uplink_bytes_per_s=lines.get(replica.peer, 0.0),
+                    uplink_bytes_per_s=lines.get(replica.peer, UNKNOWN)[0],
+                    downlink_bytes_per_s=lines.get(replica.peer, UNKNOWN)[1],
                 )
                 for replica in roster.replicas(stage)
                 if (replica.linked or replica.peer == own) and replica.seat.era == era

@@ -19,25 +19,34 @@ from protocol.view import Replica
 ALIGN = 128
 """Shards start at multiples of a codec block, so that blocks never straddle owners."""
 SLOW = 0.5
-"""Below this share of the usual uplink a line is slow; what is above may be noise, or a boast."""
+"""Below this share of the usual line one is slow; what is above may be noise, or a boast."""
 
 
 def uplinks(replicas: Sequence[Replica], members: Sequence[PeerId]) -> list[float]:
-    """Return the members' uplinks as a plan heeds them, in a common unit."""
-    known = {replica.peer: replica.uplink_bytes_per_s for replica in replicas}
-    return heeded([known.get(peer, 0.0) for peer in members])
+    """Return the members' lines as a plan heeds them, in a common unit."""
+    known = {r.peer: (r.uplink_bytes_per_s, r.downlink_bytes_per_s) for r in replicas}
+    return heeded([known.get(peer, (0.0, 0.0)) for peer in members])
 
 
-def heeded(lines: Sequence[float]) -> list[float]:
-    """Return what counts of believed uplinks (0: unknown): only that a line is slow.
+def heeded(lines: Sequence[tuple[float, float]]) -> list[float]:
+    """Return what counts of believed uplinks and downlinks (0: unknown): only that a line is slow
+    beside the others, in one direction more than in the other.
 
-    Any other, and one that nobody knows, counts as the (upper) median. So no word makes anybody the
-    owner of more than its equals own, and lines that are alike get equal shards although
-    measurements differ.
+    A round gathers before it broadcasts. Who owns nothing sends V in the first half and receives V
+    in the second; with a share of 1/N it sends and receives (N - 1) / N of V in each. So owning
+    less pays where one direction is more than N / (N - 2) times the other, as on most home lines.
+
+    Any other line, and one that nobody knows, counts as the (upper) median. So no word makes
+    anybody the owner of more than its equals own, and lines that are alike get equal shards
+    although measurements differ.
     """
-    found = [rate for rate in lines if rate > 0]
-    usual = statistics.median_high(found) if found else 1.0
-    return [rate if 0 < rate < SLOW * usual else usual for rate in lines]
+    narrow = [min(line) for line in lines]
+    known = [rate for rate in narrow if rate > 0]
+    usual, count = statistics.median_high(known) if known else 1.0, len(lines)
+    return [
+        least if 0 < least < SLOW * usual and max(line) * (count - 2) > least * count else usual
+        for least, line in zip(narrow, lines, strict=True)
+    ]
 
 
 def shares(uplinks: Sequence[float]) -> list[float]:

@@ -107,7 +107,10 @@ class TestPlanning:
     def test_a_slow_line_owns_less(self) -> None:
         made = leader(ME, B, C)
         lines = {ME: 8e6, B: 9e6, C: 4e5}
-        ours = [Replica(peer, STEP, True, uplink_bytes_per_s=lines[peer]) for peer in lines]
+        ours = [
+            Replica(peer, STEP, True, uplink_bytes_per_s=up, downlink_bytes_per_s=9e6)
+            for peer, up in lines.items()
+        ]
         made.update_view(SwarmView.of([[], ours]), True, 0.0)
         made.report(ME, report(range(16, 20)), 0.0)
         made.report(B, report(range(20, 24)), 0.0)

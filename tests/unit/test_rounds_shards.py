@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.rounds.shards import ALIGN, check_bounds, shard_bounds, shares, uplinks
+from protocol.rounds.shards import heeded as heeded_lines
 from protocol.view import Replica
 
 UPLINKS = st.lists(st.floats(0.01, 1000.0), min_size=1, max_size=12)
@@ -133,8 +134,8 @@ def heeded(*lines: float) -> list[float]:
     return uplinks([replica(*pair) for pair in zip(PEERS, lines, strict=True)], PEERS)
 
 
-def replica(peer: PeerId, line: float) -> Replica:
-    return Replica(peer, 0, True, uplink_bytes_per_s=line)
+def replica(peer: PeerId, up: float, down: float = 1e13) -> Replica:
+    return Replica(peer, 0, True, uplink_bytes_per_s=up, downlink_bytes_per_s=down)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +151,26 @@ def replica(peer: PeerId, line: float) -> Replica:
 )
 def test_only_slow_lines_are_heeded(lines: tuple[float, ...], expected: list[float]) -> None:
     assert heeded(*lines) == expected
+
+
+@pytest.mark.parametrize(("down", "counts_as"), [(2, 10), (3.9, 10), (4.1, 2), (10, 2)])
+def test_a_line_that_is_slow_both_ways_owns_as_much_as_any(down: float, counts_as: float) -> None:
+    """Two halves of a round, gathering and broadcasting, do not overlap: who owns nothing loads one
+    direction in each of them."""
+    fast = [replica(peer, 10, 10) for peer in PEERS[:3]]
+    assert uplinks([*fast, replica(PEERS[3], 2, down)], PEERS) == [10, 10, 10, counts_as]
+
+
+@given(st.integers(3, 16), st.floats(0.05, 0.45), st.floats(0.1, 50.0))
+def test_it_owns_less_where_both_halves_together_are_faster(
+    count: int, up: float, ratio: float
+) -> None:
+    down = up * ratio
+    equal = 2 * (count - 1) / count * max(1 / up, 1 / down)
+    nothing = 1 / up + 1 / down
+    found = heeded_lines([(1.0, 1.0)] * (count - 1) + [(up, down)])[-1]
+    if abs(nothing / equal - 1) > 1e-6:
+        assert (found < 0.5) == (nothing < equal and min(up, down) < 0.5)
 
 
 def test_who_is_no_member_is_not_the_measure() -> None:

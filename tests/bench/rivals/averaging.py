@@ -61,14 +61,14 @@ class Case:
     contenders: tuple[str, ...] = (OURS, *HIVEMIND, WHOLE)
     peers: int = 4
     mbit: tuple[float, ...] = ()
-    """Each peer's line, both ways; none: loopback."""
+    """Each peer's uplink; none: loopback. Downlinks are as wide as the widest of them."""
 
     def __str__(self) -> str:
         among = "" if self.peers == 4 else f" among {self.peers}"
         if not self.mbit:
             return self.size + among
         slow = min(self.mbit)
-        one = "" if slow == max(self.mbit) else f", one at {slow:g}"
+        one = "" if slow == max(self.mbit) else f", one uplink of {slow:g}"
         return f"{self.size}{among} at {max(self.mbit):g} Mb/s{one}"
 
 

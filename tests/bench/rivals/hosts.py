@@ -29,7 +29,7 @@ class Hosts:
 
 @contextmanager
 def hosts(mbit: Sequence[float]) -> Iterator[Hosts]:
-    """Give every peer a line of its rate (Mb/s), both ways; none: loopback.
+    """Give every peer an uplink of its rate (Mb/s), and all the widest as downlink; none: loopback.
 
     Raises:
         UserError: lines need rights or tools that are missing.
@@ -37,7 +37,8 @@ def hosts(mbit: Sequence[float]) -> Iterator[Hosts]:
     if not mbit:
         yield Hosts()
         return
-    with Lab(Table({_name(index): Host(rate, rate) for index, rate in enumerate(mbit)})) as lab:
+    lines = {_name(index): Host(up, max(mbit)) for index, up in enumerate(mbit)}
+    with Lab(Table(lines)) as lab:
         yield Hosts(lab)
 
 

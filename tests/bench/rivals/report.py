@@ -33,14 +33,14 @@ the allocator. Bound: min(compute, link) of the efficiency model, from both stag
 moment; above 1 means that more ran beside that timing.""",
     averaging.PART: """\
 Four peers, or as many as are named, each a process with one thread (and its node, or its daemon),
-average as many fp32 numbers. Lines: each peer's own, both ways, in a network laboratory; hivemind
-is told their rates, as our leader is (but not with equal shards). From the moment at which the
-group stands until the last peer has the result. `ours`: S8 both ways with error feedback, two-phase
-commit, every payload hashed; the optimizer is left out. `ours and the optimizer`: the whole round,
-AdamW and the new state's hash too; the microbatches before it are not counted, nor is hivemind's
-matchmaking. cpu_s: CPU seconds of all processes a round (ours: with the microbatches). error: of
-the mean, relative to its norm, in the worst round; what ours loses goes into the next round.
-identical: whether all end with the same bits.""",
+average as many fp32 numbers. Lines: each peer's own in a network laboratory; hivemind is told their
+rates, as our leader is (but not with equal shards). From the moment at which the group stands until
+the last peer has the result. `ours`: S8 both ways with error feedback, two-phase commit, every
+payload hashed; the optimizer is left out. `ours and the optimizer`: the whole round, AdamW and the
+new state's hash too; the microbatches before it are not counted, nor is hivemind's matchmaking.
+cpu_s: CPU seconds of all processes a round (ours: with the microbatches). error: of the mean,
+relative to its norm, in the worst round; what ours loses goes into the next round. identical:
+whether all end with the same bits.""",
     chain.PART: """\
 Forward and backward through one transformer block (sequences x context x width) in another process.
 Ours keeps the graph of the forward and sends four tensors as S8; hivemind's server computes the

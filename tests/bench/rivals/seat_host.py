@@ -45,7 +45,7 @@ class SeatHost:
 
     Args:
         seats: seats there are in all; nothing is begun before all of them have been heard of.
-        uplinks: bytes/s of those who are known to have so much.
+        uplinks: bytes/s of those who are known to have so much; all downlinks are as the widest.
     """
 
     def __init__(
@@ -120,9 +120,10 @@ class SeatHost:
     def _view(self) -> SwarmView:
         replicas: list[list[Replica]] = [[] for _ in range(self._stages)]
         for (peer, stage), s in self._statuses.items():
-            line = self._uplinks.get(peer, 0.0)
             made = Replica(
-                peer, s.version, True, s.attempt, s.digest, s.rate, uplink_bytes_per_s=line
+                *(peer, s.version, True, s.attempt, s.digest, s.rate),
+                uplink_bytes_per_s=self._uplinks.get(peer, 0.0),
+                downlink_bytes_per_s=max(self._uplinks.values(), default=0.0),
             )
             replicas[stage].append(made)
         return SwarmView.of(replicas)
