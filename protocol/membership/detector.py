@@ -1,9 +1,9 @@
 """The failure detector: who has been silent for how long.
 
 It holds one time per watched peer. Peers send a heartbeat every second; silence of 3 s makes one
-suspect, of 5 s dead, a lost connection dead at once, any heartbeat alive again. If our own tick
-comes more than a second late, *we* were asleep (stopped, swapped out), so the time since the last
-one is not held against anybody. Monotonic time only.
+suspect, of 5 s dead, at that very moment; a lost connection dead at once, any heartbeat alive
+again. If our own tick comes more than a second late, *we* were asleep (stopped, swapped out), so
+the time since the last one is not held against anybody. Monotonic time only.
 """
 
 from __future__ import annotations

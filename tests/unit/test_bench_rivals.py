@@ -127,6 +127,11 @@ def test_sizes_are_what_they_say(size: str, millions: int) -> None:
     assert averaging.parameters(size) == pytest.approx(millions * 1e6, rel=0.01)
 
 
+def test_every_case_has_a_name_of_its_own_and_a_line_for_each_peer() -> None:
+    assert len({str(case) for case in averaging.CASES}) == len(averaging.CASES)
+    assert all(len(case.mbit) in (0, case.peers) for case in averaging.CASES)
+
+
 def test_the_first_step_warms_up(tmp_path: Path) -> None:
     manifest = found(tmp_path, pipeline.QUICK.run, pipeline.QUICK.model).manifest
     tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
