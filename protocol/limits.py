@@ -20,6 +20,8 @@ MAX_CHUNKS = 1500
 MAX_STAGES = 256
 MAX_MICROBATCHES_PER_STEP = 4096
 MAX_REPLICAS_IN_ROUND = 32
+MAX_SEGMENTS = 8
+"""Parts of an averaging shard that are under way one behind the other."""
 MAX_LOST = 32
 """Peers that a heartbeat lists as lost."""
 MAX_ADDRESSES = 8

@@ -1,15 +1,15 @@
-"""Averaging inside a stage: contribute, reduce a shard, apply what every replica got.
+"""Averaging inside a stage: contribute, reduce a segment, apply what every replica got.
 
 Butterfly all-reduce with error feedback (RECIPES.md, "Averaging inside a stage"). State: the
 residual of past rounds and the attempt under way. An attempt changes neither the gradient sum
 nor the residual; `apply` settles it, a new attempt forgets it.
 
-What a contribution loses in quantisation stays in its sender's residual. What the sum of a shard
-loses, the shard's owner adds to the same residual: it enters the next sum with the owner's next
-contribution, whoever owns the shard then. So over all members nothing is ever lost, and shards
+What a contribution loses in quantisation stays in its sender's residual. What the sum of a segment
+loses, the segment's owner adds to the same residual: it enters the next sum with the owner's next
+contribution, whoever owns the segment then. So over all members nothing is ever lost, and segments
 may move freely between rounds.
 
-Shapes: N parameters of the stage; shard i is [bounds[i], bounds[i+1]).
+Shapes: N parameters of the stage; segment i is [bounds[i], bounds[i+1]).
 """
 
 import math
@@ -39,7 +39,7 @@ class _Attempt:
     bounds: tuple[int, ...]
     counted: frozenset[int]
     sent: list[memoryview]
-    lost_in_sum: dict[int, Tensor] = field(default_factory=dict)  # by shard owned
+    lost_in_sum: dict[int, Tensor] = field(default_factory=dict)  # by segment owned
 
 
 class Averager:
@@ -63,33 +63,33 @@ class Averager:
             self._residual.zero_()
 
     def contribute(self, request: Contribute) -> tuple[Contributed, list[memoryview]]:
-        """Encode gradient sum plus residual, shard by shard."""
+        """Encode gradient sum plus residual, segment by segment."""
         replica = self._replica
         replica.check_step(request.step)
         bounds = _checked(request.bounds, replica.size)
         self._attempt = None
         total = self._with_residual()
-        sent = [replica.wire.shard_out(total[a:b]) for a, b in pairwise(bounds)]
+        sent = [replica.wire.segment_out(total[a:b]) for a, b in pairwise(bounds)]
         self._attempt = _Attempt(request.attempt, bounds, frozenset(replica.counted), sent)
         return Contributed(microbatches=sorted(replica.counted)), sent
 
     def reduce(self, request: Reduce, payloads: Payloads) -> tuple[Reduced, list[memoryview]]:
-        """Sum one shard over the members, in their order; remember what encoding it loses."""
+        """Sum one segment over the members, in their order; remember what encoding it loses."""
         attempt = self._current(request.step, request.attempt)
         parts = self._parts(attempt, request, payloads)
-        start, end = attempt.bounds[request.shard : request.shard + 2]
+        start, end = attempt.bounds[request.segment : request.segment + 2]
         wire = self._replica.wire
         total, part = torch.zeros(end - start), torch.empty(end - start)
         for place, payload in parts:
             if place is None:
-                wire.shard_back(payload, part)
+                wire.segment_back(payload, part)
             else:
-                wire.shard_in(payload, part, place)
+                wire.segment_in(payload, part, place)
             total.add_(part)
-        encoded = wire.shard_out(total)
-        wire.shard_back(encoded, part)
+        encoded = wire.segment_out(total)
+        wire.segment_back(encoded, part)
         if self._residual is not None:
-            attempt.lost_in_sum[request.shard] = total.sub_(part)
+            attempt.lost_in_sum[request.segment] = total.sub_(part)
         return Reduced(squared_norm=squared_norm(part)), [encoded]
 
     def apply(self, request: Apply, payloads: Payloads) -> Applied:
@@ -98,12 +98,12 @@ class Averager:
         replica.check_step(request.step)
         bounds = _checked(request.bounds, replica.size)
         attempt = self._contribution(request, bounds)
-        shards = len(bounds) - 1
-        if len(payloads) != shards or len(request.squared_norms) != shards:
-            raise ShapeError(f"{shards} sums and as many norms were expected")
+        segments = len(bounds) - 1
+        if len(payloads) != segments or len(request.squared_norms) != segments:
+            raise ShapeError(f"{segments} sums and as many norms were expected")
         total = replica.flat.gradients  # scratch between passes
         for place, (start, end) in enumerate(pairwise(bounds)):
-            replica.wire.shard_in(payloads[place], total[start:end], place)
+            replica.wire.segment_in(payloads[place], total[start:end], place)
             _check_norm(total[start:end], request.squared_norms[place], place)
         if attempt is not None:
             self._settle(attempt)
@@ -140,12 +140,12 @@ class Averager:
         self, attempt: _Attempt, request: Reduce, payloads: Payloads
     ) -> list[tuple[int | None, Buffer]]:
         """The members' contributions in order, with their places in the request; None: our own."""
-        if request.shard >= len(attempt.sent) or request.own >= request.members:
-            raise ShapeError(f"no shard {request.shard} or no member {request.own}")
+        if request.segment >= len(attempt.sent) or request.own >= request.members:
+            raise ShapeError(f"no segment {request.segment} or no member {request.own}")
         if len(payloads) != request.members - 1:
             raise ShapeError(f"{request.members - 1} contributions were expected")
         parts: list[tuple[int | None, Buffer]] = list(enumerate(payloads))
-        parts.insert(request.own, (None, attempt.sent[request.shard]))
+        parts.insert(request.own, (None, attempt.sent[request.segment]))
         return parts
 
     def _contribution(self, request: Apply, bounds: tuple[int, ...]) -> _Attempt | None:
@@ -170,31 +170,31 @@ class Averager:
         if self._residual is None:
             return
         self._residual.add_(self._replica.gradient_sum)
-        for shard, (start, end) in enumerate(pairwise(attempt.bounds)):
+        for segment, (start, end) in enumerate(pairwise(attempt.bounds)):
             sent = torch.empty(end - start)
-            self._replica.wire.shard_back(attempt.sent[shard], sent)
+            self._replica.wire.segment_back(attempt.sent[segment], sent)
             self._residual[start:end].sub_(sent.to(self._residual.device))
-            lost = attempt.lost_in_sum.get(shard)
+            lost = attempt.lost_in_sum.get(segment)
             if lost is not None:
                 self._residual[start:end].add_(lost.to(self._residual.device))
 
 
 def _checked(bounds: Sequence[int], size: int) -> tuple[int, ...]:
-    """Bounds that cut [0, size) into shards.
+    """Bounds that cut [0, size) into segments.
 
     Raises:
         ShapeError: they do not.
     """
     rising = all(a <= b for a, b in pairwise(bounds))
     if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != size or not rising:
-        raise ShapeError(f"shard bounds do not cut {size} parameters")
+        raise ShapeError(f"segment bounds do not cut {size} parameters")
     return tuple(bounds)
 
 
-def _check_norm(shard: Tensor, claimed: float, part: int) -> None:
-    """An owner that lies about its shard's norm would scale everybody's update."""
-    actual = squared_norm(shard)
+def _check_norm(segment: Tensor, claimed: float, part: int) -> None:
+    """An owner that lies about its segment's norm would scale everybody's update."""
+    actual = squared_norm(segment)
     if not abs(claimed - actual) <= _NORM_TOLERANCE * actual:  # false for NaN as well
-        error = CodecError(f"shard {part} claims a squared norm of {claimed}, it has {actual}")
+        error = CodecError(f"segment {part} claims a squared norm of {claimed}, it has {actual}")
         error.part = part
         raise error

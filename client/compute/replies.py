@@ -66,13 +66,13 @@ class Dropped(Reply, frozen=True, kw_only=True):
 
 
 class Contributed(Reply, frozen=True, kw_only=True):
-    """One payload per shard, empty for an empty shard; the ids that the sum consists of."""
+    """One payload per segment, empty for an empty segment; the ids that the sum consists of."""
 
     microbatches: list[int]
 
 
 class Reduced(Reply, frozen=True, kw_only=True):
-    """One payload: the shard's sum. `squared_norm` is that of the sum as receivers decode it."""
+    """One payload: the segment's sum. `squared_norm` is that of the sum as receivers decode it."""
 
     squared_norm: float
 

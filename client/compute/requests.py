@@ -171,7 +171,7 @@ class Drop(Request[Dropped], frozen=True, kw_only=True):
 
 
 class Contribute(Request[Contributed], frozen=True, kw_only=True):
-    """Encode this replica's gradient sum in shards [bounds[i], bounds[i+1]).
+    """Encode this replica's gradient sum in segments [bounds[i], bounds[i+1]).
 
     A new attempt starts from the same gradient and residual as the one before.
     """
@@ -182,23 +182,23 @@ class Contribute(Request[Contributed], frozen=True, kw_only=True):
 
 
 class Reduce(Request[Reduced], frozen=True, kw_only=True):
-    """Add up one shard over `members` contributions, in the members' order.
+    """Add up one segment over `members` contributions, in the members' order.
 
-    Payloads: the shard as each *other* member contributed it, in order; place `own` is taken
-    from the last `Contribute`, as encoded, so the sum does not depend on who owns the shard.
+    Payloads: the segment as each *other* member contributed it, in order; place `own` is taken
+    from the last `Contribute`, as encoded, so the sum does not depend on who owns the segment.
     """
 
     step: Count
     attempt: Count
-    shard: Count
+    segment: Count
     members: Positive
     own: Count
 
 
 class Apply(Request[Applied], frozen=True, kw_only=True):
-    """Make version `step` + 1 from the shards' sums, as every replica got them.
+    """Make version `step` + 1 from the segments' sums, as every replica got them.
 
-    Payloads: the sum of every shard, in order. `squared_norms`: as their owners reported.
+    Payloads: the sum of every segment, in order. `squared_norms`: as their owners reported.
     `tokens`: of the whole step, in all replicas.
     """
 

@@ -60,19 +60,19 @@ class Wire:
             tensor = decode(payload, self.boundary_shape, codec=codec, direction=direction)
         return tensor.to(self.device)
 
-    def shard_out(self, shard: Tensor) -> memoryview:
+    def segment_out(self, segment: Tensor) -> memoryview:
         """A sealed payload of a part of a gradient sum; empty if the part is.
 
         Raises:
             PoisonedTensor: the sum is not finite.
         """
-        if shard.numel() == 0:
+        if segment.numel() == 0:
             return memoryview(b"")
-        payload = encode(shard, self.averaging_codec, direction="average")
+        payload = encode(segment, self.averaging_codec, direction="average")
         seal(payload)
         return payload
 
-    def shard_in(self, payload: Buffer, out: Tensor, part: int) -> None:
+    def segment_in(self, payload: Buffer, out: Tensor, part: int) -> None:
         """Decode a part of a gradient sum into `out`, a vector on any device.
 
         Raises:
@@ -82,14 +82,14 @@ class Wire:
             return
         with blame(part):
             check_seal(payload)
-            self._decode_shard(payload, out)
+            self._decode_segment(payload, out)
 
-    def shard_back(self, payload: Buffer, out: Tensor) -> None:
-        """Decode what `shard_out` of this process has made: its seal is not looked at again."""
+    def segment_back(self, payload: Buffer, out: Tensor) -> None:
+        """Decode what `segment_out` of this process has made: its seal is not looked at again."""
         if out.numel():
-            self._decode_shard(payload, out)
+            self._decode_segment(payload, out)
 
-    def _decode_shard(self, payload: Buffer, out: Tensor) -> None:
+    def _decode_segment(self, payload: Buffer, out: Tensor) -> None:
         codec = self.averaging_codec
         target = out if out.device.type == "cpu" else None
         tensor = decode(payload, out.shape, codec=codec, direction="average", out=target)

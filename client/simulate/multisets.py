@@ -1,7 +1,7 @@
 """Exact arithmetic for simulated training: a gradient is the multiset of ids it was summed from.
 
 Parameters are a hash chain over the multisets applied to them. So the invariants are checked
-without a single floating point number: a step is applied only if every shard contains each of its
+without a single floating point number: a step is applied only if every segment contains each of its
 ids exactly once (I1), and equal parameters mean an equal history (I2).
 """
 
@@ -30,8 +30,10 @@ from protocol.pipeline.effects import (
     Task,
 )
 from protocol.pipeline.pipeline import Place
+from protocol.rounds.shards import SEGMENT
 
-GRADIENT_SIZE = 1024
+GRADIENT_SIZE = 6 * SEGMENT
+"""Shards of two replicas are cut in three, those of three in two."""
 
 _decoder = msgspec.msgpack.Decoder(list[tuple[int, int]])
 
@@ -56,7 +58,7 @@ class MultisetWorker:
 
     @property
     def size(self) -> int:
-        """Elements of a gradient: a made-up number, the bounds of shards cut it."""
+        """Elements of a gradient: a made-up number, the bounds of segments cut it."""
         return GRADIENT_SIZE
 
     def run(self, task: Task, payloads: Payloads) -> Outcome:
@@ -73,7 +75,7 @@ class MultisetWorker:
             case ContributeTask(step, attempt, bounds):
                 whole = encode_ids(self.accumulated)
                 for i in range(len(bounds) - 1):
-                    payloads[PayloadKey(step, "shard", i, attempt, self._place.me)] = whole
+                    payloads[PayloadKey(step, "segment", i, attempt, self._place.me)] = whole
             case ReduceTask():
                 return self._reduce(task, payloads)
             case ApplyTask(step, _, _, keys):
@@ -107,16 +109,16 @@ class MultisetWorker:
         for key in task.parts:
             total.update(decode_ids(payloads[key]))
         reduced = encode_ids(total)
-        key = PayloadKey(task.step, "reduced", task.shard, task.attempt, self._place.me)
+        key = PayloadKey(task.step, "reduced", task.segment, task.attempt, self._place.me)
         payloads[key] = reduced
         return Outcome(digests=(payload_digest(reduced),))
 
-    def _apply(self, step: int, shards: Sequence[bytes]) -> Outcome:
+    def _apply(self, step: int, segments: Sequence[bytes]) -> Outcome:
         first = step * self._place.per_step
         exact = encode_ids(Counter(range(first, first + self._place.per_step)))
-        for shard in shards:
-            if shard != exact:
-                raise InvariantViolation(f"I1: step {step} applies {dict(decode_ids(shard))}")
+        for segment in segments:
+            if segment != exact:
+                raise InvariantViolation(f"I1: step {step} applies {dict(decode_ids(segment))}")
         chained = self.parameters.encode() + exact
         self.parameters = hashlib.blake2b(chained, digest_size=16).hexdigest()
         self.accumulated = Counter()

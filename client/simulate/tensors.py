@@ -2,7 +2,7 @@
 
 Beside the tensors runs the exact arithmetic of ``multisets``: each payload carries the multiset of
 ids that its tensor stands for, and each task is done on both. So I1 is checked on every applied
-shard here as well, and the executor's own account of what it contributed has to agree with it.
+segment here as well, and the executor's own account of what it contributed has to agree with it.
 Hashes are the executor's: the world compares real parameters (I2, I5).
 """
 

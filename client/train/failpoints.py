@@ -11,7 +11,7 @@ from protocol.pipeline.effects import (
     ReduceTask,
     Task,
 )
-from protocol.wire.messages import Backward, Forward, Message, Shard
+from protocol.wire.messages import Backward, Forward, Message, Segment
 
 
 def before_send(message: Message, payload: bytes, stage: int, worker: int) -> bytes:
@@ -25,7 +25,7 @@ def before_send(message: Message, payload: bytes, stage: int, worker: int) -> by
             phase = "forward"
         case Backward(step=step):
             phase = "backward"
-        case Shard(step=step):
+        case Segment(step=step):
             phase = "averaging"
         case _:
             return payload

@@ -112,16 +112,18 @@ def _round_call(
 ) -> Call:
     match task:
         case ContributeTask(step, attempt, bounds):
-            shards = tuple(
-                PayloadKey(step, "shard", i, attempt, place.me) for i in range(len(bounds) - 1)
+            segments = tuple(
+                PayloadKey(step, "segment", i, attempt, place.me) for i in range(len(bounds) - 1)
             )
             request = Contribute(step=step, attempt=attempt, bounds=list(bounds))
-            return Call(request, results=shards)
-        case ReduceTask(step, attempt, shard, parts):
+            return Call(request, results=segments)
+        case ReduceTask(step, attempt, segment, parts):
             own = next(i for i, key in enumerate(parts) if key.peer == place.me)
-            reduce = Reduce(step=step, attempt=attempt, shard=shard, members=len(parts), own=own)
+            reduce = Reduce(
+                step=step, attempt=attempt, segment=segment, members=len(parts), own=own
+            )
             others = tuple(key for key in parts if key.peer != place.me)
-            result = PayloadKey(step, "reduced", shard, attempt, place.me)
+            result = PayloadKey(step, "reduced", segment, attempt, place.me)
             return Call(reduce, others, results=(result,))
         case ApplyTask(step, attempt, bounds, reduced, sq_norms):
             apply = Apply(

@@ -12,7 +12,7 @@ from typing import Literal
 from protocol.ids import PeerId
 from protocol.wire.messages import Message
 
-PayloadName = Literal["tokens", "input", "output", "grad_in", "grad_out", "shard", "reduced"]
+PayloadName = Literal["tokens", "input", "output", "grad_in", "grad_out", "segment", "reduced"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class PayloadKey:
 
     ``tokens``, ``input`` (boundary in, wire form), ``output`` (boundary out), ``grad_in`` (gradient
     received from the next stage) and ``grad_out`` (gradient sent to the previous one) belong to a
-    microbatch; ``shard`` and ``reduced`` belong to a round: ``item`` is the shard index.
+    microbatch; ``segment`` and ``reduced`` belong to a round: ``item`` is the segment index.
     """
 
     step: int
@@ -88,7 +88,7 @@ class SubtractTask:
 
 @dataclass(frozen=True, slots=True)
 class ContributeTask:
-    """Cut the accumulated gradient into shards; yields ``shard`` 0..n-1 of our own."""
+    """Cut the accumulated gradient into segments; yields ``segment`` 0..n-1 of our own."""
 
     step: int
     attempt: int
@@ -97,17 +97,17 @@ class ContributeTask:
 
 @dataclass(frozen=True, slots=True)
 class ReduceTask:
-    """Sum one shard over the members' parts, in order; yields ``reduced`` and its squared norm.
+    """Sum one segment over the members' parts, in order; yields ``reduced`` and its squared norm.
 
     Our own part is the worker's: it stands in ``parts`` at our place under our own peer id.
     """
 
     step: int
     attempt: int
-    shard: int
+    segment: int
     parts: tuple[PayloadKey, ...]
     size: int
-    """Elements of the shard."""
+    """Elements of the segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class ApplyTask:
     attempt: int
     bounds: tuple[int, ...]
     reduced: tuple[PayloadKey | None, ...]
-    """One per shard; None for a shard without elements."""
+    """One per segment; None for a segment without elements."""
     sq_norms: tuple[float, ...]
 
 

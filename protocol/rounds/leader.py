@@ -27,7 +27,7 @@ from protocol.rounds.newcomers import Newcomers
 from protocol.rounds.plans import most_common
 from protocol.rounds.quorum import Quorum, electors
 from protocol.rounds.reports import Report, unfinished
-from protocol.rounds.shards import shard_bounds, uplinks
+from protocol.rounds.shards import segmented, shard_bounds, uplinks
 from protocol.view import SwarmView
 from protocol.wire.messages import Commit, CommitAck, LedgerReport, Plan, Ready
 from protocol.wire.parts import PlanMember
@@ -237,7 +237,7 @@ class RoundLeader:
             step=self.step,
             attempt=attempt,
             members=self._split(members),
-            bounds=shard_bounds(self._size, uplinks(stage, members)),
+            bounds=segmented(shard_bounds(self._size, uplinks(stage, members))),
             observers=[peer for peer in observers if peer not in members],
             state=most_common([self.reports[peer].state for peer in members]),
             electors=list[str](electors(self._view, self._place.stage, self._place.me)),

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
 from protocol.pipeline.effects import (
     ApplyLocalTask,
-    ApplyTask,
     Compute,
     ContributeTask,
     Fault,
@@ -34,16 +32,12 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.pipeline import Place
-from protocol.rounds.plans import active_shards, blame_impostor, owner, plan_digest, reduced_key
+from protocol.rounds.inbox import Inbox, TooMany
+from protocol.rounds.plans import blame_impostor, in_sending_order, owner, plan_digest
 from protocol.rounds.shards import check_bounds
-from protocol.wire.messages import Plan, Ready, Reduced, Shard
+from protocol.wire.messages import Plan, Ready, Reduced, Segment
 
 RoundEffect = Effect | Compute | SendPayload | Keep | Fault
-MAX_EARLY = 4
-"""Contributions (and broadcasts) kept of one sender at a time: it has one per attempt, and is ahead
-of the plan we follow by the width of a lane, so few are ever needed."""
-
-
 REFUSED = bytes(32)
 """In place of a digest: the member cannot get ready, for it got what is no tensor."""
 
@@ -58,15 +52,6 @@ class Progress(enum.Enum):
     READY = "ready"
     OBSERVING = "observing"
     APPLYING = "applying"
-
-
-@dataclass(frozen=True, slots=True)
-class _Broadcast:
-    """A reduced shard as one sender announced it."""
-
-    shard: int
-    digest: bytes
-    sq_norm: float
 
 
 class RoundMember:
@@ -113,10 +98,7 @@ class RoundMember:
         self._plan: Plan | None = None
         self._counted: frozenset[int] = frozenset()
         self._dropped: frozenset[int] = frozenset()
-        self._parts: set[tuple[int, int, PeerId]] = set()
-        self._reducing = False
-        self._broadcasts: dict[tuple[int, PeerId], _Broadcast] = {}
-        """By attempt and sender: whose word counts for a shard is known with the plan only."""
+        self._inbox = Inbox()
         self._digest = b""
         self._commit: tuple[int, bytes] | None = None
 
@@ -126,11 +108,7 @@ class RoundMember:
 
     def forget(self, peer: PeerId) -> None:
         """A peer is lost: what it sent for attempts not begun is not its next process's word."""
-        now = self.promised
-        self._parts = {p for p in self._parts if p[2] != peer or p[0] == now}
-        early = [key for key in self._broadcasts if key[1] == peer and key[0] != now]
-        for key in early:
-            del self._broadcasts[key]
+        self._inbox.forget(peer, self.promised)
 
     @property
     def vow(self) -> tuple[int, int]:
@@ -187,7 +165,7 @@ class RoundMember:
             return [Penalise(sender, error.reason, error.penalty)]
         self.promised, self._plan, self._leader = plan.attempt, plan, sender
         self._counted, self._dropped = counted, dropped
-        self._reducing, self._digest = False, b""
+        self._digest = b""
         self.progress = Progress.DRAINING
         return [*self._expose(), *self.advance()]
 
@@ -200,17 +178,9 @@ class RoundMember:
         return [*self._expose(), *self._try_ready()]
 
     def _expose(self) -> list[RoundEffect]:
-        """The plan says who owns which shard: forget older attempts and what impostors sent."""
-        plan = self._require_plan()
-        self._parts = {part for part in self._parts if part[0] >= plan.attempt}
-        effects: list[RoundEffect] = []
-        for (attempt, sender), broadcast in list(self._broadcasts.items()):
-            impostor = attempt == plan.attempt and owner(plan, broadcast.shard) != sender
-            if attempt < plan.attempt or impostor:
-                del self._broadcasts[attempt, sender]
-            if impostor:
-                effects.append(blame_impostor(sender))
-        return effects
+        """The plan says who owns which segment."""
+        impostors = self._inbox.follow(self._require_plan())
+        return list(map(blame_impostor, sorted(impostors)))
 
     def advance(self) -> list[RoundEffect]:
         """Go on if the accumulator now holds exactly what the plan counts for us."""
@@ -229,69 +199,50 @@ class RoundMember:
     def _contribute(self) -> list[RoundEffect]:
         plan = self._require_plan()
         if len(plan.members) == 1 and not plan.observers:
-            return self._become_ready(plan_digest(self._leader, plan, [], []))
+            return self._become_ready(plan_digest(self._leader, plan, []))
         self.progress = Progress.CONTRIBUTING
         return [Compute(ContributeTask(plan.step, plan.attempt, tuple(plan.bounds)))]
 
     # --- exchange --------------------------------------------------------------------------
 
-    def shard(self, sender: PeerId, message: Shard) -> list[RoundEffect]:
-        """Take a member's contribution to the shard we own (it may overtake the plan)."""
-        entry = (message.attempt, message.shard, sender)
-        if message.step != self.step or message.attempt < self.promised or entry in self._parts:
-            return []
-        if sum(part[2] == sender for part in self._parts) >= MAX_EARLY:
-            return [Penalise(sender, "too-many-shards")]
-        self._parts.add(entry)
-        key = PayloadKey(message.step, "shard", message.shard, message.attempt, sender)
-        return [Keep((key,)), *self._exchange()]
-
-    def reduced(self, sender: PeerId, message: Reduced, digest: bytes) -> list[RoundEffect]:
-        """Take an owner's broadcast; it has one per attempt, and the first one stands."""
-        entry = (message.attempt, sender)
+    def segment(self, sender: PeerId, message: Segment) -> list[RoundEffect]:
+        """Take a member's contribution to a segment we own (it may overtake the plan)."""
         if message.step != self.step or message.attempt < self.promised:
             return []
-        if entry in self._broadcasts:
+        try:
+            key = self._inbox.contribution(sender, message)
+        except TooMany:
+            return [Penalise(sender, "too-many-segments")]
+        return [Keep((key,)), *self._exchange()] if key else []
+
+    def reduced(self, sender: PeerId, message: Reduced, digest: bytes) -> list[RoundEffect]:
+        """Take an owner's broadcast of a segment."""
+        if message.step != self.step or message.attempt < self.promised:
             return []
         plan = self._plan
-        if plan and plan.attempt == message.attempt and owner(plan, message.shard) != sender:
+        if plan and plan.attempt == message.attempt and owner(plan, message.segment) != sender:
             return [blame_impostor(sender)]
-        if sum(known == sender for _, known in self._broadcasts) >= MAX_EARLY:
+        try:
+            key = self._inbox.broadcast(sender, message, digest)
+        except TooMany:
             return [Penalise(sender, "too-many-attempts")]
-        self._broadcasts[entry] = _Broadcast(message.shard, digest, message.sq_norm)
-        return [Keep((reduced_key(sender, message),)), *self._exchange()]
+        return [Keep((key,)), *self._exchange()] if key else []
 
     def _exchange(self) -> list[RoundEffect]:
-        """Reduce our shard once its parts are here; get ready once every shard is."""
+        """Reduce our segments as their parts come; get ready once every segment is here."""
         if self.progress is Progress.OBSERVING:
             return self._try_ready()
         if self.progress is not Progress.EXCHANGING:
             return []
-        return [*self._try_reduce(), *self._try_ready()]
-
-    def _try_reduce(self) -> list[RoundEffect]:
-        plan = self._require_plan()
-        mine = next(i for i, m in enumerate(plan.members) if m.peer == self._place.me)
-        size = plan.bounds[mine + 1] - plan.bounds[mine]
-        contributors = [PeerId(m.peer) for m in plan.members]
-        have = all((plan.attempt, mine, peer) in self._parts for peer in contributors)
-        if self._reducing or not have or size == 0:
-            return []
-        self._reducing = True
-        keys = tuple(
-            PayloadKey(plan.step, "shard", mine, plan.attempt, peer) for peer in contributors
-        )
-        return [Compute(ReduceTask(plan.step, plan.attempt, mine, keys, size))]
+        reductions = self._inbox.reductions(self._require_plan(), self._place.me)
+        return [*map(Compute, reductions), *self._try_ready()]
 
     def _try_ready(self) -> list[RoundEffect]:
         plan = self._require_plan()
-        active = active_shards(plan)
-        known = [self._broadcasts.get((plan.attempt, PeerId(plan.members[i].peer))) for i in active]
-        complete = [broadcast for broadcast in known if broadcast is not None]
-        if len(complete) < len(active):
+        broadcasts = self._inbox.broadcasts(plan)
+        if broadcasts is None:
             return []
-        digests, norms = [b.digest for b in complete], [b.sq_norm for b in complete]
-        return self._become_ready(plan_digest(self._leader, plan, digests, norms))
+        return self._become_ready(plan_digest(self._leader, plan, broadcasts))
 
     def _become_ready(self, digest: bytes) -> list[RoundEffect]:
         plan = self._require_plan()
@@ -327,21 +278,12 @@ class RoundMember:
         self.progress = Progress.APPLYING
         if len(plan.members) == 1 and not plan.observers:
             return [Compute(ApplyLocalTask(plan.step))]
-        return [Compute(self._apply_task(plan))]
-
-    def _apply_task(self, plan: Plan) -> ApplyTask:
-        keys: list[PayloadKey | None] = [None] * len(plan.members)
-        norms = [0.0] * len(plan.members)
-        for i in active_shards(plan):
-            sender = PeerId(plan.members[i].peer)
-            keys[i] = PayloadKey(plan.step, "reduced", i, plan.attempt, sender)
-            norms[i] = self._broadcasts[plan.attempt, sender].sq_norm
-        return ApplyTask(plan.step, plan.attempt, tuple(plan.bounds), tuple(keys), tuple(norms))
+        return [Compute(self._inbox.apply_task(plan))]
 
     # --- the worker's outcomes -------------------------------------------------------------
 
     def contributed(self, task: ContributeTask, outcome: Outcome) -> list[RoundEffect]:
-        """Our shards are encoded: send each to its owner."""
+        """Our segments are encoded: send each to its owner."""
         plan = self._plan
         if plan is None or plan.attempt != task.attempt or plan.step != task.step:
             return []
@@ -349,28 +291,29 @@ class RoundMember:
             return [Fault("poisoned", f"the gradient of step {task.step} is {outcome.error}")]
         self.progress = Progress.EXCHANGING
         effects: list[RoundEffect] = []
-        for i in active_shards(plan):
-            owner = PeerId(plan.members[i].peer)
-            key = PayloadKey(plan.step, "shard", i, plan.attempt, self._place.me)
-            if owner == self._place.me:
-                self._parts.add((plan.attempt, i, owner))
+        me = self._place.me
+        for i in in_sending_order(plan, me):
+            to = owner(plan, i)
+            if to is None or to == me:
+                self._inbox.own(plan, i, me)
             else:
-                message = Shard(plan.stage, plan.step, plan.attempt, i)
-                effects.append(SendPayload(owner, message, (key,)))
+                key = PayloadKey(plan.step, "segment", i, plan.attempt, me)
+                message = Segment(plan.stage, plan.step, plan.attempt, i)
+                effects.append(SendPayload(to, message, (key,)))
         return [*effects, *self._exchange()]
 
     def was_reduced(self, task: ReduceTask, outcome: Outcome) -> list[RoundEffect]:
-        """Our shard is summed: broadcast the bytes that everyone, we included, will apply."""
+        """One of our segments is summed: broadcast the bytes that everyone will apply."""
         plan = self._plan
         if plan is None or plan.attempt != task.attempt or plan.step != task.step:
             return []
         if outcome.error:
             return self._refuse(plan, task, outcome)
-        message = Reduced(plan.stage, plan.step, plan.attempt, task.shard, outcome.sq_norm)
+        message = Reduced(plan.stage, plan.step, plan.attempt, task.segment, outcome.sq_norm)
         me = self._place.me
-        broadcast = _Broadcast(task.shard, outcome.digests[0], outcome.sq_norm)
-        self._broadcasts[plan.attempt, me] = broadcast
-        key = reduced_key(me, message)
+        key = self._inbox.broadcast(me, message, outcome.digests[0])
+        if key is None:
+            return []
         others = [m.peer for m in plan.members if m.peer != me]
         effects: list[RoundEffect] = [
             SendPayload(PeerId(peer), message, (key,)) for peer in [*others, *plan.observers]
@@ -378,7 +321,7 @@ class RoundMember:
         return [*effects, *self._exchange()]
 
     def _refuse(self, plan: Plan, task: ReduceTask, outcome: Outcome) -> list[RoundEffect]:
-        """A contribution to our shard is no tensor: blame its sender, have the round made anew."""
+        """A contribution of another is no tensor: blame its sender, have the round made anew."""
         words = f"step {task.step}: a contribution to our shard is {outcome.error}"
         effects: list[RoundEffect] = [Explain("round", words, "error")]
         senders = [key.peer for key in task.parts if key.peer != self._place.me]

@@ -1,10 +1,13 @@
-"""What follows from a plan: its shards and their owners, and what a round is about to apply."""
+"""What follows from a plan: its segments and their owners, and what a round is about to apply."""
 
 from __future__ import annotations
 
 import hashlib
 import struct
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 from protocol.effects import Penalise
 from protocol.ids import PeerId
@@ -12,32 +15,59 @@ from protocol.pipeline.effects import PayloadKey
 from protocol.wire.messages import Plan, Reduced
 
 
-def plan_digest(leader: PeerId, plan: Plan, digests: list[bytes], sq_norms: list[float]) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """A reduced segment as its sender announced it."""
+
+    digest: bytes
+    sq_norm: float
+
+
+def plan_digest(leader: PeerId, plan: Plan, broadcasts: Sequence[Broadcast]) -> bytes:
     """Return the BLAKE2b-256 that stands for everything a round is about to apply."""
     summary = hashlib.blake2b(digest_size=32)
     summary.update(f"{leader}|{plan.stage}|{plan.step}|{plan.attempt}".encode())
-    for digest, sq_norm in zip(digests, sq_norms, strict=True):
-        summary.update(digest + struct.pack(">d", sq_norm))
+    for broadcast in broadcasts:
+        summary.update(broadcast.digest + struct.pack(">d", broadcast.sq_norm))
     return summary.digest()
 
 
-def active_shards(plan: Plan) -> list[int]:
-    """Return the indices of shards that have elements."""
-    return [i for i in range(len(plan.members)) if plan.bounds[i + 1] > plan.bounds[i]]
+def segments(plan: Plan) -> int:
+    """Return into how many segments each member's shard is cut."""
+    return (len(plan.bounds) - 1) // len(plan.members)
 
 
-def owner(plan: Plan, shard: int) -> str | None:
-    """Return who reduces a shard, None if the plan has no such shard."""
-    return plan.members[shard].peer if shard < len(plan.members) else None
+def active(plan: Plan) -> list[int]:
+    """Return the indices of segments that have elements."""
+    return [i for i, (a, b) in enumerate(pairwise(plan.bounds)) if b > a]
+
+
+def owner(plan: Plan, segment: int) -> PeerId | None:
+    """Return who reduces a segment, None if the plan has no such one."""
+    place = segment // segments(plan)
+    return PeerId(plan.members[place].peer) if place < len(plan.members) else None
+
+
+def in_sending_order(plan: Plan, me: PeerId) -> list[int]:
+    """Return the active segments as a member sends its contributions: every owner's first segment
+    before anybody's second, beginning with the owner that follows it, so that not all send to the
+    same one at once."""
+    count, members = segments(plan), [member.peer for member in plan.members]
+    mine = members.index(me)
+
+    def turn(segment: int) -> tuple[int, int]:
+        return segment % count, (segment // count - mine - 1) % len(members)
+
+    return sorted(active(plan), key=turn)
 
 
 def reduced_key(sender: PeerId, message: Reduced) -> PayloadKey:
     """Return the key of a broadcast; with its sender, so that no other can replace its bytes."""
-    return PayloadKey(message.step, "reduced", message.shard, message.attempt, sender)
+    return PayloadKey(message.step, "reduced", message.segment, message.attempt, sender)
 
 
 def blame_impostor(sender: PeerId) -> Penalise:
-    """Blame who broadcasts a shard that is not its own."""
+    """Blame who broadcasts a segment of another's shard."""
     return Penalise(sender, "reduced-shard-of-another", 30)
 
 

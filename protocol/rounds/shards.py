@@ -13,11 +13,14 @@ import itertools
 import statistics
 from collections.abc import Sequence
 
+from protocol import limits
 from protocol.ids import PeerId
 from protocol.view import Replica
 
 ALIGN = 128
 """Shards start at multiples of a codec block, so that blocks never straddle owners."""
+SEGMENT = 256 * 1024
+"""Least elements of a segment: below it, a message costs more than what overlaps."""
 SLOW = 0.5
 """Below this share of the usual line one is slow; what is above may be noise, or a boast."""
 
@@ -88,10 +91,32 @@ def shard_bounds(size: int, uplinks: Sequence[float]) -> list[int]:
     return [*offsets, size]
 
 
+def segmented(bounds: Sequence[int]) -> list[int]:
+    """Cut every shard into equally many segments, each of which is summed and broadcast while the
+    next one is still gathered (the segmented collectives of MPI).
+
+    Args:
+        bounds: of one shard per member.
+
+    Returns:
+        The bounds of the segments, those of a shard one after the other.
+    """
+    largest = max(b - a for a, b in itertools.pairwise(bounds))
+    count = min(max(largest // SEGMENT, 1), limits.MAX_SEGMENTS)
+    inner = (
+        min(b, a + -(-(b - a) * k // (count * ALIGN)) * ALIGN)
+        for a, b in itertools.pairwise(bounds)
+        for k in range(1, count + 1)
+    )
+    return [0, *inner]
+
+
 def check_bounds(bounds: Sequence[int], members: int, size: int) -> bool:
-    """Return whether a plan's bounds cut ``size`` elements into one shard per member."""
+    """Return whether a plan's bounds cut ``size`` elements into one shard per member, and all
+    shards into equally many segments."""
+    segments, rest = divmod(len(bounds) - 1, members)
+    if rest or not 1 <= segments <= limits.MAX_SEGMENTS:
+        return False
     rising = all(a <= b for a, b in itertools.pairwise(bounds))
     aligned = all(b % ALIGN == 0 for b in bounds[1:-1] if b != size)
-    return (
-        len(bounds) == members + 1 and bounds[0] == 0 and bounds[-1] == size and rising and aligned
-    )
+    return bounds[0] == 0 and bounds[-1] == size and rising and aligned

@@ -1,11 +1,13 @@
 """Messages of rounds to come, kept by a seat that has not got there yet.
 
 A replica that closes a step late, or an observer that still downloads, hears of later rounds first.
-Everybody has one plan, one broadcast and one commit per attempt to say; more are not kept.
+Everybody has one plan, one commit and one broadcast of each of its segments per attempt to say;
+more are not kept.
 """
 
 from __future__ import annotations
 
+from protocol import limits
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Fault, Keep
 from protocol.rounds.plans import reduced_key
@@ -15,7 +17,7 @@ from protocol.wire.messages import Commit, Plan, Reduced
 RoundMessage = Plan | Reduced | Commit
 MAX_STEPS_AHEAD = 64
 """Rounds an observer keeps while it downloads; beyond, it must start over."""
-MAX_PER_SENDER = 16
+MAX_PER_SENDER = 5 * (2 + limits.MAX_SEGMENTS)
 """Messages kept of one sender and round: those of five attempts."""
 
 
@@ -29,8 +31,7 @@ class Ahead:
         """Keep a message unless its sender has said that much already."""
         kept = self._kept.setdefault(message.step, [])
         own = [known for peer, known, _ in kept if peer == sender]
-        said = any(type(k) is type(message) and k.attempt == message.attempt for k in own)
-        if said or len(own) >= MAX_PER_SENDER:
+        if any(_same(message, known) for known in own) or len(own) >= MAX_PER_SENDER:
             return False
         kept.append((sender, message, digest))
         return True
@@ -53,3 +54,10 @@ class Ahead:
 
     def __bool__(self) -> bool:
         return bool(self._kept)
+
+
+def _same(a: RoundMessage, b: RoundMessage) -> bool:
+    """Whether two messages say the same thing, though perhaps not the same of it."""
+    if isinstance(a, Reduced) and isinstance(b, Reduced) and a.segment != b.segment:
+        return False
+    return type(a) is type(b) and a.attempt == b.attempt

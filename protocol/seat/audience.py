@@ -29,7 +29,7 @@ from protocol.wire.messages import (
     Ready,
     Receipt,
     Reduced,
-    Shard,
+    Segment,
     Verdict,
 )
 
@@ -47,7 +47,7 @@ def addressed_stage(message: Message) -> int | None:
             return 0
         case Forward() | Backward() | Have():
             return message.stage
-        case LedgerReport() | Plan() | Shard() | Reduced() | Ready() | Commit() | CommitAck():
+        case LedgerReport() | Plan() | Segment() | Reduced() | Ready() | Commit() | CommitAck():
             return message.stage
         case JoinStage() | Admit() | BlobOffer() | NoBlob() | Chunk():
             return message.stage

@@ -63,7 +63,7 @@ from protocol.wire.messages import (
     Ready,
     Receipt,
     Reduced,
-    Shard,
+    Segment,
 )
 from protocol.wire.parts import SeatStatus
 
@@ -260,8 +260,8 @@ class Seat:
                 return []
             case LedgerReport():
                 return list(self.leader.report(sender, message, now))
-            case Shard():
-                return list(self.member.shard(sender, message))
+            case Segment():
+                return list(self.member.segment(sender, message))
             case Ready():
                 return list(self.leader.ready(sender, message, now))
             case CommitAck() if self.quorum.hears(sender, now):

@@ -33,6 +33,9 @@ from protocol.wire.fields import (
 )
 from protocol.wire.parts import DigestEntry, Electors, PlanMember, SeatStatus
 
+MAX_BOUNDS = limits.MAX_REPLICAS_IN_ROUND * limits.MAX_SEGMENTS + 1
+"""Offsets of a plan's segments."""
+
 
 class Wire(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
     """Base of every message; ``array_like`` keeps headers small and field order is the format."""
@@ -203,7 +206,7 @@ class LedgerReport(Wire, frozen=True):
 
 
 class Plan(Wire, frozen=True):
-    """The leader's plan of one attempt to close a step. Shard i belongs to member i."""
+    """The leader's plan of one attempt to close a step. Segment i belongs to member i."""
 
     stage: StageIndex
     step: StepIndex
@@ -211,8 +214,9 @@ class Plan(Wire, frozen=True):
     members: Annotated[
         list[PlanMember], Meta(min_length=1, max_length=limits.MAX_REPLICAS_IN_ROUND)
     ]
-    bounds: Annotated[list[Count], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND + 1)]
-    """Offsets into the flat gradient, len(members) + 1 of them, rising from 0."""
+    bounds: Annotated[list[Count], Meta(max_length=MAX_BOUNDS)]
+    """Offsets into the flat gradient, rising from 0: the segments of the first member's shard, of
+    the second's, ...; equally many for all, len(members) x segments + 1 offsets."""
     observers: Annotated[list[PeerText], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
     """Joining peers: they get the broadcast, contribute nothing and are not waited for."""
     state: StateHash = b""
@@ -222,29 +226,29 @@ class Plan(Wire, frozen=True):
     era: Era = 0
 
 
-class Shard(Wire, frozen=True):
-    """A member's contribution to one shard, to its owner. Payload: the encoded tensor."""
+class Segment(Wire, frozen=True):
+    """A member's part of a sum, to the segment's owner. Payload: the encoded tensor."""
 
     stage: StageIndex
     step: StepIndex
     attempt: Attempt
-    shard: Annotated[int, Meta(ge=0, lt=limits.MAX_REPLICAS_IN_ROUND)]
+    segment: Annotated[int, Meta(ge=0, lt=MAX_BOUNDS - 1)]
     era: Era = 0
 
 
 class Reduced(Wire, frozen=True):
-    """The owner's broadcast of a summed shard: the bytes that everyone applies."""
+    """The owner's broadcast of a summed segment: the bytes that everyone applies."""
 
     stage: StageIndex
     step: StepIndex
     attempt: Attempt
-    shard: Annotated[int, Meta(ge=0, lt=limits.MAX_REPLICAS_IN_ROUND)]
+    segment: Annotated[int, Meta(ge=0, lt=MAX_BOUNDS - 1)]
     sq_norm: NonNegative
     era: Era = 0
 
 
 class Ready(Wire, frozen=True):
-    """The member holds every reduced shard; ``digest`` covers them all."""
+    """The member holds every reduced segment; ``digest`` covers them all."""
 
     stage: StageIndex
     step: StepIndex
@@ -349,10 +353,10 @@ Work = LeaseRequest | Lease | Have | Receipt
 Closing = LedgerReport | Plan | Ready | Commit | CommitAck
 Joining = JoinStage | Admit | BlobOffer | BlobQuery | NoBlob | ChunkRequest
 Control = Upkeep | Membership | Signed | Work | Closing | Joining
-Bulk = Forward | Backward | Shard | Reduced | Chunk
+Bulk = Forward | Backward | Segment | Reduced | Chunk
 Message = Control | Bulk
 
-BULK_TYPES: tuple[type[Wire], ...] = (Forward, Backward, Shard, Reduced, Chunk)
+BULK_TYPES: tuple[type[Wire], ...] = (Forward, Backward, Segment, Reduced, Chunk)
 """The messages that carry a payload; they travel in lanes of their own, so they delay no other."""
 Lane = Literal["control", "bulk", "background"]
 """Small messages; tensors, for which training waits; state and text for newcomers."""

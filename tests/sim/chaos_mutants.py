@@ -14,7 +14,7 @@ import pytest
 
 from protocol.ids import PeerId
 from protocol.membership.contacts import CONTACT_S, Contacts
-from protocol.pipeline.effects import Compute, DropStep, PayloadKey, SubtractTask
+from protocol.pipeline.effects import ApplyTask, Compute, DropStep, PayloadKey, SubtractTask
 from protocol.pipeline.hop import Hop, Phase
 from protocol.pipeline.pipeline import Pipeline
 from protocol.restore.machine import Restore
@@ -102,15 +102,20 @@ def closes_an_incomplete_step(patch: Patch) -> None:
 
 
 def applies_its_own_bytes(patch: Patch) -> None:
-    """A member applies its own contribution to each shard, not what its owner broadcast."""
-    original = RoundMember._apply_task
+    """A member applies its own contribution to each segment, not what its owner broadcast."""
+    original = RoundMember.try_apply
 
-    def apply_task(self: RoundMember, plan: Any) -> Any:
-        task, me = original(self, plan), self._place.me
-        own = (k and PayloadKey(k.step, "shard", k.item, k.attempt, me) for k in task.reduced)
-        return replace(task, reduced=tuple(own))
+    def with_its_own(self: RoundMember, effect: Any) -> Any:
+        if not isinstance(effect, Compute) or not isinstance(effect.task, ApplyTask):
+            return effect
+        task, me = effect.task, self._place.me
+        own = (k and PayloadKey(k.step, "segment", k.item, k.attempt, me) for k in task.reduced)
+        return Compute(replace(task, reduced=tuple(own)))
 
-    patch.setattr(RoundMember, "_apply_task", apply_task)
+    def try_apply(self: RoundMember) -> Any:
+        return [with_its_own(self, effect) for effect in original(self)]
+
+    patch.setattr(RoundMember, "try_apply", try_apply)
 
 
 def takes_a_lease_twice(patch: Patch) -> None:

@@ -16,6 +16,8 @@ from tensor_swarms import Lab, largest_difference, plan_for, train, write_text
 
 from client.compute.payload import CodecName
 from client.simulate.training import TrainingWorld
+from protocol import limits
+from protocol.rounds import leader, shards
 
 STEPS = 20
 CLOSE = 1e-5
@@ -71,6 +73,28 @@ def test_averaging_in_s8_with_error_feedback_stays_close(lab: Lab, model: str) -
     losses = train(lab.world(plan, 3, boundary="s8", averaging="s8"))
     apart = largest_difference(losses, lab.reference(plan, "s8"))
     assert CLOSE < apart < 5e-4  # below: the codec was not in use
+
+
+@pytest.mark.parametrize("averaging", ["fp32", "s8"])
+def test_segments_change_no_bit(
+    lab: Lab, averaging: CodecName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However finely shards are cut: each number is summed, rounded and applied as before, block by
+    block. Only the norm, over which the gradient is clipped, is added up in another order."""
+    plan = plan_for("gpt", 2, STEPS)
+    whole = train(lab.world(plan, 3, averaging=averaging))
+    counts = []
+
+    def cut_finely(bounds: list[int]) -> list[int]:
+        cut = shards.segmented(bounds)
+        counts.append((len(cut) - 1) // (len(bounds) - 1))
+        return cut
+
+    monkeypatch.setattr(shards, "SEGMENT", 512)
+    monkeypatch.setattr(leader, "segmented", cut_finely)
+    losses = train(lab.world(plan, 3, averaging=averaging))
+    assert set(counts) == {limits.MAX_SEGMENTS}
+    assert largest_difference(losses, whole) < CLOSE
 
 
 @pytest.mark.parametrize(("boundary", "seed"), [("fp32", 0), ("fp32", 1), ("s8", 2)])

@@ -52,7 +52,7 @@ def test_an_id_counted_by_two_replicas() -> None:
     other, others = counted(2, 3, peer=B)
     for who, held in ((worker, payloads), (other, others)):
         who.run(ContributeTask(0, 1, (0, 512, 1024)), held)
-    keys = tuple(PayloadKey(0, "shard", 0, 1, peer) for peer in (A, B))
+    keys = tuple(PayloadKey(0, "segment", 0, 1, peer) for peer in (A, B))
     payloads[keys[1]] = others[keys[1]]
     worker.run(ReduceTask(0, 1, 0, keys, 512), payloads)
     reduced = PayloadKey(0, "reduced", 0, 1, A)

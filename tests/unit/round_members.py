@@ -17,7 +17,7 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.pipeline import Place
 from protocol.rounds.member import RoundMember
-from protocol.wire.messages import Plan, Ready, Reduced, Shard
+from protocol.wire.messages import Plan, Ready, Reduced, Segment
 from protocol.wire.parts import PlanMember
 
 ME, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
@@ -101,14 +101,14 @@ def exchanging(attempt: int = 1) -> tuple[Table, Plan]:
     [task] = tasks(list(table.member.plan(LEADER, order)))
     assert isinstance(task, ContributeTask)
     effects = list(table.member.contributed(task, Outcome()))
-    assert [to for to, _ in sent(effects, Shard)] == [B]
+    assert [to for to, _ in sent(effects, Segment)] == [B]
     return table, order
 
 
 def ready(attempt: int = 1) -> tuple[Table, Plan, bytes]:
     """As ``exchanging``, with both shards reduced."""
     table, order = exchanging(attempt)
-    [reduce] = tasks(list(table.member.shard(B, Shard(STAGE, STEP, attempt, 0))))
+    [reduce] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, attempt, 0))))
     assert isinstance(reduce, ReduceTask)
     table.member.was_reduced(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
     effects = list(table.member.reduced(B, Reduced(STAGE, STEP, attempt, 1, 3.0), digest(2)))

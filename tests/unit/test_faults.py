@@ -19,7 +19,7 @@ from client.errors import ConfigError
 from client.faults import Failpoint, Failpoints, parse_failpoints
 from client.train import failpoints
 from protocol.pipeline.effects import ApplyTask, BackwardTask, ForwardTask, LossTask, ReduceTask
-from protocol.wire.messages import Forward, Message, Reduced, Shard
+from protocol.wire.messages import Forward, Message, Reduced, Segment
 
 WORKER = 1
 
@@ -177,7 +177,7 @@ def test_a_payload_is_damaged_on_its_way_out() -> None:
     assert failpoints.before_send(_forward(1), payload, 0, WORKER) == payload
     reduced = Reduced(0, 2, 1, 0, 1.0)
     assert failpoints.before_send(reduced, payload, 0, WORKER) == payload
-    assert failpoints.before_send(Shard(0, 2, 1, 0), payload, 0, WORKER) != payload
+    assert failpoints.before_send(Segment(0, 2, 1, 0), payload, 0, WORKER) != payload
 
 
 def _forward(step: int) -> Message:

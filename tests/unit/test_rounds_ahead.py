@@ -15,8 +15,8 @@ ME, B, C = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
 STEP = 5
 
 
-def reduced(step: int, attempt: int = 1, shard: int = 0) -> Reduced:
-    return Reduced(0, step, attempt, shard, 1.0)
+def reduced(step: int, attempt: int = 1, segment: int = 0) -> Reduced:
+    return Reduced(0, step, attempt, segment, 1.0)
 
 
 def plan(step: int, attempt: int = 1) -> Plan:
@@ -55,11 +55,17 @@ def test_messages_come_back_in_order_and_once() -> None:
 
 def test_each_attempt_is_said_once() -> None:
     ahead = Ahead()
-    assert ahead.keep(B, reduced(STEP, shard=0), b"first")
-    assert not ahead.keep(B, reduced(STEP, shard=1), b"second")
+    assert ahead.keep(B, reduced(STEP, segment=0), b"first")
+    assert not ahead.keep(B, reduced(STEP, segment=0), b"second")
+    assert ahead.keep(B, reduced(STEP, segment=1), b"another segment")
     assert ahead.keep(B, reduced(STEP, attempt=2), b"third")
     assert ahead.keep(C, reduced(STEP), b"another sender")
-    assert [digest for _, _, digest in ahead.take(STEP)] == [b"first", b"third", b"another sender"]
+    assert [digest for _, _, digest in ahead.take(STEP)] == [
+        b"first",
+        b"another segment",
+        b"third",
+        b"another sender",
+    ]
 
 
 def test_a_flood_is_bounded_and_drowns_nobody() -> None:

@@ -32,8 +32,8 @@ from protocol.pipeline.effects import (
     Outcome,
     ReduceTask,
 )
-from protocol.rounds.member import MAX_EARLY
-from protocol.wire.messages import Plan, Ready, Reduced, Shard
+from protocol.rounds.inbox import MAX_EARLY
+from protocol.wire.messages import Plan, Ready, Reduced, Segment
 from protocol.wire.parts import PlanMember
 
 
@@ -83,7 +83,7 @@ class TestHostile:
         [task] = tasks(effects)
         assert isinstance(task, ContributeTask)
         table.member.contributed(task, Outcome())
-        [reduce] = tasks(list(table.member.shard(B, Shard(STAGE, STEP, 1, 0))))
+        [reduce] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, 1, 0))))
         assert isinstance(reduce, ReduceTask)
         done = list(table.member.was_reduced(reduce, Outcome(sq_norm=2.0, digests=(digest(1),))))
         [(_, message_ready)] = sent(done, Ready)
@@ -101,11 +101,11 @@ class TestHostile:
     def test_one_flood_does_not_drown_another_peer(self) -> None:
         table = Table(8, 9)
         for attempt in range(100):
-            shards = list(table.member.shard(C, Shard(STAGE, STEP, attempt, 0)))
+            shards = list(table.member.segment(C, Segment(STAGE, STEP, attempt, 0)))
             sums = list(table.member.reduced(C, Reduced(STAGE, STEP, attempt, 0, 1.0), digest(1)))
             assert bool(kept(shards)) == bool(kept(sums)) == (attempt < MAX_EARLY)
             assert bool(blamed(shards)) == bool(blamed(sums)) == (attempt >= MAX_EARLY)
-        assert kept(list(table.member.shard(B, Shard(STAGE, STEP, 1, 0))))
+        assert kept(list(table.member.segment(B, Segment(STAGE, STEP, 1, 0))))
         assert kept(list(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 1.0), digest(1))))
 
     def test_many_honest_attempts_are_no_flood(self) -> None:
@@ -113,12 +113,12 @@ class TestHostile:
         for attempt in range(1, 5 * MAX_EARLY):
             order = plan({ME: {8, 9}, B: {10, 11}}, attempt=attempt)
             table.member.plan(LEADER, order)
-            assert kept(list(table.member.shard(B, Shard(STAGE, STEP, attempt, 0))))
+            assert kept(list(table.member.segment(B, Segment(STAGE, STEP, attempt, 0))))
             effects = table.member.reduced(B, Reduced(STAGE, STEP, attempt, 1, 1.0), digest(1))
             assert kept(list(effects))
 
     @pytest.mark.parametrize("step", [STEP - 1, STEP + 1])
     def test_another_step(self, step: int) -> None:
         table = Table(8, 9)
-        assert table.member.shard(B, Shard(STAGE, step, 1, 0)) == []
+        assert table.member.segment(B, Segment(STAGE, step, 1, 0)) == []
         assert table.member.reduced(B, Reduced(STAGE, step, 1, 0, 1.0), digest(1)) == []

@@ -25,6 +25,7 @@ from round_members import (
     tasks,
 )
 
+from protocol.ids import PeerId
 from protocol.pipeline.effects import (
     ApplyLocalTask,
     ApplyTask,
@@ -36,14 +37,16 @@ from protocol.pipeline.effects import (
     SubtractTask,
 )
 from protocol.rounds.member import REFUSED, Progress
-from protocol.rounds.plans import plan_digest
-from protocol.wire.messages import Ready, Reduced, Shard
+from protocol.rounds.plans import Broadcast, plan_digest
+from protocol.wire.messages import Plan, Ready, Reduced, Segment
+
+BROADCASTS = [Broadcast(digest(1), 2.0), Broadcast(digest(2), 3.0)]
 
 
 class TestTheUsualRound:
     def test_contribute_exchange_ready_apply(self) -> None:
         table, order, agreed = ready()
-        assert agreed == plan_digest(LEADER, order, [digest(1), digest(2)], [2.0, 3.0])
+        assert agreed == plan_digest(LEADER, order, BROADCASTS)
         [task] = tasks(list(table.member.committed(1, agreed)))
         assert task == ApplyTask(
             STEP,
@@ -59,8 +62,8 @@ class TestTheUsualRound:
         [task] = tasks(list(table.member.plan(LEADER, order)))
         assert isinstance(task, ContributeTask)
         table.member.contributed(task, Outcome())
-        table.member.shard(C, Shard(STAGE, STEP, 1, 2))
-        [reduce] = tasks(list(table.member.shard(B, Shard(STAGE, STEP, 1, 2))))
+        table.member.segment(C, Segment(STAGE, STEP, 1, 2))
+        [reduce] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, 1, 2))))
         assert isinstance(reduce, ReduceTask)
         assert [key.peer for key in reduce.parts] == [B, C, ME]
         assert reduce.size == order.bounds[3] - order.bounds[2]
@@ -83,7 +86,7 @@ class TestTheUsualRound:
 
     def test_messages_may_overtake_the_plan(self) -> None:
         table = Table(8, 9)
-        assert kept(list(table.member.shard(B, Shard(STAGE, STEP, 1, 0))))
+        assert kept(list(table.member.segment(B, Segment(STAGE, STEP, 1, 0))))
         assert kept(list(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))))
         [task] = tasks(list(table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}}))))
         assert isinstance(task, ContributeTask)
@@ -98,13 +101,67 @@ class TestTheUsualRound:
         [task] = tasks(list(table.member.plan(LEADER, order)))
         assert isinstance(task, ContributeTask)
         effects = list(table.member.contributed(task, Outcome()))
-        assert [m.shard for _, m in sent(effects, Shard)] == [1]  # type: ignore[attr-defined]
+        assert [m.segment for _, m in sent(effects, Segment)] == [1]  # type: ignore[attr-defined]
         effects = list(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)))
         [(_, message)] = sent(effects, Ready)
         [apply] = tasks(list(table.member.committed(1, message.digest)))  # type: ignore[attr-defined]
         assert isinstance(apply, ApplyTask)
         assert apply.reduced == (None, PayloadKey(STEP, "reduced", 1, 1, B))
         assert apply.sq_norms == (0.0, 3.0)
+
+
+class TestSegments:
+    BOUNDS = (0, 128, 256, 384, 512)
+
+    def exchanging(self) -> tuple[Table, Plan, list[tuple[PeerId, object]]]:
+        """Two members with two segments each, ours the first shard; and what we send."""
+        table = Table(8, 9)
+        order = plan({ME: {8, 9}, B: {10, 11}}, bounds=list(self.BOUNDS))
+        [task] = tasks(list(table.member.plan(LEADER, order)))
+        assert isinstance(task, ContributeTask)
+        return table, order, sent(list(table.member.contributed(task, Outcome())), Segment)
+
+    def test_one_is_summed_while_the_next_one_comes(self) -> None:
+        table, _, said = self.exchanging()
+        assert [(to, m.segment) for to, m in said] == [(B, 2), (B, 3)]  # type: ignore[attr-defined]
+        [first] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, 1, 0))))
+        assert isinstance(first, ReduceTask)
+        assert (first.segment, first.size) == (0, 128)
+        done = list(table.member.was_reduced(first, Outcome(sq_norm=1.0, digests=(digest(0),))))
+        assert [(to, m.segment) for to, m in sent(done, Reduced)] == [(B, 0)]  # type: ignore[attr-defined]
+        [second] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, 1, 1))))
+        assert isinstance(second, ReduceTask)
+        assert second.segment == 1
+
+    def test_ready_once_all_are_here_in_whatever_order(self) -> None:
+        table, order, _ = self.exchanging()
+        for segment in (3, 2):
+            message = Reduced(STAGE, STEP, 1, segment, float(segment))
+            assert not sent(list(table.member.reduced(B, message, digest(segment))), Ready)
+        said: list[tuple[PeerId, object]] = []
+        for segment in (1, 0):
+            [task] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, 1, segment))))
+            assert isinstance(task, ReduceTask)
+            assert not said
+            outcome = Outcome(sq_norm=float(segment), digests=(digest(segment),))
+            said = sent(list(table.member.was_reduced(task, outcome)), Ready)
+        [(_, message_ready)] = said
+        broadcasts = [Broadcast(digest(n), float(n)) for n in range(4)]
+        agreed = plan_digest(LEADER, order, broadcasts)
+        assert message_ready.digest == agreed  # type: ignore[attr-defined]
+        [apply] = tasks(list(table.member.committed(1, agreed)))
+        owners = (ME, ME, B, B)
+        keys = [PayloadKey(STEP, "reduced", i, 1, peer) for i, peer in enumerate(owners)]
+        assert apply == ApplyTask(STEP, 1, self.BOUNDS, tuple(keys), (0.0, 1.0, 2.0, 3.0))
+
+    def test_everybodys_first_one_is_sent_before_anybodys_second(self) -> None:
+        table = Table(8)
+        order = plan({B: {9}, ME: {8}, C: {10, 11}}, bounds=[0, 0, 128, 128, 256, 256, 512])
+        [task] = tasks(list(table.member.plan(LEADER, order)))
+        assert isinstance(task, ContributeTask)
+        said = sent(list(table.member.contributed(task, Outcome())), Segment)
+        # C comes after us in the plan; segments 0, 2 and 4 have no elements
+        assert [(to, m.segment) for to, m in said] == [(C, 5), (B, 1)]  # type: ignore[attr-defined]
 
 
 class TestTheLedger:
@@ -168,12 +225,12 @@ class TestAttempts:
 
     def test_contributions_to_an_old_attempt_are_dropped(self) -> None:
         table, _ = exchanging(attempt=4)
-        assert table.member.shard(B, Shard(STAGE, STEP, 3, 0)) == []
+        assert table.member.segment(B, Segment(STAGE, STEP, 3, 0)) == []
         assert table.member.reduced(B, Reduced(STAGE, STEP, 3, 1, 3.0), digest(2)) == []
 
     def test_parts_of_other_attempts_are_not_mixed(self) -> None:
         table, _ = exchanging(attempt=4)
-        assert tasks(list(table.member.shard(B, Shard(STAGE, STEP, 5, 0)))) == []
+        assert tasks(list(table.member.segment(B, Segment(STAGE, STEP, 5, 0)))) == []
 
     def test_nothing_is_followed_while_applying(self) -> None:
         table, _, agreed = ready()
@@ -183,11 +240,12 @@ class TestAttempts:
 
     def test_what_a_lost_peer_sent_early_is_not_its_next_process_s(self) -> None:
         table, _ = exchanging()
-        table.member.shard(B, Shard(STAGE, STEP, 1, 0))
-        assert kept(list(table.member.shard(B, Shard(STAGE, STEP, 2, 0))))
+        table.member.segment(B, Segment(STAGE, STEP, 1, 0))
+        assert kept(list(table.member.segment(B, Segment(STAGE, STEP, 2, 0))))
         table.member.forget(B)
-        assert not kept(list(table.member.shard(B, Shard(STAGE, STEP, 1, 0)))), "of this attempt"
-        assert kept(list(table.member.shard(B, Shard(STAGE, STEP, 2, 0)))), "said anew"
+        again = list(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
+        assert not kept(again), "of this attempt"
+        assert kept(list(table.member.segment(B, Segment(STAGE, STEP, 2, 0)))), "said anew"
 
     def test_a_later_seat_of_ours_keeps_our_vow_in_that_step_alone(self) -> None:
         """What the earlier seat sent for that attempt may still arrive as if it were ours."""
@@ -204,7 +262,7 @@ class TestCommits:
     def test_who_knows_the_commit_takes_part_in_no_other_attempt(self) -> None:
         """Not even when it cannot apply it: somebody may have applied it."""
         table, order = exchanging()
-        agreed = plan_digest(LEADER, order, [digest(1), digest(2)], [2.0, 3.0])
+        agreed = plan_digest(LEADER, order, BROADCASTS)
         assert table.member.committed(1, agreed) == []
         assert table.member.plan(C, plan({ME: {8, 9}, C: {10, 11}}, attempt=2)) == []
         assert table.member.promised == 1
@@ -219,7 +277,7 @@ class TestCommits:
         """A sibling's heartbeat may be faster than our own link to an owner."""
         _, _, agreed = ready()
         late, _ = exchanging()
-        [reduce] = tasks(list(late.member.shard(B, Shard(STAGE, STEP, 1, 0))))
+        [reduce] = tasks(list(late.member.segment(B, Segment(STAGE, STEP, 1, 0))))
         assert isinstance(reduce, ReduceTask)
         late.member.was_reduced(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
         assert late.member.committed(1, agreed) == []
@@ -236,12 +294,12 @@ class TestCommits:
 
     def test_the_digest_covers_leader_plan_bytes_and_norms(self) -> None:
         order = plan({ME: {8, 9}, B: {10, 11}})
-        base = plan_digest(LEADER, order, [digest(1), digest(2)], [2.0, 3.0])
+        base = plan_digest(LEADER, order, BROADCASTS)
         others = {
-            plan_digest(C, order, [digest(1), digest(2)], [2.0, 3.0]),
-            plan_digest(LEADER, plan({ME: {8}, B: {9}}, attempt=2), [digest(1)] * 2, [2.0, 3.0]),
-            plan_digest(LEADER, order, [digest(2), digest(1)], [2.0, 3.0]),
-            plan_digest(LEADER, order, [digest(1), digest(2)], [3.0, 2.0]),
+            plan_digest(C, order, BROADCASTS),
+            plan_digest(LEADER, plan({ME: {8}, B: {9}}, attempt=2), BROADCASTS),
+            plan_digest(LEADER, order, [Broadcast(digest(2), 2.0), Broadcast(digest(1), 3.0)]),
+            plan_digest(LEADER, order, [Broadcast(digest(1), 3.0), Broadcast(digest(2), 2.0)]),
         }
         assert len(others | {base}) == 5
 
@@ -255,7 +313,7 @@ class TestObservers:
         table.member.reduced(B, Reduced(STAGE, STEP, 1, 0, 2.0), digest(1))
         effects = list(table.member.reduced(C, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)))
         assert not sent(effects, Ready)
-        return table, plan_digest(LEADER, order, [digest(1), digest(2)], [2.0, 3.0])
+        return table, plan_digest(LEADER, order, BROADCASTS)
 
     def test_it_applies_the_broadcasts_once_loaded(self) -> None:
         table, agreed = self.observer()
@@ -281,7 +339,7 @@ class TestFailures:
 
     def test_a_malformed_contribution_is_refused_and_its_sender_blamed(self) -> None:
         table, _ = exchanging()
-        [reduce] = tasks(list(table.member.shard(B, Shard(STAGE, STEP, 1, 0))))
+        [reduce] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, 1, 0))))
         assert isinstance(reduce, ReduceTask)
         effects = list(table.member.was_reduced(reduce, Outcome(error="codec", part=0)))
         assert not sent(effects, Reduced)

@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol import limits
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.rounds.shards import ALIGN, check_bounds, shard_bounds, shares, uplinks
+from protocol.rounds.shards import (
+    ALIGN,
+    SEGMENT,
+    check_bounds,
+    segmented,
+    shard_bounds,
+    shares,
+    uplinks,
+)
 from protocol.rounds.shards import heeded as heeded_lines
 from protocol.view import Replica
 
@@ -97,6 +106,7 @@ def test_bounds_follow_the_shares(size: int, uplinks: list[float]) -> None:
         [0],
         [0, 512],
         [0, 128, 256, 512],
+        [0, 128, 384, 256, 512],
         [128, 256, 512],
         [0, 256, 511],
         [0, 256, 513],
@@ -123,7 +133,37 @@ def test_a_last_odd_shard_may_be_empty() -> None:
 def test_any_bounds_are_judged(bounds: list[int], members: int, size: int) -> None:
     if check_bounds(bounds, members, size):
         assert sorted(bounds) == bounds
-        assert (bounds[0], bounds[-1], len(bounds)) == (0, size, members + 1)
+        assert (bounds[0], bounds[-1], (len(bounds) - 1) % members) == (0, size, 0)
+
+
+@given(SIZES | st.integers(10**6, 10**9), UPLINKS)
+def test_segments_cut_each_shard_alike(size: int, uplinks: list[float]) -> None:
+    shards = shard_bounds(size, uplinks)
+    bounds = segmented(shards)
+    assert check_bounds(bounds, len(uplinks), size)
+    count = (len(bounds) - 1) // len(uplinks)
+    assert bounds[::count] == shards
+    largest = max(b - a for a, b in itertools.pairwise(shards))
+    assert count == 1 or largest >= count * SEGMENT
+    for owner, (start, end) in enumerate(itertools.pairwise(shards)):
+        own = bounds[owner * count : (owner + 1) * count + 1]
+        longest = max(b - a for a, b in itertools.pairwise(own))
+        assert longest < (end - start) / count + 2 * ALIGN
+
+
+@pytest.mark.parametrize(
+    ("size", "segments"),
+    [(1, 1), (4 * SEGMENT, 1), (8 * SEGMENT, 2), (10**9, limits.MAX_SEGMENTS)],
+)
+def test_as_many_segments_as_pay(size: int, segments: int) -> None:
+    assert len(segmented(shard_bounds(size, [1.0] * 4))) == 4 * segments + 1
+
+
+def test_more_segments_than_anybody_needs_are_refused() -> None:
+    most = limits.MAX_SEGMENTS
+    for count, right in ((most, True), (most + 1, False)):
+        bounds = [ALIGN * k for k in range(2 * count + 1)]
+        assert check_bounds(bounds, 2, bounds[-1]) == right
 
 
 PEERS = [peer_id_from_key(bytes([n]) * 32) for n in range(4)]

@@ -28,7 +28,7 @@ from protocol.wire.messages import (
     Message,
     Plan,
     Reduced,
-    Shard,
+    Segment,
 )
 from protocol.wire.parts import PlanMember
 
@@ -193,7 +193,7 @@ def test_a_stranger_cannot_make_us_keep_tensors() -> None:
     target = seat()
     for message in (
         Forward(1, 3, 12, 1, 8, False),
-        Shard(1, 3, 1, 0),
+        Segment(1, 3, 1, 0),
         Reduced(1, 3, 1, 0, 0.5),
         Backward(1, 3, 12, 1),
     ):

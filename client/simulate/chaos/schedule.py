@@ -31,7 +31,7 @@ MESSAGES: Final = (
     "LeaseRequest",
     "LedgerReport",
     "Plan",
-    "Shard",
+    "Segment",
     "Reduced",
     "Ready",
     "Commit",

@@ -32,19 +32,25 @@ def accumulate(workers, step, *, per_worker=2):
             worker.call(request)
 
 
-def bounds_of(worker, shards):
+def bounds_of(worker, segments):
     size = worker.replica.size
-    return [0, *sorted((size * (k * k + 1)) // (shards * shards) for k in range(1, shards)), size]
+    return [
+        0,
+        *sorted((size * (k * k + 1)) // (segments * segments) for k in range(1, segments)),
+        size,
+    ]
 
 
 def contribute_and_reduce(workers, step, attempt, bounds, owners):
-    """Contributions of all members, the shards' sums and their squared norms."""
+    """Contributions of all members, the segments' sums and their squared norms."""
     request = Contribute(step=step, attempt=attempt, bounds=bounds)
     sent = [worker.call(request)[1] for worker in workers]
     sums, norms = [], []
-    for shard, owner in enumerate(owners):
-        others = [parts[shard] for member, parts in enumerate(sent) if member != owner]
-        request = Reduce(step=step, attempt=attempt, shard=shard, members=len(workers), own=owner)
+    for segment, owner in enumerate(owners):
+        others = [parts[segment] for member, parts in enumerate(sent) if member != owner]
+        request = Reduce(
+            step=step, attempt=attempt, segment=segment, members=len(workers), own=owner
+        )
         reply, (payload,) = workers[owner].call(request, *others)
         sums.append(payload)
         norms.append(reply.squared_norm)
@@ -108,7 +114,7 @@ def test_only_our_own_contribution_is_taken_unsealed(own, damaged) -> None:
     sent = [bytes(worker.call(request)[1][0]) for worker in workers]
     others = [part for member, part in enumerate(sent) if member != own]
     others[damaged] = others[damaged][:-1] + bytes([others[damaged][-1] ^ 1])
-    request = Reduce(step=0, attempt=0, shard=0, members=3, own=own)
+    request = Reduce(step=0, attempt=0, segment=0, members=3, own=own)
     failed = workers[own].fails(request, *others)
     assert (failed.kind, failed.part) == ("codec", damaged)
 
@@ -228,7 +234,7 @@ class TestRefusals:
 
     def test_damaged_contributions(self, round_) -> None:
         workers, bounds, _ = round_
-        request = Reduce(step=0, attempt=0, shard=0, members=3, own=0)
+        request = Reduce(step=0, attempt=0, segment=0, members=3, own=0)
         good = workers[1].call(Contribute(step=0, attempt=0, bounds=bounds))[1][0]
         foreign = bytearray(good)
         foreign[64:66] = b"\xff\xff"
@@ -242,16 +248,16 @@ class TestRefusals:
         assert worker.fails(self.apply(bounds, norms), *sums[:2]).kind == "shape"
         assert worker.fails(self.apply(bounds, norms[:2]), *sums).kind == "shape"
         for request in (
-            Reduce(step=0, attempt=0, shard=0, members=2, own=0),
-            Reduce(step=0, attempt=0, shard=3, members=3, own=0),
-            Reduce(step=0, attempt=0, shard=0, members=3, own=3),
+            Reduce(step=0, attempt=0, segment=0, members=2, own=0),
+            Reduce(step=0, attempt=0, segment=3, members=3, own=0),
+            Reduce(step=0, attempt=0, segment=0, members=3, own=3),
         ):
             assert worker.fails(request, *sums[1:]).kind == "shape"
 
     def test_stale_attempts(self, round_) -> None:
         (worker, *_), bounds, (sums, norms) = round_
         assert worker.fails(self.apply(bounds, norms, step=1), *sums).kind == "stale"
-        request = Reduce(step=0, attempt=1, shard=0, members=3, own=0)
+        request = Reduce(step=0, attempt=1, segment=0, members=3, own=0)
         assert worker.fails(request, *sums[1:]).kind == "stale"
         moved = [0, bounds[1] + 1, *bounds[2:]]
         assert worker.fails(self.apply(moved, norms), *sums).kind == "stale"

@@ -1,0 +1,122 @@
+"""What the others have sent for a step's round: contributions to our segments, and broadcasts.
+
+Both may overtake the plan that says who owns which segment, so they are kept by attempt and sender,
+a bounded number of each, and judged once the plan is here. The bytes themselves are kept elsewhere
+under the keys named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from protocol import limits
+from protocol.ids import PeerId
+from protocol.pipeline.effects import ApplyTask, PayloadKey, ReduceTask
+from protocol.rounds.plans import Broadcast, active, owner, reduced_key
+from protocol.wire.messages import Plan, Reduced, Segment
+
+MAX_EARLY = 4 * limits.MAX_SEGMENTS
+"""Contributions (and broadcasts) kept of one sender at a time: one per segment and attempt, and who
+sends is ahead of the plan we follow by the width of a lane, so few attempts are ever needed."""
+
+
+class TooMany(Exception):
+    """A sender has more kept here than it can need."""
+
+
+Entry = tuple[int, int, PeerId]
+"""Attempt, segment, sender."""
+
+
+class Inbox:
+    """One step's; see the module's docstring."""
+
+    def __init__(self) -> None:
+        self._parts: set[Entry] = set()
+        self._broadcasts: dict[Entry, Broadcast] = {}
+        self._reducing: set[int] = set()
+
+    def forget(self, peer: PeerId, attempt: int) -> None:
+        """Forget what a peer sent for other attempts than this one."""
+        self._parts = {p for p in self._parts if p[2] != peer or p[0] == attempt}
+        for entry in [e for e in self._broadcasts if e[2] == peer and e[0] != attempt]:
+            del self._broadcasts[entry]
+
+    def follow(self, plan: Plan) -> set[PeerId]:
+        """Begin an attempt: forget older ones and what impostors sent; return the impostors."""
+        self._reducing = set()
+        self._parts = {part for part in self._parts if part[0] >= plan.attempt}
+        impostors: set[PeerId] = set()
+        for attempt, segment, sender in list(self._broadcasts):
+            impostor = attempt == plan.attempt and owner(plan, segment) != sender
+            if attempt < plan.attempt or impostor:
+                del self._broadcasts[attempt, segment, sender]
+            if impostor:
+                impostors.add(sender)
+        return impostors
+
+    def contribution(self, sender: PeerId, message: Segment) -> PayloadKey | None:
+        """Take a member's contribution; return the key of its bytes, None if it is here already.
+
+        Raises:
+            TooMany: this sender has sent too much that we do not need yet.
+        """
+        entry = (message.attempt, message.segment, sender)
+        if entry in self._parts:
+            return None
+        if sum(part[2] == sender for part in self._parts) >= MAX_EARLY:
+            raise TooMany
+        self._parts.add(entry)
+        return PayloadKey(message.step, "segment", message.segment, message.attempt, sender)
+
+    def own(self, plan: Plan, segment: int, me: PeerId) -> None:
+        """Our own contribution to a segment is encoded."""
+        self._parts.add((plan.attempt, segment, me))
+
+    def broadcast(self, sender: PeerId, message: Reduced, digest: bytes) -> PayloadKey | None:
+        """Take a broadcast; the first one of an attempt stands. Return the key of its bytes,
+        None if it is here already.
+
+        Raises:
+            TooMany: this sender has sent too much that we do not need yet.
+        """
+        entry = (message.attempt, message.segment, sender)
+        if entry in self._broadcasts:
+            return None
+        if sum(known == sender for _, _, known in self._broadcasts) >= MAX_EARLY:
+            raise TooMany
+        self._broadcasts[entry] = Broadcast(digest, message.sq_norm)
+        return reduced_key(sender, message)
+
+    def reductions(self, plan: Plan, me: PeerId) -> list[ReduceTask]:
+        """Return the sums that can be made now and were not begun."""
+        contributors = [PeerId(member.peer) for member in plan.members]
+        step, attempt, tasks = plan.step, plan.attempt, []
+        for i in active(plan):
+            mine = owner(plan, i) == me and i not in self._reducing
+            if mine and all((attempt, i, peer) in self._parts for peer in contributors):
+                self._reducing.add(i)
+                keys = [PayloadKey(step, "segment", i, attempt, peer) for peer in contributors]
+                size = plan.bounds[i + 1] - plan.bounds[i]
+                tasks.append(ReduceTask(step, attempt, i, tuple(keys), size))
+        return tasks
+
+    def broadcasts(self, plan: Plan) -> Sequence[Broadcast] | None:
+        """Return the owners' broadcasts of all segments in order, None while one is missing."""
+        entries = [_entry(plan, segment) for segment in active(plan)]
+        found = [self._broadcasts[entry] for entry in entries if entry in self._broadcasts]
+        return found if len(found) == len(entries) else None
+
+    def apply_task(self, plan: Plan) -> ApplyTask:
+        """Return the task that applies all broadcasts."""
+        keys: list[PayloadKey | None] = [None] * (len(plan.bounds) - 1)
+        norms = [0.0] * len(keys)
+        for segment in active(plan):
+            entry = _entry(plan, segment)
+            keys[segment] = PayloadKey(plan.step, "reduced", segment, plan.attempt, entry[2])
+            norms[segment] = self._broadcasts[entry].sq_norm
+        return ApplyTask(plan.step, plan.attempt, tuple(plan.bounds), tuple(keys), tuple(norms))
+
+
+def _entry(plan: Plan, segment: int) -> Entry:
+    return plan.attempt, segment, owner(plan, segment) or PeerId("")
