@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from client.plan.machines import Machine, StageWork
-from protocol.rounds.shards import heeded, shares
+from protocol.rounds.shards import heeded, segments, shares
 
 AVERAGING_TRIPS = 2.5
 """Times there and back in a round: plan, contributions, sums, hashes and commit are five messages
@@ -151,28 +151,33 @@ def in_flight(way_s: float, tau_s: float) -> int:
     return math.ceil(SPARE * math.ceil(way_s / tau_s - 1e-9))
 
 
-def averaging_s(members: Sequence[Machine], size_bytes: float) -> float:
-    """Return the seconds of a butterfly all-reduce of ``size_bytes`` among a stage's replicas.
+def averaging_s(members: Sequence[Machine], elements: float, bytes_per_element: float) -> float:
+    """Return the seconds of a butterfly all-reduce among a stage's replicas.
 
-    V among N with the shards w_i that leaders plan: gathering, a member sends (1 - w_i) V and gets
-    (N - 1) w_i V; then it broadcasts as much as it got and gets the rest. The slower direction of
-    the slowest member counts in each half, and the messages' trips.
+    V bytes among N with the shards w_i that leaders plan: gathering, a member sends (1 - w_i) V and
+    gets (N - 1) w_i V; then it broadcasts as much as it got and gets the rest. The slower direction
+    of the slowest member counts, and the messages' trips.
     """
     if len(members) == 1:
         return 0.0
     lines = [(m.upload_bytes_per_s, m.download_bytes_per_s) for m in members]
+    count, size_bytes = segments(int(elements), len(members)), elements * bytes_per_element
     slowest = max(
-        _halves_s((1 - share) * size_bytes, (len(members) - 1) * share * size_bytes, line)
-        for share, line in zip(shares(heeded(lines)), lines, strict=True)
+        _halves_s((1 - share) * size_bytes, (len(members) - 1) * share * size_bytes, line, count)
+        for share, line in zip(shares(heeded(lines, count)), lines, strict=True)
     )
     return slowest + AVERAGING_TRIPS * max(m.rtt_s for m in members)
 
 
-def _halves_s(others_bytes: float, own_bytes: float, line: tuple[float, float]) -> float:
+def _halves_s(
+    others_bytes: float, own_bytes: float, line: tuple[float, float], segments: int
+) -> float:
     """Return the seconds of both halves, which send and receive what belongs to others and what is
-    our own, the one way round and the other."""
+    our own, the one way round and the other. All but one segment of them may overlap."""
     up, down = line
-    return max(others_bytes / up, own_bytes / down) + max(own_bytes / up, others_bytes / down)
+    apart = max(others_bytes / up, own_bytes / down) + max(own_bytes / up, others_bytes / down)
+    together = (others_bytes + own_bytes) / min(up, down)
+    return together + (apart - together) / segments
 
 
 def _stage_terms(run: Run, placement: Placement) -> tuple[StageTerms, ...]:
@@ -182,7 +187,7 @@ def _stage_terms(run: Run, placement: Placement) -> tuple[StageTerms, ...]:
         compute = _sum(members, "flop_per_s") / max(work.cost.flops, 1e-30)
         boundary = _boundary_s(run, placement, stage)
         size = work.cost.parameters * run.averaging_bytes_per_parameter
-        averaging = averaging_s(members, size)
+        averaging = averaging_s(members, work.cost.parameters, run.averaging_bytes_per_parameter)
         taken = len(members) / compute
         share = run.microbatches / len(members)
         average_bytes = 2 * (1 - 1 / len(members)) * size

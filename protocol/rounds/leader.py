@@ -232,12 +232,13 @@ class RoundLeader:
         stage = self._view.stages[self._place.stage]
         arriving = {r.peer for r in stage if not r.serving and r.version <= self.step}
         observers = sorted(arriving.union(self._newcomers.observing(now)))
+        lines = uplinks(stage, members, self._size)
         self._plan = Plan(
             stage=self._place.stage,
             step=self.step,
             attempt=attempt,
             members=self._split(members),
-            bounds=segmented(shard_bounds(self._size, uplinks(stage, members))),
+            bounds=segmented(shard_bounds(self._size, lines)),
             observers=[peer for peer in observers if peer not in members],
             state=most_common([self.reports[peer].state for peer in members]),
             electors=list[str](electors(self._view, self._place.stage, self._place.me)),

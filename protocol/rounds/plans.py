@@ -32,11 +32,6 @@ def plan_digest(leader: PeerId, plan: Plan, broadcasts: Sequence[Broadcast]) -> 
     return summary.digest()
 
 
-def segments(plan: Plan) -> int:
-    """Return into how many segments each member's shard is cut."""
-    return (len(plan.bounds) - 1) // len(plan.members)
-
-
 def active(plan: Plan) -> list[int]:
     """Return the indices of segments that have elements."""
     return [i for i, (a, b) in enumerate(pairwise(plan.bounds)) if b > a]
@@ -44,7 +39,7 @@ def active(plan: Plan) -> list[int]:
 
 def owner(plan: Plan, segment: int) -> PeerId | None:
     """Return who reduces a segment, None if the plan has no such one."""
-    place = segment // segments(plan)
+    place = segment // _segments(plan)
     return PeerId(plan.members[place].peer) if place < len(plan.members) else None
 
 
@@ -52,7 +47,7 @@ def in_sending_order(plan: Plan, me: PeerId) -> list[int]:
     """Return the active segments as a member sends its contributions: every owner's first segment
     before anybody's second, beginning with the owner that follows it, so that not all send to the
     same one at once."""
-    count, members = segments(plan), [member.peer for member in plan.members]
+    count, members = _segments(plan), [member.peer for member in plan.members]
     mine = members.index(me)
 
     def turn(segment: int) -> tuple[int, int]:
@@ -75,3 +70,8 @@ def most_common(states: list[bytes]) -> bytes:
     """Return the state that most members are in; empty where none is known."""
     known = Counter(state for state in states if state)
     return max(known, key=lambda state: (known[state], state), default=b"")
+
+
+def _segments(plan: Plan) -> int:
+    """Return into how many segments each member's shard is cut."""
+    return (len(plan.bounds) - 1) // len(plan.members)

@@ -25,19 +25,21 @@ SLOW = 0.5
 """Below this share of the usual line one is slow; what is above may be noise, or a boast."""
 
 
-def uplinks(replicas: Sequence[Replica], members: Sequence[PeerId]) -> list[float]:
-    """Return the members' lines as a plan heeds them, in a common unit."""
+def uplinks(replicas: Sequence[Replica], members: Sequence[PeerId], size: int) -> list[float]:
+    """Return the members' lines as a plan for ``size`` elements heeds them, in a common unit."""
     known = {r.peer: (r.uplink_bytes_per_s, r.downlink_bytes_per_s) for r in replicas}
-    return heeded([known.get(peer, (0.0, 0.0)) for peer in members])
+    return heeded([known.get(peer, (0.0, 0.0)) for peer in members], segments(size, len(members)))
 
 
-def heeded(lines: Sequence[tuple[float, float]]) -> list[float]:
+def heeded(lines: Sequence[tuple[float, float]], count: int) -> list[float]:
     """Return what counts of believed uplinks and downlinks (0: unknown): only that a line is slow
-    beside the others, in one direction more than in the other.
+    beside the others, where that makes the round faster.
 
-    A round gathers before it broadcasts. Who owns nothing sends V in the first half and receives V
-    in the second; with a share of 1/N it sends and receives (N - 1) / N of V in each. So owning
-    less pays where one direction is more than N / (N - 2) times the other, as on most home lines.
+    Who owns nothing sends V and receives V, the latter later by one of ``count`` segments. With a
+    share of 1/N it gathers, sending and receiving (N - 1) / N of V, and then broadcasts, the same
+    again. So owning less pays if V / least + V / (count most) < 2 (N - 1) / N V / least: with one
+    segment, on a line with one direction much better than the other, as most home lines; with
+    several, on any slow one.
 
     Any other line, and one that nobody knows, counts as the (upper) median. So no word makes
     anybody the owner of more than its equals own, and lines that are alike get equal shards
@@ -45,11 +47,20 @@ def heeded(lines: Sequence[tuple[float, float]]) -> list[float]:
     """
     narrow = [min(line) for line in lines]
     known = [rate for rate in narrow if rate > 0]
-    usual, count = statistics.median_high(known) if known else 1.0, len(lines)
+    usual, members = statistics.median_high(known) if known else 1.0, len(lines)
+
+    def pays(least: float, most: float) -> bool:
+        return 0 < least < SLOW * usual and count * most * (members - 2) > least * members
+
     return [
-        least if 0 < least < SLOW * usual and max(line) * (count - 2) > least * count else usual
+        least if pays(least, max(line)) else usual
         for least, line in zip(narrow, lines, strict=True)
     ]
+
+
+def segments(size: int, members: int) -> int:
+    """Return into how many segments each of ``members`` equal shards of ``size`` is cut."""
+    return min(max(size // members // SEGMENT, 1), limits.MAX_SEGMENTS)
 
 
 def shares(uplinks: Sequence[float]) -> list[float]:
@@ -101,8 +112,7 @@ def segmented(bounds: Sequence[int]) -> list[int]:
     Returns:
         The bounds of the segments, those of a shard one after the other.
     """
-    largest = max(b - a for a, b in itertools.pairwise(bounds))
-    count = min(max(largest // SEGMENT, 1), limits.MAX_SEGMENTS)
+    count = segments(max(b - a for a, b in itertools.pairwise(bounds)), 1)
     inner = (
         min(b, a + -(-(b - a) * k // (count * ALIGN)) * ALIGN)
         for a, b in itertools.pairwise(bounds)

@@ -80,9 +80,27 @@ def test_the_averaging_of_the_last_stage_has_the_time_of_the_way_back() -> None:
 
 
 def test_three_members_share_by_their_links() -> None:
-    even = averaging_s([replace(MACHINE, rtt_s=0.0)] * 3, 3 * MEGA)
+    even = averaging_s([replace(MACHINE, rtt_s=0.0)] * 3, MEGA, 3.0)
     assert even == pytest.approx(3 * (1 + 1 / 3))
-    assert averaging_s([MACHINE], 3 * MEGA) == 0.0
+    assert averaging_s([MACHINE], MEGA, 3.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("elements", "bytes_per_element", "expected"),
+    [
+        (MEGA / 4, 40.0, 2 * 3 / 4 * 10 / 0.1),  # one segment: equal shards, both halves
+        (16 * MEGA, 10 / 16, 10 / 0.1 * (1 + 1 / 8)),  # eight: it owns nothing
+    ],
+)
+def test_a_line_slow_both_ways(elements: float, bytes_per_element: float, expected: float) -> None:
+    fast = replace(MACHINE, rtt_s=0.0)
+    slow = replace(
+        fast,
+        upload_bytes_per_s=fast.upload_bytes_per_s / 10,
+        download_bytes_per_s=fast.upload_bytes_per_s / 10,
+    )
+    took = averaging_s([fast, fast, fast, slow], elements, bytes_per_element)
+    assert took == pytest.approx(expected, rel=0.01)
 
 
 def test_without_memory_for_graphs_forwards_are_done_again() -> None:

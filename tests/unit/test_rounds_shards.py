@@ -171,7 +171,7 @@ OF_ALL = st.lists(st.floats(0.01, 1e12), min_size=4, max_size=4)
 
 
 def heeded(*lines: float) -> list[float]:
-    return uplinks([replica(*pair) for pair in zip(PEERS, lines, strict=True)], PEERS)
+    return uplinks([replica(*pair) for pair in zip(PEERS, lines, strict=True)], PEERS, SEGMENT)
 
 
 def replica(peer: PeerId, up: float, down: float = 1e13) -> Replica:
@@ -193,29 +193,33 @@ def test_only_slow_lines_are_heeded(lines: tuple[float, ...], expected: list[flo
     assert heeded(*lines) == expected
 
 
-@pytest.mark.parametrize(("down", "counts_as"), [(2, 10), (3.9, 10), (4.1, 2), (10, 2)])
-def test_a_line_that_is_slow_both_ways_owns_as_much_as_any(down: float, counts_as: float) -> None:
-    """Two halves of a round, gathering and broadcasting, do not overlap: who owns nothing loads one
+@pytest.mark.parametrize(
+    ("segments", "down", "counts_as"),
+    [(1, 2, 10), (1, 3.9, 10), (1, 4.1, 2), (1, 10, 2), (2, 2, 10), (2, 2.1, 2), (3, 2, 2)],
+)
+def test_a_line_that_is_slow_both_ways(segments: int, down: float, counts_as: float) -> None:
+    """In one segment gathering and broadcasting do not overlap: who owns nothing loads only one
     direction in each of them."""
-    fast = [replica(peer, 10, 10) for peer in PEERS[:3]]
-    assert uplinks([*fast, replica(PEERS[3], 2, down)], PEERS) == [10, 10, 10, counts_as]
+    members = [replica(peer, 10, 10) for peer in PEERS[:3]] + [replica(PEERS[3], 2, down)]
+    size = 4 * segments * SEGMENT
+    assert uplinks(members, PEERS, size) == [10, 10, 10, counts_as]
 
 
-@given(st.integers(3, 16), st.floats(0.05, 0.45), st.floats(0.1, 50.0))
-def test_it_owns_less_where_both_halves_together_are_faster(
-    count: int, up: float, ratio: float
+@given(st.integers(3, 16), st.floats(0.05, 0.45), st.floats(0.1, 50.0), st.integers(1, 8))
+def test_it_owns_less_where_the_round_is_faster(
+    count: int, up: float, ratio: float, segments: int
 ) -> None:
     down = up * ratio
-    equal = 2 * (count - 1) / count * max(1 / up, 1 / down)
-    nothing = 1 / up + 1 / down
-    found = heeded_lines([(1.0, 1.0)] * (count - 1) + [(up, down)])[-1]
+    equal = 2 * (count - 1) / count / min(up, down)
+    nothing = 1 / min(up, down) + 1 / max(up, down) / segments
+    found = heeded_lines([(1.0, 1.0)] * (count - 1) + [(up, down)], segments)[-1]
     if abs(nothing / equal - 1) > 1e-6:
         assert (found < 0.5) == (nothing < equal and min(up, down) < 0.5)
 
 
 def test_who_is_no_member_is_not_the_measure() -> None:
     replicas = [replica(peer, line) for peer, line in zip(PEERS, (10, 10, 90, 90), strict=True)]
-    assert uplinks(replicas, PEERS[:2]) == [10, 10]
+    assert uplinks(replicas, PEERS[:2], SEGMENT) == [10, 10]
 
 
 @given(OF_ALL)

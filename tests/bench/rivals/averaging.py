@@ -62,13 +62,16 @@ class Case:
     peers: int = 4
     mbit: tuple[float, ...] = ()
     """Each peer's uplink; none: loopback. Downlinks are as wide as the widest of them."""
+    symmetric: bool = False
+    """Each downlink is as wide as the peer's uplink."""
 
     def __str__(self) -> str:
         among = "" if self.peers == 4 else f" among {self.peers}"
         if not self.mbit:
             return self.size + among
         slow = min(self.mbit)
-        one = "" if slow == max(self.mbit) else f", one uplink of {slow:g}"
+        line = "line" if self.symmetric else "uplink"
+        one = "" if slow == max(self.mbit) else f", one {line} of {slow:g}"
         return f"{self.size}{among} at {max(self.mbit):g} Mb/s{one}"
 
 
@@ -83,6 +86,7 @@ CASES = (
     Case("10M", ENDS, mbit=(100.0,) * 4),
     Case("50M", ENDS, mbit=(100.0,) * 4),
     Case("10M", (*ENDS, EQUAL), mbit=(100.0, 100.0, 100.0, 20.0)),
+    Case("10M", (*ENDS, EQUAL), mbit=(100.0, 100.0, 100.0, 20.0), symmetric=True),
 )
 
 
@@ -115,7 +119,7 @@ def contender(who: str, case: Case, folder: Path) -> Turn:
     """Return the seconds of a launch's rounds, and what else is to be said."""
     if who in HIVEMIND:
         environment.ensure()
-    with hosts(case.mbit) as where:
+    with hosts(case.mbit, symmetric=case.symmetric) as where:
         if who in HIVEMIND:
             return theirs(case, HIVEMIND[who], where, folder)
         lines = () if who == EQUAL else case.mbit
@@ -143,7 +147,9 @@ def ours(case: Case, kind: str, lines: Sequence[float], where: Hosts, folder: Pa
     path.write_bytes(msgspec.json.encode(manifest))
     corpus.write_bytes(bytes(range(256)) * 256)
     command = [sys.executable, "-m", "tests.bench.rivals.averaging_peer", str(path), str(corpus)]
-    said = [str(case.peers), kind, ",".join(f"{mbit * 1e6 / 8:.0f}" for mbit in lines)]
+    known = [(up, up if case.symmetric else max(lines)) for up in lines]
+    rates = ",".join(f"{up * 1e6 / 8:.0f}/{down * 1e6 / 8:.0f}" for up, down in known)
+    said = [str(case.peers), kind, rates]
     commands = [
         where.command(index, [*command, str(index), where.address(index), *said])
         for index in range(case.peers)

@@ -1,10 +1,10 @@
 """One of several replicas of a stage that average, each in a process of its own.
 
-    python -m tests.bench.rivals.averaging_peer MANIFEST CORPUS INDEX HOST PEERS full|bare UPLINKS
+    python -m tests.bench.rivals.averaging_peer MANIFEST CORPUS INDEX HOST PEERS full|bare LINES
 
 Seat, rounds, worker, codec, queues and network are the client's own (``seat_host``); in place of
-much computing, one sequence of 16 tokens a microbatch. UPLINKS: everybody's bytes/s, joined by
-commas, or nothing. Prints its address, reads everybody's, and
+much computing, one sequence of 16 tokens a microbatch. LINES: everybody's uplink/downlink
+in bytes/s, joined by commas, or nothing. Prints its address, reads everybody's, and
 prints a line of JSON per version: when its plan came, when it began to apply and when that was done
 (monotonic seconds), the state's hash, and the seconds that its worker took by task. Ends with its
 standard input.
@@ -76,7 +76,7 @@ async def run(
     host: str,
     peers: int,
     command: tuple[str, ...],
-    uplinks: list[float],
+    lines: list[tuple[float, float]],
 ) -> None:
     """Average until standard input ends."""
     async with seated(
@@ -87,7 +87,7 @@ async def run(
         host=host,
         corpus=corpus,
         command=command,
-        uplinks=uplinks,
+        lines=lines,
         driver_type=TimedDriver,
         committed=tell,
     ):
@@ -99,8 +99,11 @@ def main() -> None:
     path, corpus, index, host, peers, kind, said = sys.argv[1:]
     manifest = msgspec.json.decode(Path(path).read_bytes(), type=Manifest)
     command = BARE_WORKER if kind == "bare" else WORKER_COMMAND
-    uplinks = [float(rate) for rate in said.split(",") if rate]
-    trio.run(run, manifest, corpus, int(index), host, int(peers), command, uplinks)
+    lines = []
+    for line in filter(None, said.split(",")):
+        up, down = map(float, line.split("/"))
+        lines.append((up, down))
+    trio.run(run, manifest, corpus, int(index), host, int(peers), command, lines)
 
 
 if __name__ == "__main__":

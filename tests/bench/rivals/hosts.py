@@ -28,8 +28,10 @@ class Hosts:
 
 
 @contextmanager
-def hosts(mbit: Sequence[float]) -> Iterator[Hosts]:
-    """Give every peer an uplink of its rate (Mb/s), and all the widest as downlink; none: loopback.
+def hosts(mbit: Sequence[float], *, symmetric: bool = False) -> Iterator[Hosts]:
+    """Give every peer an uplink of its rate (Mb/s); none: loopback.
+
+    Downlinks are as wide as the widest uplink, or each as its own.
 
     Raises:
         UserError: lines need rights or tools that are missing.
@@ -37,7 +39,8 @@ def hosts(mbit: Sequence[float]) -> Iterator[Hosts]:
     if not mbit:
         yield Hosts()
         return
-    lines = {_name(index): Host(up, max(mbit)) for index, up in enumerate(mbit)}
+    widest = max(mbit)
+    lines = {_name(i): Host(up, up if symmetric else widest) for i, up in enumerate(mbit)}
     with Lab(Table(lines)) as lab:
         yield Hosts(lab)
 

@@ -45,7 +45,7 @@ class SeatHost:
 
     Args:
         seats: seats there are in all; nothing is begun before all of them have been heard of.
-        uplinks: bytes/s of those who are known to have so much; all downlinks are as the widest.
+        lines: uplink and downlink in bytes/s of those whose are known.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class SeatHost:
         network: Libp2pNetwork,
         stages: int,
         seats: int,
-        uplinks: Mapping[PeerId, float],
+        lines: Mapping[PeerId, tuple[float, float]],
         nursery: trio.Nursery,
     ) -> None:
         self._network, self._stages, self._seats = network, stages, seats
-        self._uplinks = uplinks
+        self._lines = lines
         self._outbox = Outbox(network, nursery)
         self._statuses: dict[tuple[PeerId, int], SeatStatus] = {}
         self._beats = 0
@@ -120,10 +120,11 @@ class SeatHost:
     def _view(self) -> SwarmView:
         replicas: list[list[Replica]] = [[] for _ in range(self._stages)]
         for (peer, stage), s in self._statuses.items():
+            up, down = self._lines.get(peer, (0.0, 0.0))
             made = Replica(
                 *(peer, s.version, True, s.attempt, s.digest, s.rate),
-                uplink_bytes_per_s=self._uplinks.get(peer, 0.0),
-                downlink_bytes_per_s=max(self._uplinks.values(), default=0.0),
+                uplink_bytes_per_s=up,
+                downlink_bytes_per_s=down,
             )
             replicas[stage].append(made)
         return SwarmView.of(replicas)
@@ -139,13 +140,13 @@ async def seated(
     host: str = LOOPBACK,
     corpus: str = "",
     command: Sequence[str] = WORKER_COMMAND,
-    uplinks: Sequence[float] = (),
+    lines: Sequence[tuple[float, float]] = (),
     driver_type: type[SeatDriver] = SeatDriver,
     committed: Callable[[Committed], None] = lambda committed: None,
 ) -> AsyncIterator[SeatDriver]:
     """Open network, worker and stage, link with the others and carry the seat within the block.
 
-    Prints our address and reads a line with everybody's; ours is at ``index``. ``uplinks``, where
+    Prints our address and reads a line with everybody's; ours is at ``index``. ``lines``, where
     given, are in their order.
     """
     async with (
@@ -158,8 +159,8 @@ async def seated(
         opened, _ = await worker.call(request)
         addresses = await meet(network, index)
         peers = [PeerId(address.rpartition("/")[2]) for address in addresses]
-        lines = dict(zip(peers, uplinks, strict=False))
-        hub = SeatHost(network, manifest.stage_count, seats, lines, nursery)
+        known = dict(zip(peers, lines, strict=False))
+        hub = SeatHost(network, manifest.stage_count, seats, known, nursery)
         seat = _seat(manifest, network.peer_id, stage, opened.parameters)
         driver = driver_type(
             seat,
