@@ -125,6 +125,20 @@ class TestLost:
         assert made.next_deadline() == 13.0 + OUTVOTED_S, "it looks again though nothing changes"
         assert adopted(made.tick(13.0 + OUTVOTED_S)) == SEED
 
+    def test_who_was_outvoted_does_not_leave_again_with_one_that_has_yet_to_return(self) -> None:
+        decider = first(PEERS)
+        made = running(decider)
+        made.update(outlook(27, None), 20.0)
+        ours = adopted(made.tick(20.0 + LOST_S))
+        assert ours is not None
+        companion, *most = (peer for peer in PEERS if peer != decider)
+        made.receive(companion, stored((0, 20), (1, 20), lineage=ours), 22.0)
+        for other in most:
+            made.receive(other, stored((0, 20), (1, 20)), 22.0)
+        for now in (22.0 + OUTVOTED_S, 23.0 + OUTVOTED_S):
+            made.tick(now)
+            assert made.lineage == SEED, "its trouble was not that of the swarm"
+
     def test_most_of_the_swarm_is_followed(self) -> None:
         made = running(PEERS[0])
         later = Lineage(1 << 32, 20, (digest(0, 20), digest(1, 20)))
