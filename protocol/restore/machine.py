@@ -328,7 +328,9 @@ class Restore:
                 return None
             return serving, "this lineage is the one that trains"
         if (majority := self._outvoted(count, now)) is not None:
-            self._troubled_at = None  # those who left with us, and have yet to return, are no reason
+            self._troubled_at = (
+                None  # those who left with us, and have yet to return, are no reason
+            )
             return majority, "most volunteers follow it and nobody has followed ours"
         later = [lineage for lineage in count if lineage.era > self.lineage.era]
         if not later:

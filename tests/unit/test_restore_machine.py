@@ -126,12 +126,13 @@ class TestLost:
         assert adopted(made.tick(13.0 + OUTVOTED_S)) == SEED
 
     def test_who_was_outvoted_does_not_leave_again_with_one_that_has_yet_to_return(self) -> None:
-        decider = first(PEERS)
+        five = [*PEERS, peer_id_from_key(bytes([4]) * 32)]
+        decider = first(five)
         made = running(decider)
-        made.update(outlook(27, None), 20.0)
+        made.update(outlook(27, None, live=five), 20.0)
         ours = adopted(made.tick(20.0 + LOST_S))
         assert ours is not None
-        companion, *most = (peer for peer in PEERS if peer != decider)
+        companion, *most = (peer for peer in five if peer != decider)
         made.receive(companion, stored((0, 20), (1, 20), lineage=ours), 22.0)
         for other in most:
             made.receive(other, stored((0, 20), (1, 20)), 22.0)
