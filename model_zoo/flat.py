@@ -30,10 +30,14 @@ class FlatParameters:
         decay_size: the first so many elements belong to matrices and are decayed.
         layout: the segments in order; together they cover the buffers without gaps.
 
+    Args:
+        gradients: the buffer (N,) to use for the gradients, that of another module like this one:
+            then only one of them may run back at a time, from `zero_gradients` on.
+
     Do not move the module to another device afterwards: that would part it from the buffers.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, gradients: Tensor | None = None) -> None:
         named = dict(module.named_parameters())
         order = sorted(named, key=lambda name: named[name].ndim < 2)  # stable: matrices first
         self.layout = _segments([(name, named[name]) for name in order])
@@ -41,7 +45,7 @@ class FlatParameters:
         total = sum(segment.size for segment in self.layout)
         device = next(iter(named.values())).device
         self.values = torch.empty(total, dtype=torch.float32, device=device)
-        self.gradients = torch.zeros_like(self.values)
+        self.gradients = torch.zeros_like(self.values) if gradients is None else gradients
         self._bound = [(named[s.name], s) for s in self.layout]
         with torch.no_grad():
             for parameter, segment in self._bound:

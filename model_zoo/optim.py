@@ -111,6 +111,7 @@ class FlatAdamW:
 
     Attributes:
         values: parameters (N,) fp32, shared with the model; `decay_size` leading ones decay.
+            Another buffer as long, on the same device, may be put in its place between steps.
         first_moment, second_moment: running means of g and g*g, (N,) fp32.
         steps_done: updates applied so far.
 

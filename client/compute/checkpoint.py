@@ -2,10 +2,11 @@
 
 A safetensors file (8 bytes header length, JSON header, data), so that any tool can open it.
 Parameters lie under their global names, their moments under `first_moment/` and
-`second_moment/`. The bytes follow from version, stage and state alone: replicas write identical
-files. `hash` in the metadata is the version's hash, the BLAKE2b-256 of the version number
-(8 bytes, little-endian) and the data. Imports no torch: the node reads and verifies with it too.
-Holds no state.
+`second_moment/`. Where updates are delayed by one step, the parameters of the version before lie
+under `previous/`, and the format has a name of its own. The bytes follow from version, stage and
+state alone: replicas write identical files. `hash` in the metadata is the version's hash, the
+BLAKE2b-256 of the version number (8 bytes, little-endian) and the data. Imports no torch: the node
+reads and verifies with it too. Holds no state.
 """
 
 import hashlib
@@ -21,8 +22,10 @@ import msgspec
 from client.compute.errors import CheckpointError
 
 FORMAT: Final = "volunteer-stage-1"
+DELAYED_FORMAT: Final = "volunteer-stage-1-delayed"
 CHUNK_BYTES: Final = 2 << 20
 SECTIONS: Final = ("", "first_moment/", "second_moment/")
+DELAYED_SECTIONS: Final = (*SECTIONS, "previous/")
 MAX_HEADER_BYTES: Final = 8 << 20
 
 _LENGTH_BYTES = 8
@@ -48,10 +51,12 @@ class CheckpointInfo:
     layout: Layout
     data_start: int
     size_bytes: int
+    delayed: bool = False
+    """Whether the run's updates are delayed by one step."""
 
     @property
     def parameters(self) -> int:
-        """Number of parameters; the data holds three fp32 numbers for each."""
+        """Number of parameters; the data holds an fp32 number for each in every section."""
         return sum(math.prod(shape) for _, shape in self.layout)
 
 
@@ -70,13 +75,25 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     data_offsets: tuple[int, int]
 
 
+def sections(*, delayed: bool) -> tuple[str, ...]:
+    """What the names of tensors begin with, in the data's order; each section holds (N,) fp32."""
+    return DELAYED_SECTIONS if delayed else SECTIONS
+
+
 def build_header(
-    *, swarm: str, stage: int, stages: int, version: int, digest: str, layout: Layout
+    *,
+    swarm: str,
+    stage: int,
+    stages: int,
+    version: int,
+    digest: str,
+    layout: Layout,
+    delayed: bool = False,
 ) -> bytes:
     """Everything before the data, length included; its size is a multiple of 64."""
     header: dict[str, Any] = {
         _METADATA: {
-            "format": FORMAT,
+            "format": DELAYED_FORMAT if delayed else FORMAT,
             "hash": digest,
             "stage": str(stage),
             "stages": str(stages),
@@ -85,7 +102,7 @@ def build_header(
         }
     }
     offset = 0
-    for name, shape in _all_tensors(layout):
+    for name, shape in _all_tensors(layout, delayed=delayed):
         end = offset + 4 * math.prod(shape)
         header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [offset, end]}
         offset = end
@@ -143,7 +160,7 @@ def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
 
 
 def read_tensors(path: Path, info: CheckpointInfo, buffers: Sequence[memoryview]) -> None:
-    """Fill the three buffers (parameters, first and second moment) with the file's data.
+    """Fill the buffers, one for each section, with the file's data.
 
     Raises:
         CheckpointError: the file is shorter than its header says, or cannot be read.
@@ -191,13 +208,15 @@ def _read_info(file: BinaryIO) -> CheckpointInfo:
 def _info(
     metadata: _Metadata, entries: list[tuple[str, _Entry]], start: int, size: int
 ) -> CheckpointInfo:
-    if metadata.format != FORMAT:
+    if metadata.format not in (FORMAT, DELAYED_FORMAT):
         raise ValueError(f"format {metadata.format[:40]!r} is unknown")
-    layout = tuple((name, tuple(e.shape)) for name, e in entries[: len(entries) // len(SECTIONS)])
-    expected = list(_all_tensors(layout))
+    delayed = metadata.format == DELAYED_FORMAT
+    count = len(entries) // len(sections(delayed=delayed))
+    layout = tuple((name, tuple(e.shape)) for name, e in entries[:count])
+    expected = list(_all_tensors(layout, delayed=delayed))
     offset = 0
     if [name for name, _ in entries] != [name for name, _ in expected]:
-        raise ValueError("parameters and moments do not belong together")
+        raise ValueError("the sections do not hold the same parameters")
     for (_, entry), (_, shape) in zip(entries, expected, strict=True):
         end = offset + 4 * math.prod(shape)
         if (entry.dtype, tuple(entry.shape), entry.data_offsets) != ("F32", shape, (offset, end)):
@@ -216,6 +235,7 @@ def _info(
         layout,
         start,
         size,
+        delayed,
     )
 
 
@@ -226,7 +246,7 @@ def _number(text: str) -> int:
     return value
 
 
-def _all_tensors(layout: Layout) -> Iterator[tuple[str, tuple[int, ...]]]:
-    for prefix in SECTIONS:
+def _all_tensors(layout: Layout, *, delayed: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for prefix in sections(delayed=delayed):
         for name, shape in layout:
             yield prefix + name, shape

@@ -79,13 +79,11 @@ def warm_up(replica: Replica) -> None:
 
 
 def _measure_once(replica: Replica) -> tuple[float, float]:
-    wire = replica.wire
+    wire, slot = replica.wire, replica.slots[0]
     boundary = torch.randn(wire.boundary_shape, device=wire.device)
     tokens = torch.randint(wire.vocab, (wire.sequences, wire.tokens), device=wire.device)
     start = _now(wire.device)
-    graph = passes.run_forward(
-        replica, tokens if replica.part.embeds else boundary, with_graph=True
-    )
+    graph = passes.run_forward(slot, tokens if replica.part.embeds else boundary, with_graph=True)
     output, gradient = graph.output, None
     if replica.part.has_head:
         output = summed_loss(graph.output, tokens)
@@ -93,7 +91,7 @@ def _measure_once(replica: Replica) -> tuple[float, float]:
         wire.boundary_out(output, "forward")
         gradient = torch.randn_like(output)
     middle = _now(wire.device)
-    passes.run_backward(replica, graph, output, gradient)
+    passes.run_backward(replica, slot, graph, output, gradient)
     return middle - start, _now(wire.device) - middle
 
 

@@ -94,7 +94,7 @@ class Executor:
             result = self._run(request, payloads)
         except Exception as error:
             if is_out_of_memory(error) and self._opened is not None:
-                self._opened.replica.graphs.clear()  # all of them can be recomputed
+                self._opened.replica.drop_graphs()
             raise
         if isinstance(request, _TASKS):
             self._throttle.rest(begin)
@@ -152,10 +152,9 @@ class Executor:
         device.warm_up(replica)
         averager = Averager(replica)
         self._opened = _Opened(replica, averager)
-        buffers = (*replica.state_tensors, replica.gradient_sum, replica.flat.gradients)
         return StageOpened(
             parameters=replica.size,
-            state_bytes=sum(buffer.nbytes for buffer in buffers) + averager.residual_bytes,
+            state_bytes=sum(buffer.nbytes for buffer in replica.buffers) + averager.residual_bytes,
             hash=replica.state_hash(),
         )
 

@@ -17,6 +17,10 @@ _FP32 = 4
 # Buffers as long as the parameters: parameters, two moments, gradient sum, scratch gradient.
 _STATE_BUFFERS = 5
 _SNAPSHOT_BUFFERS = 3
+# With delayed updates: a second slot's parameters and gradient sum; of these a version has the
+# parameters.
+_MORE_STATE_BUFFERS = 2
+_MORE_SNAPSHOT_BUFFERS = 1
 # Vectors of width C and of the feed-forward width that a block saves per token for backward;
 # counted from what autograd keeps, rounded up.
 _SAVED_WIDTHS = {"gpt": 9, "llama": 14}
@@ -51,12 +55,14 @@ def required_bytes(
     tokens: int,
     graphs_kept: int,
     averaging_codec: CodecName,
+    delayed: bool = False,
 ) -> MemoryNeed:
     """What a replica of this stage needs, above the process itself.
 
     Args:
         sequences, tokens: B and T of a microbatch.
         graphs_kept: forward graphs held for their backward; one more is at work.
+        delayed: whether updates are delayed by one step.
 
     Raises:
         ValueError: the model's fields contradict each other.
@@ -68,9 +74,11 @@ def required_bytes(
     batch = sequences * tokens
     # With a lossy codec: the residual (fp32) and the encoded contribution (at most 2 bytes).
     averaging = 0 if averaging_codec == "fp32" else parameters * (_FP32 + 2)
+    state = _STATE_BUFFERS + _MORE_STATE_BUFFERS * delayed
+    snapshot = _SNAPSHOT_BUFFERS + _MORE_SNAPSHOT_BUFFERS * delayed
     return MemoryNeed(
-        state_bytes=parameters * _FP32 * _STATE_BUFFERS + averaging,
-        snapshot_bytes=parameters * _FP32 * _SNAPSHOT_BUFFERS,
+        state_bytes=parameters * _FP32 * state + averaging,
+        snapshot_bytes=parameters * _FP32 * snapshot,
         graph_bytes=layers * batch * per_token * _FP32,
         graphs=1 if is_last else graphs_kept + 1,
         head_bytes=_LOGIT_COPIES * _FP32 * batch * model.vocab if is_last else 0,

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from client.compute.errors import GraphGone, PoisonedTensor, ShapeError
 from client.compute.payload import Buffer
-from client.compute.replica import Graph, Replica
+from client.compute.replica import Replica
 from client.compute.replies import BackwardDone, Dropped, Forwarded, LossComputed, Subtracted
 from client.compute.requests import Backward, Drop, Forward, ForwardBackward, Subtract
 from client.compute.slicing import parts_of, within_memory
+from client.compute.slot import Graph, Slot
 from model_zoo.stages import summed_loss
 
 Payloads = Sequence[Buffer]
@@ -27,25 +28,25 @@ def forward(
     replica: Replica, request: Forward, payloads: Payloads
 ) -> tuple[Forwarded, list[memoryview]]:
     """Run the stage; keep the graph if that is wanted and there is room."""
-    replica.check_step(request.step)
+    slot = replica.at(request.step)
     _only_inner(replica)
     payloads, tokens = _with_samples(replica, request.microbatch, payloads, 0)
     (payload,) = _exactly(payloads, 1)
     x = stage_input(replica, payload, 0)
-    others = replica.graphs.keys() - {request.microbatch}
-    keep = request.keep_graph and len(others) < replica.graphs_kept
-    replica.graphs.pop(request.microbatch, None)
+    slot.graphs.pop(request.microbatch, None)
+    kept = sum(len(each.graphs) for each in replica.slots)
+    keep = request.keep_graph and kept < replica.graphs_kept
 
     def run() -> tuple[Graph | None, memoryview]:
         parts = parts_of(replica)
         with_graph = keep and len(parts) == 1
-        graphs = [run_forward(replica, x[part], with_graph=with_graph) for part in parts]
+        graphs = [run_forward(slot, x[part], with_graph=with_graph) for part in parts]
         output = _joined([graph.output for graph in graphs])
         return graphs[0] if with_graph else None, replica.wire.boundary_out(output, "forward")
 
     graph, boundary = within_memory(replica, run)
     if graph is not None:
-        replica.graphs[request.microbatch] = graph
+        slot.graphs[request.microbatch] = graph
     return Forwarded(graph_kept=graph is not None), [boundary, *tokens]
 
 
@@ -53,10 +54,10 @@ def forward_backward(
     replica: Replica, request: ForwardBackward, payloads: Payloads
 ) -> tuple[LossComputed, list[memoryview]]:
     """Run the last stage, add its gradient, answer the loss and the gradient of its input."""
-    replica.check_step(request.step)
-    replica.check_counted(request.microbatch, counted=False)
-    loss, gradient = _loss_and_gradient(replica, request, payloads)
-    _count(replica, request.microbatch)
+    slot = replica.at(request.step)
+    slot.check_counted(request.microbatch, counted=False)
+    loss, gradient = _loss_and_gradient(replica, slot, request, payloads)
+    slot.count(request.microbatch)
     return LossComputed(loss_sum=loss, tokens=replica.wire.token_count), gradient
 
 
@@ -64,24 +65,25 @@ def backward(
     replica: Replica, request: Backward, payloads: Payloads
 ) -> tuple[BackwardDone, list[memoryview]]:
     """Run the stage back from the kept graph, or from its input if that is given."""
-    replica.check_step(request.step)
-    replica.check_counted(request.microbatch, counted=False)
+    slot = replica.at(request.step)
+    slot.check_counted(request.microbatch, counted=False)
     _only_inner(replica)
     if not 1 <= len(payloads) <= 2:
         raise ShapeError(f"one or two payloads were expected, not {len(payloads)}")
     gradient = replica.wire.boundary_in(payloads[0], "backward", 0)
 
     def run() -> tuple[bool, list[memoryview]]:
-        graph = replica.graphs.pop(request.microbatch, None)  # backward frees its tensors
+        graph = slot.graphs.pop(request.microbatch, None)  # backward frees its tensors
         if graph is not None:
-            return False, run_backward(replica, graph, graph.output, gradient)
+            return False, run_backward(replica, slot, graph, graph.output, gradient)
         given, _ = _with_samples(replica, request.microbatch, payloads, 1)
         if len(given) == 1:
             raise GraphGone(f"the graph of microbatch {request.microbatch} was not kept")
-        return True, _recomputed_backward(replica, stage_input(replica, given[1], 1), gradient)
+        x = stage_input(replica, given[1], 1)
+        return True, _recomputed_backward(replica, slot, x, gradient)
 
     recomputed, sent_back = within_memory(replica, run)
-    _count(replica, request.microbatch)
+    slot.count(request.microbatch)
     return BackwardDone(recomputed=recomputed), sent_back
 
 
@@ -89,24 +91,27 @@ def subtract(
     replica: Replica, request: Subtract, payloads: Payloads
 ) -> tuple[Subtracted, list[memoryview]]:
     """Recompute a counted microbatch and take its gradient out again."""
-    replica.check_step(request.step)
-    replica.check_counted(request.microbatch, counted=True)
+    slot = replica.at(request.step)
+    slot.check_counted(request.microbatch, counted=True)
     if replica.part.has_head:
-        _loss_and_gradient(replica, request, payloads)
+        _loss_and_gradient(replica, slot, request, payloads)
     else:
         payloads, _ = _with_samples(replica, request.microbatch, payloads, 1)
         sent, given = _exactly(payloads, 2)
         gradient = replica.wire.boundary_in(sent, "backward", 0)
         x = stage_input(replica, given, 1)
-        within_memory(replica, lambda: _recomputed_backward(replica, x, gradient))
-    replica.gradient_sum.sub_(replica.flat.gradients)
-    replica.counted.discard(request.microbatch)
+        within_memory(replica, lambda: _recomputed_backward(replica, slot, x, gradient))
+    slot.take_out(request.microbatch)
     return Subtracted(), []
 
 
 def drop(replica: Replica, request: Drop) -> tuple[Dropped, list[memoryview]]:
     """Free kept graphs; unknown microbatches are no error."""
-    dropped = [replica.graphs.pop(microbatch, None) for microbatch in request.microbatches]
+    dropped = [
+        slot.graphs.pop(microbatch, None)
+        for slot in replica.slots
+        for microbatch in request.microbatches
+    ]
     return Dropped(graphs=len(dropped) - dropped.count(None)), []
 
 
@@ -117,50 +122,52 @@ def stage_input(replica: Replica, payload: Buffer, part: int) -> Tensor:
     return replica.wire.boundary_in(payload, "forward", part)
 
 
-def run_forward(replica: Replica, x: Tensor, *, with_graph: bool) -> Graph:
-    """Run the stage's module; a hidden input becomes the leaf of the graph."""
+def run_forward(slot: Slot, x: Tensor, *, with_graph: bool) -> Graph:
+    """Run the slot's module; a hidden input becomes the leaf of the graph."""
     with torch.set_grad_enabled(with_graph):
         leaf = x.detach().requires_grad_(with_graph) if x.is_floating_point() else None
-        return Graph(leaf, replica.module(x if leaf is None else leaf))
+        return Graph(leaf, slot.module(x if leaf is None else leaf))
 
 
 def run_backward(
-    replica: Replica, graph: Graph, output: Tensor, gradient: Tensor | None
+    replica: Replica, slot: Slot, graph: Graph, output: Tensor, gradient: Tensor | None
 ) -> list[memoryview]:
     """Fill `flat.gradients` with this pass alone; the encoded input gradient, if there is one.
 
     Raises:
         PoisonedTensor: a gradient is not finite.
     """
-    return _run_back(replica, [(graph, output, gradient)])
+    return _run_back(replica, slot, [(graph, output, gradient)])
 
 
 def _run_back(
-    replica: Replica, passes: Iterable[tuple[Graph, Tensor, Tensor | None]]
+    replica: Replica, slot: Slot, passes: Iterable[tuple[Graph, Tensor, Tensor | None]]
 ) -> list[memoryview]:
     """As `run_backward`, over slices of the sequences: graph, output, gradient of each in turn."""
-    replica.flat.zero_gradients()
+    slot.flat.zero_gradients()
     of_inputs = []
     for graph, output, gradient in passes:
         torch.autograd.backward(output, gradient)
         if graph.leaf is not None and graph.leaf.grad is not None:
             of_inputs.append(graph.leaf.grad)
-    if not torch.isfinite(replica.flat.gradients.sum()):
+    if not torch.isfinite(slot.flat.gradients.sum()):
         raise PoisonedTensor("the gradient of the parameters is not finite")
     if not of_inputs:
         return []
     return [replica.wire.boundary_out(_joined(of_inputs), "backward")]
 
 
-def _recomputed_backward(replica: Replica, x: Tensor, gradient: Tensor) -> list[memoryview]:
+def _recomputed_backward(
+    replica: Replica, slot: Slot, x: Tensor, gradient: Tensor
+) -> list[memoryview]:
     """Run forward and back from the stage's input (B, T, C) or (B, T)."""
 
     def passes() -> Iterator[tuple[Graph, Tensor, Tensor | None]]:
         for part in parts_of(replica):
-            graph = run_forward(replica, x[part], with_graph=True)
+            graph = run_forward(slot, x[part], with_graph=True)
             yield graph, graph.output, gradient[part]
 
-    return _run_back(replica, passes())
+    return _run_back(replica, slot, passes())
 
 
 def _joined(pieces: list[Tensor]) -> Tensor:
@@ -179,7 +186,7 @@ def _with_samples(
 
 
 def _loss_and_gradient(
-    replica: Replica, request: ForwardBackward | Subtract, payloads: Payloads
+    replica: Replica, slot: Slot, request: ForwardBackward | Subtract, payloads: Payloads
 ) -> tuple[float, list[memoryview]]:
     """The last stage forward and back: the summed loss, the gradient of its input."""
     if not replica.part.has_head:
@@ -199,22 +206,17 @@ def _loss_and_gradient(
 
         def passes() -> Iterator[tuple[Graph, Tensor, Tensor | None]]:
             for part in parts_of(replica):
-                graph = run_forward(replica, x[part], with_graph=True)
+                graph = run_forward(slot, x[part], with_graph=True)
                 loss = summed_loss(graph.output, targets[part])  # (B, T, V) -> ()
                 if not torch.isfinite(loss):
                     raise PoisonedTensor("the loss is not finite")
                 losses.append(loss.item())
                 yield graph, loss, None
 
-        gradient = _run_back(replica, passes())
+        gradient = _run_back(replica, slot, passes())
         return sum(losses), gradient
 
     return within_memory(replica, run)
-
-
-def _count(replica: Replica, microbatch: int) -> None:
-    replica.gradient_sum.add_(replica.flat.gradients)
-    replica.counted.add(microbatch)
 
 
 def _only_inner(replica: Replica) -> None:

@@ -5,21 +5,28 @@ autograd writes (`flat.gradients`) are scratch; a microbatch enters `gradient_su
 whole backward pass has succeeded, so a failure halfway leaves the sum exact. That, and taking
 microbatches out again, costs one more buffer of the parameters' length.
 
+With the one-step-delayed update a step's gradient is computed at the parameters of the version
+before the step: step n's at version n - 1 (at 0 for n = 0), which makes version n + 1 of version n.
+So at version n there are two slots: one with the parameters of n - 1 for step n, one with those of
+n for step n + 1, whose microbatches may be run already. Only step n's can be averaged and applied.
+
 Shapes: N parameters of the stage.
 """
 
 import hashlib
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
-from client.compute.errors import LedgerError, ShapeError, StaleRequest
+from client.compute.errors import ShapeError, StaleRequest
 from client.compute.requests import OpenStage
 from client.compute.samples import Samples
+from client.compute.slot import Slot, open_slots
 from client.compute.wire import Wire
 from model_zoo.flat import FlatParameters
 from model_zoo.optim import FlatAdamW, OptimizerConfig, learning_rate, stage_clip
@@ -30,30 +37,20 @@ _CLIP_EPS = 1e-6  # as torch's clip_grad_norm_
 _NORM_CHUNK = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """A forward pass that can still be run back: its leaf (None for tokens) and its output."""
-
-    leaf: Tensor | None
-    output: Tensor
-
-
 @dataclass(slots=True)
 class Replica:
     """The stage that a worker holds."""
 
     swarm: str
-    module: Stage
-    flat: FlatParameters
+    slots: list[Slot]
+    """One for each step that can be worked at: `version` first, then the one after it."""
     optimizer: FlatAdamW
     wire: Wire
     graphs_kept: int
-    gradient_sum: Tensor  # (N,)
+    """In all slots together."""
     samples: Samples | None = None
     """Where the first stage reads its microbatches, unless the node brings them."""
     version: int = 0
-    counted: set[int] = field(default_factory=set)
-    graphs: dict[int, Graph] = field(default_factory=dict)
     known_hash: str | None = None
     """Hash of this version, where it was computed already."""
     sequences_at_once: int = 0
@@ -61,6 +58,31 @@ class Replica:
 
     def __post_init__(self) -> None:
         self.sequences_at_once = self.sequences_at_once or self.wire.sequences
+
+    @property
+    def delayed(self) -> bool:
+        """Whether updates are delayed by one step."""
+        return len(self.slots) > 1
+
+    @property
+    def module(self) -> Stage:
+        """The stage's module, as step `version` runs it."""
+        return self.slots[0].module
+
+    @property
+    def flat(self) -> FlatParameters:
+        """The parameters that step `version` is computed at, and the scratch of all steps."""
+        return self.slots[0].flat
+
+    @property
+    def gradient_sum(self) -> Tensor:
+        """Of the microbatches of step `version`, (N,)."""
+        return self.slots[0].gradient_sum
+
+    @property
+    def counted(self) -> set[int]:
+        """The microbatches of step `version` in the gradient sum."""
+        return self.slots[0].counted
 
     @property
     def part(self) -> StageSlice:
@@ -73,12 +95,33 @@ class Replica:
         return self.flat.values.numel()
 
     @property
-    def state_tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What a version consists of: parameters, first and second moment, (N,) each."""
-        return self.flat.values, self.optimizer.first_moment, self.optimizer.second_moment
+    def state_tensors(self) -> tuple[Tensor, ...]:
+        """What a version consists of: parameters, first and second moment, (N,) each.
+
+        With delayed updates also the parameters of the version before.
+        """
+        optimizer, (*before, newest) = self.optimizer, [slot.flat.values for slot in self.slots]
+        return newest, optimizer.first_moment, optimizer.second_moment, *before
+
+    @property
+    def buffers(self) -> tuple[Tensor, ...]:
+        """Every tensor (N,) that is held."""
+        sums = (slot.gradient_sum for slot in self.slots)
+        return *self.state_tensors, *sums, self.flat.gradients
+
+    def at(self, step: int) -> Slot:
+        """The slot in which the microbatches of a step are run.
+
+        Raises:
+            StaleRequest: this version has none for that step.
+        """
+        ahead = step - self.version
+        if not 0 <= ahead < len(self.slots):
+            raise StaleRequest(f"request is for step {step}, the stage is at {self.version}")
+        return self.slots[ahead]
 
     def check_step(self, step: int) -> None:
-        """Refuse work that belongs to another step.
+        """Refuse a round of another step.
 
         Raises:
             StaleRequest: it does.
@@ -86,42 +129,41 @@ class Replica:
         if step != self.version:
             raise StaleRequest(f"request is for step {step}, the stage is at {self.version}")
 
-    def check_counted(self, microbatch: int, *, counted: bool) -> None:
-        """Refuse to count a microbatch twice or to take out one that does not count.
-
-        Raises:
-            LedgerError: that would happen.
-        """
-        if (microbatch in self.counted) != counted:
-            state = "not counted" if counted else "counted already"
-            raise LedgerError(f"microbatch {microbatch} is {state} in step {self.version}")
+    def drop_graphs(self) -> None:
+        """Free all kept graphs: every one can be recomputed."""
+        for slot in self.slots:
+            slot.graphs.clear()
 
     def update(self, total: Tensor, squared_norm: float, tokens: int) -> float:
         """Make the next version from the step's gradient sum (N,); the mean gradient's norm.
 
         Every replica has to call this with the same bits and ends with the same bits.
         """
-        config = self.optimizer.config
+        config, slot = self.optimizer.config, self.slots[0]
         scale = step_scale(squared_norm, tokens, stage_clip(config, self.part.count))
+        if self.delayed:
+            slot.flat.values.copy_(self.slots[-1].flat.values)
+        self.optimizer.values = slot.flat.values
         self.optimizer.step(total, learning_rate(config, self.version), scale)
-        self._start_step(self.version + 1)
+        slot.clear()
+        self.slots.append(self.slots.pop(0))
+        self.version, self.known_hash = self.version + 1, None
         return math.sqrt(squared_norm) / tokens
 
-    def replace_state(self, version: int, tensors: tuple[Tensor, Tensor, Tensor]) -> None:
-        """Stand at another version, with nothing accumulated; tensors (N,) are copied."""
+    def replace_state(self, version: int, tensors: Sequence[Tensor]) -> None:
+        """Stand at another version, with nothing accumulated.
+
+        The tensors (N,) are copied; they are those of `state_tensors`, in that order.
+        """
         for own, new in zip(self.state_tensors, tensors, strict=True):
             own.copy_(new)
+        for slot in self.slots:
+            slot.clear()
         self.optimizer.steps_done = version
-        self._start_step(version)
-
-    def _start_step(self, version: int) -> None:
         self.version, self.known_hash = version, None
-        self.gradient_sum.zero_()
-        self.counted.clear()
-        self.graphs.clear()
 
     def state_hash(self) -> str:
-        """Hex BLAKE2b-256 of this version: number, parameters and moments."""
+        """Hex BLAKE2b-256 of this version: its number and `state_tensors`."""
         buffers = (host_bytes(tensor) for tensor in self.state_tensors)
         self.known_hash = state_hash(self.version, *buffers)
         return self.known_hash
@@ -140,7 +182,8 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
     except ValueError as error:
         raise ShapeError(str(error)) from error
     module = build_stage(spec, part, request.seed).to(device)
-    flat = FlatParameters(module)
+    slots = open_slots(module, 2 if request.delayed else 1)
+    flat = slots[0].flat
     wire = Wire(
         request.sequences,
         request.tokens,
@@ -151,11 +194,8 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
         device,
     )
     optimizer = FlatAdamW(flat.values, flat.decay_size, config)
-    total = torch.zeros_like(flat.values)
     samples = Samples(request) if request.corpus else None
-    return Replica(
-        request.swarm, module, flat, optimizer, wire, request.graphs_kept, total, samples
-    )
+    return Replica(request.swarm, slots, optimizer, wire, request.graphs_kept, samples)
 
 
 def _part(request: OpenStage, spec: ModelSpec) -> StageSlice:

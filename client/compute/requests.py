@@ -100,6 +100,9 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     vram_share: Annotated[int, Meta(ge=1, le=100)] = 100
     corpus: str = ""
     """Path of the training text, for the first stage: as `PrepareData` answered it."""
+    delayed: bool = False
+    """Whether updates are delayed by one step: then microbatches of the step after the version's
+    are taken as well, and a version has the parameters of the one before in its state."""
 
 
 class PrepareData(Request[DataReady], frozen=True, kw_only=True):

@@ -50,6 +50,7 @@ class _Version:
     hash: str | None
     """Hex, where it is known already."""
     layout: Layout
+    delayed: bool
     tensors: tuple[Tensor, ...]
 
     def write(self, copies: Sequence[Tensor], path: Path, *, durable: bool) -> Saved:
@@ -67,6 +68,7 @@ class _Version:
             version=self.version,
             digest=digest,
             layout=self.layout,
+            delayed=self.delayed,
         )
         data = [memoryview(header), *buffers]
         digests = write_atomically(path, data, durable=durable)
@@ -105,7 +107,7 @@ class Saver:
             raise DiskError("the save before this one is still being written")
         version = _version(replica)
         copies = self._buffers_of(replica)
-        stream = _side_stream(replica.flat.values.device)
+        stream = _side_stream(replica.wire.device)
 
         def write() -> Saved:
             try:
@@ -133,10 +135,11 @@ class Saver:
             self._thread.join()
 
     def _buffers_of(self, replica: Replica) -> tuple[Tensor, ...]:
-        """Three vectors (N,) in host memory; new ones only for another stage."""
-        if [len(buffer) for buffer in self._buffers] != [replica.size] * 3:
+        """A vector (N,) in host memory for each of the state; new ones only for another stage."""
+        needed = [len(tensor) for tensor in replica.state_tensors]
+        if [len(buffer) for buffer in self._buffers] != needed:
             self._buffers = ()
-            self._buffers = tuple(torch.empty(replica.size) for _ in replica.state_tensors)
+            self._buffers = tuple(torch.empty(size) for size in needed)
         return self._buffers
 
 
@@ -150,6 +153,7 @@ def _version(replica: Replica) -> _Version:
         replica.version,
         replica.known_hash,
         _layout(replica),
+        replica.delayed,
         tensors,
     )
 
@@ -256,8 +260,7 @@ def load(replica: Replica, request: Load) -> Loaded:
     digest = state_hash(info.version, *buffers)
     if digest != info.hash:
         raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
-    parameters, first, second = loaded
-    replica.replace_state(info.version, (parameters, first, second))
+    replica.replace_state(info.version, loaded)
     return Loaded(version=info.version, hash=digest)
 
 
@@ -266,6 +269,12 @@ def _check_identity(replica: Replica, request: Load, info: CheckpointInfo) -> No
     wanted = (replica.swarm, replica.part.index, replica.part.count, request.version)
     if found != wanted:
         raise CheckpointError(f"checkpoint is of (swarm, stage, stages, version) {found}")
+    if info.delayed != replica.delayed:
+        kinds = {True: "with delayed updates", False: "without delayed updates"}
+        words = (
+            f"checkpoint is of a run {kinds[info.delayed]}, the stage is {kinds[not info.delayed]}"
+        )
+        raise CheckpointError(words)
     if info.layout != _layout(replica):
         raise CheckpointError("checkpoint is of another model")
     if request.expected_hash is not None and request.expected_hash != info.hash:

@@ -40,7 +40,7 @@ def within_memory(replica: Replica, run: Callable[[], Result]) -> Result:
                 raise
             words = str(error).partition("\n")[0]
         # Only here: the exception held on to what the failed pass had allocated.
-        replica.graphs.clear()
+        replica.drop_graphs()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         if replica.sequences_at_once <= 1:

@@ -1,0 +1,75 @@
+"""What one step's microbatches are run on and counted in: parameters, gradient sum, ledger, graphs.
+
+A replica has one slot, with the one-step-delayed update two. They alternate, they are not copied
+into each other: a kept graph refers to the buffer of its parameters, and stays valid while that
+does not change. The gradients that autograd writes (`flat.gradients`) are scratch, which slots
+share: passes and rounds run one at a time.
+
+Shapes: N parameters of the stage.
+"""
+
+import copy
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from client.compute.errors import LedgerError
+from model_zoo.flat import FlatParameters
+from model_zoo.stages import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A forward pass that can still be run back: its leaf (None for tokens) and its output."""
+
+    leaf: Tensor | None
+    output: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The parameters that a step's gradient is computed at, and what was computed so far."""
+
+    module: Stage
+    flat: FlatParameters
+    gradient_sum: Tensor  # (N,)
+    counted: set[int] = field(default_factory=set)
+    graphs: dict[int, Graph] = field(default_factory=dict)
+
+    def check_counted(self, microbatch: int, *, counted: bool) -> None:
+        """Refuse to count a microbatch twice or to take out one that does not count.
+
+        Raises:
+            LedgerError: that would happen.
+        """
+        if (microbatch in self.counted) != counted:
+            state = "not counted" if counted else "counted already"
+            raise LedgerError(f"microbatch {microbatch} is {state} in its step")
+
+    def count(self, microbatch: int) -> None:
+        """Add the gradient in scratch, which is that of this microbatch."""
+        self.gradient_sum.add_(self.flat.gradients)
+        self.counted.add(microbatch)
+
+    def take_out(self, microbatch: int) -> None:
+        """Subtract the gradient in scratch, which is that of this microbatch."""
+        self.gradient_sum.sub_(self.flat.gradients)
+        self.counted.discard(microbatch)
+
+    def clear(self) -> None:
+        """Nothing accumulated, no graph kept."""
+        self.gradient_sum.zero_()
+        self.counted.clear()
+        self.graphs.clear()
+
+
+def open_slots(module: Stage, count: int) -> list[Slot]:
+    """So many slots with the parameters of a module, which is taken over, and one scratch."""
+    copies = [copy.deepcopy(module) for _ in range(count - 1)]
+    first = FlatParameters(module)
+    flats = [first, *(FlatParameters(other, first.gradients) for other in copies)]
+    return [
+        Slot(own, flat, torch.zeros_like(flat.values))
+        for own, flat in zip([module, *copies], flats, strict=True)
+    ]
