@@ -62,12 +62,12 @@ class SwarmView:
         return tuple(s for s in range(len(self.stages)) if not self.serving(s))
 
 
-def leader(view: SwarmView, stage: int, step: int) -> PeerId | None:
+def leader(view: SwarmView, stage: int, step: int, *, behind: int = 1) -> PeerId | None:
     """Return who leads the round of a step: the serving replica with the lowest rank.
 
-    Who was left more than a step behind cannot, until it has fetched the state. Every replica
-    computes it from its own view; when views differ for a moment two may lead, which costs an
-    attempt and never exactness (protocol/README.md, rounds).
+    Who was left more than ``behind`` steps behind cannot, until it has fetched the state. Every
+    replica computes it from its own view; when views differ for a moment two may lead, which costs
+    an attempt and never exactness (protocol/README.md, rounds).
     """
-    peers = [replica.peer for replica in view.serving(stage) if replica.version >= step - 1]
+    peers = [replica.peer for replica in view.serving(stage) if replica.version >= step - behind]
     return min(peers, key=lambda peer: rank("leader", stage, step, peer), default=None)

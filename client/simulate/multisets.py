@@ -29,7 +29,7 @@ from protocol.pipeline.effects import (
     SubtractTask,
     Task,
 )
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 from protocol.rounds.shards import SEGMENT
 
 GRADIENT_SIZE = 6 * SEGMENT

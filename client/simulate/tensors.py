@@ -34,7 +34,7 @@ from client.train.worker_tasks import Call, payload_digest, to_call, to_outcome
 from client.train.worker_tasks import Place as TaskPlace
 from model_zoo.reference import TrainingPlan
 from protocol.pipeline.effects import Outcome, PayloadKey, Task
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 
 
 class _Labelled(msgspec.Struct, frozen=True, array_like=True):

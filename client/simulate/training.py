@@ -21,7 +21,7 @@ from client.simulate.seats import Parts, SeatWorld
 from client.simulate.worker import OpenWorker
 from protocol.ids import PeerId, peer_id_from_key, short
 from protocol.pipeline.effects import Committed, Fault
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
 from protocol.wire.messages import Admit, JoinStage, Message, lane
 from protocol.wire.parts import SeatStatus

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from protocol.pipeline.effects import Outcome, PayloadKey, Task
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 
 Payloads = dict[PayloadKey, bytes]
 """The payloads a peer holds, by key; a task's own ones are added as it yields them."""

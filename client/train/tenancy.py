@@ -24,7 +24,7 @@ from client.train.taking import Taking
 from protocol.effects import Explain
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Committed, Fault
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 from protocol.seat.effects import Snapshot
 from protocol.seat.parting import is_ending
 from protocol.seat.seat import Seat

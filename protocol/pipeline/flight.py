@@ -41,9 +41,11 @@ class Flight:
         self._ended = 0
         self._steps = deque([_Best()], STEPS)
 
-    def start_step(self) -> None:
-        """Forget what was in flight; what was measured stays for a few steps."""
-        self._began.clear()
+    def start_step(self, *, ahead: bool) -> None:
+        """Forget what was in flight, unless it is of the step that begins (``ahead``); what was
+        measured stays for a few steps."""
+        if not ahead:
+            self._began.clear()
         if self._steps[-1].rate:
             self._steps.append(_Best())
 

@@ -28,6 +28,7 @@ class Lessor:
         self._changed_at: float | None = None
         self._heard: dict[PeerId, HasLedger] = {}
         self._second: SecondLease | None = None
+        self._in_vain: set[PeerId] = set()
         self.seconds = SecondLeases(per_step)
 
     def start_step(self, step: int, *, fresh: bool) -> None:
@@ -35,7 +36,7 @@ class Lessor:
         self._step, self._fresh, self._changed_at = step, fresh, None
         self._book, self._second = LeaseBook(self._ids()), None
         self.seconds.start_step()
-        self._heard = {}
+        self._heard, self._in_vain = {}, set()
         early, self._early = self._early, {}
         for peer, want in early.items():
             self._book.ask(peer, want)
@@ -85,6 +86,14 @@ class Lessor:
         if granted or self._changed_at is None:
             self._changed_at = now
         return granted
+
+    def in_vain(self) -> list[PeerId]:
+        """Return who waits for work of this step although nothing is left; each of them once."""
+        if not self._fresh or self._book.free:
+            return []
+        waiting = [peer for peer in self._book.waiting() if peer not in self._in_vain]
+        self._in_vain.update(waiting)
+        return waiting
 
     def grant_second(self, now: float) -> SecondLease | None:
         """Lease what somebody is late with to another replica as well, if one is due."""

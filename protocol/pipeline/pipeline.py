@@ -4,12 +4,15 @@ State: one ``Hop`` per microbatch of the current step, of the next step (arrived
 round closes) and of the last step for as long as a neighbour stage may still ask for it. It orders
 the worker's tasks (backward before forward, oldest first), answers Forward / Have / Backward, and
 never touches tensors. It may not decide when a step closes: that is the round's.
+
+With the one-step-delayed update the worker can compute the next step as well, at the parameters of
+our version, while the current step, computed at those before, is still open: early hops run when
+the current step has nothing to do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from protocol import limits
 from protocol.effects import Effect, Penalise, Send
@@ -32,6 +35,7 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.hop import Hop, Phase
 from protocol.pipeline.ledger import from_bitmap
+from protocol.pipeline.place import Place
 from protocol.view import SwarmView
 from protocol.wire.messages import Backward, Forward, Have, Plan, Receipt, Verdict
 
@@ -43,38 +47,14 @@ WORKER_DEPTH = 2
 to the node; more would let a forward overtake a backward that has just arrived."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a replica stands in the pipeline."""
-
-    me: PeerId
-    stage: int
-    stages: int
-    per_step: int
-    """Microbatches per step M."""
-
-    @property
-    def first(self) -> bool:
-        """Stage 0: reads the samples."""
-        return self.stage == 0
-
-    @property
-    def last(self) -> bool:
-        """Stage S-1: computes the loss."""
-        return self.stage == self.stages - 1
-
-    @property
-    def max_queue(self) -> int:
-        """Forwards a replica takes before it answers ``busy``."""
-        return 4 * self.stages + 8
-
-
 class Pipeline:
     """See the module's docstring. All methods return effects; ``now`` is monotonic seconds."""
 
-    def __init__(self, place: Place, step: int) -> None:
+    def __init__(self, place: Place, step: int, *, delayed: bool = False) -> None:
         self._place = place
         self.step = step
+        self._ahead = 1 if delayed else 0
+        """Steps after the current one that the worker can compute."""
         self._hops: dict[int, Hop] = {}
         self._computing = 0
         self._deliveries = Deliveries(
@@ -88,13 +68,20 @@ class Pipeline:
 
     # --- queries ---------------------------------------------------------------------------
 
-    def done(self) -> set[int]:
-        """Return the ledger of the current step."""
-        return {m for m, hop in self._current() if hop.phase is Phase.DONE}
+    def done(self, step: int | None = None) -> set[int]:
+        """Return the ledger of a step, by default of the current one."""
+        return {m for m, hop in self._of(step) if hop.phase is Phase.DONE}
 
-    def in_flight(self) -> set[int]:
-        """Return the microbatches of the current step that we hold and have not counted."""
-        return {m for m, hop in self._current() if hop.phase is not Phase.DONE}
+    def in_flight(self, step: int | None = None) -> set[int]:
+        """Return the microbatches of a step, by default the current one, that we hold and have not
+        counted."""
+        return {m for m, hop in self._of(step) if hop.phase is not Phase.DONE}
+
+    @property
+    def newest(self) -> int:
+        """The newest step of which anything has been begun, at least the current one."""
+        begun = (hop.step for hop in self._hops.values() if hop.phase is not Phase.QUEUED)
+        return max(begun, default=self.step)
 
     def loss_sum(self, ids: frozenset[int]) -> float:
         """Return the summed token losses of ``ids``, in order of id."""
@@ -104,7 +91,7 @@ class Pipeline:
     def accumulating(self) -> bool:
         """Whether the worker has a task that will add to the gradient of this step."""
         phases = (Phase.BACKWARD, Phase.FORWARD) if self._place.last else (Phase.BACKWARD,)
-        return any(hop.phase in phases for _, hop in self._current())
+        return any(hop.phase in phases for _, hop in self._of())
 
     @property
     def queued(self) -> int:
@@ -113,9 +100,8 @@ class Pipeline:
 
     @property
     def waiting(self) -> int:
-        """Microbatches of the current step that the worker could work on now."""
-        phases = (Phase.QUEUED, Phase.RETURNED)
-        return sum(hop.phase in phases for _, hop in self._current())
+        """Microbatches that the worker could work on now."""
+        return sum(1 for _ in self._ready())
 
     @property
     def empty(self) -> bool:
@@ -179,10 +165,10 @@ class Pipeline:
         return effects
 
     def lease(self, ids: list[int], *, again: bool, now: float) -> list[PipelineEffect]:
-        """Stage 0: work on these microbatches of the current step."""
+        """Stage 0: work on these microbatches, of a step that we can compute."""
         for microbatch in ids:
-            if self._belongs(self.step, microbatch):
-                hop = Hop(self.step, microbatch, Phase.QUEUED, again=again)
+            if self._computable(step := microbatch // self._place.per_step):
+                hop = Hop(step, microbatch, Phase.QUEUED, again=again)
                 self._hops.setdefault(microbatch, hop)
         return self._schedule(now)
 
@@ -197,7 +183,7 @@ class Pipeline:
             return []
         counted = from_bitmap(mine.counted, plan.step, place.per_step)
         begun = (Phase.FORWARD if self._place.last else Phase.BACKWARD, Phase.DONE)
-        doubles = [m for m, h in self._current() if m not in counted and h.phase not in begun]
+        doubles = [m for m, h in self._of() if m not in counted and h.phase not in begun]
         return [effect for m in doubles for effect in self.drop(m)]
 
     def drop(self, microbatch: int) -> list[Send]:
@@ -214,9 +200,9 @@ class Pipeline:
         hop = self._hops.get(message.microbatch)
         if hop is not None and hop.step == message.step:
             return [self._receipt(sender, message, "known"), *self._repeat(hop, sender, message)]
-        if message.step not in (self.step, self.step + 1):
+        if not self.step <= message.step <= self.step + 1 + self._ahead:
             return [self._receipt(sender, message, "stale")]
-        if not self._belongs(message.step, message.microbatch):
+        if message.microbatch // self._place.per_step != message.step:
             return [Penalise(sender, "microbatch-of-another-step")]
         leaving = self.refused_from is not None and message.step >= self.refused_from
         if leaving or self.queued >= self._place.max_queue:
@@ -252,7 +238,7 @@ class Pipeline:
         if not self._deliveries.gradient(sender, message.step, message.microbatch, now):
             return [Penalise(sender, "gradient-not-asked-for", points=2)]
         hop = self._hops.get(message.microbatch)
-        if hop is None or hop.phase is not Phase.SENT or hop.step != self.step:
+        if hop is None or hop.phase is not Phase.SENT or not self._computable(hop.step):
             return []
         hop.phase = Phase.RETURNED
         accepted = GradientAccepted(
@@ -269,7 +255,7 @@ class Pipeline:
         """Take the outcome of a task; its payload is stored under the task's key already."""
         self._computing -= 1
         hop = self._hops.get(task.microbatch)
-        if hop is None or hop.step != task.step or task.step != self.step:
+        if hop is None or hop.step != task.step or not self._computable(task.step):
             return self._schedule(now)
         if hop.phase is not (Phase.BACKWARD if isinstance(task, BackwardTask) else Phase.FORWARD):
             return self._schedule(now)  # we gave it away meanwhile, and it has come anew
@@ -296,11 +282,20 @@ class Pipeline:
 
     # --- inside ----------------------------------------------------------------------------
 
-    def _current(self) -> Iterator[tuple[int, Hop]]:
-        return ((m, hop) for m, hop in self._hops.items() if hop.step == self.step)
+    def _of(self, step: int | None = None) -> Iterator[tuple[int, Hop]]:
+        wanted = self.step if step is None else step
+        return ((m, hop) for m, hop in self._hops.items() if hop.step == wanted)
 
-    def _belongs(self, step: int, microbatch: int) -> bool:
-        return microbatch // self._place.per_step == step
+    def _computable(self, step: int) -> bool:
+        """Whether the worker holds the parameters for a step, or will when it gets there."""
+        return self.step <= step <= self.step + self._ahead
+
+    def _ready(self) -> Iterator[Hop]:
+        first = self.step + 1 if self.closed else self.step
+        for hop in self._hops.values():
+            ready = hop.phase in (Phase.RETURNED, Phase.QUEUED)
+            if ready and first <= hop.step <= self.step + self._ahead:
+                yield hop
 
     def _tokens_bytes(self, microbatch: int) -> int:
         return self._hops[microbatch].tokens_bytes
@@ -334,19 +329,15 @@ class Pipeline:
         ]
 
     def _schedule(self, now: float) -> list[PipelineEffect]:
-        """Keep the worker's queue filled: oldest backward first, then oldest forward."""
+        """Keep the worker's queue filled: by step, oldest backward first, then oldest forward."""
         effects: list[PipelineEffect] = []
-        while not self.closed and self._computing < WORKER_DEPTH:
-            hop = self._next_ready()
+        while self._computing < WORKER_DEPTH:
+            hop = min(self._ready(), key=_turn, default=None)
             if hop is None:
                 break
             self._computing += 1
             effects.append(Compute(self._task(hop)))
         return effects
-
-    def _next_ready(self) -> Hop | None:
-        ready = [h for _, h in self._current() if h.phase in (Phase.RETURNED, Phase.QUEUED)]
-        return min(ready, key=lambda h: (h.phase is Phase.QUEUED, h.microbatch), default=None)
 
     def _task(self, hop: Hop) -> ForwardTask | LossTask | BackwardTask:
         if hop.phase is Phase.RETURNED:
@@ -389,3 +380,7 @@ class Pipeline:
                 min(self.queued, 65535),
             ),
         )
+
+
+def _turn(hop: Hop) -> tuple[int, bool, int]:
+    return hop.step, hop.phase is Phase.QUEUED, hop.microbatch

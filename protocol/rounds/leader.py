@@ -21,7 +21,7 @@ from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
 from protocol.pipeline.ledger import from_bitmap, to_bitmap
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 from protocol.rounds.member import REFUSED
 from protocol.rounds.newcomers import Newcomers
 from protocol.rounds.plans import most_common

@@ -31,7 +31,7 @@ from protocol.pipeline.effects import (
     SubtractTask,
 )
 from protocol.pipeline.ledger import from_bitmap
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 from protocol.rounds.inbox import Inbox, TooMany
 from protocol.rounds.plans import blame_impostor, in_sending_order, owner, plan_digest
 from protocol.rounds.shards import check_bounds

@@ -11,7 +11,7 @@ from typing import Final
 from protocol import limits
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, rank, short
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Quorum
 from protocol.wire.messages import Admit
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 from protocol.view import SwarmView
 from protocol.wire.messages import (
     Admit,

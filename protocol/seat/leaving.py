@@ -12,7 +12,8 @@ and so do all replicas of a stage that leave together.
 
 from __future__ import annotations
 
-from protocol.pipeline.pipeline import Pipeline, PipelineEffect, Place
+from protocol.pipeline.pipeline import Pipeline, PipelineEffect
+from protocol.pipeline.place import Place
 from protocol.rounds.member import Progress, RoundMember
 from protocol.view import SwarmView
 
@@ -36,9 +37,9 @@ class Departure:
         return self.begun and waiting and self._pipeline.empty
 
     def begin(self, *, alone: bool) -> list[PipelineEffect]:
-        """Take no more work; ``alone``: none of the steps after the running one."""
-        step = self._began_at = self._pipeline.step
-        return list(self._pipeline.refuse_from(step + 1 if alone else step))
+        """Take no more work; ``alone``: none of the steps after those that have been begun."""
+        step, self._began_at = self._pipeline.step, self._pipeline.newest
+        return list(self._pipeline.refuse_from(self._began_at + 1 if alone else step))
 
     def go_on(self) -> None:
         """Those we left the work to leave as well: take the step whole in which we began to."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from protocol.ids import PeerId
 from protocol.pipeline.ledger import to_bitmap
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 from protocol.wire.messages import LedgerReport
 
 REPORT_S = 0.25

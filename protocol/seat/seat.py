@@ -33,7 +33,8 @@ from protocol.pipeline.effects import (
     SubtractTask,
     Task,
 )
-from protocol.pipeline.pipeline import Pipeline, Place
+from protocol.pipeline.pipeline import Pipeline
+from protocol.pipeline.place import Place
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.rounds.quorum import Quorum, Touch
@@ -42,10 +43,10 @@ from protocol.seat.audience import answer, is_for, may_say, unheard
 from protocol.seat.effects import SeatEffect, Serving, Snapshot
 from protocol.seat.era import era_of, other_era, stamped
 from protocol.seat.following import Following
+from protocol.seat.leasing import Leasing
 from protocol.seat.leaving import Departure, others_stay
 from protocol.seat.reporting import LedgerReporter
 from protocol.seat.words import in_words
-from protocol.seat.work import WorkDesk
 from protocol.view import SwarmView, leader
 from protocol.wire.messages import (
     Admit,
@@ -80,6 +81,7 @@ class Seat:
         era: lineage that the version belongs to; messages of another one do not count.
         touch: our contacts, from which a quorum is counted (``rounds/quorum.py``).
         vow: the one of our last seat in this stage and lineage (``RoundMember.vow``).
+        delayed: whether the run uses the one-step-delayed update.
     """
 
     def __init__(
@@ -94,11 +96,12 @@ class Seat:
         era: int = 0,
         touch: Touch | None = None,
         vow: tuple[int, int] = (0, 0),
+        delayed: bool = False,
     ) -> None:
         self.place, self.step, self.serving, self.era = place, step, serving, era
         self.loaded = serving
         self._steps, self._tokens_per_step = steps, tokens_per_step
-        self.pipeline = Pipeline(place, step)
+        self.pipeline = Pipeline(place, step, delayed=delayed)
         self.quorum = Quorum(place.me, place.stage, touch)
         self.member: RoundMember
         known = (lambda: self.member.knows_commit, lambda: self.member.promised)
@@ -116,7 +119,7 @@ class Seat:
             vow=vow,
         )
         self.departure = Departure(self.pipeline, self.member)
-        self.desk = WorkDesk(step, place)
+        self.leasing = Leasing(place, step, steps, self.pipeline, delayed=delayed)
         self.training_allowed = False
         """Nothing is leased before the swarm has started (every stage covered)."""
         self._view = SwarmView(((),) * place.stages)
@@ -150,7 +153,8 @@ class Seat:
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
-        desk = self.desk.next_deadline() if self.leader.leading and self._working() else None
+        leads = self.leader.leading and self._working()
+        desk = self.leasing.desk.next_deadline() if leads else None
         parts = (part.next_deadline() for part in (self.pipeline, self.leader, self._following))
         report = None if self.finished else self._reporter.due
         return min((d for d in (*parts, desk, report) if d is not None), default=None)
@@ -167,10 +171,9 @@ class Seat:
         effects += self._follow_siblings(now)
         was_leading = self.leader.leading
         effects += self._lead(now)
-        if self.leader.leading and not was_leading:
-            self.desk.take_over()
+        self.leasing.update_view(view, took_over=self.leader.leading and not was_leading)
         for peer in sorted(lost):
-            self.desk.release(peer, self.leader.reports)
+            self.leasing.release(peer, self.leader.reports)
             self.member.forget(peer)
         if not others_stay(view, self.place):
             self.departure.go_on()
@@ -209,7 +212,7 @@ class Seat:
         """Act on deadlines that have passed."""
         effects: list[SeatEffect] = [*self.pipeline.tick(now), *self.leader.tick(now)]
         if self.leader.leading and self._working():
-            self.desk.tick(self.leader.reports, now)
+            self.leasing.desk.tick(self.leader.reports, now)
         effects += self._follow_siblings(now) if self._following.behind else []
         if self._following.is_lost(now):
             effects.append(Fault("behind", f"siblings have moved on from version {self.step}"))
@@ -252,11 +255,11 @@ class Seat:
                 return list(self.pipeline.receipt(sender, message, now))
             case Have():
                 return list(self.pipeline.have(sender, message))
-            case Lease() if message.step == self.step:
-                self.desk.got_work(now)
-                return list(self.pipeline.lease(message.ids, again=message.again, now=now))
+            case Lease():
+                ids = self.leasing.leased(sender, message, now)
+                return list(self.pipeline.lease(ids, again=message.again, now=now))
             case LeaseRequest():
-                self.desk.asked(sender, message)
+                self.leasing.asked(sender, message)
                 return []
             case LedgerReport():
                 return list(self.leader.report(sender, message, now))
@@ -322,9 +325,9 @@ class Seat:
         self._following.caught_up()
         self.member.start_step(self.step)
         effects: list[SeatEffect] = [committed, *self.leader.start_step(self.step, now)]
-        self.desk.start_step(self.step, fresh=self.current_leader() == self.place.me)
         effects += self._lead(now)
         effects += self.pipeline.start_step(self.step, now)
+        self.leasing.start_step(self.step, self._view, self.current_leader())
         for sender, message, digest in self._ahead.take(self.step):
             replayed = self._dispatch(sender, message, now, digest)
             effects += [e for e in replayed if not isinstance(e, Keep)]  # kept on arrival
@@ -388,13 +391,8 @@ class Seat:
 
     def _lease(self, now: float) -> list[SeatEffect]:
         """Stage 0: hand out work if we lead, ask for some if we can take it."""
-        effects: list[SeatEffect] = []
-        in_flight, done = self.pipeline.in_flight(), self.pipeline.done()
-        self.desk.observe(in_flight, done, now)
-        if self.leader.leading and self._working():
-            at_step = {r.peer for r in self._view.serving(0) if r.version == self.step}
-            effects += self.desk.grant(self.leader.reports, at_step, now)
-        more = self.training_allowed and self.departure.wants_work(self.step) and not self.finished
-        if more and (to := self.current_leader()) is not None:
-            effects += self.desk.ask(to, self._view, len(in_flight), len(done), now)
-        return effects
+        leads = self.leader.leading and self._working()
+        more = self.training_allowed and not self.finished
+        wants = [more and self.departure.wants_work(self.step + k) for k in (0, 1)]
+        seen = (self._view, self.leader.reports, self.current_leader(), now)
+        return list(self.leasing.follow_up(*seen, leads=leads, wants=(wants[0], wants[1])))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId
 from protocol.pipeline.flight import SPARE, Flight
 from protocol.pipeline.lessor import Lessor
 from protocol.pipeline.next_hop import believed_rates
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 from protocol.pipeline.second_leases import HasLedger
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Lease, LeaseRequest
@@ -19,30 +19,29 @@ from protocol.wire.messages import Lease, LeaseRequest
 class WorkDesk:
     """Both sides of leasing at one replica. Idle at stages other than the first."""
 
-    def __init__(self, step: int, place: Place) -> None:
+    def __init__(self, step: int, place: Place, flight: Flight) -> None:
         self._place, self._step = place, step
         self._lessor = Lessor(step, place.per_step)
         self._asked: tuple[PeerId, int] | None = None
         self._asked_at = 0.0
-        self._flight = Flight()
+        self._flight = flight
 
     def start_step(self, step: int, *, fresh: bool) -> None:
         """Begin a step; ``fresh`` if we lead it from the start."""
         self._step, self._asked = step, None
-        self._flight.start_step()
         self._lessor.start_step(step, fresh=fresh)
 
     # --- asking ----------------------------------------------------------------------------
 
-    def observe(self, in_flight: Set[int], done: Set[int], now: float) -> None:
-        """Take what we hold and what we have counted, to measure how long it takes."""
-        self._flight.observe(in_flight, done, now)
-
     def ask(
-        self, leader: PeerId, view: SwarmView, in_flight: int, done: int, now: float
+        self, leader: PeerId, view: SwarmView, in_flight: int, held: int, now: float
     ) -> list[Send]:
-        """Ask for as much as we can take, unless we have asked for just that already."""
-        held = in_flight + done
+        """Ask for as much as we can take, unless we have asked for just that already.
+
+        Args:
+            in_flight: microbatches that we work on, of whatever step.
+            held: microbatches of this step that we have, counted ones included.
+        """
         want = self.in_flight_cap(view) - in_flight
         if want <= 0 or self._asked == (leader, want):
             return []
@@ -80,9 +79,18 @@ class WorkDesk:
         self._lessor.release(peer, {p: r for p, r in reports.items() if p != peer})
 
     def grant(
-        self, reports: Mapping[PeerId, HasLedger], at_step: set[PeerId], now: float
+        self,
+        reports: Mapping[PeerId, HasLedger],
+        at_step: set[PeerId],
+        now: float,
+        *,
+        say_none: bool = False,
     ) -> list[Send | Explain]:
-        """Lease what is free to those that asked; or, near the end, what somebody is late with."""
+        """Lease what is free to those that asked; or, near the end, what somebody is late with.
+
+        Args:
+            say_none: tell those who wait, once each, when nothing is left.
+        """
         granted = self._lessor.grant(reports, at_step, now)
         effects: list[Send | Explain] = [
             Send(peer, Lease(self._step, ids, again)) for peer, again, ids in granted
@@ -90,7 +98,8 @@ class WorkDesk:
         if second := self._lessor.grant_second(now):
             effects.append(Send(second.peer, Lease(self._step, [second.microbatch], True)))
             effects.append(Explain("pipeline", second.words(now)))
-        return effects
+        told = self._lessor.in_vain() if say_none else []
+        return [*effects, *(Send(peer, Lease(self._step, [], False)) for peer in told)]
 
     def without_backups(self) -> None:
         """Lease nothing twice on suspicion of being slow; to compare."""

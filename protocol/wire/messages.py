@@ -128,8 +128,10 @@ class LeaseRequest(Wire, frozen=True):
 
 
 class Lease(Wire, frozen=True):
+    """Work of a step; without ids: all of the step is leased already."""
+
     step: StepIndex
-    ids: Annotated[list[MicrobatchId], Meta(min_length=1, max_length=1024)]
+    ids: Annotated[list[MicrobatchId], Meta(max_length=1024)]
     again: bool
     """They were leased before to a replica that died."""
     era: Era = 0

@@ -20,7 +20,7 @@ from protocol.pipeline.effects import (
     ReduceTask,
     SubtractTask,
 )
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 
 A, B = (peer_id_from_key(bytes([n]) * 32) for n in range(2))
 

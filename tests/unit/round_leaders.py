@@ -7,7 +7,7 @@ import msgspec
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.ledger import to_bitmap
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 from protocol.rounds.leader import (
     RoundLeader,
 )

@@ -15,7 +15,7 @@ from protocol.pipeline.effects import (
     Task,
 )
 from protocol.pipeline.ledger import to_bitmap
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 from protocol.rounds.member import RoundMember
 from protocol.wire.messages import Plan, Ready, Reduced, Segment
 from protocol.wire.parts import PlanMember

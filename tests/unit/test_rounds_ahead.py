@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.effects import Fault, Keep
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 from protocol.seat.ahead import MAX_PER_SENDER, MAX_STEPS_AHEAD, Ahead
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView

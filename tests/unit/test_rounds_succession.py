@@ -24,7 +24,7 @@ from round_leaders import (
 
 from protocol.effects import Send
 from protocol.membership.contacts import Contacts
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 from protocol.rounds.leader import (
     ROUND_TIMEOUT_S,
     RoundLeader,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from protocol.effects import Send
 from protocol.ids import peer_id_from_key
 from protocol.pipeline.effects import Keep, SendPayload
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Forward, LedgerReport, Receipt

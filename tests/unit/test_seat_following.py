@@ -8,7 +8,7 @@ from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, Contacts
 from protocol.pipeline.effects import Fault
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect
 from protocol.seat.following import BEHIND_S, LOOK_S, Following
 from protocol.seat.seat import Seat

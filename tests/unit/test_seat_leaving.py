@@ -7,7 +7,7 @@ from protocol_examples import any_message, peer
 
 from protocol.effects import Send
 from protocol.pipeline.effects import ForwardTask, Outcome, SendPayload
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 from protocol.seat.audience import addressed_stage
 from protocol.seat.effects import SeatEffect
 from protocol.seat.seat import Seat
@@ -117,7 +117,7 @@ def test_a_leaving_seat_asks_for_no_work() -> None:
         return make_seat(stage=0, step=step)
 
     def renewed(seat: Seat) -> list[SeatEffect]:
-        seat.desk.got_work(1.0)
+        seat.leasing.desk.got_work(1.0)
         return seat.update_view(seat._view, 1.0)
 
     seat = next(s for s in map(at_stage_0, range(9)) if s.current_leader() == SIBLING)

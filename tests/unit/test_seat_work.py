@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.ids import peer_id_from_key
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 from protocol.seat.work import WorkDesk
 from protocol.view import Replica, SwarmView
 

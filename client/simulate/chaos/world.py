@@ -39,7 +39,7 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.effects import (
     Fault as SeatFault,
 )
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
 from protocol.wire.messages import Admit, Message, lane
 from protocol.wire.parts import SeatStatus

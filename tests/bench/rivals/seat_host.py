@@ -29,7 +29,7 @@ from protocol.effects import Effect, Penalise, Send
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
 from protocol.pipeline.effects import Committed
-from protocol.pipeline.pipeline import Place
+from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Heartbeat, Message

@@ -1,0 +1,139 @@
+"""Leases of one replica of stage 0: of the current step and, with the one-step-delayed update, of
+the next one, which may be computed while the current one is being closed.
+
+Nobody asks for the next step before the leader of the current one has said that nothing is left of
+it. What a leader of the next step hands out before it is the current one is in nobody's reports
+yet; who takes over from it waits until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from protocol.effects import Explain, Send
+from protocol.ids import PeerId
+from protocol.pipeline.flight import Flight
+from protocol.pipeline.pipeline import Pipeline
+from protocol.pipeline.place import Place
+from protocol.pipeline.second_leases import HasLedger
+from protocol.seat.work import WorkDesk
+from protocol.view import SwarmView, leader
+from protocol.wire.messages import Lease, LeaseRequest
+
+
+class Leasing:
+    """Idle at stages other than the first.
+
+    Args:
+        steps: steps of the whole run; nothing is leased from there on.
+        pipeline: which holds what was leased.
+        delayed: whether the next step may be begun.
+    """
+
+    def __init__(
+        self, place: Place, step: int, steps: int, pipeline: Pipeline, *, delayed: bool
+    ) -> None:
+        self._place, self._steps, self._pipeline = place, steps, pipeline
+        self._flight = Flight()
+        self.desk = WorkDesk(step, place, self._flight)
+        self._next = WorkDesk(step + 1, place, self._flight) if delayed else None
+        self._leads_next = False
+        self._none_left: PeerId | None = None
+        """The leader that has told us that nothing is left of the current step."""
+
+    def start_step(self, step: int, view: SwarmView, led_by: PeerId | None) -> None:
+        """Begin a step, with what was leased of it before."""
+        leads, self._none_left = led_by == self._place.me, None
+        self._flight.start_step(ahead=self._next is not None)
+        if self._next is None:
+            self.desk.start_step(step, fresh=leads)
+            return
+        led_before = self._leads_next
+        self.desk, self._next = self._next, WorkDesk(step + 1, self._place, self._flight)
+        if leads and not led_before:
+            self.desk.take_over()
+        self._leads_next = self._leader_of_next(view) == self._place.me
+        self._next.start_step(step + 1, fresh=self._leads_next)
+
+    def update_view(self, view: SwarmView, *, took_over: bool) -> None:
+        """Take a new view; ``took_over``: we lead the current step since this view."""
+        if took_over:
+            self.desk.take_over()
+        leads, led_before = self._leader_of_next(view) == self._place.me, self._leads_next
+        self._leads_next = leads
+        if self._next is not None and leads and not led_before:
+            self._next.take_over()
+
+    def release(self, peer: PeerId, reports: Mapping[PeerId, HasLedger]) -> None:
+        """A replica died: what it held is free, unless a survivor holds it too."""
+        self.desk.release(peer, reports)
+        if self._next is not None:
+            self._next.release(peer, {})
+
+    def asked(self, sender: PeerId, message: LeaseRequest) -> None:
+        """Note a request for work."""
+        of_next = self._next is not None and message.step > self._pipeline.step
+        (self._next if of_next and self._next else self.desk).asked(sender, message)
+
+    def leased(self, sender: PeerId, message: Lease, now: float) -> list[int]:
+        """Take a lease; return what we have to do."""
+        desk = self.desk if message.step == self._pipeline.step else self._next
+        if desk is None or not 0 <= message.step - self._pipeline.step <= 1:
+            return []
+        if message.ids:
+            desk.got_work(now)
+        elif desk is self.desk:
+            self._none_left = sender
+        return message.ids
+
+    def follow_up(
+        self,
+        view: SwarmView,
+        reports: Mapping[PeerId, HasLedger],
+        led_by: PeerId | None,
+        now: float,
+        *,
+        leads: bool,
+        wants: tuple[bool, bool],
+    ) -> list[Send | Explain]:
+        """Hand out work if we lead, ask for some if we can take it.
+
+        Args:
+            reports: ledgers of the current step, if we lead it.
+            led_by: who leads the current step.
+            leads: whether we do, and microbatches may be leased.
+            wants: whether we may take work of the current step and of the next one.
+        """
+        step, of = self._pipeline.step, self._pipeline
+        in_flight, done = of.in_flight(), of.done()
+        ahead, ahead_done = self._held_of_next()
+        self._flight.observe(in_flight | ahead, done | ahead_done, now)
+        effects: list[Send | Explain] = []
+        if leads:
+            at_step = {r.peer for r in view.serving(0) if r.version == step}
+            effects += self.desk.grant(reports, at_step, now, say_none=self._next is not None)
+        busy = len(in_flight) + len(ahead)
+        if wants[0] and led_by is not None and led_by != self._none_left:
+            held = len(in_flight) + len(done)
+            effects += self.desk.ask(led_by, view, busy, held, now)
+        if self._next is None or step + 1 >= self._steps:
+            return effects
+        if self._leads_next:
+            effects += self._next.grant({}, set(), now)
+        to = self._leader_of_next(view)
+        if wants[1] and to is not None and led_by == self._none_left:
+            held = len(ahead) + len(ahead_done)
+            effects += self._next.ask(to, view, busy, held, now)
+        return effects
+
+    def _held_of_next(self) -> tuple[set[int], set[int]]:
+        if self._next is None:
+            return set(), set()
+        step = self._pipeline.step + 1
+        return self._pipeline.in_flight(step), self._pipeline.done(step)
+
+    def _leader_of_next(self, view: SwarmView) -> PeerId | None:
+        """Who is a step behind now will have caught up by then."""
+        if self._next is None:
+            return None
+        return leader(view, self._place.stage, self._pipeline.step + 1, behind=2)
