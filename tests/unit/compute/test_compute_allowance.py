@@ -24,6 +24,12 @@ def test_a_stage_that_would_not_fit_is_refused() -> None:
     assert "may be used" in failed.message
 
 
+def test_delayed_updates_need_more() -> None:
+    need = allowance.stage_need(open_request(0, [4])).total_bytes
+    allowance.check_fits(limited(need))
+    assert LocalWorker().fails(limited(need, delayed=True)).kind == "oom"
+
+
 def test_a_gpu_is_held_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     set_to: list[tuple[float, torch.device]] = []
     monkeypatch.setattr(

@@ -15,6 +15,8 @@ from safetensors.torch import load_file
 from client.compute import saving
 from client.compute.checkpoint import (
     CHUNK_BYTES,
+    DELAYED_FORMAT,
+    FORMAT,
     CheckpointInfo,
     build_header,
     examine,
@@ -37,25 +39,31 @@ def train(worker, step):
     return worker.call(ApplyLocal(step=step, tokens=100))[0]
 
 
-def test_a_loaded_replica_goes_on_as_the_saved_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("delayed", [False, True])
+def test_a_loaded_replica_goes_on_as_the_saved_one(tmp_path: Path, delayed) -> None:
     path = tmp_path / "stage"
-    original = trained()
+    original = trained(delayed=delayed)
     saved, _ = original.call(Save(version=2, path=str(path)))
-    resumed = opened(0, [4])
+    resumed = opened(0, [4], delayed=delayed)
     loaded, _ = resumed.call(Load(path=str(path), version=2, expected_hash=saved.hash))
     assert (loaded.version, loaded.hash) == (2, original.replica.state_hash())
-    assert train(original, 2).hash == train(resumed, 2).hash
+    for step in (2, 3):
+        assert train(original, step).hash == train(resumed, step).hash
 
 
-def test_replicas_write_identical_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("delayed", [False, True])
+def test_replicas_write_identical_files(tmp_path: Path, delayed) -> None:
     for name in ("a", "b"):
-        trained().call(Save(version=2, path=str(tmp_path / name), durable=name == "a"))
+        trained(delayed=delayed).call(
+            Save(version=2, path=str(tmp_path / name), durable=name == "a")
+        )
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_the_reply_and_the_header_describe_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("delayed", [False, True])
+def test_the_reply_and_the_header_describe_the_file(tmp_path: Path, delayed) -> None:
     path = tmp_path / "stage"
-    worker = trained()
+    worker = trained(delayed=delayed)
     saved, _ = worker.call(Save(version=2, path=str(path)))
     data = path.read_bytes()
     chunks = [data[i : i + CHUNK_BYTES] for i in range(0, len(data), CHUNK_BYTES)]
@@ -64,7 +72,19 @@ def test_the_reply_and_the_header_describe_the_file(tmp_path: Path) -> None:
     info = verify(path)
     assert info == read_info(path)
     assert (info.version, info.stage, info.stages, info.hash) == (2, 0, 1, saved.hash)
+    assert info.delayed == delayed
     assert info.parameters == worker.replica.size
+
+
+def test_the_format_of_a_run_without_delayed_updates_stays(tmp_path: Path) -> None:
+    """The file and the hash of a made-up state, as they always were."""
+    worker, path = opened(1, [3, 1]), tmp_path / "stage"
+    ramp = torch.arange(worker.replica.size, dtype=torch.float32)
+    worker.replica.replace_state(3, (ramp, ramp / 2, ramp * 4))
+    saved, _ = worker.call(Save(version=3, path=str(path)))
+    assert saved.hash == "eaafbc08b8eff75e19eef26345cc4fb1e781607d8bd81636dfd9c2490d28e21b"
+    digest = hashlib.blake2b(path.read_bytes(), digest_size=32).hexdigest()
+    assert digest == "3b08bca61b5e6622ff65bb8f6135e08ba4af97491f79055b6a15a8f7cdd99753"
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES])
@@ -109,7 +129,10 @@ def test_training_goes_on_while_a_version_is_written(tmp_path: Path, monkeypatch
     assert answers[0][0].hash == verify(written).hash == expected
 
 
-def test_a_step_is_applied_only_when_the_version_is_copied(tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("delayed", [False, True])
+def test_a_step_is_applied_only_when_the_version_is_copied(
+    tmp_path: Path, monkeypatch, delayed
+) -> None:
     path, may_copy, copying = tmp_path / "stage", threading.Event(), threading.Event()
     copy = saving._copy
 
@@ -119,7 +142,7 @@ def test_a_step_is_applied_only_when_the_version_is_copied(tmp_path: Path, monke
         copy(*args)
 
     monkeypatch.setattr(saving, "_copy", slow_copy)
-    worker = trained()
+    worker = trained(delayed=delayed)
     expected = worker.replica.state_hash()
     worker.executor.execute(Save(version=2, path=str(path)), (), lambda *a: None)
     assert copying.wait(30)
@@ -147,8 +170,9 @@ def test_a_failed_copy_lets_training_go_on(tmp_path: Path, monkeypatch) -> None:
     assert verify(tmp_path / "stage").hash == saved.hash == worker.replica.state_hash()
 
 
-def test_copies_do_not_mix_versions(tmp_path: Path) -> None:
-    worker = trained(1)
+@pytest.mark.parametrize("delayed", [False, True])
+def test_copies_do_not_mix_versions(tmp_path: Path, delayed) -> None:
+    worker = trained(1, delayed=delayed)
     for version in range(1, 4):
         saved, _ = worker.call(Save(version=version, path=str(tmp_path / "stage")))
         assert examine(tmp_path / "stage") == (verify(tmp_path / "stage"), saved.chunk_digests)
@@ -230,6 +254,22 @@ def test_another_stages_checkpoint_is_refused(checkpoint: Path, options) -> None
     assert worker.fails(Load(path=str(checkpoint), version=2)).kind == "checkpoint"
 
 
+@pytest.mark.parametrize("delayed", [False, True])
+def test_a_checkpoint_with_or_without_delayed_updates_is_not_taken_for_the_other(
+    tmp_path: Path, delayed
+) -> None:
+    path = tmp_path / "stage"
+    trained(delayed=delayed).call(Save(version=2, path=str(path)))
+    worker = opened(0, [4], delayed=not delayed)
+    worker.call(ForwardBackward(step=0, microbatch=0, tokens=tokens_of(0)))
+    before = [buffer.clone() for buffer in worker.replica.buffers]
+    failed = worker.fails(Load(path=str(path), version=2))
+    assert failed.kind == "checkpoint"
+    assert "delayed updates" in failed.message
+    assert (worker.replica.version, worker.replica.counted) == (0, {0})
+    assert all(map(torch.equal, worker.replica.buffers, before))
+
+
 def test_every_kind_of_damage_is_found(checkpoint: Path, tmp_path: Path) -> None:
     data = checkpoint.read_bytes()
     info = read_info(checkpoint)
@@ -253,9 +293,11 @@ def test_every_kind_of_damage_is_found(checkpoint: Path, tmp_path: Path) -> None
     assert worker.replica.state_hash() == before
 
 
-def small_file(**changes) -> bytes:
+def small_file(*, delayed=False, **changes) -> bytes:
     layout = (("a", (2, 3)), ("b", (4,)))
-    header = build_header(swarm="ab", stage=0, stages=2, version=5, digest="00", layout=layout)
+    header = build_header(
+        swarm="ab", stage=0, stages=2, version=5, digest="00", layout=layout, delayed=delayed
+    )
     fields = json.loads(header[8:])
     for key, value in changes.items():
         section, _, field = key.partition("__")
@@ -264,7 +306,7 @@ def small_file(**changes) -> bytes:
         else:
             fields[section] = value
     text = json.dumps(fields).encode()
-    return len(text).to_bytes(8, "little") + text + bytes(3 * 40)
+    return len(text).to_bytes(8, "little") + text + bytes((4 if delayed else 3) * 40)
 
 
 def parse(tmp_path: Path, data: bytes) -> CheckpointInfo:
@@ -273,8 +315,10 @@ def parse(tmp_path: Path, data: bytes) -> CheckpointInfo:
     return read_info(path)
 
 
-def test_the_small_file_is_sound(tmp_path: Path) -> None:
-    info = parse(tmp_path, small_file())
+@pytest.mark.parametrize("delayed", [False, True])
+def test_the_small_file_is_sound(tmp_path: Path, delayed) -> None:
+    info = parse(tmp_path, small_file(delayed=delayed))
+    assert info.delayed == delayed
     assert info.layout == (("a", (2, 3)), ("b", (4,)))
     assert info.parameters == 10
 
@@ -290,6 +334,9 @@ HOSTILE_HEADERS = {
     "more tensors": {"c": {"dtype": "F32", "shape": [1], "data_offsets": [120, 124]}},
     "no tensor": {"a": None},
     "format": {"__format": "other"},
+    "format of delayed updates": {"__format": DELAYED_FORMAT},
+    "format without delayed updates": {"delayed": True, "__format": FORMAT},
+    "no parameters of the version before": {"delayed": True, "previous/b": None},
     "version": {"__version": "x"},
     "negative version": {"__version": "-1"},
     "huge version": {"__version": "9" * 5000},

@@ -3,7 +3,16 @@
 import msgspec
 import pytest
 import torch
-from compute_stages import MODELS, SEQUENCES, TOKENS, opened, token_tensors, tokens_of
+from compute_stages import (
+    MODELS,
+    SEQUENCES,
+    TOKENS,
+    LocalWorker,
+    open_request,
+    opened,
+    token_tensors,
+    tokens_of,
+)
 
 from client.compute.memory import graphs_that_fit, required_bytes, stage_parameters
 from client.compute.requests import ModelFields
@@ -30,12 +39,30 @@ def test_parameters_are_counted_exactly(model, stage) -> None:
     assert stage_parameters(MODELS[model], CUT, stage) == replica.size
 
 
+@pytest.mark.parametrize("delayed", [False, True])
 @pytest.mark.parametrize("codec", ["fp32", "s8"])
-def test_the_state_is_what_the_worker_reports(codec) -> None:
-    worker = opened(1, CUT, averaging=codec)
-    buffers = 5 if codec == "fp32" else 6.5  # residual, and 2 bytes for the contribution
-    expected = need(MODELS["gpt"], 1, averaging_codec=codec).state_bytes
-    assert expected == buffers * 4 * worker.replica.size
+def test_the_state_is_what_the_worker_reports(codec, delayed) -> None:
+    worker = LocalWorker()
+    reply, _ = worker.call(open_request(1, CUT, averaging=codec, delayed=delayed))
+    vector = 4 * worker.replica.size
+    contribution = 0 if codec == "fp32" else vector // 2  # 2 bytes each, when it is made
+    predicted = need(MODELS["gpt"], 1, averaging_codec=codec, delayed=delayed)
+    assert predicted.state_bytes == reply.state_bytes + contribution
+    assert reply.state_bytes == ((7 if delayed else 5) + (codec != "fp32")) * vector
+    assert predicted.snapshot_bytes == len(worker.replica.state_tensors) * vector
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+def test_every_buffer_is_counted_once(delayed) -> None:
+    """What is counted is what is there: no buffer twice, the modules own nothing beside them."""
+    replica = opened(1, CUT, delayed=delayed).replica
+    held = {buffer.data_ptr() for buffer in replica.buffers}
+    assert len(held) == len(replica.buffers)
+    storages = {buffer.untyped_storage().data_ptr() for buffer in replica.buffers}
+    for slot in replica.slots:
+        for parameter in slot.module.parameters():
+            assert parameter.untyped_storage().data_ptr() in storages
+            assert parameter.grad.untyped_storage().data_ptr() in storages
 
 
 def saved_bytes(replica, run) -> int:
