@@ -4,6 +4,9 @@ It trains what a swarm would train, from the same seed on the same samples, with
 AdamW and clipping, not with the swarm's: two implementations that have to agree. Give it a
 `wire` and every tensor that would cross between two stages passes through it; without one it runs
 the model uncut, as fast as one process can.
+
+With the one-step-delayed update a step's gradient is computed before the update of the step before
+it is applied: step s's at the parameters after max(s - 1, 0) updates, though it makes s + 1 of s.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -25,6 +28,9 @@ from model_zoo.whole import build_whole
 class TrainingPlan:
     """Everything that fixes the numbers of a training run, but for the corpus.
 
+    Fields:
+        delayed: whether updates are delayed by one step.
+
     Raises:
         ValueError: the cut does not add up to the model, or a count is not positive.
     """
@@ -36,6 +42,7 @@ class TrainingPlan:
     steps: int
     microbatches_per_step: int
     sequences_per_microbatch: int
+    delayed: bool = False
 
     def __post_init__(self) -> None:
         if sum(self.layers_per_stage) != self.spec.layers:
@@ -64,7 +71,10 @@ class WireContext:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceRun:
-    """Mean loss per token of every step, in nats, and the merged state after the last one."""
+    """Mean loss per token of every step, in nats, and the merged state after the last update.
+
+    A step's loss is that of the parameters its gradient is computed at.
+    """
 
     losses: tuple[float, ...]
     state: State
@@ -86,21 +96,30 @@ def train_reference(
     Args:
         wire: encodes and decodes a boundary tensor (B, T, C) or its gradient; None: no cut.
         threads: CPU threads of torch meanwhile; None leaves them as they are.
-        on_step: called after every update with the step and its loss.
+        on_step: called with every step and its loss, after its update; with delayed updates
+            before it, after that of the step before.
 
     Raises:
         DataError: the corpus is shorter than one sample.
     """
     stages = _build(plan, cut=wire is not None)
     groups = _stage_parameters(plan, stages)
-    optimizer = _adamw(plan.optimizer, [p for group in groups for p in group])
+    parameters = [p for group in groups for p in group]
+    optimizer = _adamw(plan.optimizer, parameters)
     losses = []
+    pending: list[Tensor | None] = [None] * len(parameters)
     with limited_threads(threads):
         for step in range(plan.steps):
             losses.append(_accumulate(plan, corpus, stages, step, wire))
-            _update(plan, groups, optimizer, step)
+            if plan.delayed:
+                pending = _exchange(parameters, pending)
+            if step or not plan.delayed:
+                _update(plan, groups, optimizer, step - plan.delayed)
             if on_step is not None:
                 on_step(step, losses[-1])
+        if plan.delayed:
+            _exchange(parameters, pending)
+            _update(plan, groups, optimizer, plan.steps - 1)
     state = merge_states(stage.state_dict() for stage in stages)
     return ReferenceRun(tuple(losses), state)
 
@@ -165,6 +184,17 @@ def _accumulate(
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.item()
     return total / plan.tokens_per_step
+
+
+def _exchange(
+    parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor | None]
+) -> list[Tensor | None]:
+    """Give the parameters these gradients; returns those that they had."""
+    had = []
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        had.append(parameter.grad)
+        parameter.grad = gradient
+    return had
 
 
 def _update(

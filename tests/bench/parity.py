@@ -12,8 +12,9 @@ weights and the samples, so the runs of a seed differ only in their way:
     kills  in S8, averaged gradients as well, in a swarm of 4 x 2 simulated volunteers with real
            executors; every tenth of the run one of them is killed and a newcomer comes
     int4   4 bits in blocks of 128, which no swarm sends: the control that has to fail
-    delayed  as fp32, with updates delayed by one step: it is run where asked for, and reported
-           without being judged, since it is another way to train and not another wire
+    delayed
+           as fp32, with updates delayed by one step; run where it is asked for, and reported but
+           not judged: it is another way to train, not another wire
 
 Each run adds a line to ``parity.jsonl``, and one that is there already is not run again, so it may
 be interrupted. ``parity.md`` is written anew after each. Each job takes one core for the whole run.

@@ -122,6 +122,49 @@ def test_stages_with_the_flat_optimizer_agree(
     assert losses == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("steps", [1, 2, 6])
+def test_a_delayed_step_is_computed_before_the_update_of_the_step_before(
+    spec: ModelSpec, corpus: Corpus, steps: int
+) -> None:
+    """Against a plain reading of the rule: every version is kept, step s reads max(s - 1, 0)."""
+    plan = replace(plan_for(spec, (4,), steps=steps), delayed=True)
+    seen: list[tuple[int, float]] = []
+    run = train_reference(plan, corpus, on_step=lambda step, loss: seen.append((step, loss)))
+    model = build_whole(spec, plan.seed)
+    flat = FlatParameters(model)
+    adamw = FlatAdamW(flat.values, flat.decay_size, plan.optimizer)
+    versions, losses = [flat.values.clone()], []
+    for step in range(steps):
+        flat.values.copy_(versions[max(step - 1, 0)])
+        flat.zero_gradients()
+        loss_sum = 0.0
+        for microbatch in range(2 * step, 2 * step + 2):
+            tokens = torch.from_numpy(corpus.sample(microbatch, 3, 16, plan.seed).astype("int64"))
+            loss = summed_loss(model(tokens[:, :-1]), tokens[:, 1:])
+            loss.backward()
+            loss_sum += loss.item()
+        losses.append(loss_sum / plan.tokens_per_step)
+        flat.values.copy_(versions[step])
+        scale = clip_factor(flat.gradients, 1 / plan.tokens_per_step, plan.optimizer.clip)
+        adamw.step(flat.gradients, learning_rate(plan.optimizer, step), scale)
+        versions.append(flat.values.clone())
+    assert run.losses == pytest.approx(losses, rel=1e-5)
+    assert seen == list(enumerate(run.losses))
+    for name, expected in flat.state().items():
+        torch.testing.assert_close(run.state[name], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_delayed_updates_change_the_second_step_and_still_learn(
+    spec: ModelSpec, corpus: Corpus
+) -> None:
+    plan = plan_for(spec, steps=40)
+    plain = train_reference(plan, corpus).losses
+    delayed = train_reference(replace(plan, delayed=True), corpus).losses
+    assert delayed[0] == plain[0]
+    assert delayed[1] != plain[1]
+    assert delayed[-1] < delayed[0] - 1.5
+
+
 def test_a_short_text_is_refused(tmp_path: Path, spec: ModelSpec) -> None:
     path = tmp_path / "short"
     path.write_bytes(b"short")
