@@ -6,9 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from compute_stages import LocalWorker, opened, relative_error, tokens_of
+from compute_stages import MODELS, LocalWorker, opened, relative_error, tokens_of
 from compute_steps import PER_STEP, apply_local, loss_of, of_step, step_of
 
+from client.cli.model_source import read_parameters
 from client.compute.requests import (
     Apply,
     ApplyLocal,
@@ -21,6 +22,8 @@ from client.compute.requests import (
     Save,
     Subtract,
 )
+from model_zoo.spec import ModelSpec
+from model_zoo.whole import load_whole
 
 STEPS = 5
 
@@ -216,6 +219,18 @@ def test_a_replica_saved_amid_work_ahead_goes_on_elsewhere(tmp_path: Path) -> No
         assert not slot.graphs
     for version in range(3, 7):
         assert advance(worker, version) == advance(at_work, version)
+
+
+def test_who_reads_a_model_from_checkpoints_gets_the_newest_parameters(tmp_path: Path) -> None:
+    path, worker = tmp_path / "stage", opened(0, [4], delayed=True)
+    for version in range(2):
+        advance(worker, version)
+    worker.call(Save(version=2, path=str(path)))
+    spec = ModelSpec(**msgspec.structs.asdict(MODELS["gpt"]))
+    model = load_whole(spec, read_parameters(path))
+    newest = worker.replica.slots[-1].flat.state()
+    for name, value in model.named_parameters():
+        assert torch.equal(value, newest[name]), name
 
 
 def test_a_state_without_the_version_before_is_another() -> None:
