@@ -49,12 +49,22 @@ def decode_ids(payload: bytes) -> Counter[int]:
 
 
 class MultisetWorker:
-    """A ``SimWorker`` whose gradients are multisets of microbatch ids."""
+    """A ``SimWorker`` whose gradients are multisets of microbatch ids.
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self.accumulated: Counter[int] = Counter()
+    Args:
+        delayed: with the one-step-delayed update the next step may be computed as well.
+    """
+
+    def __init__(self, place: Place, *, delayed: bool = False) -> None:
+        self._place, self._ahead = place, int(delayed)
+        self._version = 0
+        self._sums: dict[int, Counter[int]] = {}
         self.parameters = "initial"
+
+    @property
+    def accumulated(self) -> Counter[int]:
+        """What the gradient sum of the current step consists of."""
+        return self._sum_of(self._version)
 
     @property
     def size(self) -> int:
@@ -64,15 +74,19 @@ class MultisetWorker:
     def run(self, task: Task, payloads: Payloads) -> Outcome:
         """See ``SimWorker.run``."""
         match task:
+            case ForwardTask() | LossTask() | BackwardTask() if not self._computable(task.step):
+                return Outcome(error="stale")  # as the real worker answers
             case ForwardTask(step, m):
                 payloads[PayloadKey(step, "tokens", m)] = b""
                 payloads[PayloadKey(step, "output", m)] = _one(m)
             case LossTask() | BackwardTask():
                 return self._backward(task, payloads)
-            case SubtractTask(_, m):
-                expect(self.accumulated[m] == 1, f"I1: {m} is taken out but was not counted")
-                self.accumulated[m] -= 1
+            case SubtractTask(step, m):
+                counted = self._sum_of(step)
+                expect(counted[m] == 1, f"I1: {m} is taken out but was not counted")
+                counted[m] -= 1
             case ContributeTask(step, attempt, bounds):
+                expect(step == self._version, f"I1: a round of step {step} at {self._version}")
                 whole = encode_ids(self.accumulated)
                 for i in range(len(bounds) - 1):
                     payloads[PayloadKey(step, "segment", i, attempt, self._place.me)] = whole
@@ -90,17 +104,26 @@ class MultisetWorker:
 
     def load(self, version: int, saved: str) -> str:
         """See ``SimWorker.load``."""
-        self.parameters = saved
-        self.accumulated = Counter()
+        self.parameters, self._version, self._sums = saved, version, {}
         return saved
+
+    def _computable(self, step: int) -> bool:
+        return self._version <= step <= self._version + self._ahead
+
+    def _sum_of(self, step: int) -> Counter[int]:
+        """Return the sum of a step; only steps whose parameters are here can be computed."""
+        words = f"I1: step {step} is computed at version {self._version}"
+        expect(self._computable(step), words)
+        return self._sums.setdefault(step, Counter())
 
     def _backward(self, task: LossTask | BackwardTask, payloads: Payloads) -> Outcome:
         m = task.microbatch
         if isinstance(task, BackwardTask):
             gradient = payloads[PayloadKey(task.step, "grad_in", m)]
             expect(gradient == _one(m), f"microbatch {m} got a foreign gradient")
-        expect(not self.accumulated[m], f"I1: {m} is counted twice by one replica")
-        self.accumulated[m] += 1
+        counted = self._sum_of(task.step)
+        expect(not counted[m], f"I1: {m} is counted twice by one replica")
+        counted[m] += 1
         payloads[PayloadKey(task.step, "grad_out", m)] = _one(m)
         return Outcome(loss_sum=1.0)
 
@@ -121,7 +144,9 @@ class MultisetWorker:
                 raise InvariantViolation(f"I1: step {step} applies {dict(decode_ids(segment))}")
         chained = self.parameters.encode() + exact
         self.parameters = hashlib.blake2b(chained, digest_size=16).hexdigest()
-        self.accumulated = Counter()
+        expect(step == self._version, f"I1: step {step} is applied to version {self._version}")
+        self._sums.pop(step, None)
+        self._version = step + 1
         return Outcome(hash=self.parameters)
 
 

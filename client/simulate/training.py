@@ -46,12 +46,14 @@ class WorldConfig:
     delay_s: Range = (0.001, 0.02)
     compute_s: Range = (0.01, 0.05)
     detect_s: Range = (0.01, 0.3)
+    delayed: bool = False
+    """Whether the run uses the one-step-delayed update."""
 
 
 class TrainingWorld(SeatWorld[SimPeer]):
     """Runs a swarm to its last step; ``run`` raises ``InvariantViolation`` or returns."""
 
-    def __init__(self, config: WorldConfig, open_worker: OpenWorker = MultisetWorker) -> None:
+    def __init__(self, config: WorldConfig, open_worker: OpenWorker | None = None) -> None:
         super().__init__(config.seed, config.compute_s)
         self.config = config
         self.peers: dict[PeerId, SimPeer] = {}
@@ -60,7 +62,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
         self.losses: dict[int, float] = {}
         """Mean token loss of every committed step."""
         self.messages = 0
-        self._open_worker = open_worker
+        self._open_worker = open_worker or partial(MultisetWorker, delayed=config.delayed)
         for stage in range(config.stages):
             for index in range(config.replicas):
                 self.add_peer(stage, f"{stage}/{index}")
@@ -154,6 +156,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
             tokens_per_step=config.tokens_per_step,
             step=step,
             serving=serving,
+            delayed=config.delayed,
         )
         self.perform(peer, peer.seat.allow_training(self.agenda.now))
 

@@ -12,7 +12,7 @@ the current step has nothing to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from protocol import limits
 from protocol.effects import Effect, Penalise, Send
@@ -48,9 +48,21 @@ to the node; more would let a forward overtake a backward that has just arrived.
 
 
 class Pipeline:
-    """See the module's docstring. All methods return effects; ``now`` is monotonic seconds."""
+    """See the module's docstring. All methods return effects; ``now`` is monotonic seconds.
 
-    def __init__(self, place: Place, step: int, *, delayed: bool = False) -> None:
+    Args:
+        closed: whether the round applies this step: a task given now would run at the next version.
+        delayed: whether the run uses the one-step-delayed update.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        step: int,
+        *,
+        closed: Callable[[], bool] = bool,
+        delayed: bool = False,
+    ) -> None:
         self._place = place
         self.step = step
         self._ahead = 1 if delayed else 0
@@ -61,8 +73,7 @@ class Pipeline:
             place.stage + 1, self._tokens_bytes, hops_left=place.stages - place.stage - 1
         )
         self._oldest_kept = step
-        self.closed = False
-        """The round applies this step: a task given now would run at the next version."""
+        self._closed = closed
         self.refused_from: int | None = None
         """The seat is leaving: nothing new is taken of this step and later ones."""
 
@@ -125,7 +136,7 @@ class Pipeline:
         for microbatch, hop in list(self._hops.items()):
             if hop.step < step and hop.phase is not Phase.DONE:
                 effects += self.drop(microbatch)
-        self.step, self.closed = step, False
+        self.step = step
         return [*effects, *self._schedule(now)]
 
     def update_view(self, view: SwarmView, now: float) -> list[PipelineEffect]:
@@ -291,7 +302,7 @@ class Pipeline:
         return self.step <= step <= self.step + self._ahead
 
     def _ready(self) -> Iterator[Hop]:
-        first = self.step + 1 if self.closed else self.step
+        first = self.step + 1 if self._closed() else self.step
         for hop in self._hops.values():
             ready = hop.phase in (Phase.RETURNED, Phase.QUEUED)
             if ready and first <= hop.step <= self.step + self._ahead:

@@ -126,6 +126,11 @@ class RoundMember:
         return self._commit or (0, b"")
 
     @property
+    def applying(self) -> bool:
+        """Whether the worker makes the next version."""
+        return self.progress is Progress.APPLYING
+
+    @property
     def counted(self) -> int:
         """Microbatches the current plan counts for us."""
         return len(self._counted)

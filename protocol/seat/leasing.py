@@ -25,15 +25,12 @@ class Leasing:
     """Idle at stages other than the first.
 
     Args:
-        steps: steps of the whole run; nothing is leased from there on.
         pipeline: which holds what was leased.
         delayed: whether the next step may be begun.
     """
 
-    def __init__(
-        self, place: Place, step: int, steps: int, pipeline: Pipeline, *, delayed: bool
-    ) -> None:
-        self._place, self._steps, self._pipeline = place, steps, pipeline
+    def __init__(self, place: Place, step: int, pipeline: Pipeline, *, delayed: bool) -> None:
+        self._place, self._pipeline = place, pipeline
         self._flight = Flight()
         self.desk = WorkDesk(step, place, self._flight)
         self._next = WorkDesk(step + 1, place, self._flight) if delayed else None
@@ -93,6 +90,7 @@ class Leasing:
         led_by: PeerId | None,
         now: float,
         *,
+        steps: int,
         leads: bool,
         wants: tuple[bool, bool],
     ) -> list[Send | Explain]:
@@ -101,6 +99,7 @@ class Leasing:
         Args:
             reports: ledgers of the current step, if we lead it.
             led_by: who leads the current step.
+            steps: of the whole run; nothing is leased from there on.
             leads: whether we do, and microbatches may be leased.
             wants: whether we may take work of the current step and of the next one.
         """
@@ -113,10 +112,10 @@ class Leasing:
             at_step = {r.peer for r in view.serving(0) if r.version == step}
             effects += self.desk.grant(reports, at_step, now, say_none=self._next is not None)
         busy = len(in_flight) + len(ahead)
-        if wants[0] and led_by is not None and led_by != self._none_left:
+        if wants[0] and led_by is not None:
             held = len(in_flight) + len(done)
             effects += self.desk.ask(led_by, view, busy, held, now)
-        if self._next is None or step + 1 >= self._steps:
+        if self._next is None or step + 1 >= steps:
             return effects
         if self._leads_next:
             effects += self._next.grant({}, set(), now)

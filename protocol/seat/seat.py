@@ -22,7 +22,6 @@ from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,
     Committed,
-    Compute,
     ContributeTask,
     Fault,
     ForwardTask,
@@ -101,7 +100,7 @@ class Seat:
         self.place, self.step, self.serving, self.era = place, step, serving, era
         self.loaded = serving
         self._steps, self._tokens_per_step = steps, tokens_per_step
-        self.pipeline = Pipeline(place, step, delayed=delayed)
+        self.pipeline = Pipeline(place, step, closed=lambda: self.member.applying, delayed=delayed)
         self.quorum = Quorum(place.me, place.stage, touch)
         self.member: RoundMember
         known = (lambda: self.member.knows_commit, lambda: self.member.promised)
@@ -119,7 +118,7 @@ class Seat:
             vow=vow,
         )
         self.departure = Departure(self.pipeline, self.member)
-        self.leasing = Leasing(place, step, steps, self.pipeline, delayed=delayed)
+        self.leasing = Leasing(place, step, self.pipeline, delayed=delayed)
         self.training_allowed = False
         """Nothing is leased before the swarm has started (every stage covered)."""
         self._view = SwarmView(((),) * place.stages)
@@ -366,8 +365,6 @@ class Seat:
         pending = [*effects, *self._follow_up(now)]
         while pending:
             effect = pending.pop(0)
-            if isinstance(effect, Compute) and isinstance(effect.task, ApplyTask | ApplyLocalTask):
-                self.pipeline.closed = True
             if isinstance(effect, Send) and is_for(effect, self.place):
                 pending += self._dispatch(self.place.me, effect.message, now, b"")
             else:
@@ -395,4 +392,5 @@ class Seat:
         more = self.training_allowed and not self.finished
         wants = [more and self.departure.wants_work(self.step + k) for k in (0, 1)]
         seen = (self._view, self.leader.reports, self.current_leader(), now)
-        return list(self.leasing.follow_up(*seen, leads=leads, wants=(wants[0], wants[1])))
+        how = (wants[0], wants[1])
+        return list(self.leasing.follow_up(*seen, steps=self._steps, leads=leads, wants=how))

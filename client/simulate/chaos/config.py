@@ -32,6 +32,8 @@ class ChaosConfig:
     settle_s: float = 600.0
     """When everything works again, every stage goes on within so long."""
     checkpoint_every: int = 2
+    delayed: bool = False
+    """Whether the run uses the one-step-delayed update."""
 
 
 def drawn(seed: int) -> ChaosConfig:

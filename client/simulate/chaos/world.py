@@ -208,7 +208,7 @@ class ChaosWorld(SeatWorld[Volunteer]):
         place = Place(volunteer.peer, volunteer.stage, config.stages, config.per_step)
         volunteer.epoch += 1
         volunteer.payloads = {}
-        volunteer.worker = MultisetWorker(place)
+        volunteer.worker = MultisetWorker(place, delayed=config.delayed)
         volunteer.seat = self._seat_class(
             place,
             size=volunteer.worker.size,
@@ -219,6 +219,7 @@ class ChaosWorld(SeatWorld[Volunteer]):
             era=volunteer.restore.lineage.era,
             touch=volunteer.contacts,
             vow=volunteer.vow,
+            delayed=config.delayed,
         )
         volunteer.returning = None
         if saved:
