@@ -106,6 +106,14 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     boundary_codec: Codec = "s8"
     averaging_codec: Codec = "s8"
     policy: Policy = Policy()
+    delayed_update: Literal[True] | msgspec.UnsetType = msgspec.UNSET
+    """One-step-delayed update: a step is computed at the parameters from before the update of the
+    step before it, so that averaging takes place beside computing. Left out if it is not used."""
+
+    @property
+    def delayed(self) -> bool:
+        """Whether the one-step-delayed update is used."""
+        return self.delayed_update is True
 
     @property
     def stage_count(self) -> int:

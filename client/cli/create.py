@@ -136,6 +136,7 @@ def describe(manifest: Manifest) -> str:
         f"context {model.context}, {parameter_count(manifest):,} parameters\n"
         f"{manifest.stage_count} stages of {manifest.layers_per_stage} layers; "
         f"{manifest.steps} steps of {batch:,} tokens; {manifest.boundary_codec} on the wire"
+        f"{'; updates one step late' if manifest.delayed else ''}"
     )
 
 

@@ -93,6 +93,7 @@ def training_plan(manifest: Manifest) -> TrainingPlan:
         steps=manifest.steps,
         microbatches_per_step=manifest.microbatches_per_step,
         sequences_per_microbatch=manifest.sequences_per_microbatch,
+        delayed=manifest.delayed,
     )
 
 

@@ -86,6 +86,7 @@ def found_swarm(
         data=describe_data(run.data, corpus),
         boundary_codec=run.boundary_codec,
         averaging_codec=run.averaging_codec,
+        delayed_update=True if run.delayed_update else msgspec.UNSET,
         policy=Policy(run.redundancy, run.checkpoint_every, run.private, run.dual_homing),
     )
     return Founding(checked(manifest), tuple(_warnings(manifest)), prices)
@@ -234,6 +235,7 @@ def stage_cost(
         tokens=spec.context,
         graphs_kept=_GRAPHS_KEPT,
         averaging_codec=run.averaging_codec,
+        delayed=run.delayed_update,
     )
     return StageCost(
         layers=layers[part.index],

@@ -41,6 +41,9 @@ class RunChoices:
     """Wire format of tensors between stages."""
     averaging_codec: Codec = "s8"
     """Wire format of gradients within a stage."""
+    delayed_update: Annotated[bool, Parameter(negative="")] = False
+    """Compute the next step while a step is averaged: faster on slow lines with several volunteers
+    to a stage; every update is one step late, which costs a little quality."""
     redundancy: Count = 2
     """Volunteers that every stage should have."""
     checkpoint_every: Count = 50

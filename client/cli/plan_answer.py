@@ -127,6 +127,7 @@ def answer(
         sequences_per_step=setting.sequences_per_step,
         context=setting.model.context,
         averaging_bytes_per_parameter=WIRE_BYTES_PER_ELEMENT[setting.run.averaging_codec],
+        delayed=setting.run.delayed_update,
         redundancy=setting.run.redundancy,
     )
     counts = setting.counts(len(machines))

@@ -64,6 +64,8 @@ class PlanChoices:
     """Wire format of tensors between stages (default: s8)."""
     averaging_codec: Codec | None = None
     """Wire format of gradients within a stage (default: s8)."""
+    delayed_update: Annotated[bool | None, Parameter(negative="")] = None
+    """Reckon with the one-step-delayed update, which averages a step beside the next one."""
     redundancy: Annotated[int | None, Parameter(validator=POSITIVE)] = None
     """Volunteers that every stage should have (default: 2)."""
     measure: Annotated[bool, Parameter(negative="--no-measure")] = True

@@ -75,6 +75,7 @@ def chosen(run: PlanChoices, model: ModelChoices) -> Setting:
     choices = RunChoices(
         boundary_codec=run.boundary_codec or "s8",
         averaging_codec=run.averaging_codec or "s8",
+        delayed_update=run.delayed_update or False,
         redundancy=run.redundancy or 2,
         measure=run.measure,
     )
@@ -104,7 +105,8 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
             ExitCode.USAGE,
         )
     manifest = found.manifest
-    fixed = (run.preset, run.microbatches, run.boundary_codec, run.averaging_codec, run.redundancy)
+    codecs = (run.boundary_codec, run.averaging_codec)
+    fixed = (run.preset, run.microbatches, *codecs, run.redundancy, run.delayed_update)
     if any(value is not None for value in (*fixed, *vars(model).values())):
         raise UserError(
             "--swarm fixes model, tokens per step, codecs and redundancy",
@@ -122,6 +124,7 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
     choices = RunChoices(
         boundary_codec=manifest.boundary_codec,
         averaging_codec=manifest.averaging_codec,
+        delayed_update=manifest.delayed,
         redundancy=manifest.policy.redundancy,
         measure=False,  # the manifest says what its stages cost
     )

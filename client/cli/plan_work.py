@@ -94,6 +94,7 @@ class ModelWorks:
             tokens=self._spec.context,
             graphs_kept=1,
             averaging_codec=self._run.averaging_codec,
+            delayed=self._run.delayed_update,
         )
         fixed = need.state_bytes + need.snapshot_bytes + need.head_bytes
         return StageWork(cost, float(fixed), float(need.graph_bytes))

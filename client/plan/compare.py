@@ -38,6 +38,8 @@ class Terms:
     averaging_bytes_per_parameter: float
     redundancy: int
     """Replicas that every stage should have."""
+    delayed: bool = False
+    """Whether the one-step-delayed update is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ def _alternative(
         microbatches=microbatches,
         tokens_per_microbatch=size * terms.context,
         averaging_bytes_per_parameter=terms.averaging_bytes_per_parameter,
+        delayed=terms.delayed,
     )
     chosen, prediction = _without_brakes(run, placement, terms.redundancy)
     return Alternative(count, size, microbatches, prediction, run, chosen)

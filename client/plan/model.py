@@ -49,6 +49,8 @@ class Run:
     """Per step: M."""
     tokens_per_microbatch: int
     averaging_bytes_per_parameter: float
+    delayed: bool = False
+    """One-step-delayed update: a step is filled, drained and averaged beside its neighbours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +118,14 @@ def predict(run: Run, placement: Placement) -> Prediction:
     exposed = max(t.exposed_s for t in terms)
 
     def step_s(pace: tuple[float, float]) -> float:
-        return (run.microbatches - 1) * pace[0] + max(tau, pace[1] + exposed)
+        alone = (run.microbatches - 1) * pace[0] + max(tau, pace[1] + exposed)
+        # a step waits for the update of the one before the last
+        return max(run.microbatches * pace[0], alone / 2) if run.delayed else alone
 
     paced, slower_way = best = min(_paces(run, placement, tau, way), key=step_s)
     unhindered, step = step_s((tau, way)), step_s(best)
     steady = run.microbatches * tau
-    filling = max(0.0, way - tau)
+    filling = min(max(0.0, way - tau), unhindered - steady)
     computing = terms[slowest].compute_per_s <= terms[slowest].link_per_s
     parts: dict[Limit, float] = {
         "compute": steady if computing else 0.0,

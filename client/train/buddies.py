@@ -17,7 +17,7 @@ from pathlib import Path
 
 import trio
 
-from client.compute.checkpoint import MAX_HEADER_BYTES, CheckpointInfo, examine
+from client.compute.checkpoint import MAX_HEADER_BYTES, CheckpointInfo, examine, sections
 from client.compute.errors import CheckpointError
 from client.compute.memory import stage_parameters
 from client.store.checkpoints import Checkpoint, CheckpointFolder
@@ -161,9 +161,7 @@ class Buddies:
         """Whether an offer is as large as this stage's checkpoints are."""
         if not 0 <= offer.stage < self._manifest.stage_count:
             return False
-        data = 12 * stage_parameters(
-            model_fields(self._manifest), self._manifest.layers_per_stage, offer.stage
-        )
+        data = self._data_bytes(offer.stage)
         return data < offer.size_bytes <= data + MAX_HEADER_BYTES
 
     # --- keeping -----------------------------------------------------------------------------
@@ -267,12 +265,15 @@ class Buddies:
             raise CheckpointError("it is not the state that its holders say they have")
 
     def _check_room(self, stage: int) -> None:
-        parameters = stage_parameters(
-            model_fields(self._manifest), self._manifest.layers_per_stage, stage
-        )
-        needed = 12 * parameters + SPARE_BYTES
+        needed = self._data_bytes(stage) + SPARE_BYTES
         if shutil.disk_usage(self._folder.folder).free < needed:
             raise OSError(f"less than {needed >> 20} MiB are free in {self._folder.folder}")
+
+    def _data_bytes(self, stage: int) -> int:
+        """Return the bytes of a checkpoint's tensors."""
+        manifest = self._manifest
+        parameters = stage_parameters(model_fields(manifest), manifest.layers_per_stage, stage)
+        return 4 * len(sections(delayed=manifest.delayed)) * parameters
 
     def _say_disk(self, problem: str) -> None:
         """Tell once that there is no room, until there was."""

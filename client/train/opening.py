@@ -67,6 +67,7 @@ def stage_need(manifest: Manifest, stage: int, graphs: int = 1) -> MemoryNeed:
         tokens=manifest.model.context,
         graphs_kept=graphs,
         averaging_codec=manifest.averaging_codec,
+        delayed=manifest.delayed,
     )
 
 
@@ -132,6 +133,7 @@ def open_stage_request(
         optimizer=optimizer_fields(manifest),
         boundary_codec=manifest.boundary_codec,
         averaging_codec=manifest.averaging_codec,
+        delayed=manifest.delayed,
         sequences=manifest.sequences_per_microbatch,
         tokens=manifest.model.context,
         graphs_kept=graphs,

@@ -278,6 +278,7 @@ class Tenancy:
             era=era,
             touch=terms.history.touch,
             vow=self._vow[1] if self._vow[0] == era else (0, 0),
+            delayed=manifest.delayed,
         )
 
     def _sit(self, worker: Worker, seat: Seat, nursery: trio.Nursery) -> None:
