@@ -73,6 +73,7 @@ class TensorSwarm:
             steps=plan.steps,
             tokens_per_step=plan.tokens_per_step,
             seed=seed,
+            delayed=plan.delayed,
         )
         return TrainingWorld(config, self._open)
 
@@ -87,6 +88,7 @@ class TensorSwarm:
             optimizer=OptimizerFields(**asdict(plan.optimizer)),
             boundary_codec=self.boundary_codec,
             averaging_codec=self.averaging_codec,
+            delayed=plan.delayed,
             sequences=plan.sequences_per_microbatch,
             tokens=plan.spec.context,
             corpus=str(self.corpus) if place.first else "",
@@ -100,7 +102,7 @@ class TensorWorker:
     def __init__(
         self, place: Place, request: OpenStage, tokens_per_step: int, folder: Path
     ) -> None:
-        self._exact = MultisetWorker(place)
+        self._exact = MultisetWorker(place, delayed=request.delayed)
         self._place = TaskPlace(place.me, place.first, place.last, tokens_per_step)
         self._executor = Executor()
         self._folder = folder

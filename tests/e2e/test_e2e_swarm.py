@@ -71,8 +71,11 @@ def _start(processes: LocalSwarm, count: int, *flags: str) -> list[Member]:
     return [first, *rest]
 
 
-def test_two_volunteers_train_what_one_process_trains(folder: Path, processes: LocalSwarm) -> None:
-    swarm = found(folder, "volunteer-1", _run(steps=8))
+@pytest.mark.parametrize("delayed", [False, True])
+def test_two_volunteers_train_what_one_process_trains(
+    folder: Path, processes: LocalSwarm, delayed: bool
+) -> None:
+    swarm = found(folder, "volunteer-1", _run(steps=8, delayed_update=delayed))
     members = _start(processes, 2)
     losses: dict[int, float] = {}
     for member in members:

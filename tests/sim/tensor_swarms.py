@@ -25,10 +25,10 @@ LIMIT_S = 3600.0
 """Virtual seconds a run may take."""
 
 
-def plan_for(model: str, stages: int, steps: int) -> TrainingPlan:
+def plan_for(model: str, stages: int, steps: int, *, delayed: bool = False) -> TrainingPlan:
     """Four microbatches of two sequences per step; a learning rate at which losses really fall."""
     optimizer = OptimizerConfig(1e-3, 1e-4, warmup_steps=5, decay_steps=steps)
-    return TrainingPlan(SPECS[model], CUTS[stages], optimizer, 7, steps, 4, 2)
+    return TrainingPlan(SPECS[model], CUTS[stages], optimizer, 7, steps, 4, 2, delayed)
 
 
 def write_text(path: Path) -> None:

@@ -75,6 +75,39 @@ def test_averaging_in_s8_with_error_feedback_stays_close(lab: Lab, model: str) -
     assert CLOSE < apart < 5e-4  # below: the codec was not in use
 
 
+class TestDelayed:
+    """The one-step-delayed update: another run, which one process makes as well."""
+
+    @pytest.mark.parametrize(("replicas", "stages"), [(1, 2), (2, 2), (2, 4), (3, 2)])
+    def test_a_swarm_equals_the_reference(self, lab: Lab, replicas: int, stages: int) -> None:
+        plan = plan_for("gpt", stages, STEPS, delayed=True)
+        losses = train(lab.world(plan, replicas))
+        assert losses[-1] < losses[0] - 0.3  # it learns
+        assert largest_difference(losses, lab.reference(plan)) < CLOSE
+        synchronous = lab.reference(plan_for("gpt", stages, STEPS))
+        assert largest_difference(losses, synchronous) > 10 * CLOSE
+
+    @pytest.mark.parametrize("seed", range(2))
+    def test_deaths_change_no_loss(self, lab: Lab, seed: int) -> None:
+        plan = plan_for("gpt", 2, STEPS, delayed=True)
+        world = lab.world(plan, 2, seed=seed)
+        kill_one_per_stage(world, first_s=0.5, pause_s=2.0)
+        losses = train(world)
+        assert sum(not peer.alive for peer in world.peers.values()) == 2
+        assert largest_difference(losses, lab.reference(plan)) < CLOSE, f"seed {seed}"
+
+    def test_newcomers_end_bit_identical(self, lab: Lab) -> None:
+        plan = plan_for("gpt", 2, STEPS, delayed=True)
+        world = lab.world(plan, 2)
+        newcomers = [world.join(stage, f"new {stage}") for stage in range(2)]
+        kill_one_per_stage(world, first_s=2.5, pause_s=1.0)
+        losses = train(world)
+        assert largest_difference(losses, lab.reference(plan)) < CLOSE
+        for peer in newcomers:
+            assert peer.serving
+            assert peer.hash == world.hashes[peer.stage, STEPS]
+
+
 @pytest.mark.parametrize("averaging", ["fp32", "s8"])
 def test_segments_change_no_bit(
     lab: Lab, averaging: CodecName, monkeypatch: pytest.MonkeyPatch
