@@ -45,6 +45,8 @@ PipelineEffect = (
 WORKER_DEPTH = 2
 """Tasks given to the worker at once: one runs, one waits, so that it never idles for a round trip
 to the node; more would let a forward overtake a backward that has just arrived."""
+DEPTH_AHEAD = 1
+"""The same for tasks of the next step: what closes the current one waits behind them."""
 
 
 class Pipeline:
@@ -344,7 +346,7 @@ class Pipeline:
         effects: list[PipelineEffect] = []
         while self._computing < WORKER_DEPTH:
             hop = min(self._ready(), key=_turn, default=None)
-            if hop is None:
+            if hop is None or (hop.step > self.step and self._computing >= DEPTH_AHEAD):
                 break
             self._computing += 1
             effects.append(Compute(self._task(hop)))

@@ -120,8 +120,9 @@ def over_a_line(folder: Path, mbit: float, rtt: float, asked: argparse.Namespace
     seen = []
     with Lab(uniform(HOSTS, mbit, Link(rtt_ms=rtt))) as lab:
         for codec in asked.codecs:
-            with _home(folder) as homes:
-                manifest = found(lab, homes, codec, asked.microbatches)
+            with home(folder) as homes:
+                run = choices(codec, asked.microbatches)
+                manifest = found(lab, homes, run, MODEL)
                 if not timings:
                     timings.append(timed_together(manifest, 1))
                 seen.append((manifest, codec, measured(lab, homes, asked.steps, mbit)))
@@ -157,7 +158,7 @@ def over_a_line(folder: Path, mbit: float, rtt: float, asked: argparse.Namespace
 
 
 @contextmanager
-def _home(folder: Path) -> Iterator[Path]:
+def home(folder: Path) -> Iterator[Path]:
     """Give a run a folder; what a volunteer measured of this machine stays for the next run."""
     homes = folder / "run"
     kept = folder / CAPACITY_FILE
@@ -175,10 +176,9 @@ def _home(folder: Path) -> Iterator[Path]:
         shutil.rmtree(homes)
 
 
-def found(lab: Lab, homes: Path, codec: str, microbatches: int) -> Manifest:
-    """Found the swarm at the first host's address."""
-    founder = ensure_identity(make_private(home_folders(homes / HOSTS[0]).data))
-    run = RunChoices(
+def choices(codec: str, microbatches: int) -> RunChoices:
+    """Return what is founded."""
+    return RunChoices(
         name="wan",
         stages=2,
         steps=1_000_000,
@@ -189,13 +189,20 @@ def found(lab: Lab, homes: Path, codec: str, microbatches: int) -> Manifest:
         dual_homing=0,
         checkpoint_every=100_000,
     )
-    manifest = found_swarm(founder.peer, run, MODEL, OptimizerChoices()).manifest
+
+
+def found(lab: Lab, homes: Path, run: RunChoices, model: ModelChoices) -> Manifest:
+    """Found the swarm at the first host's address."""
+    founder = ensure_identity(make_private(home_folders(homes / HOSTS[0]).data))
+    manifest = found_swarm(founder.peer, run, model, OptimizerChoices()).manifest
     address = Address("ip4", lab.address(HOSTS[0]), PORT, founder.peer)
     write_swarm_file(homes / "x.swarm", sign(manifest, founder, (address,)))
     return manifest
 
 
-def measured(lab: Lab, homes: Path, steps: int, mbit: float) -> tuple[list[float], float, float]:
+def measured(
+    lab: Lab, homes: Path, steps: int, mbit: float, *, stages: int = 2, replicas: int = 1
+) -> tuple[list[float], float, float]:
     """Return the seconds between steps, the share of the line used, and the machine's load."""
     with LocalSwarm(homes / "x.swarm", homes, homes / "logs") as swarm:
         for host in lab.hosts:
@@ -203,7 +210,7 @@ def measured(lab: Lab, homes: Path, steps: int, mbit: float) -> tuple[list[float
             member = swarm.start(host, (*where, "--threads", "1"), within=lab.command(host))
             member.wait_until_it_answers(START_S)
         first = swarm.members[0]
-        wait_until_served(swarm, 2, 1)
+        wait_until_served(swarm, stages, replicas)
         ready, moments = time.time(), dict[int, float]()
         sent = []
         deadline = time.monotonic() + START_S + steps * STEP_S
