@@ -20,7 +20,7 @@ def step(
     flight: Flight, way_s: float, tau_s: float, start: float, per_step: int = 400
 ) -> tuple[float, int]:
     """One step of a replica that keeps ``depth()`` in flight; when it ended and the most."""
-    flight.start_step()
+    flight.start_step(ahead=False)
     waiting, held, done = list(range(per_step, 0, -1)), set[int](), set[int]()
     ends: list[tuple[float, int]] = []
     now, free, most = start, start, 0
@@ -93,6 +93,17 @@ def test_a_new_step_forgets_what_was_in_flight_and_not_what_was_measured() -> No
     flight = Flight()
     flight.observe({1, 2}, set(), 0.0)
     flight.observe({2}, {1}, 0.5)
-    flight.start_step()
+    flight.start_step(ahead=False)
     flight.observe(set(), {2}, 9.0)
     assert flight.depth() == 2
+
+
+@pytest.mark.parametrize(("ahead", "depth"), [(True, 2), (False, 0)])
+def test_what_was_begun_ahead_is_measured_in_the_step_that_it_is_of(
+    ahead: bool, depth: int
+) -> None:
+    flight = Flight()
+    flight.observe({1}, set(), 0.0)
+    flight.start_step(ahead=ahead)
+    flight.observe(set(), {1}, 2.0)
+    assert flight.depth() == depth
