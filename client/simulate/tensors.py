@@ -96,6 +96,29 @@ class TensorSwarm:
         return TensorWorker(place, request, plan.tokens_per_step, self.folder)
 
 
+class _Decoded(dict[PayloadKey, _Labelled]):
+    """Payloads by key, decoded when they are asked for."""
+
+    def __init__(self, payloads: Payloads) -> None:
+        super().__init__()
+        self._payloads = payloads
+
+    def __missing__(self, key: PayloadKey) -> _Labelled:
+        self[key] = _decoder.decode(self._payloads[key])
+        return self[key]
+
+
+class _Labels(dict[PayloadKey, bytes]):
+    """The exact arithmetic's payloads: what came along with the tensors, and what it makes."""
+
+    def __init__(self, held: _Decoded) -> None:
+        super().__init__()
+        self._held = held
+
+    def __missing__(self, key: PayloadKey) -> bytes:
+        return self._held[key].label
+
+
 class TensorWorker:
     """A ``SimWorker`` around one executor."""
 
@@ -118,14 +141,14 @@ class TensorWorker:
     def run(self, task: Task, payloads: Payloads) -> Outcome:
         """See ``SimWorker.run``."""
         call = to_call(task, self._place)
-        held = {key: _decoder.decode(payload) for key, payload in payloads.items()}
+        held = _Decoded(payloads)
         reply, tensors = self._execute(
             self._request(call, held), [held[key].tensor if key else b"" for key in call.sources]
         )
         if isinstance(reply, Contributed):
             counted = sorted(self._exact.accumulated.elements())
             expect(reply.microbatches == counted, f"I1: {reply.microbatches} are not {counted}")
-        labels = {key: labelled.label for key, labelled in held.items()}
+        labels = _Labels(held)
         self._exact.run(task, labels)
         yielded = [
             msgspec.msgpack.encode(_Labelled(labels.get(key, b""), tensor))
@@ -149,7 +172,7 @@ class TensorWorker:
         assert isinstance(loaded, Loaded)
         return loaded.hash
 
-    def _request(self, call: Call, held: dict[PayloadKey, _Labelled]) -> Request[Any]:
+    def _request(self, call: Call, held: _Decoded) -> Request[Any]:
         if call.tokens is None:
             return call.request
         return msgspec.structs.replace(call.request, tokens=held[call.tokens].tensor)
