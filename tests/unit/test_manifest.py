@@ -46,6 +46,26 @@ def test_round_trip_and_id() -> None:
     assert swarm_id(encoded) != swarm_id(encode_manifest(manifest(seed=8)))
 
 
+def test_a_synchronous_manifest_says_nothing_of_the_delayed_update() -> None:
+    """Every manifest made before there was a choice keeps its bytes, and its swarm its id."""
+    document = json.loads(encode_manifest(manifest()))
+    assert document.keys() == {
+        *("averaging_codec", "boundary_codec", "created", "data", "founder"),
+        *("microbatches_per_step", "model", "name", "optimizer", "policy", "protocol", "seed"),
+        *("sequences_per_microbatch", "stages", "steps"),
+    }
+    assert not manifest().delayed
+    assert not decode_manifest(encode_manifest(manifest())).delayed
+
+
+def test_the_delayed_update_makes_another_swarm() -> None:
+    encoded = encode_manifest(manifest(delayed_update=True))
+    assert json.loads(encoded)["delayed_update"] is True
+    assert decode_manifest(encoded) == manifest(delayed_update=True)
+    assert decode_manifest(encoded).delayed
+    assert swarm_id(encoded) != swarm_id(encode_manifest(manifest()))
+
+
 def test_the_largest_manifest_fits() -> None:
     assert len(encode_manifest(manifest(stages=256))) <= MAX_MANIFEST_BYTES
 
@@ -76,6 +96,9 @@ def test_the_largest_manifest_fits() -> None:
         ("policy.dual_homing_percent", 101),
         ("microbatches_per_step", 4097),
         ("steps", 2**41),
+        ("delayed_update", False),
+        ("delayed_update", None),
+        ("delayed_update", 1),
         ("surprise", 1),
         ("model.code", "import os"),
     ],
