@@ -127,6 +127,16 @@ class TestWhatTheWorkerIsGiven:
         assert line.done(ForwardTask(STEP + 1, NEXT[1])) == []
         assert line.done(BackwardTask(STEP, NOW[0])) == [BackwardTask(STEP + 1, NEXT[0])]
 
+    def test_and_so_does_a_boundary_of_the_current_step(self) -> None:
+        line = Line()
+        for microbatch in NEXT[:2]:
+            line.offer(microbatch)
+        line.done(ForwardTask(STEP + 1, NEXT[0]))  # the other one is with the worker
+        assert tasks(line.gradient(NEXT[0])) == []
+        assert line.offer(NOW[0]) == [ForwardTask(STEP, NOW[0])]
+        assert line.offer(NOW[1]) == []
+        assert line.done(ForwardTask(STEP + 1, NEXT[1])) == [ForwardTask(STEP, NOW[1])]
+
     def test_one_of_the_next_step_at_a_time(self) -> None:
         assert DEPTH_AHEAD == 1 < WORKER_DEPTH
         line = Line()

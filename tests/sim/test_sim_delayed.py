@@ -1,0 +1,91 @@
+"""The one-step-delayed update in simulated swarms: sooner done and as exact."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from client.simulate.chaos.config import drawn
+from client.simulate.chaos.replay import run_once
+from client.simulate.training import TrainingWorld, WorldConfig
+from protocol.pipeline.pipeline import Pipeline
+
+SEEDS = range(3)
+CHAOS_SEEDS = range(60)
+
+
+def trained(config: WorldConfig) -> TrainingWorld:
+    world = TrainingWorld(config)
+    world.start_clock()
+    world.run()
+    return world
+
+
+def every_version(config: WorldConfig) -> set[tuple[int, int]]:
+    return {(s, v) for s in range(config.stages) for v in range(1, config.steps + 1)}
+
+
+@pytest.mark.parametrize(("stages", "replicas"), [(1, 1), (1, 3), (2, 1), (2, 3), (4, 2)])
+def test_every_version_is_made(stages: int, replicas: int) -> None:
+    for seed in SEEDS:
+        config = WorldConfig(stages=stages, replicas=replicas, seed=seed, delayed=True)
+        assert trained(config).hashes.keys() == every_version(config)
+
+
+def test_steps_take_less_virtual_time() -> None:
+    """Three stages stand idle while a synchronous step is filled, drained and averaged."""
+    shares = []
+    for seed in SEEDS:
+        config = WorldConfig(stages=3, replicas=2, per_step=8, steps=20, seed=seed)
+        worlds = [trained(replace(config, delayed=delayed)) for delayed in (False, True)]
+        assert all(world.hashes.keys() == every_version(config) for world in worlds)
+        synchronous, delayed = (world.agenda.now for world in worlds)
+        shares.append(delayed / synchronous)
+    assert sum(shares) / len(shares) < 0.9, shares
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_one_kill_per_stage_loses_nothing(seed: int) -> None:
+    config = WorldConfig(stages=3, replicas=2, seed=seed, steps=16, delayed=True)
+    world = TrainingWorld(config)
+    for index, stage in enumerate(world.random.sample(range(3), 3)):
+        victim = next(p for p in world.peers.values() if p.stage == stage)
+        at = 2.0 * index + world.random.uniform(0.05, 1.0)
+        world.after(at, lambda v=victim: world.kill(v))
+    world.start_clock()
+    world.run()
+    assert world.hashes.keys() == every_version(config)
+
+
+def broken(seed: int) -> str:
+    """Run a delayed world in which two hundred things go wrong; what it breaks."""
+    return run_once(replace(drawn(seed), delayed=True))[1]
+
+
+@pytest.mark.slow
+def test_chaos_breaks_no_invariant() -> None:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count() or 1, mp_context=spawn) as pool:
+        found = dict(zip(CHAOS_SEEDS, pool.map(broken, CHAOS_SEEDS, chunksize=10), strict=True))
+    failed = {seed: violation for seed, violation in found.items() if violation}
+    assert not failed, "\n\n".join(failed.values())
+
+
+def test_a_delayed_chaos_world_works_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the seeds above hold for: microbatches are done before their step begins."""
+    begun_ahead = 0
+    original = Pipeline.start_step
+
+    def start_step(self: Pipeline, step: int, now: float) -> object:
+        nonlocal begun_ahead
+        begun_ahead += len(self.done(step))
+        return original(self, step, now)
+
+    monkeypatch.setattr(Pipeline, "start_step", start_step)
+    world, violation = run_once(replace(drawn(3), delayed=True))
+    assert not violation
+    assert begun_ahead > min(world.versions())
