@@ -34,6 +34,8 @@ class Mutant:
     """One that notices it; tests begin there, for seeds take time."""
     breaks: str
     """What the violation begins with."""
+    delayed: bool = False
+    """Whether the run uses the one-step-delayed update."""
 
     def __str__(self) -> str:
         return self.apply.__name__.replace("_", " ")
@@ -158,11 +160,25 @@ def keeps_every_step(patch: Patch) -> None:
     patch.setattr(Pipeline, "update_view", update_view)
 
 
+def forgets_what_it_did_ahead(patch: Patch) -> None:
+    """What is counted of a step before it is the current one begins again then."""
+    original = Pipeline.start_step
+
+    def start_step(self: Pipeline, step: int, now: float) -> Any:
+        for hop in self._hops.values():
+            if hop.step == step and hop.phase is Phase.DONE:
+                hop.phase = Phase.QUEUED
+        return original(self, step, now)
+
+    patch.setattr(Pipeline, "start_step", start_step)
+
+
 MUTANTS = (
     Mutant(counts_a_retry_twice, 0, "I1"),
     Mutant(closes_an_incomplete_step, 0, "I1"),
     Mutant(applies_its_own_bytes, 0, "I1"),
     Mutant(keeps_every_step, 0, "I8"),
+    Mutant(forgets_what_it_did_ahead, 0, "I1", delayed=True),
     Mutant(forgets_deadlines, 0, "no progress"),
     Mutant(forgets_the_return_address, 1, "no progress"),
     Mutant(closes_without_a_quorum, 5, "I5"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from client.simulate.chaos.config import drawn
@@ -15,7 +17,8 @@ SEEDS_EACH = 40
 def test_a_broken_machine_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.apply(monkeypatch)
     seeds = range(mutant.first_seed, mutant.first_seed + SEEDS_EACH)
-    caught = next((found for seed in seeds if (found := run_once(drawn(seed))[1])), "")
+    configs = (replace(drawn(seed), delayed=mutant.delayed) for seed in seeds)
+    caught = next((found for config in configs if (found := run_once(config)[1])), "")
     assert caught, f"{SEEDS_EACH} seeds do not notice that it {mutant}"
     assert mutant.breaks in caught.splitlines()[0]
 
