@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from client.plan.machines import Machine, StageWork
-from protocol.rounds.shards import heeded, segments, shares
+from protocol.rounds.shards import heeded, round_s, segments, shares
 
 AVERAGING_TRIPS = 2.5
 """Times there and back in a round: plan, contributions, sums, hashes and commit are five messages
@@ -156,32 +156,16 @@ def in_flight(way_s: float, tau_s: float) -> int:
 
 
 def averaging_s(members: Sequence[Machine], elements: float, bytes_per_element: float) -> float:
-    """Return the seconds of a butterfly all-reduce among a stage's replicas.
-
-    V bytes among N with the shards w_i that leaders plan: gathering, a member sends (1 - w_i) V and
-    gets (N - 1) w_i V; then it broadcasts as much as it got and gets the rest. The slower direction
-    of the slowest member counts, and the messages' trips.
-    """
-    if len(members) == 1:
+    """Return the seconds of a butterfly all-reduce among a stage's replicas: of the slowest, with
+    the shards that leaders plan, and of the messages' trips."""
+    if (count := len(members)) == 1:
         return 0.0
     lines = [(m.upload_bytes_per_s, m.download_bytes_per_s) for m in members]
-    count, size_bytes = segments(int(elements), len(members)), elements * bytes_per_element
-    slowest = max(
-        _halves_s((1 - share) * size_bytes, (len(members) - 1) * share * size_bytes, line, count)
-        for share, line in zip(shares(heeded(lines, count)), lines, strict=True)
-    )
-    return slowest + AVERAGING_TRIPS * max(m.rtt_s for m in members)
-
-
-def _halves_s(
-    others_bytes: float, own_bytes: float, line: tuple[float, float], segments: int
-) -> float:
-    """Return the seconds of both halves, which send and receive what belongs to others and what is
-    our own, the one way round and the other. All but one segment of them may overlap."""
-    up, down = line
-    apart = max(others_bytes / up, own_bytes / down) + max(own_bytes / up, others_bytes / down)
-    together = (others_bytes + own_bytes) / min(up, down)
-    return together + (apart - together) / segments
+    cut = segments(int(elements), count)
+    split = zip(shares(heeded(lines, cut)), lines, strict=True)
+    slowest = max(round_s(share, line, count, cut) for share, line in split)
+    trips = AVERAGING_TRIPS * max(m.rtt_s for m in members)
+    return elements * bytes_per_element * slowest + trips
 
 
 def _stage_terms(run: Run, placement: Placement) -> tuple[StageTerms, ...]:

@@ -43,7 +43,8 @@ def heeded(lines: Sequence[tuple[float, float]], count: int) -> list[float]:
 
     Any other line, and one that nobody knows, counts as the (upper) median. So no word makes
     anybody the owner of more than its equals own, and lines that are alike get equal shards
-    although measurements differ.
+    although measurements differ. Where several are slow, what one does not own may be too much for
+    another: then shards are equal, too.
     """
     narrow = [min(line) for line in lines]
     known = [rate for rate in narrow if rate > 0]
@@ -52,10 +53,31 @@ def heeded(lines: Sequence[tuple[float, float]], count: int) -> list[float]:
     def pays(least: float, most: float) -> bool:
         return 0 < least < SLOW * usual and count * most * (members - 2) > least * members
 
-    return [
+    found = [
         least if pays(least, max(line)) else usual
         for least, line in zip(narrow, lines, strict=True)
     ]
+    slow = [(min(line), max(line)) if 0 < min(line) < usual else (usual, usual) for line in lines]
+
+    def slowest_s(uplinks: list[float]) -> float:
+        lines = zip(shares(uplinks), slow, strict=True)
+        return max(round_s(share, line, members, count) for share, line in lines)
+
+    equal = [usual] * members
+    return found if slowest_s(found) < slowest_s(equal) else equal
+
+
+def round_s(share: float, line: tuple[float, float], members: int, segments: int) -> float:
+    """Return how long a round of one unit of gradient occupies a member that owns ``share``.
+
+    Gathering, it sends (1 - share) and gets (N - 1) share; then it broadcasts as much as it got
+    and gets the rest. All but one segment of these halves may overlap.
+    """
+    up, down = line
+    others, own = 1 - share, (members - 1) * share
+    apart = max(others / up, own / down) + max(own / up, others / down)
+    together = (others + own) / min(up, down)
+    return together + (apart - together) / segments
 
 
 def segments(size: int, members: int) -> int:

@@ -36,7 +36,7 @@ def processes(folder: Path) -> Iterator[LocalSwarm]:
         yield swarm
 
 
-def _found(folder: Path, steps: int) -> SwarmFile:
+def _found(folder: Path, steps: int, *, delayed: bool = False) -> SwarmFile:
     run = RunChoices(
         name="recovery",
         stages=2,
@@ -48,6 +48,7 @@ def _found(folder: Path, steps: int) -> SwarmFile:
         boundary_codec="fp32",
         averaging_codec="fp32",
         dual_homing=0,
+        delayed_update=delayed,
     )
     return found(folder, "volunteer-1", run)
 
@@ -96,6 +97,13 @@ def _tells(told: dict[int, list[float]], members: list[Member], step: int) -> bo
     return step in told or None
 
 
+def _saved(members: list[Member], swarm: SwarmFile) -> set[str]:
+    """The versions of which every member has a checkpoint of its stage."""
+    folders = (m.home / "data" / "checkpoints" / swarm.swarm for m in members)
+    files = (folder.glob("stage-*-v*.safetensors") for folder in folders)
+    return set.intersection(*({file.stem.rpartition("-v")[2] for file in each} for each in files))
+
+
 def _assert_as_one_process(swarm: SwarmFile, told: dict[int, list[float]]) -> None:
     plan = replace(training_plan(swarm.manifest), steps=max(told) + 1)
     expected = train_reference(plan, Corpus.from_stdlib(), threads=1).losses
@@ -104,12 +112,14 @@ def _assert_as_one_process(swarm: SwarmFile, told: dict[int, list[float]]) -> No
         assert losses == pytest.approx([expected[step]] * len(losses), rel=tolerance)
 
 
+@pytest.mark.parametrize("delayed", [False, True])
 def test_a_swarm_that_was_shut_down_goes_on_where_it_was(
-    folder: Path, processes: LocalSwarm
+    folder: Path, processes: LocalSwarm, delayed: bool
 ) -> None:
-    swarm = _found(folder, steps=60)
+    swarm = _found(folder, steps=60, delayed=delayed)
     members = _start(processes, 2)
     _at_step(members[0], members, 2 * EVERY + 1)
+    wait_for(lambda: _saved(members, swarm), "a version of which both stages are saved", members)
     for member in members:  # as by a power cut: nothing is handed over, nothing is saved
         member.kill()
     again = _start(processes, 2, "-again")
@@ -122,10 +132,11 @@ def test_a_swarm_that_was_shut_down_goes_on_where_it_was(
     _assert_as_one_process(swarm, told)
 
 
+@pytest.mark.parametrize("delayed", [False, True])
 def test_a_stage_of_which_every_replica_died_is_restored(
-    folder: Path, processes: LocalSwarm
+    folder: Path, processes: LocalSwarm, delayed: bool
 ) -> None:
-    swarm = _found(folder, steps=50_000)
+    swarm = _found(folder, steps=50_000, delayed=delayed)
     members = _start(processes, 4)
     _at_step(members[0], members, 2 * EVERY)
     holders = wait_for(lambda: _two_each(members), "two replicas in each stage", members)
