@@ -145,10 +145,14 @@ class Replica:
             slot.flat.values.copy_(self.slots[-1].flat.values)
         self.optimizer.values = slot.flat.values
         self.optimizer.step(total, learning_rate(config, self.version), scale)
-        slot.clear()
+        self.advance()
+        return math.sqrt(squared_norm) / tokens
+
+    def advance(self) -> None:
+        """Stand at the next version, whose parameters are in the current step's slot."""
+        self.slots[0].clear()
         self.slots.append(self.slots.pop(0))
         self.version, self.known_hash = self.version + 1, None
-        return math.sqrt(squared_norm) / tokens
 
     def replace_state(self, version: int, tensors: Sequence[Tensor]) -> None:
         """Stand at another version, with nothing accumulated.

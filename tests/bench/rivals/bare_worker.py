@@ -24,7 +24,7 @@ def main() -> int:
 def _update(averager: Averager, total: Tensor, squares: float, tokens: int) -> Applied:
     replica = averager._replica
     averager._attempt = None
-    replica._start_step(replica.version + 1)
+    replica.advance()
     return Applied(version=replica.version, hash="", grad_norm=0.0)
 
 
