@@ -115,17 +115,19 @@ def predict(run: Run, placement: Placement) -> Prediction:
         raise ValueError(f"no replica of stage {slowest} can do its work")
     tau = 1 / terms[slowest].rate_per_s
     way = sum(t.compute_s + t.boundary_s for t in terms)
-    exposed = max(t.exposed_s for t in terms)
+    exposed, rounds = max(t.exposed_s for t in terms), max(t.averaging_s for t in terms)
 
-    def step_s(pace: tuple[float, float]) -> float:
+    def step_s(
+        pace: tuple[float, float], exposed: float = exposed, rounds: float = rounds
+    ) -> float:
         alone = (run.microbatches - 1) * pace[0] + max(tau, pace[1] + exposed)
-        # a step waits for the update of the one before the last
-        return max(run.microbatches * pace[0], alone / 2) if run.delayed else alone
+        # a step waits for the update of the one before the last; there is one round at a time
+        return max(run.microbatches * pace[0], alone / 2, rounds) if run.delayed else alone
 
     paced, slower_way = best = min(_paces(run, placement, tau, way), key=step_s)
     unhindered, step = step_s((tau, way)), step_s(best)
     steady = run.microbatches * tau
-    filling = min(max(0.0, way - tau), unhindered - steady)
+    filling = step_s((tau, way), exposed=0.0, rounds=0.0) - steady
     computing = terms[slowest].compute_per_s <= terms[slowest].link_per_s
     parts: dict[Limit, float] = {
         "compute": steady if computing else 0.0,

@@ -102,7 +102,6 @@ def over_a_line(folder: Path, mbit: float, rtt: float, kind: str, steps: int) ->
         intervals, _, load = wan.measured(lab, homes, steps, mbit, stages=1, replicas=2)
         compute_s = max(timed_together(manifest, 2))
     expected = prediction(manifest, compute_s, mbit, rtt)
-    print(intervals)
     return Result(
         *(mbit, rtt, kind),
         median_s=round(statistics.median(intervals), 3),
