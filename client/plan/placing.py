@@ -3,12 +3,13 @@
 Coverage before redundancy before throughput (MATCHING.md, property 5): every machine, those that
 fit few stages first and then the fast ones, goes to the stage with the fewest replicas below r,
 else with the lowest rate (longest processing time first; Graham 1969). Then single moves and
-exchanges lift the lowest stage while they can. One stage each: second seats, which the client has
-too, even the levels out further.
+exchanges lift the lowest stage while they can. A few machines are tried in every way instead. One
+stage each: second seats, which the client has too, even the levels out further.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from client.plan.machines import Machine, StageWork
@@ -17,6 +18,8 @@ from protocol.limits import MAX_REPLICAS_IN_ROUND
 MOST_EXCHANGES = 200
 SEARCHED_MACHINES = 128
 """Among more machines, which even out by their number, nothing is exchanged."""
+MOST_TRIED = 4096
+"""Placements that are all tried."""
 LEAST_GAIN = 1 + 1e-9
 
 
@@ -38,9 +41,40 @@ def place(
         placing.add(machines[index])
     if not all(placing.members):
         return None
+    few = len(stages) ** len(machines) <= MOST_TRIED
+    if few and (best := _best_of_all(machines, stages, redundancy)) is not None:
+        return best
     if len(machines) <= SEARCHED_MACHINES:
         placing.improve()
     return placing.members
+
+
+def _best_of_all(
+    machines: Sequence[Machine], stages: Sequence[StageWork], redundancy: int
+) -> list[list[Machine]] | None:
+    """Return the placement with the most redundancy and then the highest lowest rate; None if there
+    is no placement of all machines."""
+    rates = [[work.rate(machine) for work in stages] for machine in machines]
+    most = MAX_REPLICAS_IN_ROUND
+    best, chosen = (0, 0.0), None
+    for seats in itertools.product(range(len(stages)), repeat=len(machines)):
+        levels, counts = [0.0] * len(stages), [0] * len(stages)
+        for stage, rate in zip(seats, rates, strict=True):
+            levels[stage] += rate[stage]
+            counts[stage] += 1
+        if min(counts) == 0 or max(counts) > most:
+            continue
+        if any(rate[stage] <= 0 for stage, rate in zip(seats, rates, strict=True)):
+            continue
+        reached = sum(min(count, redundancy) for count in counts), min(levels)
+        if reached > best:
+            best, chosen = reached, seats
+    if chosen is None:
+        return None
+    placed: list[list[Machine]] = [[] for _ in stages]
+    for stage, machine in zip(chosen, machines, strict=True):
+        placed[stage].append(machine)
+    return placed
 
 
 class _Placing:

@@ -85,6 +85,14 @@ def test_no_more_than_a_round_takes() -> None:
     assert [len(members) for members in placed] == [MAX_REPLICAS_IN_ROUND] * 2
 
 
+def test_one_fast_machine_is_exchanged_for_two_slow_ones() -> None:
+    stages = [stage(0.86e9), stage(2.13e9)]
+    machines = [machine(speed) for speed in (13e9, 16e9, 16e9, 45e9)]
+    placed = place(machines, stages, 1)
+    assert placed is not None
+    assert min(levels(placed, stages)) == pytest.approx((45 + 16) / 2.13)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     speeds=st.lists(st.floats(1e8, 1e11), min_size=2, max_size=7),
