@@ -43,7 +43,7 @@ class RunChoices:
     """Wire format of gradients within a stage."""
     delayed_update: Annotated[bool, Parameter(negative="")] = False
     """Compute the next step while a step is averaged: faster on slow lines with several volunteers
-    to a stage; every update is one step late, which costs a little quality."""
+    to a stage; every update is one step late, which slows learning, most in the first steps."""
     redundancy: Count = 2
     """Volunteers that every stage should have."""
     checkpoint_every: Count = 50
