@@ -22,6 +22,8 @@ MAX_MICROBATCHES_PER_STEP = 4096
 MAX_REPLICAS_IN_ROUND = 32
 MAX_SEGMENTS = 8
 """Parts of an averaging shard that are under way one behind the other."""
+MAX_BOUNDS = MAX_REPLICAS_IN_ROUND * MAX_SEGMENTS + 1
+"""Offsets of a plan's segments."""
 MAX_LOST = 32
 """Peers that a heartbeat lists as lost."""
 MAX_ADDRESSES = 8

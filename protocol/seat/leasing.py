@@ -69,8 +69,8 @@ class Leasing:
 
     def asked(self, sender: PeerId, message: LeaseRequest) -> None:
         """Note a request for work."""
-        of_next = self._next is not None and message.step > self._pipeline.step
-        (self._next if of_next and self._next else self.desk).asked(sender, message)
+        desk = self._next if message.step > self._pipeline.step else None
+        (desk or self.desk).asked(sender, message)
 
     def leased(self, sender: PeerId, message: Lease, now: float) -> list[int]:
         """Take a lease; return what we have to do."""

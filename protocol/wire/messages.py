@@ -33,9 +33,6 @@ from protocol.wire.fields import (
 )
 from protocol.wire.parts import DigestEntry, Electors, PlanMember, SeatStatus
 
-MAX_BOUNDS = limits.MAX_REPLICAS_IN_ROUND * limits.MAX_SEGMENTS + 1
-"""Offsets of a plan's segments."""
-
 
 class Wire(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
     """Base of every message; ``array_like`` keeps headers small and field order is the format."""
@@ -216,7 +213,7 @@ class Plan(Wire, frozen=True):
     members: Annotated[
         list[PlanMember], Meta(min_length=1, max_length=limits.MAX_REPLICAS_IN_ROUND)
     ]
-    bounds: Annotated[list[Count], Meta(max_length=MAX_BOUNDS)]
+    bounds: Annotated[list[Count], Meta(max_length=limits.MAX_BOUNDS)]
     """Offsets into the flat gradient, rising from 0: the segments of the first member's shard, of
     the second's, ...; equally many for all, len(members) x segments + 1 offsets."""
     observers: Annotated[list[PeerText], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
@@ -234,7 +231,7 @@ class Segment(Wire, frozen=True):
     stage: StageIndex
     step: StepIndex
     attempt: Attempt
-    segment: Annotated[int, Meta(ge=0, lt=MAX_BOUNDS - 1)]
+    segment: Annotated[int, Meta(ge=0, lt=limits.MAX_BOUNDS - 1)]
     era: Era = 0
 
 
@@ -244,7 +241,7 @@ class Reduced(Wire, frozen=True):
     stage: StageIndex
     step: StepIndex
     attempt: Attempt
-    segment: Annotated[int, Meta(ge=0, lt=MAX_BOUNDS - 1)]
+    segment: Annotated[int, Meta(ge=0, lt=limits.MAX_BOUNDS - 1)]
     sq_norm: NonNegative
     era: Era = 0
 
