@@ -17,29 +17,40 @@ STRAY_S = 10.0
 
 
 class Lessor:
-    """Owns the ``LeaseBook`` of the current step; requests may come a step early."""
+    """Owns the ``LeaseBook`` of the current step; requests may come a step early.
 
-    def __init__(self, step: int, per_step: int) -> None:
-        self._per_step = per_step
+    Args:
+        delayed: whether work of the next step is leased meanwhile, by another lessor.
+    """
+
+    def __init__(self, step: int, per_step: int, *, delayed: bool = False) -> None:
+        self._per_step, self._delayed = per_step, delayed
         self._early: dict[PeerId, int] = {}
-        self._step = step
+        self.step = step
         self._book = LeaseBook(self._ids())
         self._fresh = False
         self._changed_at: float | None = None
         self._heard: dict[PeerId, HasLedger] = {}
         self._second: SecondLease | None = None
         self._in_vain: set[PeerId] = set()
-        self.seconds = SecondLeases(per_step)
+        self.seconds = SecondLeases(per_step, delayed=delayed)
 
     def start_step(self, step: int, *, fresh: bool) -> None:
         """Begin a step; ``fresh`` if we lead it from the start."""
-        self._step, self._fresh, self._changed_at = step, fresh, None
+        self.step, self._fresh, self._changed_at = step, fresh, None
         self._book, self._second = LeaseBook(self._ids()), None
         self.seconds.start_step()
         self._heard, self._in_vain = {}, set()
         early, self._early = self._early, {}
         for peer, want in early.items():
             self._book.ask(peer, want)
+
+    def successor(self, *, fresh: bool) -> Lessor:
+        """Return the lessor of the next step, with what was asked of it already."""
+        successor = Lessor(self.step, self._per_step, delayed=self._delayed)
+        successor._early, self._early = self._early, {}
+        successor.start_step(self.step + 1, fresh=fresh)
+        return successor
 
     def take_over(self) -> None:
         """We have become the leader in the middle of a step: rely on reports only."""
@@ -50,13 +61,13 @@ class Lessor:
 
         What it was leased beyond these is still on its way: it does not know yet that it has it.
         """
-        if step == self._step:
+        if step == self.step:
             under_way = 0 if held is None else max(0, self._book.held(peer) - held)
             if want > under_way:
                 self._book.ask(peer, want - under_way)
             else:
                 self._book.forget(peer)
-        elif step == self._step + 1:
+        elif step == self.step + 1:
             self._early[peer] = want
 
     def release(self, peer: PeerId, reports: Mapping[PeerId, HasLedger]) -> None:
@@ -97,12 +108,12 @@ class Lessor:
 
     def grant_second(self, now: float) -> SecondLease | None:
         """Lease what somebody is late with to another replica as well, if one is due."""
-        second = self._second = self.seconds.next(self._book, self._step, now)
+        second = self._second = self.seconds.next(self._book, self.step, now)
         if second is None or second.at > now:
             return None
         self._book.double(second.microbatch, second.peer)
         self.seconds.doubled(second)
-        self._second = self.seconds.next(self._book, self._step, now)
+        self._second = self.seconds.next(self._book, self.step, now)
         return second
 
     def tick(self, reports: Mapping[PeerId, HasLedger], now: float) -> None:
@@ -137,5 +148,5 @@ class Lessor:
             self._book.claim(peer, report.done | report.in_flight)
 
     def _ids(self) -> range:
-        first = self._step * self._per_step
+        first = self.step * self._per_step
         return range(first, first + self._per_step)

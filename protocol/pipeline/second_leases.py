@@ -2,6 +2,10 @@
 
 Holds when what was leased and how long replicas take from lease to ledger, as their reports show it
 (a report may be a second old, for all replicas alike). Decides with ``backups``; leases nothing.
+
+With the one-step-delayed update nobody is idle near the end of a step: who gets nothing more of it
+computes the next one. A second lease then takes as long as what its taker has begun, and keeps it
+from its part in closing the step. It is given for what is late beyond doubt only.
 """
 
 from __future__ import annotations
@@ -11,7 +15,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from protocol.ids import PeerId, short
-from protocol.pipeline.backups import BackupBudget, Due, allowance, first_due, slower_at
+from protocol.pipeline.backups import (
+    BackupBudget,
+    Due,
+    allowance,
+    backup_at,
+    first_due,
+    slower_at,
+)
 from protocol.pipeline.leases import LeaseBook
 from protocol.pipeline.timing import Timing
 
@@ -55,14 +66,20 @@ class SecondLease(Due):
         """Say why."""
         return (
             f"microbatch {self.microbatch}: {short(self.holder)} has had it for "
-            f"{now - self.since:.1f} s; {short(self.peer)} has nothing to do and gets it too"
+            f"{now - self.since:.1f} s; {short(self.peer)} has nothing left of this step "
+            "and gets it too"
         )
 
 
 class SecondLeases:
-    """What the leader of a step knows of the leases that are out."""
+    """What the leader of a step knows of the leases that are out.
 
-    def __init__(self, per_step: int) -> None:
+    Args:
+        delayed: whether who waits has work of the next step meanwhile.
+    """
+
+    def __init__(self, per_step: int, *, delayed: bool = False) -> None:
+        self._delayed = delayed
         self.budget = BackupBudget(allowance(per_step, 1))
         self._timings: dict[PeerId, Timing] = {}
         self.start_step()
@@ -124,7 +141,10 @@ class SecondLeases:
 
     def _due(self, lease: _Lease, peer: PeerId, now: float) -> float:
         held = self._timings.get(lease.peer) or Timing()
-        return slower_at(held, lease.queue, lease.at, self._timings[peer], now)
+        other = self._timings[peer]
+        if self._delayed:
+            return backup_at(held, lease.queue, lease.at, other)
+        return slower_at(held, lease.queue, lease.at, other, now)
 
     def _idle(self, peer: PeerId) -> Timing | None:
         """Return how long a replica takes if it has nothing to do and that is known."""

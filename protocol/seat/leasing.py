@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId
 from protocol.pipeline.flight import Flight
+from protocol.pipeline.lessor import Lessor
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.pipeline.second_leases import HasLedger
@@ -32,25 +33,25 @@ class Leasing:
     def __init__(self, place: Place, step: int, pipeline: Pipeline, *, delayed: bool) -> None:
         self._place, self._pipeline = place, pipeline
         self._flight = Flight()
-        self.desk = WorkDesk(step, place, self._flight)
-        self._next = WorkDesk(step + 1, place, self._flight) if delayed else None
+        self.desk = WorkDesk(place, self._flight, Lessor(step, place.per_step, delayed=delayed))
+        self._next = self.desk.successor(fresh=False) if delayed else None
         self._leads_next = False
-        self._none_left: PeerId | None = None
-        """The leader that has told us that nothing is left of the current step."""
+        self._none_left: dict[int, PeerId] = {}
+        """By step, who has told us that nothing is left of it."""
 
     def start_step(self, step: int, view: SwarmView, led_by: PeerId | None) -> None:
         """Begin a step, with what was leased of it before."""
-        leads, self._none_left = led_by == self._place.me, None
+        leads = led_by == self._place.me
+        self._none_left = {of: by for of, by in self._none_left.items() if of >= step}
         self._flight.start_step(ahead=self._next is not None)
         if self._next is None:
             self.desk.start_step(step, fresh=leads)
             return
         led_before = self._leads_next
-        self.desk, self._next = self._next, WorkDesk(step + 1, self._place, self._flight)
+        self._leads_next = self._leader_of_next(view) == self._place.me
+        self.desk, self._next = self._next, self._next.successor(fresh=self._leads_next)
         if leads and not led_before:
             self.desk.take_over()
-        self._leads_next = self._leader_of_next(view) == self._place.me
-        self._next.start_step(step + 1, fresh=self._leads_next)
 
     def update_view(self, view: SwarmView, *, took_over: bool) -> None:
         """Take a new view; ``took_over``: we lead the current step since this view."""
@@ -79,8 +80,8 @@ class Leasing:
             return []
         if message.ids:
             desk.got_work(now)
-        elif desk is self.desk:
-            self._none_left = sender
+        else:
+            self._none_left[message.step] = sender
         return message.ids
 
     def follow_up(
@@ -120,7 +121,7 @@ class Leasing:
         if self._leads_next:
             effects += self._next.grant({}, set(), now)
         to = self._leader_of_next(view)
-        if wants[1] and to is not None and led_by == self._none_left:
+        if wants[1] and to is not None and led_by == self._none_left.get(step):
             held = len(ahead) + len(ahead_done)
             effects += self._next.ask(to, view, busy, held, now)
         return effects

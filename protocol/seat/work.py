@@ -19,17 +19,20 @@ from protocol.wire.messages import Lease, LeaseRequest
 class WorkDesk:
     """Both sides of leasing at one replica. Idle at stages other than the first."""
 
-    def __init__(self, step: int, place: Place, flight: Flight) -> None:
-        self._place, self._step = place, step
-        self._lessor = Lessor(step, place.per_step)
+    def __init__(self, place: Place, flight: Flight, lessor: Lessor) -> None:
+        self._place, self._lessor = place, lessor
         self._asked: tuple[PeerId, int] | None = None
         self._asked_at = 0.0
         self._flight = flight
 
     def start_step(self, step: int, *, fresh: bool) -> None:
         """Begin a step; ``fresh`` if we lead it from the start."""
-        self._step, self._asked = step, None
+        self._asked = None
         self._lessor.start_step(step, fresh=fresh)
+
+    def successor(self, *, fresh: bool) -> WorkDesk:
+        """Return the desk of the next step, with what was asked of it already."""
+        return WorkDesk(self._place, self._flight, self._lessor.successor(fresh=fresh))
 
     # --- asking ----------------------------------------------------------------------------
 
@@ -48,7 +51,7 @@ class WorkDesk:
         if self._asked is None:
             self._asked_at = now
         self._asked = (leader, want)
-        return [Send(leader, LeaseRequest(self._step, want, held))]
+        return [Send(leader, LeaseRequest(self._lessor.step, want, held))]
 
     def got_work(self, now: float) -> None:
         """A lease came: what we asked for is settled."""
@@ -93,13 +96,13 @@ class WorkDesk:
         """
         granted = self._lessor.grant(reports, at_step, now)
         effects: list[Send | Explain] = [
-            Send(peer, Lease(self._step, ids, again)) for peer, again, ids in granted
+            Send(peer, Lease(self._lessor.step, ids, again)) for peer, again, ids in granted
         ]
         if second := self._lessor.grant_second(now):
-            effects.append(Send(second.peer, Lease(self._step, [second.microbatch], True)))
+            effects.append(Send(second.peer, Lease(self._lessor.step, [second.microbatch], True)))
             effects.append(Explain("pipeline", second.words(now)))
         told = self._lessor.in_vain() if say_none else []
-        return [*effects, *(Send(peer, Lease(self._step, [], False)) for peer in told)]
+        return [*effects, *(Send(peer, Lease(self._lessor.step, [], False)) for peer in told)]
 
     def without_backups(self) -> None:
         """Lease nothing twice on suspicion of being slow; to compare."""

@@ -221,9 +221,11 @@ class TestLessor:
 class TestSecondLeases:
     """B has nothing to do, nothing is free, and A has had its two for long."""
 
-    def led(self, took_s: float = 1.0) -> tuple[Lessor, dict[PeerId, Report], float]:
+    def led(
+        self, took_s: float = 1.0, *, delayed: bool = False
+    ) -> tuple[Lessor, dict[PeerId, Report], float]:
         """A step whose first six microbatches were done, three by each."""
-        lessor = Lessor(1, PER_STEP)
+        lessor = Lessor(1, PER_STEP, delayed=delayed)
         lessor.start_step(2, fresh=True)
         now, done = 0.0, {A: frozenset[int](), B: frozenset[int]()}
         reports = {A: Report(), B: Report()}
@@ -249,7 +251,17 @@ class TestSecondLeases:
         second = lessor.grant_second(now)
         assert second is not None
         assert (second.microbatch, second.holder, second.peer) == (23, A, B)
-        assert "nothing to do" in second.words(now)
+        assert "nothing left" in second.words(now)
+
+    def test_with_work_of_the_next_step_to_do_only_for_what_is_late(self) -> None:
+        lessor, _, now = self.led(delayed=True)
+        for _ in range(20):
+            lessor.seconds._timings[A].note(4.0)
+        assert lessor.grant_second(now) is None
+        due = lessor.next_deadline()
+        assert due is not None
+        assert due - now > 5
+        assert lessor.grant_second(due) is not None
 
     def test_a_single_one_when_it_is_late(self) -> None:
         lessor, reports, now = self.led()

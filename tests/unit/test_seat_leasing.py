@@ -35,11 +35,15 @@ def view(version: int, *first: PeerId) -> SwarmView:
     return SwarmView.of([replicas, [Replica(AFTER, version, True)]])
 
 
-def step_led_by(now: PeerId, following: PeerId, heir: PeerId | None = None) -> int:
+def step_led_by(
+    now: PeerId, following: PeerId, heir: PeerId | None = None, then: PeerId | None = None
+) -> int:
     """Return a step that one replica leads and another one the next step; ``heir``: who leads that
-    when ``following`` is gone."""
+    when ``following`` is gone; ``then``: who leads the step after it."""
 
     def fits(step: int) -> bool:
+        if then not in (None, leader(view(step + 1), 0, step + 2)):
+            return False
         left = view(step, *(each for each in FIRST if each != following))
         found = (leader(view(step), 0, step), leader(view(step), 0, step + 1))
         return found == (now, following) and heir in (None, leader(left, 0, step + 1))
@@ -150,6 +154,16 @@ class TestAsking:
         desk.hear(SIBLING, Lease(step + 1, [], again=False))
         assert desk.asked(step + 1) == []
 
+    def test_said_of_the_next_step_it_holds_when_that_has_begun(self) -> None:
+        step = step_led_by(THIRD, SIBLING, then=THIRD)
+        desk = Desk(step)
+        desk.hear(THIRD, Lease(step, [], again=False))
+        desk.hear(SIBLING, Lease(step + 1, [], again=False))
+        assert desk.asked(step + 2) == []
+        desk.start_step()
+        desk.see(view(step + 1))
+        assert desk.asked(step + 2) == [THIRD]
+
     def test_a_new_leader_may_have_something_left(self) -> None:
         step = step_led_by(SIBLING, THIRD)
         desk = Desk(step)
@@ -244,6 +258,17 @@ class TestHandingOutTheNextStep:
         assert to == SIBLING
         all_leased = [*first, *second, *desk.held(of_next)]
         assert sorted(all_leased) == ids(of_next)
+
+    def test_who_is_a_step_further_and_asks_before_it_leads_is_not_forgotten(self) -> None:
+        """It asks once: a commit reaches one replica before the other, and averaging takes longer
+        than computing."""
+        step = step_led_by(THIRD, SIBLING, then=ME)
+        desk, after_next = Desk(step), step + 2
+        desk.hear(THIRD, LeaseRequest(after_next, 3))
+        assert desk.leased(after_next) == []
+        desk.start_step()
+        desk.see(view(step + 1))
+        assert desk.leased(after_next) == [(THIRD, ids(after_next)[:3])]
 
     def test_who_takes_it_over_leases_nothing_before_it_is_the_current_one(self) -> None:
         """What the other one has leased of it is in nobody's report yet."""

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.ids import peer_id_from_key
+from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.flight import Flight
+from protocol.pipeline.lessor import Lessor
 from protocol.pipeline.place import Place
 from protocol.seat.work import WorkDesk
 from protocol.view import Replica, SwarmView
 
 ME, OTHER, THIRD = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
+
+
+def desk_of(peer: PeerId) -> WorkDesk:
+    place = Place(peer, 0, 3, 64)
+    return WorkDesk(place, Flight(), Lessor(0, place.per_step))
 
 
 def view(mine: float, theirs: float) -> SwarmView:
@@ -31,8 +37,8 @@ def view(mine: float, theirs: float) -> SwarmView:
     ],
 )
 def test_shares_follow_speed_within_bounds(mine: float, theirs: float, cap: int) -> None:
-    assert WorkDesk(0, Place(ME, 0, 3, 64), Flight()).in_flight_cap(view(mine, theirs)) == cap
+    assert desk_of(ME).in_flight_cap(view(mine, theirs)) == cap
 
 
 def test_who_is_not_in_the_view_yet_takes_an_equal_share() -> None:
-    assert WorkDesk(0, Place(THIRD, 0, 3, 64), Flight()).in_flight_cap(view(1.0, 1.0)) == 5
+    assert desk_of(THIRD).in_flight_cap(view(1.0, 1.0)) == 5
