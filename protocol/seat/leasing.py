@@ -17,7 +17,7 @@ from protocol.pipeline.lessor import Lessor
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.pipeline.second_leases import HasLedger
-from protocol.seat.work import WorkDesk
+from protocol.seat.work import WorkDesk, usual_in_flight
 from protocol.view import SwarmView, leader
 from protocol.wire.messages import Lease, LeaseRequest
 
@@ -32,7 +32,7 @@ class Leasing:
 
     def __init__(self, place: Place, step: int, pipeline: Pipeline, *, delayed: bool) -> None:
         self._place, self._pipeline = place, pipeline
-        self._flight = Flight()
+        self._flight = Flight(ahead=delayed)
         self.desk = WorkDesk(place, self._flight, Lessor(step, place.per_step, delayed=delayed))
         self._next = self.desk.successor(fresh=False) if delayed else None
         self._leads_next = False
@@ -43,7 +43,7 @@ class Leasing:
         """Begin a step, with what was leased of it before."""
         leads = led_by == self._place.me
         self._none_left = {of: by for of, by in self._none_left.items() if of >= step}
-        self._flight.start_step(ahead=self._next is not None)
+        self._flight.start_step()
         if self._next is None:
             self.desk.start_step(step, fresh=leads)
             return
@@ -107,7 +107,8 @@ class Leasing:
         step, of = self._pipeline.step, self._pipeline
         in_flight, done = of.in_flight(), of.done()
         ahead, ahead_done = self._held_of_next()
-        self._flight.observe(in_flight | ahead, done | ahead_done, now)
+        few = usual_in_flight(view, self._place)
+        self._flight.observe(in_flight | ahead, done | ahead_done, now, few=few)
         effects: list[Send | Explain] = []
         if leads:
             at_step = {r.peer for r in view.serving(0) if r.version == step}

@@ -65,7 +65,9 @@ class WorkDesk:
         As many as are busy somewhere, by the number of replicas; more, up to the whole step, where
         lines are so long that those do not keep them busy.
         """
-        return max(busy(view, self._place), min(self._flight.depth(), self._place.per_step))
+        return max(
+            usual_in_flight(view, self._place), min(self._flight.depth(), self._place.per_step)
+        )
 
     # --- handing out -----------------------------------------------------------------------
 
@@ -117,7 +119,7 @@ class WorkDesk:
         return self._lessor.next_deadline()
 
 
-def busy(view: SwarmView, place: Place) -> int:
+def usual_in_flight(view: SwarmView, place: Place) -> int:
     """Return our share of the microbatches that occupy all replicas at once, and a quarter more.
 
     Shares go by speed, lest the step waits for what a slow one has not begun.
