@@ -4,13 +4,14 @@
                               [--steps 4] [--microbatches 64] [--out tests/bench/results]
 
 Two stages, one volunteer each with one thread, on hosts of a network laboratory (``tests.netlab``;
-takes root): a GPT of 2 layers, width 128 with 32 in the feed-forward layer, context 16, 128 sequences
-per microbatch, which computes little for what it sends. The bound is that of the efficiency model,
-min(compute, link): M tau. Computing is timed before and after the codecs' runs over a line, both
-stages at the same moment, since they share the cores; the link's part is what the manifest says
-crosses it at the line's rate, of which frames take up to 5 %. The laboratory's relay and both
-nodes compute on the same cores, which the bound leaves out. Every run adds a line to ``wan.jsonl``; ``wan.md`` is written anew from all of its lines. Rows are medians
-of runs, a run's speed comes from its median step.
+takes root): a GPT of 2 layers, width 128 with 32 in the feed-forward layer, context 16, 128
+sequences per microbatch, which computes little for what it sends. The bound is that of the
+efficiency model, min(compute, link): M tau. Computing is timed before and after the codecs' runs
+over a line, both stages at the same moment, since they share the cores; the link's part is what the
+manifest says crosses it at the line's rate, of which frames take up to 5 %. The laboratory's relay
+and both nodes compute on the same cores, which the bound leaves out. Every run adds a line to
+``wan.jsonl``; ``wan.md`` is written anew from all of its lines. Rows are medians of runs, a run's
+speed comes from its median step.
 """
 
 from __future__ import annotations
