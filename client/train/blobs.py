@@ -141,7 +141,10 @@ class DownloadFailed(Exception):
 class Download:
     """A blob on its way into a file; fed by the engine, awaited by whoever needs it.
 
-    ``window``: chunks asked for at a time of each donor; fewer leave more of the link to others.
+    Args:
+        window: chunks asked for at a time of each donor; fewer leave more of the link to others.
+        resumable: keep what has come when it ends early; the next download to ``path`` goes on
+            from there, in whatever process.
     """
 
     def __init__(
@@ -151,8 +154,10 @@ class Download:
         donors: Sequence[PeerId],
         path: Path,
         window: int = WINDOW,
+        *,
+        resumable: bool = False,
     ) -> None:
-        self._hub = hub
+        self._hub, self._resumable = hub, resumable
         self._fetch = Fetch(query, list(donors), window)
         self._path = path
         self._partial = path.with_name(f".{path.name}.part.tmp")
@@ -177,6 +182,8 @@ class Download:
             DownloadFailed: every donor was lost, or nothing came for ``idle_s``.
         """
         try:
+            if self._resumable:
+                self._fetch.resume(await trio.to_thread.run_sync(_digests, self._partial))
             with trio.move_on_after(idle_s) as idle:
                 self._perform(self._fetch.start(self._hub.now()), b"")
                 while not self._fetch.done and not self._fetch.hopeless:
@@ -194,7 +201,8 @@ class Download:
                 os.truncate(self._partial, offer.size_bytes)
             self._partial.replace(self._path)
         finally:
-            self._partial.unlink(missing_ok=True)
+            if not self._resumable:
+                self._partial.unlink(missing_ok=True)
         return self._path
 
     def receive(self, sender: PeerId, message: Message, payload: bytes) -> None:
@@ -234,6 +242,14 @@ class Download:
             os.pwrite(descriptor, data, index * CHUNK_BYTES)
         finally:
             os.close(descriptor)
+
+
+def _digests(path: Path) -> dict[int, bytes]:
+    """Return the digests of what there is of a blob; where nothing was written, of zeros."""
+    found = dict[int, bytes]()
+    while len(found) < MAX_CHUNKS and (data := _read_chunk(path, len(found))):
+        found[len(found)] = payload_digest(data)
+    return found
 
 
 def _read_chunk(path: Path, index: int) -> bytes:

@@ -163,7 +163,8 @@ class Taking:
         if not path.exists():
             donors = self._terms.history.holders(self.stage)
             path = self._terms.folders.snapshots / f"begin-{name}"
-            await self._fetch(BlobQuery("state", self.stage, lineage.version), donors, path)
+            query = BlobQuery("state", self.stage, lineage.version)
+            await self._fetch(query, donors, path, resumable=True)
         self.phase = f"loading stage {self.stage} at version {lineage.version}"
         expected = lineage.hashes[self.stage].hex()
         load = Load(path=str(path), version=lineage.version, expected_hash=expected)
@@ -214,7 +215,7 @@ class Taking:
             if failure.kind != "data":
                 raise
             terms.hub.perform(Explain("transfer", f"copying the training text: {failure}"))
-            await self._fetch(BlobQuery("data", 0, 0), self._text_donors(), path)
+            await self._fetch(BlobQuery("data", 0, 0), self._text_donors(), path, resumable=True)
             again = PrepareData(source=str(path), digest=data.digest, path=str(path))
             await self._worker.call(again)
         offer = await trio.to_thread.run_sync(offer_of_file, "data", 0, 0, path)
@@ -232,10 +233,12 @@ class Taking:
             ExitCode.CONFIG,
         )
 
-    async def _fetch(self, query: BlobQuery, donors: list[PeerId], path: Path) -> None:
+    async def _fetch(
+        self, query: BlobQuery, donors: list[PeerId], path: Path, *, resumable: bool = False
+    ) -> None:
         self.phase = f"downloading the {query.kind} of stage {query.stage}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._download = Download(self._terms.hub, query, donors, path)
+        self._download = Download(self._terms.hub, query, donors, path, resumable=resumable)
         begin = trio.current_time()
         try:
             await self._download.run(IDLE_S)

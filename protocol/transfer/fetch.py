@@ -4,12 +4,14 @@ Donors whose offers agree in size and digests serve the same bytes, so chunks ar
 a few outstanding per donor: the faster one simply serves more. A chunk counts when its digest fits;
 a donor that sends another one is dropped. What is here stays here: when a donor goes, only its
 outstanding chunks are asked for again. Donors that offer other bytes wait: when everybody who
-offered the chosen ones is gone, the fetch starts over with what most of the others offer.
+offered the chosen ones is gone, the fetch goes over to what most of the others offer. What an
+earlier attempt has left counts as far as its digests fit.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from protocol import limits
@@ -59,6 +61,7 @@ class Fetch:
         self._chosen: BlobOffer | None = None
         self._missing: list[int] = []
         self._have = 0
+        self._held: dict[int, bytes] = {}
         self._asked_at: float | None = None
 
     @property
@@ -81,6 +84,10 @@ class Fetch:
         """Whether no donor is left."""
         return not self._donors
 
+    def resume(self, held: Mapping[int, bytes]) -> None:
+        """Go on with what is on the disk: digests of chunks at their places; before ``start``."""
+        self._held.update(held)
+
     def start(self, now: float) -> list[FetchEffect]:
         """Ask every donor for its offer."""
         self._asked_at = now
@@ -90,7 +97,9 @@ class Fetch:
     def offered(self, sender: PeerId, offer: BlobOffer, now: float) -> list[FetchEffect]:
         """Take a donor's offer; the first one chooses the blob, as long as a donor of it lives."""
         donor = self._donors.get(sender)
-        if donor is None or not self._fits(offer) or donor.offer is not None:
+        if self._asked_at is None or donor is None:
+            return []
+        if not self._fits(offer) or donor.offer is not None:
             return []
         if len(offer.digests) != -(-offer.size_bytes // limits.CHUNK_BYTES) or not offer.digests:
             del self._donors[sender]
@@ -117,6 +126,7 @@ class Fetch:
             return [Penalise(sender, "chunk-with-wrong-digest", 50), *self._ask(now)]
         del donor.outstanding[chunk.index]
         donor.heard = now
+        self._held[chunk.index] = digest
         self._have += 1
         return [StoreChunk(chunk.index), *self._ask(now)]
 
@@ -169,9 +179,10 @@ class Fetch:
             self._choose(max(offers, key=lambda o: sum(_same(o, other) for other in offers)))
 
     def _choose(self, offer: BlobOffer) -> None:
-        """Start over with this blob: chunks of another one are worth nothing."""
-        self._chosen, self._have = offer, 0
-        self._missing = list(range(len(offer.digests)))[::-1]
+        """Fetch this blob: of what is here, chunks that it has as well stay."""
+        missing = [i for i, digest in enumerate(offer.digests) if self._held.get(i) != digest]
+        self._chosen, self._have = offer, len(offer.digests) - len(missing)
+        self._missing = missing[::-1]
 
     def _fits(self, offer: BlobOffer) -> bool:
         query = self._query

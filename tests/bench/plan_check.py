@@ -200,9 +200,12 @@ def costing(work: StageWork, seconds: float) -> StageWork:
     )
 
 
-def timed_together(manifest: Manifest, replicas: int) -> list[float]:
-    """Return the median seconds of each stage, all replicas of all stages timed at once."""
-    jobs = [stage for stage in range(manifest.stage_count) for _ in range(replicas)]
+def timed_together(
+    manifest: Manifest, replicas: int, stages: Sequence[int] | None = None
+) -> list[float]:
+    """Return the median seconds of each stage, or of those named; all replicas timed at once."""
+    chosen = range(manifest.stage_count) if stages is None else stages
+    jobs = [stage for stage in chosen for _ in range(replicas)]
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager, ProcessPoolExecutor(len(jobs), context) as pool:
         start = manager.Barrier(len(jobs))

@@ -266,3 +266,46 @@ def test_any_version_will_do_without_one_in_the_query() -> None:
     assert requests == [(A, 0)]
     assert fetch.chunk(A, chunk(0, version=4), digest(0), 1.0) == []
     assert stored(list(fetch.chunk(A, chunk(0, version=3), digest(0), 1.0))) == [0]
+
+
+def test_what_an_earlier_attempt_left_is_not_asked_for_again() -> None:
+    fetch = Fetch(QUERY, [A])
+    fetch.resume({0: digest(0), 1: digest(1, flavour=9), 3: digest(3), 8: digest(8)})
+    fetch.start(0.0)
+    requests = asked(fetch.offered(A, offer(5), 0.0))
+    assert fetch.progress == (2, 5)
+    assert requests == [(A, 1), (A, 2), (A, 4)]
+    for index in (1, 2, 4):
+        assert stored(fetch.chunk(A, chunk(index), digest(index), 0.1)) == [index]
+    assert fetch.done
+
+
+def test_an_offer_before_the_question_chooses_nothing() -> None:
+    fetch = Fetch(QUERY, [A])
+    assert fetch.offered(A, offer(5), 0.0) == []
+    fetch.resume({0: digest(0)})
+    fetch.start(0.0)
+    fetch.offered(A, offer(5), 0.0)
+    assert fetch.progress == (1, 5)
+
+
+def test_with_everything_there_nothing_is_asked_for() -> None:
+    fetch = Fetch(QUERY, [A])
+    fetch.resume({index: digest(index) for index in range(5)})
+    fetch.start(0.0)
+    assert asked(fetch.offered(A, offer(5), 0.0)) == []
+    assert fetch.done
+
+
+def test_what_two_blobs_share_is_fetched_once() -> None:
+    """The one begun is nobody's any more; what came of it is in the other one too, but for one."""
+    fetch = begin(A, B)
+    other = offer(4)
+    other.digests[1] = digest(1, flavour=9)
+    fetch.offered(A, offer(4), 0.0)
+    fetch.offered(B, other, 0.0)
+    for index in (0, 1, 2):
+        fetch.chunk(A, chunk(index), digest(index), 0.1)
+    requests = asked(fetch.lost(A, 0.2))
+    assert fetch.progress == (2, 4)
+    assert requests == [(B, 1), (B, 3)]

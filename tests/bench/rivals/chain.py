@@ -3,7 +3,8 @@
 The same block, width, batch and context; server and client a process each, on loopback, one thread.
 Ours: a real seat of a middle stage (receipts, next hop, worker, S8), between two ends that encode
 and decode but do not compute. Theirs: ``RemoteExpert`` to a ``Server`` with a ``ModuleBackend``,
-without an optimizer. One call at a time, and four.
+without an optimizer. One call at a time, and four. The bound is the block alone, computed in one
+place.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ from client.store.identity import ensure_identity
 from client.store.paths import make_private
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
 from protocol.manifest import Manifest
+from tests.bench.plan_check import timed_together
 from tests.bench.rivals import environment
 from tests.bench.rivals.attempts import attempt
+from tests.bench.rivals.chain_stage import STAGE
 from tests.bench.rivals.records import Record, Records, load
 from tests.bench.rivals.swarm_of_peers import ONE_THREAD, talking
 
 PART = "chain"
-OURS = "ours"
+OURS, BOUND = "ours", "bound"
 HIVEMIND = {"hivemind": "none", "hivemind uniform 8 bit": "uniform8"}
 IN_FLIGHT = (1, 4)
 START_S = 60.0
@@ -57,7 +60,7 @@ def measure(records: Records, rounds: int, say: Say, *, quick: bool = False) -> 
     """Let the contenders take turns."""
     seconds = 2.0 if quick else 4.0
     blocks = BLOCKS[:1] if quick else BLOCKS
-    for block, number, who in itertools.product(blocks, range(rounds), (OURS, *HIVEMIND)):
+    for block, number, who in itertools.product(blocks, range(rounds), (BOUND, OURS, *HIVEMIND)):
         if all(records.has(PART, case_of(block, width), who, number) for width in IN_FLIGHT):
             continue
         what = f"chain {block}, round {number + 1} of {rounds}: {who}"
@@ -77,10 +80,18 @@ def case_of(block: Block, in_flight: int) -> str:
 
 def contender(block: Block, who: str, seconds: float, folder: Path) -> list[float]:
     """Return samples per second for every number in flight."""
+    if who == BOUND:
+        return bound(block, folder)
     if who == OURS:
         return ours(block, seconds, folder)
     environment.ensure()
     return theirs(block, HIVEMIND[who], seconds, folder)
+
+
+def bound(block: Block, folder: Path) -> list[float]:
+    """Compute forward and backward of the block where it is, on one thread, with nothing sent."""
+    [seconds] = timed_together(manifest_of(block, folder), 1, [STAGE])
+    return [block.sequences / seconds for _ in IN_FLIGHT]
 
 
 def ours(block: Block, seconds: float, folder: Path) -> list[float]:
