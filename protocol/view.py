@@ -26,6 +26,8 @@ class Replica:
     """Digest of the reduced gradient that made ``version``."""
     rate: float = 0.0
     """Microbatches per second."""
+    moved: int = 0
+    """Of the step and its round, how much is there; it changes while they go on."""
     leaving: bool = False
     """It hands its work over and goes."""
     uplink_bytes_per_s: float = 0.0
@@ -56,6 +58,10 @@ class SwarmView:
     def committed(self, stage: int) -> int:
         """Return the newest version any live replica of a stage serves (0 if there is none)."""
         return max((replica.version for replica in self.serving(stage)), default=0)
+
+    def moved(self) -> tuple[int, ...]:
+        """Return by stage what changes as long as its step goes on."""
+        return tuple(sum(replica.moved for replica in serving) for serving in self._serving)
 
     def empty_stages(self) -> tuple[int, ...]:
         """Return the stages that no live replica serves."""

@@ -118,7 +118,7 @@ class History:
         )
         live = frozenset(linked) | {self._me}
         eras = eras_served(roster, self._stages, self._me)
-        outlook = Outlook(live, versions, eras, self._has_quorum)
+        outlook = Outlook(live, versions, eras, self._has_quorum, view.moved())
         self._perform(self.machine.update(outlook, self._hub.now()))
 
     def _has_quorum(self, now: float) -> bool:

@@ -37,6 +37,7 @@ def swarm_view(
                     digest=replica.seat.digest,
                     rate=replica.seat.rate,
                     leaving=replica.seat.leaving,
+                    moved=replica.seat.moved,
                     uplink_bytes_per_s=lines.get(replica.peer, UNKNOWN)[0],
                     downlink_bytes_per_s=lines.get(replica.peer, UNKNOWN)[1],
                 )

@@ -25,6 +25,9 @@ from protocol.pipeline.suspicion import judge, late_words
 from protocol.pipeline.timing import ANSWER_S
 from protocol.wire.messages import Have, Receipt
 
+TAKEN_AHEAD = 2
+"""A stage takes boundaries of its step and the next one, and of one more where updates are delayed;
+what is sent too early is refused, and sent for nothing."""
 ASK_S = 1.0
 """How long we wait for the next stage to say who holds a microbatch; then we send it again."""
 BUSY_RETRY_MAX_S = 1.0
@@ -207,13 +210,14 @@ class Deliveries:
         return []
 
     def _offer(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
-        """idle | asking -> offered, or stay idle until a replica appears or is free again."""
+        """idle | asking -> offered, or idle until a replica appears, is free or near enough."""
+        delivery.deadline = None
+        if delivery.step > self._committed + TAKEN_AHEAD:
+            return []
         exclude = delivery.busy if self._live - delivery.busy else set()
-        chosen = self.hops.choose(now, exclude)
-        if chosen is None:
+        if (chosen := self.hops.choose(now, exclude)) is None:
             delivery.deadline = now + BUSY_RETRY_MAX_S if self._live else None
             return []
-        delivery.deadline = None
         delivery.holder, effect = self._send(delivery, *chosen, now)
         return [effect]
 
@@ -343,15 +347,8 @@ class Deliveries:
         if holder is None:
             return self._route(delivery, now)
         effects = self._without(delivery, holder, now)
-        rerouted = Rerouted(
-            step=delivery.step,
-            microbatch=delivery.microbatch,
-            lost_peer=holder.peer,
-            to=delivery.peer,
-            cause=cause,
-            replayed=delivery.returned,
-        )
-        return [*effects, rerouted]
+        lost = (delivery.step, delivery.microbatch, holder.peer)
+        return [*effects, Rerouted(*lost, delivery.peer, cause, replayed=delivery.returned)]
 
     def _late(self, delivery: Delivery, holder: Holder, now: float) -> list[DeliveryEffect]:
         """A deadline has passed: ask whether it is there; silence, or nothing but words: next."""

@@ -49,12 +49,18 @@ class Lessor:
         """Return the lessor of the next step, with what was asked of it already."""
         successor = Lessor(self.step, self._per_step, delayed=self._delayed)
         successor._early, self._early = self._early, {}
+        successor.seconds = self.seconds.successor()
         successor.start_step(self.step + 1, fresh=fresh)
         return successor
+
+    def begin(self) -> None:
+        """Its step is the current one from now on: reports say who holds what was leased ahead."""
+        self._changed_at = None
 
     def take_over(self) -> None:
         """We have become the leader in the middle of a step: rely on reports only."""
         self._fresh = False
+        self._in_vain.clear()
 
     def ask(self, peer: PeerId, step: int, want: int, held: int | None = None) -> None:
         """Note a request for work from a peer that has ``held`` of the step's microbatches.
@@ -74,6 +80,8 @@ class Lessor:
         """A replica died: what it held is free, unless a survivor holds it too."""
         self._book.release(peer)
         self.seconds.released(peer)
+        self._early.pop(peer, None)
+        self._in_vain.discard(peer)
         self._claim(reports)
 
     def grant(
@@ -116,11 +124,16 @@ class Lessor:
         self._second = self.seconds.next(self._book, self.step, now)
         return second
 
-    def tick(self, reports: Mapping[PeerId, HasLedger], now: float) -> None:
-        """Free ids that nobody reports although they were leased a while ago."""
+    def tick(
+        self, reports: Mapping[PeerId, HasLedger], now: float, *, all_said: bool = True
+    ) -> None:
+        """Free ids that nobody reports although they were leased a while ago; not before
+        ``all_said`` what they hold."""
         if self._changed_at is None or now < self._changed_at + STRAY_S:
             return
         self._changed_at = now
+        if not all_said:
+            return
         known = frozenset().union(*(r.done | r.in_flight for r in reports.values()))
         self._book.reclaim(known)
 

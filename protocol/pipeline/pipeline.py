@@ -218,7 +218,7 @@ class Pipeline:
         if message.microbatch // self._place.per_step != message.step:
             return [Penalise(sender, "microbatch-of-another-step")]
         leaving = self.refused_from is not None and message.step >= self.refused_from
-        if leaving or self.queued >= self._place.max_queue:
+        if leaving or self._queued_until(message.step) >= self._place.max_queue:
             return [self._receipt(sender, message, "busy")]
         self._hops[message.microbatch] = Hop(
             message.step,
@@ -334,6 +334,10 @@ class Pipeline:
             if not only or peer in only
         ]
 
+    def _queued_until(self, step: int) -> int:
+        """What waits for later steps is in nobody's way: it may wait for this one to be closed."""
+        return sum(h.phase is Phase.QUEUED and h.step <= step for h in self._hops.values())
+
     def _tell_upstreams(self, hop: Hop, verdict: Verdict) -> list[Send]:
         stage, queued = self._place.stage, self.queued
         return [
@@ -382,17 +386,8 @@ class Pipeline:
         return [*blamed, *self._tell_upstreams(hop, "busy")]
 
     def _receipt(self, to: PeerId, message: Forward | Have, verdict: Verdict) -> Send:
-        return Send(
-            to,
-            Receipt(
-                self._place.stage,
-                message.step,
-                message.microbatch,
-                message.attempt,
-                verdict,
-                min(self.queued, 65535),
-            ),
-        )
+        of, queued = (message.step, message.microbatch, message.attempt), min(self.queued, 65535)
+        return Send(to, Receipt(self._place.stage, *of, verdict, queued))
 
 
 def _turn(hop: Hop) -> tuple[int, bool, int]:

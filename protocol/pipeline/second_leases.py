@@ -84,6 +84,13 @@ class SecondLeases:
         self._timings: dict[PeerId, Timing] = {}
         self.start_step()
 
+    def successor(self) -> SecondLeases:
+        """Return those of the next step; what is measured of replicas is common to both."""
+        successor = SecondLeases(1, delayed=self._delayed)
+        successor.budget = BackupBudget(self.budget.allowed)
+        successor.budget.enabled, successor._timings = self.budget.enabled, self._timings
+        return successor
+
     def start_step(self) -> None:
         """Nothing is out; what was measured of replicas stands."""
         self._out: dict[int, _Lease] = {}

@@ -29,8 +29,9 @@ LOST_S: Final = 1.0
 """How long a stage is without state before we believe it: hand-overs take a moment."""
 STUCK_S: Final = 15.0
 STUCK_STEPS: Final = 3.0
-"""A stage that stays behind the one after it for so many usual steps cannot close its step any
-more, for gradients died there; behind the one before it, for activations did."""
+"""A stage that stays behind the one after it for so many usual steps, and of whose step nothing
+more comes, cannot close it any more, for gradients died there; behind the one before it, for
+activations did."""
 TURN_S: Final = 3.0
 """Who comes next by rank waits so much longer before it decides in place of those before it."""
 SETTLE_S: Final = 2.0
@@ -62,6 +63,8 @@ class Outlook:
     quorum: Callable[[float], bool] = lambda now: True
     """Whether our seats, if we have any, are in touch with a majority of their electors. Asked when
     we decide: it changes with time, while nothing else does."""
+    moved: tuple[int, ...] = ()
+    """By stage: what changes as long as something comes of its step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,8 @@ class Restore:
         self._few_since: float | None = None
         self._troubled_since: float | None = None
         self._troubled_at: float | None = None
-        self._behind_since: dict[int, tuple[int, float]] = {}
+        self._behind_since: dict[int, tuple[int, int, float]] = {}
+        """Version, how far its step is, and since when that has been so; by stage."""
         self._closed_at: dict[int, float] = {}
         self._step_s = 0.0
         self._outvoted_since: float | None = None
@@ -222,7 +226,7 @@ class Restore:
             lost = [stage for stage in lost if not self._can_begin(stage)]
         if lost:
             return f"nobody alive has the state of stage {', '.join(map(str, lost))}"
-        for stage, (step, since) in self._behind_since.items():
+        for stage, (step, _, since) in self._behind_since.items():
             if now >= since + self._stuck_s():
                 return f"stage {stage} cannot close step {step}: what it needs of it is lost"
         return ""
@@ -244,8 +248,10 @@ class Restore:
         for stage, version in enumerate(versions):
             near = [v for v in versions[max(0, stage - 1) : stage + 2] if v is not None]
             if version is not None and version < max(near):
-                known = self._behind_since.get(stage, (-1, now))
-                behind[stage] = known if known[0] == version else (version, now)
+                moved = self._outlook.moved[stage] if self._outlook.moved else 0
+                known = self._behind_since.get(stage)
+                same = known is not None and known[:2] == (version, moved)
+                behind[stage] = known if known and same else (version, moved, now)
         self._behind_since = behind
 
     def _stuck_s(self) -> float:

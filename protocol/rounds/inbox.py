@@ -36,6 +36,9 @@ class Inbox:
         self._broadcasts: dict[Entry, Broadcast] = {}
         self._reducing: set[int] = set()
 
+    def __len__(self) -> int:
+        return len(self._parts) + len(self._broadcasts)
+
     def forget(self, peer: PeerId, attempt: int) -> None:
         """Forget what a peer sent for other attempts than this one."""
         self._parts = {p for p in self._parts if p[2] != peer or p[0] == attempt}

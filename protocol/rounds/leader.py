@@ -24,6 +24,7 @@ from protocol.pipeline.ledger import from_bitmap, to_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.member import REFUSED
 from protocol.rounds.newcomers import Newcomers
+from protocol.rounds.patience import Patience
 from protocol.rounds.plans import most_common
 from protocol.rounds.quorum import Quorum, electors
 from protocol.rounds.reports import Report, unfinished
@@ -32,10 +33,8 @@ from protocol.view import SwarmView
 from protocol.wire.messages import Commit, CommitAck, LedgerReport, Plan, Ready
 from protocol.wire.parts import PlanMember
 
-ROUND_TIMEOUT_S = 30.0
-"""A plan that is not committed by then is made again: messages may have been lost with a link."""
 MAX_REFUSALS = 8
-"""In one step; after that a refused plan runs into ``ROUND_TIMEOUT_S``."""
+"""In one step; after that a refused plan runs out of time."""
 LAGGARD_S = 8.0
 """How long a complete step waits for a replica that is still applying the previous one: longer than
 a replica takes to see that it has been left behind."""
@@ -51,6 +50,7 @@ class RoundLeader:
     Args:
         closed: whether we know the step's commit, our own or another's: then nothing is planned.
         promised: the newest attempt that we follow: an older one of ours is not decided any more.
+        received: how much of the round has come to us.
     """
 
     def __init__(
@@ -61,14 +61,15 @@ class RoundLeader:
         quorum: Quorum | None = None,
         closed: Callable[[], bool] = bool,
         promised: Callable[[], int] = int,
+        received: Callable[[], int] = int,
     ) -> None:
         self._place, self._size = place, size
-        self._closed, self._promised = closed, promised
+        self._closed, self._promised, self._received = closed, promised, received
         self._quorum = quorum or Quorum(place.me, place.stage, None)
         self._view = SwarmView(((),) * place.stages)
         self._newcomers = Newcomers(place)
         self._next: dict[PeerId, LedgerReport] = {}
-        self._last_attempt = (step, 0)
+        self._last_attempt, self._patience = (step, 0), Patience()
         self._reset(step)
         self.leading = False
 
@@ -76,7 +77,6 @@ class RoundLeader:
         self.step = step
         self.reports: dict[PeerId, Report] = {}
         self._plan: Plan | None = None
-        self._planned_at = 0.0
         self._complete_since: float | None = None
         self._ready: dict[PeerId, Ready] = {}
         self._own_attempt = 0
@@ -95,6 +95,7 @@ class RoundLeader:
         """Begin a step; reports that came early count at once."""
         early, self._next = self._next, {}
         self._reset(step)
+        self._patience.start_step()
         effects: list[Effect] = []
         for peer, report in early.items():
             if report.step == step:
@@ -108,6 +109,7 @@ class RoundLeader:
         live = {r.peer for r in view.serving(self._place.stage)}
         for peer in lost - live:  # a report may come before the sender's first heartbeat
             self.reports.pop(peer, None)
+            self._next.pop(peer, None)
         if self._decided is not None:
             return self._apply_if_last(now)
         if self._plan is not None and any(m.peer not in live for m in self._plan.members):
@@ -139,7 +141,7 @@ class RoundLeader:
         if self._decided is None and plan is not None:
             if not self._fits(sender):
                 self._plan = None
-            elif message.promised < plan.attempt and now > self._planned_at + RESEND_S:
+            elif message.promised < plan.attempt and now > self._patience.planned_at + RESEND_S:
                 return [Send(sender, plan)]  # it was lost on its way, or refused too early
         return self._act(now)
 
@@ -193,11 +195,10 @@ class RoundLeader:
     def _act(self, now: float) -> list[Effect]:
         if not self.leading or self._decided is not None or self._closed():
             return []
-        self._look_at = None
-        effects = self._admit(now)
-        if self._plan is not None and now >= self._planned_at + ROUND_TIMEOUT_S:
-            words = f"step {self.step} did not close in {ROUND_TIMEOUT_S:.0f} s; planning it anew"
-            effects.append(Explain("round", words, "warning"))
+        self._look_at, effects = None, self._admit(now)
+        here = self._received() + len(self._ready)
+        if self._plan is not None and self._patience.ran_out(here, now):
+            effects.append(Explain("round", self._patience.words(self.step), "warning"))
             self._plan = None
         if self._plan is not None:
             return [*effects, *self._try_decide(now)]
@@ -243,7 +244,8 @@ class RoundLeader:
             state=most_common([self.reports[peer].state for peer in members]),
             electors=list[str](electors(self._view, self._place.stage, self._place.me)),
         )
-        self._planned_at, self._ready = now, {}
+        self._ready = {}
+        self._patience.planned(self._received(), now)
         return [Send(peer, self._plan) for peer in [*members, *map(PeerId, self._plan.observers)]]
 
     def _split(self, members: list[PeerId]) -> list[PlanMember]:
@@ -268,9 +270,7 @@ class RoundLeader:
         plan = self._plan
         if plan is None or message.step != self.step or message.attempt != plan.attempt:
             return []
-        if all(m.peer != sender for m in plan.members):
-            return []
-        if self._decided is not None:
+        if self._decided is not None or all(m.peer != sender for m in plan.members):
             return []
         if message.digest == REFUSED:
             return self._refused(sender, now)
@@ -322,6 +322,7 @@ class RoundLeader:
     def _decide(
         self, commit: Commit, members: list[PeerId], observers: list[PeerId], now: float
     ) -> list[Effect]:
+        self._patience.decided(now)
         self._decided, self._deciders = commit, frozenset(members) - {self._place.me}
         self._look_at = now + RESEND_S
         told = [*sorted(self._deciders), *(p for p in observers if p not in self._deciders)]
@@ -393,7 +394,7 @@ class RoundLeader:
         waits = [self._look_at] if not self._told_self else []
         if self._decided is None:
             if self._plan is not None:
-                waits.append(self._planned_at + ROUND_TIMEOUT_S)
+                waits.append(self._patience.until)
             elif self._complete_since is not None and self._laggards():
                 waits.append(self._complete_since + LAGGARD_S)
         return min((at for at in waits if at is not None), default=None)

@@ -136,6 +136,11 @@ class RoundMember:
         return len(self._counted)
 
     @property
+    def received(self) -> int:
+        """Contributions and broadcasts that are here, our own included."""
+        return len(self._inbox)
+
+    @property
     def ready(self) -> bytes:
         """Digest of the promised attempt if we are Ready, else empty."""
         return self._digest if self.progress is Progress.READY else b""

@@ -18,7 +18,7 @@ from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.pipeline.second_leases import HasLedger
 from protocol.seat.work import WorkDesk, usual_in_flight
-from protocol.view import SwarmView, leader
+from protocol.view import Replica, SwarmView, leader
 from protocol.wire.messages import Lease, LeaseRequest
 
 
@@ -36,7 +36,7 @@ class Leasing:
         self.desk = WorkDesk(place, self._flight, Lessor(step, place.per_step, delayed=delayed))
         self._next = self.desk.successor(fresh=False) if delayed else None
         self._leads_next = False
-        self._none_left: dict[int, PeerId] = {}
+        self._none_left: dict[int, set[PeerId]] = {}
         """By step, who has told us that nothing is left of it."""
 
     def start_step(self, step: int, view: SwarmView, led_by: PeerId | None) -> None:
@@ -50,6 +50,7 @@ class Leasing:
         led_before = self._leads_next
         self._leads_next = self._leader_of_next(view) == self._place.me
         self.desk, self._next = self._next, self._next.successor(fresh=self._leads_next)
+        self.desk.begin()
         if leads and not led_before:
             self.desk.take_over()
 
@@ -68,6 +69,16 @@ class Leasing:
         if self._next is not None:
             self._next.release(peer, {})
 
+    def tick(self, view: SwarmView, reports: Mapping[PeerId, HasLedger], now: float) -> None:
+        """Act on what is due at the desk of the current step, which we lead."""
+        step = self._pipeline.step
+        said = {r.peer for r in view.serving(0) if self._may_hold(r, step)} <= reports.keys()
+        self.desk.tick(reports, now, all_said=said or self._next is None)
+
+    def _may_hold(self, replica: Replica, step: int) -> bool:
+        """Whether it may have been leased something of a step."""
+        return replica.version == step or (self._next is not None and replica.version == step - 1)
+
     def asked(self, sender: PeerId, message: LeaseRequest) -> None:
         """Note a request for work."""
         desk = self._next if message.step > self._pipeline.step else None
@@ -81,7 +92,7 @@ class Leasing:
         if message.ids:
             desk.got_work(now)
         else:
-            self._none_left[message.step] = sender
+            self._none_left.setdefault(message.step, set()).add(sender)
         return message.ids
 
     def follow_up(
@@ -111,7 +122,7 @@ class Leasing:
         self._flight.observe(in_flight | ahead, done | ahead_done, now, few=few)
         effects: list[Send | Explain] = []
         if leads:
-            at_step = {r.peer for r in view.serving(0) if r.version == step}
+            at_step = {r.peer for r in view.serving(0) if self._may_hold(r, step)}
             effects += self.desk.grant(reports, at_step, now, say_none=self._next is not None)
         busy = len(in_flight) + len(ahead)
         if wants[0] and led_by is not None:
@@ -122,7 +133,7 @@ class Leasing:
         if self._leads_next:
             effects += self._next.grant({}, set(), now)
         to = self._leader_of_next(view)
-        if wants[1] and to is not None and led_by == self._none_left.get(step):
+        if wants[1] and to is not None and led_by in self._none_left.get(step, ()):
             held = len(ahead) + len(ahead_done)
             effects += self._next.ask(to, view, busy, held, now)
         return effects

@@ -103,8 +103,9 @@ class Seat:
         self.pipeline = Pipeline(place, step, closed=lambda: self.member.applying, delayed=delayed)
         self.quorum = Quorum(place.me, place.stage, touch)
         self.member: RoundMember
-        known = (lambda: self.member.knows_commit, lambda: self.member.promised)
-        self.leader = RoundLeader(place, size, step, self.quorum, *known)
+        of = (lambda: self.member.knows_commit, lambda: self.member.promised)
+        here = lambda: self.member.received  # noqa: E731
+        self.leader = RoundLeader(place, size, step, self.quorum, *of, here)
         self.member = RoundMember(
             place,
             size,
@@ -140,7 +141,8 @@ class Seat:
         stage, queue, (attempt, digest) = self.place.stage, self.pipeline.queued, self._made_by
         state: Literal["serving", "fetching"] = "serving" if self.serving else "fetching"
         told = SeatStatus(stage, self.step, state, attempt, digest, queue, rate, era=self.era)
-        return replace(told, leaving=self.departure.begun)
+        moved = (len(self.pipeline.done()) + self.member.received) % 2**16
+        return replace(told, leaving=self.departure.begun, moved=moved)
 
     def why(self) -> str:
         """Say in words what the seat is doing."""
@@ -211,7 +213,7 @@ class Seat:
         """Act on deadlines that have passed."""
         effects: list[SeatEffect] = [*self.pipeline.tick(now), *self.leader.tick(now)]
         if self.leader.leading and self._working():
-            self.leasing.desk.tick(self.leader.reports, now)
+            self.leasing.tick(self._view, self.leader.reports, now)
         effects += self._follow_siblings(now) if self._following.behind else []
         if self._following.is_lost(now):
             effects.append(Fault("behind", f"siblings have moved on from version {self.step}"))

@@ -110,9 +110,13 @@ class WorkDesk:
         """Lease nothing twice on suspicion of being slow; to compare."""
         self._lessor.seconds.budget.enabled = False
 
-    def tick(self, reports: Mapping[PeerId, HasLedger], now: float) -> None:
+    def begin(self) -> None:
+        """Its step is the current one from now on."""
+        self._lessor.begin()
+
+    def tick(self, reports: Mapping[PeerId, HasLedger], now: float, *, all_said: bool) -> None:
         """Free ids that nobody reports although they were leased a while ago."""
-        self._lessor.tick(reports, now)
+        self._lessor.tick(reports, now, all_said=all_said)
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""

@@ -45,6 +45,9 @@ class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     era: Era = 0
     leaving: bool = False
     """It takes no new work and goes when the step is closed."""
+    moved: Annotated[int, Meta(ge=0, le=65535)] = 0
+    """Microbatches counted, and segments that have come for the round: it changes as long as the
+    step goes on, however slow the machine or the line is."""
 
 
 class PlanMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -199,7 +199,7 @@ def markdown(results: Sequence[Result]) -> str:
     """Return the table: medians over runs."""
     rows = [
         "| donors | each sends, Mb/s | newcomer receives | RTT ms | runs | state MB | seconds "
-        "| Mb/s | of the lines | a step before, s | during (slowest) | newcomer computes after, s |",
+        "| Mb/s | of the lines | a step before, s | during (slowest) | it computes after, s |",
         "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     cases = sorted({(r.up_mbit, r.down_mbit, r.rtt_ms, r.donors) for r in results})

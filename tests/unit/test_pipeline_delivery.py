@@ -17,7 +17,7 @@ from protocol.pipeline.timing import ANSWER_S, GRADIENT, RECEIPT
 from protocol.wire.messages import Forward, Have, Receipt, Verdict
 
 A, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
-STEP, M = 3, 25
+STEP, M = 2, 25
 STAGE = 1
 
 

@@ -129,6 +129,40 @@ class TestLessor:
         lessor.start_step(3, fresh=True)
         assert lessor.grant({}, {A}, 1.0) == [(A, False, [24, 25])]
 
+    def test_not_that_of_one_who_has_died_since(self) -> None:
+        lessor = self.fresh(2)
+        lessor.ask(A, 3, 4)
+        lessor.release(A, {})
+        lessor.start_step(3, fresh=True)
+        assert lessor.grant({}, set(), 0.0) == []
+
+    def test_what_was_leased_before_the_step_began_is_no_stray_when_it_begins(self) -> None:
+        """The round of the step before took long; who holds it has not reported of this one."""
+        lessor = Lessor(1, PER_STEP, delayed=True).successor(fresh=True)
+        lessor.ask(A, 2, PER_STEP)
+        lessor.grant({}, set(), 0.0)
+        began = 3 * STRAY_S
+        lessor.begin()
+        lessor.grant({}, {A, B}, began)
+        lessor.tick({}, began)
+        lessor.ask(B, 2, PER_STEP)
+        assert lessor.grant({}, {A, B}, began + 1) == []
+        lessor.tick({}, began + STRAY_S, all_said=False)
+        assert lessor.grant({}, {A, B}, began + STRAY_S) == []
+        lessor.tick({}, began + 2 * STRAY_S)
+        assert ids_of(lessor.grant({}, {A, B}, began + 2 * STRAY_S), B)
+
+    def test_who_was_lost_and_is_back_hears_again_that_nothing_is_left(self) -> None:
+        lessor = self.fresh(2)
+        lessor.ask(A, 2, PER_STEP)
+        lessor.grant({}, {A, B}, 0.0)
+        lessor.ask(B, 2, 1)
+        assert lessor.in_vain() == [B]
+        assert lessor.in_vain() == []
+        lessor.release(B, {})
+        lessor.ask(B, 2, 1)
+        assert lessor.in_vain() == [B]
+
     def test_requests_for_other_steps_are_dropped(self) -> None:
         lessor = self.fresh()
         for step in (0, 1, 4, 2**40):
@@ -262,6 +296,14 @@ class TestSecondLeases:
         assert due is not None
         assert due - now > 5
         assert lessor.grant_second(due) is not None
+
+    def test_what_was_measured_serves_the_next_step_too(self) -> None:
+        lessor, _, _ = self.led(delayed=True)
+        lessor.seconds.budget.enabled = False
+        following = lessor.successor(fresh=True)
+        assert following.seconds._timings[A].measured
+        assert not following.seconds.budget.enabled
+        assert following.seconds.budget.allowed == lessor.seconds.budget.allowed
 
     def test_a_single_one_when_it_is_late(self) -> None:
         lessor, reports, now = self.led()

@@ -218,6 +218,16 @@ def test_a_step_whose_activations_are_lost_is_done_again() -> None:
     assert adopted(made.tick(20.0 + STUCK_S + LOST_S)) is not None
 
 
+def test_a_stage_of_whose_step_something_comes_is_not_stuck() -> None:
+    """It averages over a slow line, and the stage after it, held by one, has long closed."""
+    made = running(first(PEERS))
+    for second in range(20, 100, 10):
+        made.update(replace(outlook(27, 28), moved=(second, 0)), float(second))
+        assert adopted(made.tick(second + 9.0)) is None
+    assert adopted(made.tick(90.0 + STUCK_S)) is None, "believed a moment later"
+    assert adopted(made.tick(90.0 + STUCK_S + LOST_S)) is not None
+
+
 class TestBegin:
     """Who comes back without a state must not begin where others have long been."""
 

@@ -34,9 +34,9 @@ from protocol.rounds.leader import (
     MAX_REFUSALS,
     MAX_REPORTS,
     RESEND_S,
-    ROUND_TIMEOUT_S,
 )
 from protocol.rounds.member import REFUSED
+from protocol.rounds.patience import ROUND_TIMEOUT_S
 from protocol.rounds.shards import check_bounds
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, Commit, CommitAck, LedgerReport, Ready
@@ -117,6 +117,18 @@ class TestPlanning:
         plan = plans(list(made.report(C, report(), 0.0)))[C]
         assert [member.peer for member in plan.members] == [ME, B, C]
         assert plan.bounds == [0, SIZE // 2, SIZE, SIZE]
+
+
+def test_what_the_dead_said_of_the_next_step_is_not_brought_back() -> None:
+    """It may return with an empty ledger, and count from one again."""
+    made = leader(ME, B)
+    made.report(B, report(range(24, 28), seq=900, step=STEP + 1), 0.0)
+    made.update_view(view(ME), True, 0.0)
+    made.start_step(STEP + 1, 1.0)
+    assert made.reports == {}
+    made.update_view(view(ME, B, version=STEP + 1), True, 2.0)
+    made.report(B, report(seq=1, step=STEP + 1), 2.0)
+    assert made.reports[B].done == frozenset()
 
 
 class TestVoidPlans:

@@ -26,9 +26,9 @@ from protocol.effects import Send
 from protocol.membership.contacts import Contacts
 from protocol.pipeline.place import Place
 from protocol.rounds.leader import (
-    ROUND_TIMEOUT_S,
     RoundLeader,
 )
+from protocol.rounds.patience import ROUND_TIMEOUT_S
 from protocol.rounds.quorum import Quorum
 from protocol.wire.messages import Commit, CommitAck
 

@@ -288,6 +288,22 @@ class TestHandingOutTheNextStep:
         assert leased
         assert not set(leased) & (set(ids(of_next)[:2]) | desk.held(of_next))
 
+    def test_then_it_waits_for_those_who_are_still_a_step_behind(self) -> None:
+        """They hold what the other one has leased them of it."""
+        step = step_led_by(THIRD, SIBLING, heir=ME)
+        desk, of_next = Desk(step), step + 1
+        desk.see(view(step, ME, THIRD))
+        desk.hear(THIRD, Lease(step, [], again=False))
+        desk.start_step()
+        behind = [Replica(ME, of_next, True), Replica(THIRD, step, True)]
+        desk.see(SwarmView.of([behind, [Replica(AFTER, step, True)]]))
+        desk.hear(THIRD, LeaseRequest(of_next, 3))
+        assert desk.leased(of_next) == []
+        assert desk.held(of_next) == set()
+        desk.report(THIRD, of_next, ids(of_next)[:10])
+        assert desk.held(of_next) & set(ids(of_next)[:10]) == set()
+        assert desk.held(of_next)
+
     def test_what_the_dead_were_leased_of_it_is_free(self) -> None:
         step = step_led_by(SIBLING, ME)
         desk, of_next = Desk(step), step + 1

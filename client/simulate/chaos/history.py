@@ -82,7 +82,7 @@ class Histories:
         others = ((p, s) for p, s in volunteer.statuses.items() if p != me)
         eras = Counter(s.era for _, s in others if s.state == "serving")
         quorum = partial(self._has_quorum, volunteer)
-        outlook = Outlook(volunteer.seen_live(), versions, eras, quorum)
+        outlook = Outlook(volunteer.seen_live(), versions, eras, quorum, view.moved())
         self._perform(volunteer, volunteer.restore.update(outlook, now))
 
     @staticmethod

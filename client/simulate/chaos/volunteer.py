@@ -79,7 +79,7 @@ class Volunteer(SimPeer):
             if status.era == era:
                 serves = status.state == "serving"
                 said = (status.version, serves, status.attempt, status.digest, status.rate)
-                replicas[status.stage].append(Replica(peer, *said))
+                replicas[status.stage].append(Replica(peer, *said, moved=status.moved))
         return SwarmView.of(replicas)
 
     def take_in(self, action: Action) -> None:

@@ -1,0 +1,66 @@
+"""How long a round may take before it is planned anew: messages may have been lost with a link.
+
+A round over a slow line takes as long as its bytes do, and one that is given up begins with the
+first byte again. So the time counts from when something last came, it is a multiple of what rounds
+have taken here, and it is doubled with every attempt of a step that came to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+ROUND_TIMEOUT_S: Final = 30.0
+USUAL_TIMES: Final = 2.0
+FORGET: Final = 0.7
+"""What a long round counts for after each shorter one."""
+MOST_DOUBLINGS: Final = 5
+
+
+class Patience:
+    """The rounds that one replica leads. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self.planned_at = 0.0
+        self._waited_s = 0.0
+        self._moved_at = 0.0
+        self._here = 0
+        self._usual_s = 0.0
+        self._in_vain = 0
+
+    def start_step(self) -> None:
+        """A new step: no attempt of it has come to nothing."""
+        self._in_vain = 0
+
+    def planned(self, here: int, now: float) -> None:
+        """A plan was made; ``here``: how much has come of the round."""
+        self.planned_at = self._moved_at = now
+        self._here = here
+
+    def ran_out(self, here: int, now: float) -> bool:
+        """Whether the plan is to be given up; call it again if it is not."""
+        if now < self.until:
+            return False
+        if here != self._here:
+            self._here, self._moved_at = here, now
+            return False
+        self._waited_s = self._wait_s
+        self._in_vain += 1
+        return True
+
+    def words(self, step: int) -> str:
+        """Say why the last plan was given up."""
+        return f"step {step}: nothing came for {self._waited_s:.0f} s; planning it anew"
+
+    def decided(self, now: float) -> None:
+        """The round is over."""
+        self._usual_s = max(now - self.planned_at, FORGET * self._usual_s)
+
+    @property
+    def _wait_s(self) -> float:
+        usual_s = max(ROUND_TIMEOUT_S, USUAL_TIMES * self._usual_s)
+        return usual_s * (1 << min(self._in_vain, MOST_DOUBLINGS))
+
+    @property
+    def until(self) -> float:
+        """When to look whether the plan is to be given up."""
+        return self._moved_at + self._wait_s
