@@ -308,8 +308,7 @@ class RoundLeader:
         return self._decide(commit, members, list(map(PeerId, plan.observers)), now)
 
     def _plan_with_those_back(self, members: list[PeerId], now: float) -> list[Effect]:
-        """Who had given the stage up when we planned, or was lost, may serve this step again: we
-        may not close it without."""
+        """Who was away when we planned may serve this step again: it may not be closed without."""
         serving = {r.peer for r in self._view.serving(self._place.stage) if r.version == self.step}
         back = (self._quorum.roll & serving).difference(members)
         if not back:
@@ -376,8 +375,9 @@ class RoundLeader:
         self._newcomers.admitted(joiner, now)
 
     def _admit(self, now: float) -> list[Effect]:
-        """Between plans the version is stable: donors can snapshot it before it moves on."""
-        if self._plan is not None:
+        """Between plans the version is stable: donors can snapshot it before it moves on. Who is
+        still applying is waited for, as plans do: the more donors, the better."""
+        if self._plan is not None or self._laggards():
             return []
         siblings = self._view.serving(self._place.stage)
         serving = [replica.peer for replica in siblings if replica.version == self.step]

@@ -321,6 +321,14 @@ class TestNewcomers:
         made.start_step(STEP + 1, 100.0)
         assert self.admits(list(made.tick(100.0))) == []
 
+    def test_who_is_still_applying_becomes_a_donor_too(self) -> None:
+        made = leader()
+        made.update_view(view(ME, B, B=STEP - 1), True, 0.0)
+        assert self.admits(list(made.join(NEW, 0.0))) == []
+        admitted = self.admits(list(made.update_view(view(ME, B), True, 0.5)))
+        assert {peer for peer, _ in admitted} == {ME, B, NEW}
+        assert set(admitted[0][1].donors) == {ME, B}
+
     def test_who_serves_already_is_not_admitted(self) -> None:
         made = leader(ME, B)
         assert self.admits(list(made.join(B, 0.0))) == []
