@@ -304,7 +304,9 @@ def markdown(runs: Sequence[Run]) -> str:
     for (tokens, data), group in sorted(groups.items()):
         verdict = "as it should be" if as_it_should_be(group) else "not as it should be"
         parts.append(f"## {tokens:,} tokens, text {data[:12]}\n\n" + "\n".join(rows(group)))
-        parts.append(f"\nLimit {LIMIT_PERCENT} % on average, int4 above it: {verdict}.\n")
+        absent = [way for way in JUDGED if way not in {run.way for run in group}]
+        judged = f"{verdict}, but for {', '.join(absent)}, not run yet" if absent else verdict
+        parts.append(f"\nLimit {LIMIT_PERCENT} % on average, int4 above it: {judged}.\n")
     return "\n".join(parts)
 
 
