@@ -26,15 +26,16 @@ class Patience:
         self._here = 0
         self._usual_s = 0.0
         self._in_vain = 0
+        self._planned = False
 
     def start_step(self) -> None:
-        """A new step: no attempt of it has come to nothing."""
-        self._in_vain = 0
+        """A new step: nothing of it is planned, and no attempt has come to nothing."""
+        self._in_vain, self._planned = 0, False
 
     def planned(self, here: int, now: float) -> None:
         """A plan was made; ``here``: how much has come of the round."""
         self.planned_at = self._moved_at = now
-        self._here = here
+        self._here, self._planned = here, True
 
     def ran_out(self, here: int, now: float) -> bool:
         """Whether the plan is to be given up; call it again if it is not."""
@@ -52,8 +53,9 @@ class Patience:
         return f"step {step}: nothing came for {self._waited_s:.0f} s; planning it anew"
 
     def decided(self, now: float) -> None:
-        """The round is over."""
-        self._usual_s = max(now - self.planned_at, FORGET * self._usual_s)
+        """The round is over; what it took is known if we have planned it, not another."""
+        if self._planned:
+            self._usual_s = max(now - self.planned_at, FORGET * self._usual_s)
 
     @property
     def _wait_s(self) -> float:

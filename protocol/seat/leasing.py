@@ -118,7 +118,7 @@ class Leasing:
         step, of = self._pipeline.step, self._pipeline
         in_flight, done = of.in_flight(), of.done()
         ahead, ahead_done = self._held_of_next()
-        few = usual_in_flight(view, self._place)
+        few = usual_in_flight(view, self._place) if self._next is not None else 1
         self._flight.observe(in_flight | ahead, done | ahead_done, now, few=few)
         effects: list[Send | Explain] = []
         if leads:

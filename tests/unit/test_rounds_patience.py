@@ -52,3 +52,12 @@ def test_what_rounds_take_is_learnt_and_forgotten(took_s: float, given_s: float)
         patience.decided(201.0)
     patience.planned(0, 300.0)
     assert patience.until - 300.0 == ROUND_TIMEOUT_S
+
+
+def test_a_round_that_another_had_planned_teaches_nothing() -> None:
+    """A leader died, and we complete what it may have decided: we never planned it."""
+    patience = Patience()
+    patience.start_step()
+    patience.decided(80_000.0)
+    patience.planned(0, 80_001.0)
+    assert patience.until == 80_001.0 + ROUND_TIMEOUT_S
