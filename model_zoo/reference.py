@@ -9,8 +9,10 @@ With the one-step-delayed update a step's gradient is computed before the update
 it is applied: step s's at the parameters after max(s - 1, 0) updates, though it makes s + 1 of s.
 """
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -21,7 +23,11 @@ from model_zoo.optim import OptimizerConfig, learning_rate, stage_clip
 from model_zoo.spec import ModelSpec
 from model_zoo.stages import Stage, State, build_stage, merge_states, slices, summed_loss
 from model_zoo.threads import limited_threads
+from model_zoo.unfinished import Unfinished
 from model_zoo.whole import build_whole
+
+KEPT_EVERY_S = 60.0
+"""How much of a run that is kept on disk a cut may cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,7 @@ def train_reference(
     wire: Wire | None = None,
     threads: int | None = None,
     on_step: Callable[[int, float], None] | None = None,
+    keep_in: Path | None = None,
 ) -> ReferenceRun:
     """Train `plan` on `corpus` in this process.
 
@@ -98,23 +105,34 @@ def train_reference(
         threads: CPU threads of torch meanwhile; None leaves them as they are.
         on_step: called with every step and its loss, after its update; with delayed updates
             before it, after that of the step before.
+        keep_in: a file to which the run is written every minute and from which it goes on; it
+            stays when the run has ended. A wire must not remember anything then.
 
     Raises:
         DataError: the corpus is shorter than one sample.
+        ValueError: ``keep_in`` is another run's.
     """
     stages = _build(plan, cut=wire is not None)
     groups = _stage_parameters(plan, stages)
     parameters = [p for group in groups for p in group]
     optimizer = _adamw(plan.optimizer, parameters)
-    losses = []
+    losses = list[float]()
     pending: list[Tensor | None] = [None] * len(parameters)
+    unfinished, kept_at = None, time.monotonic()
+    if keep_in is not None:
+        cut = "cut" if wire is not None else "whole"
+        unfinished = Unfinished(keep_in, f"{plan} {cut} {corpus.digest}")
+        losses = unfinished.load(parameters, optimizer, pending)
     with limited_threads(threads):
-        for step in range(plan.steps):
+        for step in range(len(losses), plan.steps):
             losses.append(_accumulate(plan, corpus, stages, step, wire))
             if plan.delayed:
                 pending = _exchange(parameters, pending)
             if step or not plan.delayed:
                 _update(plan, groups, optimizer, step - plan.delayed)
+            if unfinished is not None and time.monotonic() - kept_at >= KEPT_EVERY_S:
+                unfinished.save(losses, parameters, optimizer, pending)
+                kept_at = time.monotonic()
             if on_step is not None:
                 on_step(step, losses[-1])
         if plan.delayed:

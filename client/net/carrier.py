@@ -228,24 +228,29 @@ class Carrier:
             self._hooks.up()
             self._ping()
         while batch := await self._next_batch(name):
-            buffers = [buffer for frame in batch for buffer in frame.buffers]
-            with self._pacing.upload.writing(name):
-                await stream.send_all(buffers, STALL_S, self._pacing.upload.lanes[name])
-            self.frames_out += len(batch)
+            with self._pacing.upload.writing(name):  # also from one that waits to the next
+                while batch:
+                    buffers = [buffer for frame in batch for buffer in frame.buffers]
+                    await stream.send_all(buffers, STALL_S, self._pacing.upload.lanes[name])
+                    self.frames_out += len(batch)
+                    batch = self._with_waiting(name, [])
         stream.send_eof()
         self._lanes_writing.discard(name)
         self._changed.unpark_all()
 
     async def _next_batch(self, name: str) -> list[Outgoing]:
         """Wait for frames to write; [] once retired. Small ones come together."""
-        queue, batch = self._queues[name], list[Outgoing]()
         with trio.CancelScope() as waiting:
             self._lanes_waiting[name] = waiting
             if self._retired.is_set():
                 waiting.cancel()
-            batch.append(await queue.receive())
-        size_bytes = sum(frame.size_bytes for frame in batch)
-        while batch and len(queue) and size_bytes < WRITE_BYTES:
+            return self._with_waiting(name, [await self._queues[name].receive()])
+        return []
+
+    def _with_waiting(self, name: str, batch: list[Outgoing]) -> list[Outgoing]:
+        """Add the frames that wait already, up to one write; nothing once retired."""
+        queue, size_bytes = self._queues[name], sum(frame.size_bytes for frame in batch)
+        while len(queue) and size_bytes < WRITE_BYTES and not self._retired.is_set():
             batch.append(queue.receive_nowait())
             size_bytes += batch[-1].size_bytes
         return batch

@@ -16,8 +16,9 @@ weights and the samples, so the runs of a seed differ only in their way:
            as fp32, with updates delayed by one step; run where it is asked for, and reported but
            not judged: it is another way to train, not another wire
 
-Each run adds a line to ``parity.jsonl``, and one that is there already is not run again, so it may
-be interrupted. ``parity.md`` is written anew after each. Each job takes one core for the whole run.
+Each run adds a line to ``parity.jsonl``, and one that is there already is not run again. All but
+kills go on within a run, too, from ``unfinished-*`` of the last minute. So it may be interrupted.
+``parity.md`` is written anew after each run. Each job takes one core for the whole run.
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ def main() -> int:
     missing = [run for run in wanted if run.key not in done]
     failed = False
     with ProcessPoolExecutor(asked.jobs, get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(carry_out, run, asked.data) for run in missing]):
+        running = [pool.submit(carry_out, run, asked.data, asked.out) for run in missing]
+        for future in as_completed(running):
             if (error := future.exception()) is not None:  # what the others found is kept
                 failed = True
                 traceback.print_exception(error)
@@ -139,8 +141,8 @@ def plan_of(seed: int, steps: int) -> TrainingPlan:
 # --- one run -------------------------------------------------------------------------------------
 
 
-def carry_out(run: Run, data: str) -> Run:
-    """Train and evaluate on one thread."""
+def carry_out(run: Run, data: str, folder: Path) -> Run:
+    """Train and evaluate on one thread; what is unfinished is kept in ``folder``."""
     torch.set_num_threads(1)
     plan, corpus = plan_of(run.seed, run.tokens // plan_of(0, 1).tokens_per_step), Corpus.open(data)
     plan = replace(plan, delayed=run.way == "delayed")
@@ -148,7 +150,9 @@ def carry_out(run: Run, data: str) -> Run:
     if run.way == "kills":
         losses, state = _swarm(plan, data, run.seed, say)
     else:
-        reference = train_reference(plan, corpus, wire=WIRES[run.way], threads=1, on_step=say)
+        kept = folder / f"unfinished-{run.way}-{run.seed}-{run.tokens}.safetensors"
+        wire = WIRES[run.way]
+        reference = train_reference(plan, corpus, wire=wire, threads=1, on_step=say, keep_in=kept)
         losses, state = reference.losses, reference.state
     held_out = evaluate(
         load_whole(SPEC, state),
@@ -157,6 +161,8 @@ def carry_out(run: Run, data: str) -> Run:
         sequences=HELD_OUT_SEQUENCES,
         context=SPEC.context,
     )
+    if run.way != "kills":
+        kept.unlink(missing_ok=True)
     tenth = losses[-max(1, len(losses) // 10) :]
     seconds = time.monotonic() - begin
     return Run(*run.key, round(held_out, 6), round(statistics.mean(tenth), 6), round(seconds, 1))

@@ -1,0 +1,82 @@
+"""A run of the reference trainer on disk, so that it goes on where it was cut off.
+
+A safetensors file: parameters, the moments of AdamW, the gradients a delayed update still holds,
+and the losses so far; its metadata name the plan and the text. Nothing else decides what comes
+next, since samples are a function of the plan's seed and their number, so a run that was resumed
+ends with the same bits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+"""What torch's AdamW keeps per parameter."""
+
+
+class Unfinished:
+    """Where one run is kept.
+
+    Args:
+        run: what fixes its numbers, in words; another run's file is not resumed.
+    """
+
+    def __init__(self, path: Path, run: str) -> None:
+        self._path, self._run = path, run
+
+    def save(
+        self,
+        losses: Sequence[float],
+        parameters: Sequence[nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        pending: Sequence[Tensor | None],
+    ) -> None:
+        """Replace the file by one of ``len(losses)`` steps; a cut leaves the old or the new."""
+        tensors: dict[str, Tensor] = {"losses": torch.tensor(losses, dtype=torch.float64)}
+        for index, parameter in enumerate(parameters):
+            tensors[f"parameter.{index}"] = parameter.detach()
+            moments = optimizer.state.get(parameter, {})
+            tensors |= {f"{name}.{index}": moments[name] for name in MOMENTS if name in moments}
+        gradients = ((f"pending.{i}", gradient) for i, gradient in enumerate(pending))
+        tensors |= {name: gradient for name, gradient in gradients if gradient is not None}
+        new = self._path.with_suffix(".new")
+        save_file(tensors, new, metadata={"run": self._run})
+        os.replace(new, self._path)
+
+    def load(
+        self,
+        parameters: Sequence[nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        pending: list[Tensor | None],
+    ) -> list[float]:
+        """Put everything where it was and return the losses so far; [] where there is none.
+
+        Raises:
+            ValueError: the file is of another run, or is not one of ours.
+        """
+        if not self._path.exists():
+            return []
+        try:
+            with safe_open(self._path, "pt") as file:
+                found = (file.metadata() or {}).get("run")
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise ValueError(f"{self._path} cannot be read ({error}); delete it") from None
+        if found != self._run:
+            raise ValueError(f"{self._path} is of another run ({found}); delete it or name another")
+        with torch.no_grad():
+            for index, parameter in enumerate(parameters):
+                parameter.copy_(tensors[f"parameter.{index}"])
+                moments = {name: tensors.get(f"{name}.{index}") for name in MOMENTS}
+                if None not in moments.values():
+                    optimizer.state[parameter] = moments
+                pending[index] = tensors.get(f"pending.{index}")
+        losses: list[float] = tensors["losses"].tolist()
+        return losses
