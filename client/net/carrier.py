@@ -240,12 +240,13 @@ class Carrier:
 
     async def _next_batch(self, name: str) -> list[Outgoing]:
         """Wait for frames to write; [] once retired. Small ones come together."""
+        batch = list[Outgoing]()
         with trio.CancelScope() as waiting:
             self._lanes_waiting[name] = waiting
             if self._retired.is_set():
                 waiting.cancel()
-            return self._with_waiting(name, [await self._queues[name].receive()])
-        return []
+            batch.append(await self._queues[name].receive())
+        return self._with_waiting(name, batch)
 
     def _with_waiting(self, name: str, batch: list[Outgoing]) -> list[Outgoing]:
         """Add the frames that wait already, up to one write; nothing once retired."""
