@@ -6,7 +6,8 @@ was read, and passing the socket orders the memory for both. When a payload does
 writer says so at once and the payload goes through the socket: nothing here ever waits.
 
 State: the mapping and, on the writer's side, two positions. Positions only grow; a position's
-place in the memory is its remainder.
+place in the memory is its remainder. A ring that has been read to the end is begun anew, so that
+what comes now and then stays in the same few pages: those the cache holds, and none to be zeroed.
 """
 
 import mmap
@@ -47,7 +48,9 @@ class RingWriter:
     def place(self, payload: Buffer) -> int | None:
         """Copy the payload in; its offset in the memory, or None if there is no room now."""
         size = len(payload)
-        start = -(-self.written // _ALIGNMENT) * _ALIGNMENT
+        if self._reclaimed == self.written:
+            self._reclaimed = self.written = _upwards(self.written, self._capacity)
+        start = _upwards(self.written, _ALIGNMENT)
         if start % self._capacity + size > self._capacity:  # never split across the end
             start += self._capacity - start % self._capacity
         if size > self._capacity or start + size - self._reclaimed > self._capacity:
@@ -66,6 +69,11 @@ class RingWriter:
         if position > self.written:
             raise FrameError(f"peer read up to {position}, only {self.written} was written")
         self._reclaimed = max(self._reclaimed, position)
+
+
+def _upwards(position: int, step: int) -> int:
+    """The next multiple, or the position itself if it is one."""
+    return -(-position // step) * step
 
 
 class RingReader:

@@ -2,15 +2,16 @@
 
 Unlike the roster, which believes the best (a silence that we slept through is forgiven), this is
 about what is certain: when each peer was last heard, what it had heard of us by then, whom it lists
-as lost, and whether its process ended before our eyes. Holds one entry per peer ever heard and the
-moments of our own heartbeats, both bounded; times are monotonic seconds.
+as lost, and whether its process ended before our eyes. Holds one entry per peer ever heard, whom
+each of them misses, and the moments of our own heartbeats, all bounded; times are monotonic
+seconds.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from protocol import limits
@@ -37,6 +38,8 @@ class _Contact:
     closed: bool = False
     crashed: bool = False
     left: bool = False
+    misses: dict[PeerId, float] = field(default_factory=dict)
+    """Whom its step cannot be closed without, and since when it has said so."""
 
 
 class Contacts:
@@ -56,17 +59,27 @@ class Contacts:
             del self._said[next(iter(self._said))]
 
     def heard(
-        self, peer: PeerId, lost: Iterable[PeerId], serving: Iterable[int], echo: int, now: float
+        self,
+        peer: PeerId,
+        lost: Iterable[PeerId],
+        serving: Iterable[int],
+        echo: int,
+        now: float,
+        *,
+        misses: Iterable[PeerId] = (),
     ) -> None:
-        """A heartbeat came: whom its sender has lost, the stages it serves, and which of our
-        heartbeats it had got."""
+        """A heartbeat came: whom its sender has lost, the stages it serves, which of our heartbeats
+        it had got, and whom (never ourselves) its steps cannot be closed without."""
         if peer not in self._contacts and len(self._contacts) >= MAX_CONTACTS:
             del self._contacts[min(self._contacts, key=lambda p: self._contacts[p].heard)]
         known = self._contacts.get(peer)
         echoed = self._said.get(echo, -math.inf)
         if known is not None and not known.closed:
             echoed = max(echoed, known.echoed)
-        self._contacts[peer] = _Contact(now, echoed, frozenset(lost), frozenset(serving))
+        missed_before = {} if known is None else known.misses
+        missed = {missing: missed_before.get(missing, now) for missing in misses}
+        told = _Contact(now, echoed, frozenset(lost), frozenset(serving), misses=missed)
+        self._contacts[peer] = told
 
     def expect(self, peers: Iterable[PeerId], now: float) -> None:
         """A plan names these: who is not heard from now on is lost, as if we had met before."""
@@ -124,11 +137,21 @@ class Contacts:
         return self.present(elector, now) and peer in self._contacts[elector].lost
 
     def lost(self, now: float) -> tuple[PeerId, ...]:
-        """Return whom we have lost ourselves, to be told in our heartbeats; the latest first."""
+        """Return whom we have lost ourselves, to be told in our heartbeats; the latest first, and
+        behind them those that we never met while others waited for them."""
         lost = [
             (contact.heard, peer)
             for peer, contact in self._contacts.items()
             if contact.crashed or contact.left or now >= contact.heard + LOST_AFTER_S
         ]
         lost.sort(reverse=True)
-        return tuple(peer for _, peer in lost[: limits.MAX_LOST])
+        unmet = sorted(
+            {
+                missing
+                for peer, contact in self._contacts.items()
+                if contact.misses and self.present(peer, now)
+                for missing, since in contact.misses.items()
+                if missing not in self._contacts and now >= since + LOST_AFTER_S
+            }
+        )
+        return tuple([*(peer for _, peer in lost), *unmet][: limits.MAX_LOST])

@@ -279,7 +279,9 @@ class Membership:
             return [Penalise(sender, error.reason, error.penalty)]
         self._linked[sender] = message.seq
         serving = [seat.stage for seat in message.seats if seat.state == "serving"]
-        self.contacts.heard(sender, map(PeerId, message.lost), serving, message.echo - 1, now)
+        missing = {PeerId(peer) for seat in message.seats for peer in seat.missing} - {self._own}
+        lost = map(PeerId, message.lost)
+        self.contacts.heard(sender, lost, serving, message.echo - 1, now, misses=missing)
         effects: list[MembershipEffect] = []
         for transition in self.detector.heard(sender, now):
             effects += self.roster.judged(transition)

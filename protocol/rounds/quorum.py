@@ -9,9 +9,11 @@ them, and its members become the stage's *roll*. The next step may be closed by 
   it, or from itself that it serves the stage no more.
 
 An elector lists a peer as lost after 5 s of silence, or when its connection ends; a replica counts
-an elector for 3 s. So no elector counts for both sides. Electors whose process ended before our
-eyes (or that said goodbye) count for nobody: half of a swarm may be killed at once. Of an even
-number, the half with the first elector by rank goes on.
+an elector for 4 s. One that has never met the missing replica (it came when the other went) is told
+of it by those who miss it (``missing``, in their heartbeats), and its 5 s begin then. So no elector
+counts for both sides. Electors whose process ended before our eyes (or that said goodbye) count for
+nobody: half of a swarm may be killed at once. Of an even number, the half with the first elector by
+rank goes on.
 
 Who was cut off from its majority, or asleep, looks around before it closes anything: newcomers that
 are on no roll it knows may have closed the step meanwhile. So does who has no plan to go by and has
@@ -26,6 +28,7 @@ import math
 from collections.abc import Collection, Iterable
 from typing import Final, Protocol
 
+from protocol import limits
 from protocol.ids import PeerId, rank
 from protocol.view import SwarmView
 
@@ -76,6 +79,8 @@ class Quorum:
         self._me, self._stage, self._touch = me, stage, touch
         self.electors: frozenset[PeerId] = frozenset({me})
         self.roll: frozenset[PeerId] = frozenset()
+        self.missing: tuple[PeerId, ...] = ()
+        """Of whom a majority of the electors has to say that they have lost them, and go on so."""
         self._settled_at: float | None = None
         self._had_majority = False
         self._cut_off_at: float | None = None
@@ -85,7 +90,7 @@ class Quorum:
         """Take members and electors of the plan that made our version."""
         self.roll = frozenset(map(PeerId, members))
         self.electors = frozenset(map(PeerId, electors)) or frozenset({self._me})
-        self._settled_at = now
+        self._settled_at, self.missing = now, ()
         if self._touch is not None:
             self._touch.expect(sorted((self.roll | self.electors) - {self._me}), now)
 
@@ -122,12 +127,15 @@ class Quorum:
         """Whether the step may be closed without these replicas of the roll."""
         if self._touch is None:
             return True
-        return all(self._is_out(peer, now) for peer in missing if peer != self._me)
+        asked = [p for p in sorted(missing) if p != self._me and not self._is_out_itself(p, now)]
+        self.missing = tuple(asked[: limits.MAX_MISSING])
+        return all(self._is_voted_out(peer, now) for peer in asked)
 
-    def _is_out(self, peer: PeerId, now: float) -> bool:
+    def _is_out_itself(self, peer: PeerId, now: float) -> bool:
         touch = self._touch
-        if touch is None or touch.is_gone(peer) or touch.serves(peer, self._stage, now) is False:
-            return True
+        return touch is None or touch.is_gone(peer) or touch.serves(peer, self._stage, now) is False
+
+    def _is_voted_out(self, peer: PeerId, now: float) -> bool:
         lost = [e for e in self.electors if self._counts(e, now) and self._says_lost(e, peer, now)]
         return self._is_majority(lost)
 

@@ -142,7 +142,8 @@ class Seat:
         state: Literal["serving", "fetching"] = "serving" if self.serving else "fetching"
         told = SeatStatus(stage, self.step, state, attempt, digest, queue, rate, era=self.era)
         moved = (len(self.pipeline.done()) + self.member.received) % 2**16
-        return replace(told, leaving=self.departure.begun, moved=moved)
+        leaving, missing = self.departure.begun, self.quorum.missing
+        return replace(told, leaving=leaving, moved=moved, missing=missing)
 
     def why(self) -> str:
         """Say in words what the seat is doing."""

@@ -48,6 +48,8 @@ class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     moved: Annotated[int, Meta(ge=0, le=65535)] = 0
     """Microbatches counted, and segments that have come for the round: it changes as long as the
     step goes on, however slow the machine or the line is."""
+    missing: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_MISSING)] = ()
+    """Replicas that the step cannot be closed without, as too few electors have lost them."""
 
 
 class PlanMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

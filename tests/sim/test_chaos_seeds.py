@@ -18,7 +18,8 @@ from client.simulate.chaos.replay import log_hash, run_once
 from client.simulate.chaos.schedule import AIMED_AT, FaultKind, schedule
 from client.simulate.chaos.world import ChaosWorld
 
-SEEDS = list(range(2003))
+ONCE_STALLED = (10674, 10957)
+SEEDS = [*range(2003), *ONCE_STALLED]
 FAULTS = 200
 IN_A_ROUND = ("draining", "contributing", "exchanging", "ready", "applying", "observing")
 

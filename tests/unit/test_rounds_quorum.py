@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.ids import PeerId, peer_id_from_key, rank
+from protocol.limits import MAX_LOST
 from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, Contacts
 from protocol.rounds.quorum import LOOK_AROUND_S, Quorum
 from protocol.view import Replica, SwarmView
@@ -195,6 +196,63 @@ class TestEvidence:
         made = quorum(me, contacts, PEERS)
         assert made.holds(20.1)
         assert not made.may_go_on_without({sibling}, 20.1)
+
+
+class TestUnmet:
+    """An elector that came when another replica went has never met it."""
+
+    def test_it_votes_once_it_has_been_told_and_waited(self) -> None:
+        me, newcomer, dead = PEERS[:3]
+        mine, its = Contacts(), Contacts()
+        hear(mine, dead, (), (STAGE,), 0.0)
+        made = quorum(me, mine, [me, newcomer, dead])
+        went_on = []
+        for second in range(1, 20):
+            hear(mine, newcomer, its.lost(second), (), second)
+            if made.may_go_on_without({dead}, second):
+                went_on.append(second)
+            its.said(second, second)
+            its.heard(me, mine.lost(second), (STAGE,), second, second, misses=made.missing)
+        waited = 1 + math.ceil(LOST_AFTER_S)  # it is told at 1
+        assert went_on == list(range(waited, 20))
+
+    def test_one_that_it_hears_is_not_lost_whoever_misses_it(self) -> None:
+        contacts = Contacts()
+        for second in range(20):
+            contacts.said(second, second)
+            contacts.heard(PEERS[0], (), (STAGE,), second, second, misses=PEERS[1:3])
+            if second == 15:
+                contacts.heard(PEERS[1], (), (STAGE,), second, second)
+            lost = {PEERS[2]} if second >= 15 else set(PEERS[1:3])
+            assert set(contacts.lost(second)) == (lost if second >= LOST_AFTER_S else set())
+
+    def test_it_is_forgotten_with_the_word_of_who_missed_it(self) -> None:
+        contacts = Contacts()
+        for second in range(10):
+            contacts.said(second, second)
+            contacts.heard(PEERS[0], (), (STAGE,), second, second, misses=[PEERS[1]])
+        assert contacts.lost(9) == (PEERS[1],)
+        assert PEERS[1] not in contacts.lost(9 + CONTACT_S), "nobody is there that misses it"
+        contacts.said(10, 10)
+        contacts.heard(PEERS[0], (), (STAGE,), 10, 10)
+        assert contacts.lost(10) == ()
+
+    def test_what_one_lost_itself_comes_first(self) -> None:
+        contacts, crowd = Contacts(), [PeerId(f"nobody {n}") for n in range(MAX_LOST)]
+        contacts.heard(PEERS[1], (), (STAGE,), -1, 0.0)
+        for second in range(10):
+            contacts.said(second, second)
+            contacts.heard(PEERS[0], (), (STAGE,), second, second, misses=crowd)
+        assert len(contacts.lost(9)) == MAX_LOST
+        assert contacts.lost(9)[0] == PEERS[1]
+
+    def test_nobody_is_missed_any_more_in_the_next_step(self) -> None:
+        me, other = PEERS[:2]
+        made = quorum(me, Contacts(), [me, other])
+        assert not made.may_go_on_without({other}, 101.0)
+        assert made.missing == (other,)
+        made.settle([me], [me], 102.0)
+        assert made.missing == ()
 
 
 @pytest.mark.parametrize("settled", [False, True])

@@ -94,7 +94,9 @@ class Beats:
         now = self.now_of(volunteer)
         volunteer.detector.heard(of, now)
         serving = [status.stage] if status and status.state == "serving" else []
-        volunteer.contacts.heard(of, lost, serving, echo, now)
+        missing = {PeerId(peer) for peer in status.missing} if status else set()
+        missing.discard(volunteer.peer)
+        volunteer.contacts.heard(of, lost, serving, echo, now, misses=missing)
         if status is None:
             volunteer.statuses.pop(of, None)
         else:
