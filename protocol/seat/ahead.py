@@ -2,7 +2,7 @@
 
 A replica that closes a step late, or an observer that still downloads, hears of later rounds first.
 Everybody has one plan, one commit and one broadcast of each of its segments per attempt to say;
-more are not kept.
+more are not kept, nor what is further ahead than siblings can be.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from protocol.wire.messages import Commit, Plan, Reduced
 RoundMessage = Plan | Reduced | Commit
 MAX_STEPS_AHEAD = 64
 """Rounds an observer keeps while it downloads; beyond, it must start over."""
+SERVING_STEPS_AHEAD = 4
+"""Rounds that siblings can close without one that serves before it has to start over."""
 MAX_PER_SENDER = 5 * (2 + limits.MAX_SEGMENTS)
 """Messages kept of one sender and round: those of five attempts."""
 
@@ -37,10 +39,17 @@ class Ahead:
         return True
 
     def buffer(
-        self, sender: PeerId, message: RoundMessage, digest: bytes, step: int, loaded: bool
+        self,
+        sender: PeerId,
+        message: RoundMessage,
+        digest: bytes,
+        step: int,
+        *,
+        loaded: bool,
+        serving: bool,
     ) -> list[SeatEffect]:
         """Keep a later round's message for when a seat at ``step`` gets there."""
-        if message.step > step + MAX_STEPS_AHEAD:
+        if message.step > step + (SERVING_STEPS_AHEAD if serving else MAX_STEPS_AHEAD):
             if loaded:  # then our siblings' heartbeats say how far behind we are
                 return []
             return [Fault("behind", f"more than {MAX_STEPS_AHEAD} rounds behind")]
@@ -51,6 +60,10 @@ class Ahead:
     def take(self, step: int) -> list[tuple[PeerId, RoundMessage, bytes]]:
         """Return what was kept of a step, and forget it."""
         return self._kept.pop(step, [])
+
+    def has(self, step: int) -> bool:
+        """Whether anything of this step is kept."""
+        return step in self._kept
 
     def __bool__(self) -> bool:
         return bool(self._kept)

@@ -142,8 +142,7 @@ class Seat:
         state: Literal["serving", "fetching"] = "serving" if self.serving else "fetching"
         told = SeatStatus(stage, self.step, state, attempt, digest, queue, rate, era=self.era)
         moved = (len(self.pipeline.done()) + self.member.received) % 2**16
-        leaving, missing = self.departure.begun, self.quorum.missing
-        return replace(told, leaving=leaving, moved=moved, missing=missing)
+        return replace(told, leaving=self.departure.begun, moved=moved, missing=self.quorum.missing)
 
     def why(self) -> str:
         """Say in words what the seat is doing."""
@@ -227,7 +226,8 @@ class Seat:
     ) -> list[SeatEffect]:
         match message:
             case Plan() | Reduced() | Commit() if message.step > self.step:
-                return self._ahead.buffer(sender, message, digest, self.step, self.loaded)
+                how = {"loaded": self.loaded, "serving": self.serving}
+                return self._ahead.buffer(sender, message, digest, self.step, **how)
             case Plan() if self.leader.may_follow(message.attempt):
                 effects: list[SeatEffect] = list(self.member.plan(sender, message))
                 followed = self.member.plan_followed is message
@@ -337,7 +337,8 @@ class Seat:
 
     def _try_serve(self) -> list[SeatEffect]:
         """An observer with nothing left to apply becomes a replica."""
-        if self.serving or not self.loaded or self.member.knows_commit or self._ahead:
+        rest = self.member.knows_commit or self._ahead.has(self.step + 1)
+        if self.serving or not self.loaded or rest:
             return []
         self.serving = True
         return [Serving(self.step), Explain("transfer", f"serving from version {self.step}")]

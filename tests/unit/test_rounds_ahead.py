@@ -5,7 +5,8 @@ from __future__ import annotations
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.effects import Fault, Keep
 from protocol.pipeline.place import Place
-from protocol.seat.ahead import MAX_PER_SENDER, MAX_STEPS_AHEAD, Ahead
+from protocol.seat.ahead import MAX_PER_SENDER, MAX_STEPS_AHEAD, SERVING_STEPS_AHEAD, Ahead
+from protocol.seat.effects import Serving
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Commit, Plan, Reduced
@@ -80,6 +81,28 @@ def test_a_sibling_cannot_replace_the_bytes_of_another() -> None:
     assert kept(made, B, reduced(2)) == [B]
     assert kept(made, C, reduced(2)) == [C]
     assert kept(made, B, reduced(2)) == []
+
+
+def test_one_that_serves_keeps_no_more_than_siblings_can_have_closed() -> None:
+    """Payloads of rounds that nobody closes would fill its disk."""
+    made = seat(serving=True)
+    steps = [step for step in range(2, 2 + MAX_STEPS_AHEAD) if kept(made, B, reduced(step))]
+    assert steps == list(range(2, 2 + SERVING_STEPS_AHEAD))
+    observer = seat(serving=False)
+    steps = [step for step in range(2, 2 + MAX_STEPS_AHEAD) if kept(observer, B, reduced(step))]
+    assert steps == list(range(2, 2 + MAX_STEPS_AHEAD))
+
+
+def test_a_plan_for_a_far_step_keeps_no_newcomer_from_serving() -> None:
+    made = seat(serving=False)
+    made.receive(B, plan(MAX_STEPS_AHEAD), 1.0)
+    assert [e for e in made.state_loaded(1.0) if isinstance(e, Serving)]
+
+
+def test_who_knows_of_the_next_round_catches_up_first() -> None:
+    made = seat(serving=False)
+    made.receive(B, plan(2), 1.0)
+    assert not [e for e in made.state_loaded(1.0) if isinstance(e, Serving)]
 
 
 def test_one_message_from_far_ahead_does_not_evict_a_replica() -> None:
