@@ -76,6 +76,8 @@ class NetworkView(Struct, frozen=True, kw_only=True):
     """What crossed this node's sockets since it started."""
 
     sent_bytes: int = 0
+    sent_tensor_bytes: int = 0
+    """Of these, activations, gradients and shards."""
     received_bytes: int = 0
     sent_messages: int = 0
     received_messages: int = 0

@@ -125,7 +125,7 @@ class Carrier:
         self._ping_sent: tuple[int, float] = (0, 0.0)
         self.rtt_s: float | None = None
         self.frames_in = 0
-        self.frames_out = 0
+        self.frames_out = self.tensor_bytes_out = 0
 
     async def run(self) -> None:
         """Work until the connection ends or, once retired, until both sides are finished."""
@@ -233,6 +233,8 @@ class Carrier:
                     buffers = [buffer for frame in batch for buffer in frame.buffers]
                     await stream.send_all(buffers, STALL_S, self._pacing.upload.lanes[name])
                     self.frames_out += len(batch)
+                    if name == "bulk":
+                        self.tensor_bytes_out += sum(frame.size_bytes for frame in batch)
                     batch = self._with_waiting(name, [])
         stream.send_eof()
         self._lanes_writing.discard(name)

@@ -137,6 +137,7 @@ class Libp2pNetwork:
             bytes_out=ended.bytes_out + sum(c.connection.bytes_out for c in carriers),
             frames_in=ended.frames_in + sum(c.frames_in for c in carriers),
             frames_out=ended.frames_out + sum(c.frames_out for c in carriers),
+            tensor_bytes_out=ended.tensor_bytes_out + sum(c.tensor_bytes_out for c in carriers),
             refused=dict(self._refused + self._host.refused),
             peers=tuple(link.peer for link in up),
             rtt_s={link.peer: link.rtt_s for link in up if link.rtt_s is not None},
@@ -213,6 +214,7 @@ class Libp2pNetwork:
             bytes_out=self._ended.bytes_out + carrier.connection.bytes_out,
             frames_in=self._ended.frames_in + carrier.frames_in,
             frames_out=self._ended.frames_out + carrier.frames_out,
+            tensor_bytes_out=self._ended.tensor_bytes_out + carrier.tensor_bytes_out,
         )
 
     async def _keep(self, peer: PeerId, scope: trio.CancelScope) -> None:

@@ -21,7 +21,7 @@ from client.net.penalties import PenaltyBox
 from client.net.queues import BoundedQueue
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
-from protocol.wire.messages import Message, decode_message, encode_message, payload_limit
+from protocol.wire.messages import Message, decode_message, encode_message, lane, payload_limit
 
 EVENT_ITEMS = 4096
 EVENT_BYTES = 256 * 1024 * 1024
@@ -173,6 +173,7 @@ class MemoryNetwork:
         self._alive = trio.CancelScope()
         self._refused: Counter[str] = Counter()
         self._frames_in = self._frames_out = self._bytes_in = self._bytes_out = 0
+        self._tensor_bytes_out = 0
         self.penalties = PenaltyBox()
 
     @property
@@ -199,13 +200,13 @@ class MemoryNetwork:
             await self._hub.pipe(self._peer, peer).put(parcel)
         except trio.ClosedResourceError:
             raise PeerUnreachable(f"the link to {peer} ended") from None
-        self._count_out(parcel)
+        self._count_out(message, parcel)
 
     def send_nowait(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         """Queue a message or raise PeerUnreachable or LinkFull."""
         parcel = self._hub.parcel(message, payload)
         self._hub.pipe(self._peer, peer).put_nowait(parcel)
-        self._count_out(parcel)
+        self._count_out(message, parcel)
 
     async def connect(self, address: str) -> PeerId:
         """Link to the member of an address. See `Network.connect`."""
@@ -246,6 +247,7 @@ class MemoryNetwork:
             bytes_out=self._bytes_out,
             frames_in=self._frames_in,
             frames_out=self._frames_out,
+            tensor_bytes_out=self._tensor_bytes_out,
             refused=dict(self._refused),
             peers=self._hub.linked(self._peer),
             events_waiting=len(self._events),
@@ -285,9 +287,10 @@ class MemoryNetwork:
         except NetworkError:
             self._refused["dial-failed"] += 1
 
-    def _count_out(self, parcel: _Parcel) -> None:
+    def _count_out(self, message: Message, parcel: _Parcel) -> None:
         self._frames_out += 1
         self._bytes_out += _parcel_size(parcel)
+        self._tensor_bytes_out += _parcel_size(parcel) if lane(message) == "bulk" else 0
 
 
 @asynccontextmanager

@@ -56,6 +56,8 @@ class NetworkStatistics:
     frames_in: int = 0
     """Well-formed frames received, link upkeep included."""
     frames_out: int = 0
+    tensor_bytes_out: int = 0
+    """Bytes of activations, gradients and shards, before encryption: part of ``bytes_out``."""
     refused: Mapping[str, int] = field(default_factory=dict)
     """Frames and connections refused, by reason."""
     peers: tuple[PeerId, ...] = ()

@@ -73,6 +73,7 @@ def take_snapshot(
         peers=_peers(engine),
         network=NetworkView(
             sent_bytes=network.bytes_out,
+            sent_tensor_bytes=network.tensor_bytes_out,
             received_bytes=network.bytes_in,
             sent_messages=network.frames_out,
             received_messages=network.frames_in,

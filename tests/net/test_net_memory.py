@@ -11,7 +11,7 @@ from client.net.memory_network import Faults, MemoryHub, MemoryNetwork, open_mem
 from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.wire.messages import Goodbye
+from protocol.wire.messages import Backward, Goodbye
 
 A, B, C = (peer_id_from_key(bytes([n]) * 32) for n in (1, 2, 3))
 
@@ -45,6 +45,9 @@ async def test_without_faults_messages_arrive_in_order(autojump_clock: MockClock
         assert reasons(b) == [str(number) for number in range(100)]
         network: Network = a  # mypy: the interface is met
         assert network.statistics().frames_out == 100
+        assert network.statistics().tensor_bytes_out == 0
+        await a.send(B, Backward(0, 1, 1, 0), bytes(1000))
+        assert 1000 < network.statistics().tensor_bytes_out < 1100
         with pytest.raises(LocalProtocolError):
             a.send_nowait(B, Goodbye(""), b"control messages carry no payload")
 

@@ -61,10 +61,17 @@ async def test_statistics_and_round_trip(networks: Networks) -> None:
         assert after.bytes_out - before.bytes_out > 100_000
         assert a.statistics().bytes_in > 100_000
         assert after.frames_out > before.frames_out
+        while b.statistics().tensor_bytes_out == before.tensor_bytes_out:
+            await trio.sleep(0.01)
+        b.send_nowait(a.peer_id, Goodbye("no tensor"))
+        await next_inbound(a)
+        assert 0 < b.statistics().tensor_bytes_out - before.tensor_bytes_out - 100_000 < 200
         await b.disconnect(a.peer_id, "done")
         while b.statistics().peers:
             await trio.sleep(0.01)
-        assert b.statistics().bytes_out >= after.bytes_out  # ended links still count
+        ended = b.statistics()  # ended links still count
+        assert ended.bytes_out >= after.bytes_out
+        assert ended.tensor_bytes_out > 100_000
 
 
 async def test_what_cannot_be_reached(networks: Networks) -> None:
