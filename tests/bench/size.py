@@ -204,7 +204,8 @@ def markdown(costs: Sequence[Cost]) -> str:
     rows += [
         f"| {c.stages} x {c.replicas} | {c.stages * c.replicas} | {c.messages:g} | "
         f"{c.most_messages:g} | {c.unhurried:g} | {c.tensor_bytes / 1e6:.2f} | "
-        f"{c.other_bytes / 1e3:.1f} | {c.most_other_bytes / 1e3:.1f} | {c.links:g} | {c.step_s:g} | {c.load:g} |"
+        f"{c.other_bytes / 1e3:.1f} | {c.most_other_bytes / 1e3:.1f} | "
+        f"{c.links:g} | {c.step_s:g} | {c.load:g} |"
         for _, c in sorted(newest.items())
     ]
     cores = sorted({cost.cores for cost in costs})
