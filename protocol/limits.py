@@ -26,7 +26,7 @@ MAX_BOUNDS = MAX_REPLICAS_IN_ROUND * MAX_SEGMENTS + 1
 """Offsets of a plan's segments."""
 MAX_LOST = 32
 """Peers that a heartbeat lists as lost."""
-MAX_MISSING = 16
+MAX_MISSING = MAX_REPLICAS_IN_ROUND
 """Peers that a seat says its step cannot be closed without."""
 MAX_ADDRESSES = 8
 MAX_ADDRESS_CHARS = 256

@@ -10,13 +10,15 @@ seconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from itertools import chain, islice, zip_longest
 from typing import Final
 
 from protocol import limits
 from protocol.ids import PeerId
 from protocol.membership.detector import DEAD_AFTER_S
+from protocol.wire.parts import SeatStatus
 
 CONTACT_S: Final = 4.0
 """Who has got a heartbeat that we sent within so many seconds still counts us as alive. That we
@@ -137,21 +139,38 @@ class Contacts:
         return self.present(elector, now) and peer in self._contacts[elector].lost
 
     def lost(self, now: float) -> tuple[PeerId, ...]:
-        """Return whom we have lost ourselves, to be told in our heartbeats; the latest first, and
-        behind them those that we never met while others waited for them."""
+        """Return whom we have lost ourselves, the latest first."""
         lost = [
             (contact.heard, peer)
             for peer, contact in self._contacts.items()
             if contact.crashed or contact.left or now >= contact.heard + LOST_AFTER_S
         ]
         lost.sort(reverse=True)
-        unmet = sorted(
-            {
+        return tuple(peer for _, peer in lost)
+
+    def told_lost(self, now: float) -> tuple[PeerId, ...]:
+        """Return whom our heartbeats name as lost: those first without whom a step that somebody
+        present tells us of cannot be closed, also if we never met them. Everybody who tells us of
+        some has the same share of the list."""
+        lost = self.lost(now)
+        known = frozenset(lost)
+        told = [
+            [
                 missing
-                for peer, contact in self._contacts.items()
-                if contact.misses and self.present(peer, now)
-                for missing, since in contact.misses.items()
-                if missing not in self._contacts and now >= since + LOST_AFTER_S
-            }
-        )
-        return tuple([*(peer for _, peer in lost), *unmet][: limits.MAX_LOST])
+                for missing, since in sorted(contact.misses.items())
+                if missing in known
+                or (missing not in self._contacts and now >= since + LOST_AFTER_S)
+            ]
+            for peer, contact in sorted(self._contacts.items())
+            if contact.misses and self.present(peer, now)
+        ]
+        in_turns = (name for names in zip_longest(*told) for name in names if name is not None)
+        return tuple(islice(dict.fromkeys(chain(in_turns, lost)), limits.MAX_LOST))
+
+
+def missed(seats: Iterable[SeatStatus], stages: Collection[int], me: PeerId) -> set[PeerId]:
+    """Return whom the seats of a heartbeat miss, as far as it is for one who holds ``stages`` to
+    say whether they are lost: electors are of a stage and of those beside it."""
+    near = {stage + step for stage in stages for step in (-1, 0, 1)}
+    asking = (seat for seat in seats if seat.state == "serving" and seat.stage in near)
+    return {PeerId(peer) for seat in asking for peer in seat.missing} - {me}

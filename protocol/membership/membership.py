@@ -25,7 +25,7 @@ from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
 from protocol.membership.advert import ADVERT, Advert, check_seats, encode_advert, parse_advert
-from protocol.membership.contacts import Contacts
+from protocol.membership.contacts import Contacts, missed
 from protocol.membership.detector import TICK_S, Detector
 from protocol.membership.gossip import Gossip
 from protocol.membership.measured import (
@@ -252,7 +252,8 @@ class Membership:
         """Publish our advert anew. The seq is unix milliseconds, so that it rises over restarts."""
         if self._advert is None:
             return []
-        advert = msgspec.structs.replace(self._advert, serves=self._seats)
+        serves = tuple(msgspec.structs.replace(seat, missing=()) for seat in self._seats)
+        advert = msgspec.structs.replace(self._advert, serves=serves)
         seq = max(self.records.seq((ADVERT, self._own)) + 1, int(wall * 1000))
         self._next_refresh = now + ttl_s(ADVERT, len(self.roster)) / REFRESH_SHARE
         return [Publish(ADVERT, self._own, seq, encode_advert(advert))]
@@ -265,7 +266,7 @@ class Membership:
 
     def _status(self, to: PeerId, now: float) -> Heartbeat:
         self.contacts.said(self._heartbeat_seq, now)
-        lost, echo = list[str](self.contacts.lost(now)), self._linked[to] + 1
+        lost, echo = list[str](self.contacts.told_lost(now)), self._linked[to] + 1
         return Heartbeat(self._heartbeat_seq, seats=list(self._seats), lost=lost, echo=echo)
 
     def _receive_heartbeat(
@@ -279,9 +280,9 @@ class Membership:
             return [Penalise(sender, error.reason, error.penalty)]
         self._linked[sender] = message.seq
         serving = [seat.stage for seat in message.seats if seat.state == "serving"]
-        missing = {PeerId(peer) for seat in message.seats for peer in seat.missing} - {self._own}
+        misses = missed(message.seats, {seat.stage for seat in self._seats}, self._own)
         lost = map(PeerId, message.lost)
-        self.contacts.heard(sender, lost, serving, message.echo - 1, now, misses=missing)
+        self.contacts.heard(sender, lost, serving, message.echo - 1, now, misses=misses)
         effects: list[MembershipEffect] = []
         for transition in self.detector.heard(sender, now):
             effects += self.roster.judged(transition)

@@ -9,12 +9,14 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from protocol.ids import PeerId, peer_id_from_key, rank
-from protocol.limits import MAX_LOST
-from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, Contacts
+from protocol.limits import MAX_LOST, MAX_MISSING
+from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, Contacts, missed
 from protocol.rounds.quorum import LOOK_AROUND_S, Quorum
 from protocol.view import Replica, SwarmView
+from protocol.wire.parts import SeatStatus
 
 PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(6))
 STAGE = 1
@@ -208,11 +210,11 @@ class TestUnmet:
         made = quorum(me, mine, [me, newcomer, dead])
         went_on = []
         for second in range(1, 20):
-            hear(mine, newcomer, its.lost(second), (), second)
+            hear(mine, newcomer, its.told_lost(second), (), second)
             if made.may_go_on_without({dead}, second):
                 went_on.append(second)
             its.said(second, second)
-            its.heard(me, mine.lost(second), (STAGE,), second, second, misses=made.missing)
+            its.heard(me, mine.told_lost(second), (STAGE,), second, second, misses=made.missing)
         waited = 1 + math.ceil(LOST_AFTER_S)  # it is told at 1
         assert went_on == list(range(waited, 20))
 
@@ -224,27 +226,46 @@ class TestUnmet:
             if second == 15:
                 contacts.heard(PEERS[1], (), (STAGE,), second, second)
             lost = {PEERS[2]} if second >= 15 else set(PEERS[1:3])
-            assert set(contacts.lost(second)) == (lost if second >= LOST_AFTER_S else set())
+            assert set(contacts.told_lost(second)) == (lost if second >= LOST_AFTER_S else set())
 
     def test_it_is_forgotten_with_the_word_of_who_missed_it(self) -> None:
         contacts = Contacts()
         for second in range(10):
             contacts.said(second, second)
             contacts.heard(PEERS[0], (), (STAGE,), second, second, misses=[PEERS[1]])
-        assert contacts.lost(9) == (PEERS[1],)
-        assert PEERS[1] not in contacts.lost(9 + CONTACT_S), "nobody is there that misses it"
+        assert contacts.told_lost(9) == (PEERS[1],)
+        assert PEERS[1] not in contacts.told_lost(9 + CONTACT_S), "nobody is there that misses it"
         contacts.said(10, 10)
         contacts.heard(PEERS[0], (), (STAGE,), 10, 10)
-        assert contacts.lost(10) == ()
+        assert contacts.told_lost(10) == ()
 
-    def test_what_one_lost_itself_comes_first(self) -> None:
-        contacts, crowd = Contacts(), [PeerId(f"nobody {n}") for n in range(MAX_LOST)]
-        contacts.heard(PEERS[1], (), (STAGE,), -1, 0.0)
+    def test_it_is_told_also_where_many_have_gone(self) -> None:
+        contacts, gone = Contacts(), PeerId("gone 1")
+        for n in range(2 * MAX_LOST):
+            contacts.heard(PeerId(f"gone {n}"), (), (STAGE,), -1, 0.0)
+        for second in range(10):
+            contacts.said(second, second)
+            contacts.heard(PEERS[0], (), (STAGE,), second, second, misses=[gone, PEERS[1]])
+        told = contacts.told_lost(9)
+        assert len(told) == MAX_LOST
+        assert {gone, PEERS[1]} == set(told[:2])
+        assert len(contacts.lost(9)) == 2 * MAX_LOST, "of its own word nothing is left out"
+
+    def test_who_names_a_crowd_drowns_nobody(self) -> None:
+        contacts, crowd = Contacts(), [PeerId(f"12D3 nobody {n}") for n in range(4 * MAX_MISSING)]
         for second in range(10):
             contacts.said(second, second)
             contacts.heard(PEERS[0], (), (STAGE,), second, second, misses=crowd)
-        assert len(contacts.lost(9)) == MAX_LOST
-        assert contacts.lost(9)[0] == PEERS[1]
+            contacts.heard(PEERS[1], (), (STAGE,), second, second, misses=[PEERS[2]])
+        assert len(contacts.told_lost(9)) == MAX_LOST
+        assert PEERS[2] in contacts.told_lost(9)
+
+    def test_only_seats_beside_ones_own_that_serve_are_heeded(self) -> None:
+        serving = SeatStatus(3, 7, "serving", 1, b"", 0, 1.0, missing=(PEERS[1], PEERS[2]))
+        assert missed([serving], [2], PEERS[2]) == {PEERS[1]}
+        assert missed([serving], [5, 4], PEERS[0]) == {PEERS[1], PEERS[2]}
+        assert missed([serving], [1, 5], PEERS[0]) == set()
+        assert missed([replace(serving, state="fetching")], [2], PEERS[0]) == set()
 
     def test_nobody_is_missed_any_more_in_the_next_step(self) -> None:
         me, other = PEERS[:2]
@@ -252,7 +273,7 @@ class TestUnmet:
         assert not made.may_go_on_without({other}, 101.0)
         assert made.missing == (other,)
         made.settle([me], [me], 102.0)
-        assert made.missing == ()
+        assert not made.missing
 
 
 @pytest.mark.parametrize("settled", [False, True])

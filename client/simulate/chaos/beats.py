@@ -15,6 +15,7 @@ from client.simulate.agenda import Agenda, Range
 from client.simulate.chaos.links import Network
 from client.simulate.chaos.volunteer import Volunteer
 from protocol.ids import PeerId, short
+from protocol.membership.contacts import missed
 from protocol.wire.parts import SeatStatus
 
 PULSE_S: Final = 0.5
@@ -60,7 +61,7 @@ class Beats:
             volunteer.statuses.pop(me, None)
         else:
             volunteer.statuses[me] = status
-        lost = volunteer.contacts.lost(now)
+        lost = volunteer.contacts.told_lost(now)
         volunteer.contacts.said(volunteer.heartbeats, now)
         said, echoes = (me, volunteer.heartbeats, status, lost), dict(volunteer.heard)
         self._network.send_beat(
@@ -94,9 +95,8 @@ class Beats:
         now = self.now_of(volunteer)
         volunteer.detector.heard(of, now)
         serving = [status.stage] if status and status.state == "serving" else []
-        missing = {PeerId(peer) for peer in status.missing} if status else set()
-        missing.discard(volunteer.peer)
-        volunteer.contacts.heard(of, lost, serving, echo, now, misses=missing)
+        misses = missed([status] if status else [], [volunteer.stage], volunteer.peer)
+        volunteer.contacts.heard(of, lost, serving, echo, now, misses=misses)
         if status is None:
             volunteer.statuses.pop(of, None)
         else:
