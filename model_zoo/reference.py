@@ -106,7 +106,8 @@ def train_reference(
         on_step: called with every step and its loss, after its update; with delayed updates
             before it, after that of the step before.
         keep_in: a file to which the run is written every minute and from which it goes on; it
-            stays when the run has ended. A wire must not remember anything then.
+            stays when the run has ended. One file per wire, which it cannot tell from another, and
+            which must not remember anything.
 
     Raises:
         DataError: the corpus is shorter than one sample.
