@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,6 +25,7 @@ from protocol.transfer.fetch import WINDOW, Fetch, FetchEffect, StoreChunk
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message, NoBlob
 
 TICK_S = 0.25
+GONE = "it is not held here any more"
 
 
 @dataclass(slots=True)
@@ -54,18 +56,17 @@ class Shelf:
         known = self._items.get(key)
         if known is not None and known.offer == offer and known.temporary <= temporary:
             return
-        if known is not None and known.temporary:
-            self._snapshots.remove(key)
-            self._remove(key)
+        if known is not None:
+            self._remove(key, but=path)
         self._items[key] = _Item(path, offer, temporary)
         if temporary:
             self._snapshots.append(key)
             while len(self._snapshots) > self._keep_snapshots:
-                self._remove(self._snapshots.pop(0))
+                self._remove(self._snapshots[0])
 
     def withdraw(self, stage: int, version: int) -> None:
         """Stop offering a state whose file is gone."""
-        self._items.pop(("state", stage, version), None)
+        self._remove(("state", stage, version))
 
     def withdraw_above(self, version: int) -> None:
         """Stop offering the states of later versions: they belong to a lineage that has ended."""
@@ -91,17 +92,26 @@ class Shelf:
             self._hub.send(sender, NoBlob(query.kind, query.stage, query.version, reason))
 
     def request(self, sender: PeerId, request: ChunkRequest) -> None:
-        """Serve a chunk."""
+        """Serve a chunk. Only a file that is gone, or shorter than offered, is offered no more."""
         key = (request.kind, request.stage, request.version)
         if reason := self.closed_because():
             self._hub.send(sender, NoBlob(*key, reason))
             return
         item = self._items.get(key)
-        data = b"" if item is None else _read_chunk(item.path, request.index)
-        if not data:
-            self._items.pop(key, None)
-            reason = "it is not held here any more"
-            self._hub.send(sender, NoBlob(request.kind, request.stage, request.version, reason))
+        if item is None:
+            self._hub.send(sender, NoBlob(*key, GONE))
+            return
+        if request.index >= len(item.offer.digests):
+            self._hub.send(sender, NoBlob(*key, "it has no such chunk"))
+            return
+        try:
+            data = _chunk(item, request.index)
+        except FileNotFoundError:
+            self._remove(key)
+            self._hub.send(sender, NoBlob(*key, GONE))
+            return
+        except OSError as error:  # it may be over soon: too many open files, a disk that hiccups
+            self._hub.send(sender, NoBlob(*key, f"it cannot be read: {error.strerror}"[:100]))
             return
         self.served_bytes += len(data)
         self._hub.send(sender, Chunk(*key, request.index), data)
@@ -112,13 +122,16 @@ class Shelf:
 
     def close(self) -> None:
         """Remove temporary files."""
-        for key in self._snapshots:
+        for key in list(self._snapshots):
             self._remove(key)
 
-    def _remove(self, key: tuple[str, int, int]) -> None:
+    def _remove(self, key: tuple[str, int, int], but: Path | None = None) -> None:
+        """Offer it no more; a temporary file goes, unless it is ``but``."""
         item = self._items.pop(key, None)
         if item is not None and item.temporary:
-            item.path.unlink(missing_ok=True)
+            self._snapshots.remove(key)
+            if item.path != but:
+                _unlink(item.path)
 
 
 def offer_of_file(
@@ -250,6 +263,29 @@ def _digests(path: Path) -> dict[int, bytes]:
     while len(found) < MAX_CHUNKS and (data := _read_chunk(path, len(found))):
         found[len(found)] = payload_digest(data)
     return found
+
+
+def _chunk(item: _Item, index: int) -> bytes:
+    """Return a chunk of what is offered.
+
+    Raises:
+        FileNotFoundError: the file is gone, or shorter than it was when it was offered.
+        OSError: it cannot be read now.
+    """
+    place = index * CHUNK_BYTES
+    expected = min(CHUNK_BYTES, item.offer.size_bytes - place)
+    with item.path.open("rb") as file:
+        file.seek(place)
+        data = file.read(expected)
+    if len(data) < expected:
+        raise FileNotFoundError(f"{item.path} has become shorter")
+    return data
+
+
+def _unlink(path: Path) -> None:
+    """Remove a file if it can be removed: who cannot is left with a file, not without a node."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def _read_chunk(path: Path, index: int) -> bytes:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
+import pytest
 from protocol_examples import peer
 
 from client.train.blobs import Shelf, offer_of_file
 from protocol.effects import Effect
 from protocol.ids import PeerId
+from protocol.limits import MAX_CHUNKS
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message, NoBlob
 
 ASKER = peer(1)
@@ -55,3 +59,79 @@ def test_while_the_shelf_is_closed_it_says_why_and_serves_afterwards(tmp_path: P
     (offered, _), (chunk, payload) = hub.sent
     assert isinstance(offered, BlobOffer)
     assert (offered, chunk, payload) == (offer, Chunk("state", 0, 5, 0), b"weights")
+
+
+@pytest.fixture
+def hub() -> Hub:
+    return Hub()
+
+
+@pytest.fixture
+def shelf(hub: Hub) -> Shelf:
+    return Shelf(hub)
+
+
+def put(shelf: Shelf, path: Path, *, temporary: bool, version: int = 5) -> BlobOffer:
+    offer = offer_of_file("state", 0, version, path)
+    shelf.put(offer, path, temporary=temporary)
+    return offer
+
+
+def replies(hub: Hub, shelf: Shelf, index: int, version: int = 5) -> list[str]:
+    """Ask for a chunk; the kinds of the answers."""
+    hub.sent.clear()
+    shelf.request(ASKER, ChunkRequest("state", 0, version, index))
+    return [type(message).__name__ for message, _ in hub.sent]
+
+
+def test_a_chunk_that_does_not_exist_delists_nothing(
+    tmp_path: Path, hub: Hub, shelf: Shelf
+) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(b"weights")
+    put(shelf, path, temporary=False)
+    for index in (1, MAX_CHUNKS - 1):
+        assert replies(hub, shelf, index) == ["NoBlob"]
+    assert replies(hub, shelf, 0) == ["Chunk"]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+def test_a_file_that_cannot_be_read_now_is_served_later(
+    tmp_path: Path, hub: Hub, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(b"weights")
+    put(shelf, path, temporary=False)
+
+    def fails(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", fails)
+        assert replies(hub, shelf, 0) == ["NoBlob"]
+    assert replies(hub, shelf, 0) == ["Chunk"]
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_what_is_gone_or_shorter_than_offered_is_offered_no_more(
+    tmp_path: Path, hub: Hub, shelf: Shelf, *, gone: bool
+) -> None:
+    def snapshot(version: int) -> Path:
+        path = tmp_path / f"snapshot-{version}"
+        path.write_bytes(b"weights")
+        put(shelf, path, temporary=True, version=version)
+        return path
+
+    for version in (2, 3, 4):
+        snapshot(version)
+    path = snapshot(5)
+    if gone:
+        path.unlink()
+    else:
+        path.write_bytes(b"weight")
+    assert replies(hub, shelf, 0) == ["NoBlob"]
+    assert shelf.offer(0, 5) is None
+    snapshot(6)
+    assert replies(hub, shelf, 0, version=2) == ["Chunk"], "four are kept, and it was none of them"
+    shelf.close()
+    assert list(tmp_path.iterdir()) == []
