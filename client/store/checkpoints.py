@@ -157,10 +157,12 @@ class CheckpointFolder:
         flush_folder(self.folder)
         return target
 
-    def condemn(self, checkpoint: Checkpoint) -> None:
-        """Take a damaged checkpoint out of use; on a disk that does not let us it stays."""
+    def condemn(self, checkpoint: Checkpoint) -> Path:
+        """Take a damaged checkpoint out of use; return its new name, or the old one on a disk that
+        does not let us."""
         with suppress(OSError):
-            self._rename(checkpoint, DAMAGED)
+            return self._rename(checkpoint, DAMAGED)
+        return checkpoint.path
 
     def set_aside(self, checkpoint: Checkpoint) -> Path:
         """Take a sound checkpoint out of use; return its new name."""

@@ -137,6 +137,10 @@ class History:
         self._made.add((stage, version))
         self._stale.set()
 
+    def disk_changed(self) -> None:
+        """A checkpoint went from our disk: what we say of it must be looked up again."""
+        self._stale.set()
+
     def _is_ours(self, stored: Stored) -> bool:
         """Whether a checkpoint is of our lineage; a write begun before it may end after."""
         if self._made_all or stored.version <= self.lineage.version:

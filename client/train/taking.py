@@ -12,10 +12,13 @@ from pathlib import Path
 
 import trio
 
+from client.compute.checkpoint import read_info
+from client.compute.errors import CheckpointError
 from client.compute.process import RequestFailed, Worker
 from client.compute.requests import Load, PrepareData
 from client.config import Settings
 from client.errors import ExitCode, UserError
+from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train import failpoints
 from client.train.blobs import Download, DownloadFailed, Shelf, offer_of_file
 from client.train.capacity import Capacity
@@ -151,6 +154,8 @@ class Taking:
     async def begin(self) -> Lineage:
         """Load the version from which the lineage begins, from our disk or from who has it.
 
+        A file of ours that is not that version is put away under a longer name.
+
         Raises:
             DownloadFailed: nobody who has it could give it.
             RequestFailed: what came is not that version.
@@ -158,17 +163,22 @@ class Taking:
         lineage = self._terms.history.lineage
         if not lineage.version:
             return lineage  # as the worker made it from the seed
-        name = f"stage-{self.stage}-v{lineage.version}.safetensors"
-        path = self._terms.folders.checkpoints / name
-        if not path.exists():
-            donors = self._terms.history.holders(self.stage)
-            path = self._terms.folders.snapshots / f"begin-{name}"
-            query = BlobQuery("state", self.stage, lineage.version)
-            await self._fetch(query, donors, path, resumable=True)
-        self.phase = f"loading stage {self.stage} at version {lineage.version}"
-        expected = lineage.hashes[self.stage].hex()
-        load = Load(path=str(path), version=lineage.version, expected_hash=expected)
-        await self._worker.call(load)
+        folder = CheckpointFolder(self._terms.folders.checkpoints)
+        own = Checkpoint(self.stage, lineage.version, folder.path(self.stage, lineage.version))
+        if own.path.exists():
+            try:
+                await self._load_beginning(own.path, lineage)
+            except RequestFailed as failure:
+                if failure.kind != "checkpoint":
+                    raise
+                self._put_away(folder, own, lineage, str(failure))
+            else:
+                return lineage
+        path = self._terms.folders.snapshots / f"begin-{own.path.name}"
+        query = BlobQuery("state", self.stage, lineage.version)
+        donors = self._terms.history.holders(self.stage)
+        await self._fetch(query, donors, path, resumable=True)
+        await self._load_beginning(path, lineage)
         return lineage
 
     async def admission(self) -> Admit:
@@ -203,6 +213,30 @@ class Taking:
             path.unlink(missing_ok=True)
 
     # --- inside ------------------------------------------------------------------------------
+
+    async def _load_beginning(self, path: Path, lineage: Lineage) -> None:
+        self.phase = f"loading stage {self.stage} at version {lineage.version}"
+        expected = lineage.hashes[self.stage].hex()
+        load = Load(path=str(path), version=lineage.version, expected_hash=expected)
+        await self._worker.call(load)
+
+    def _put_away(
+        self, folder: CheckpointFolder, own: Checkpoint, lineage: Lineage, problem: str
+    ) -> None:
+        """Take a checkpoint of ours out of use; its bytes stay, for it may be the only copy."""
+        terms = self._terms
+        terms.shelf.withdraw(own.stage, own.version)
+        try:
+            differs = read_info(own.path).hash != lineage.hashes[own.stage].hex()
+        except CheckpointError:
+            differs = False
+        try:
+            kept = folder.set_aside(own) if differs else folder.condemn(own)
+        except OSError:
+            kept = own.path  # on a disk that does not let us it stays
+        words = f"{problem}; it is kept as {kept} and the state is fetched from others"
+        terms.hub.perform(Explain("transfer", words, "warning"))
+        terms.history.disk_changed()
 
     async def _prepare_data(self) -> str:
         """Have the training text here: this machine's own, or copied from a peer."""
