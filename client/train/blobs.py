@@ -7,7 +7,9 @@ asked for what is decided in ``protocol.transfer.fetch``.
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +27,8 @@ from protocol.transfer.fetch import WINDOW, Fetch, FetchEffect, StoreChunk
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message, NoBlob
 
 TICK_S = 0.25
+BLOCK_BYTES = 512
+"""Unit in which a file system says how much disk a file takes."""
 GONE = "it is not held here any more"
 
 
@@ -148,7 +152,11 @@ def offer_of_file(
 
 
 class DownloadFailed(Exception):
-    """No donor could serve the whole blob."""
+    """The whole blob could not be had."""
+
+
+class DiskFailed(DownloadFailed):
+    """This machine's disk does not take it; says what is full and how much is needed."""
 
 
 class Download:
@@ -174,6 +182,9 @@ class Download:
         self._fetch = Fetch(query, list(donors), window)
         self._path = path
         self._partial = path.with_name(f".{path.name}.part.tmp")
+        self._file: int | None = None  # descriptor of the partial file, while it is being fetched
+        self._failure: OSError | None = None
+        self._no_room = ""
         self._changed = trio.Event()
         self.query = query
 
@@ -192,43 +203,69 @@ class Download:
         """Fetch everything and return the complete file, however slow the line is.
 
         Raises:
+            DiskFailed: the disk is full or cannot be written.
             DownloadFailed: every donor was lost, or nothing came for ``idle_s``.
         """
         try:
+            self._partial.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self._partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             if self._resumable:
                 self._fetch.resume(await trio.to_thread.run_sync(_digests, self._partial))
-            with trio.move_on_after(idle_s) as idle:
-                self._perform(self._fetch.start(self._hub.now()), b"")
-                while not self._fetch.done and not self._fetch.hopeless:
-                    before = self._fetch.progress
-                    with trio.move_on_after(TICK_S):
-                        await self._changed.wait()
-                    self._changed = trio.Event()
-                    self._perform(self._fetch.tick(self._hub.now()), b"")
-                    if self._fetch.progress != before:
-                        idle.deadline = trio.current_time() + idle_s
-            if not self._fetch.done:
-                have, total = self._fetch.progress
-                raise DownloadFailed(f"{have} of {total or '?'} chunks came; no donor is left")
+            await self._fetch_all(idle_s)
             if offer := self._fetch.offer:  # a longer blob may have been begun before this one
-                os.truncate(self._partial, offer.size_bytes)
+                os.ftruncate(self._file, offer.size_bytes)
             self._partial.replace(self._path)
+        except FileNotFoundError as error:
+            raise DownloadFailed(f"{self._partial} was removed while it was written") from error
+        except OSError as error:
+            raise DiskFailed(self._disk_words(error)) from error
         finally:
-            if not self._resumable:
-                self._partial.unlink(missing_ok=True)
+            self._close()
         return self._path
 
+    async def _fetch_all(self, idle_s: float) -> None:
+        fetch = self._fetch
+        with trio.move_on_after(idle_s) as idle:
+            self._perform(fetch.start(self._hub.now()), b"")
+            while not (fetch.done or fetch.hopeless or self._failure):
+                before = fetch.progress
+                with trio.move_on_after(TICK_S):
+                    await self._changed.wait()
+                self._changed = trio.Event()
+                self._perform(fetch.tick(self._hub.now()), b"")
+                if fetch.progress != before:
+                    idle.deadline = trio.current_time() + idle_s
+        if self._failure is not None:
+            raise self._failure
+        if not fetch.done:
+            have, total = fetch.progress
+            if self._no_room and not total:
+                raise DiskFailed(self._no_room)
+            raise DownloadFailed(f"{have} of {total or '?'} chunks came; no donor is left")
+
     def receive(self, sender: PeerId, message: Message, payload: bytes) -> None:
-        """Take an offer, a refusal or a chunk; anything else is not for us."""
+        """Take an offer, a refusal or a chunk; anything else is not for us.
+
+        What the disk says to it is kept for ``run``: it is not the sender's fault.
+        """
+        if self._file is None or self._failure is not None:
+            return
         now = self._hub.now()
         match message:
             case BlobOffer():
-                self._perform(self._fetch.offered(sender, message, now), b"")
+                if self._fetch.answers(message) and (lack := self._lack(message.size_bytes)):
+                    self._no_room = lack  # for others, what they offer may be smaller
+                    self._perform(self._fetch.refused(sender, now), b"")
+                else:
+                    self._perform(self._fetch.offered(sender, message, now), b"")
             case NoBlob():
                 self._perform(self._fetch.refused(sender, now), b"")
             case Chunk():
                 effects = self._fetch.chunk(sender, message, payload_digest(payload), now)
-                self._perform(effects, payload)
+                try:
+                    self._perform(effects, payload)
+                except OSError as error:
+                    self._failure = error
             case _:
                 return
         self._changed.set()
@@ -249,12 +286,55 @@ class Download:
                     self._write(index, payload)
 
     def _write(self, index: int, data: bytes) -> None:
-        self._partial.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._partial, os.O_RDWR | os.O_CREAT, 0o600)
+        if self._file is None:
+            raise RuntimeError("chunks are written while the file is open")
+        rest, place = memoryview(data), index * CHUNK_BYTES
+        while rest:
+            written = os.pwrite(self._file, rest, place)
+            if not written:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            rest, place = rest[written:], place + written
+
+    def _lack(self, size_bytes: int) -> str:
+        """Say in words that so much does not fit on the disk; empty: it does, or who knows."""
         try:
-            os.pwrite(descriptor, data, index * CHUNK_BYTES)
-        finally:
+            here = os.fstat(self._file).st_blocks * BLOCK_BYTES if self._file is not None else 0
+            free = shutil.disk_usage(self._partial.parent).free
+        except OSError:
+            return ""
+        missing = size_bytes - here - free
+        return self._full_words(size_bytes - here, free) if missing > 0 else ""
+
+    def _full_words(self, needed: int, free: int) -> str:
+        return (
+            f"the disk of {self._path.parent} is full: {_megabytes(needed)} more are needed for "
+            f"{self._path.name}, {_megabytes(free)} are free"
+        )
+
+    def _disk_words(self, error: OSError) -> str:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) and (offer := self._fetch.offer):
+            have, total = self._fetch.progress
+            needed, free = (total - have) * CHUNK_BYTES, 0
+            with suppress(OSError):
+                free = shutil.disk_usage(self._path.parent).free
+            words = self._full_words(min(needed + CHUNK_BYTES, offer.size_bytes), free)
+            return f"{error.strerror}: {words}"
+        return f"{self._partial} cannot be written: {error.strerror or error}"
+
+    def _close(self) -> None:
+        """Take nothing more; what has come stays if the next download can go on from it."""
+        descriptor, self._file = self._file, None
+        if descriptor is None:
+            return
+        empty = os.fstat(descriptor).st_size == 0
+        with suppress(OSError):
             os.close(descriptor)
+        if empty or not self._resumable:
+            _unlink(self._partial)
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"
 
 
 def _digests(path: Path) -> dict[int, bytes]:

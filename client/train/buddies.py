@@ -21,7 +21,7 @@ from client.compute.checkpoint import MAX_HEADER_BYTES, CheckpointInfo, examine,
 from client.compute.errors import CheckpointError
 from client.compute.memory import stage_parameters
 from client.store.checkpoints import Checkpoint, CheckpointFolder
-from client.train.blobs import Download, DownloadFailed, Shelf
+from client.train.blobs import DiskFailed, Download, DownloadFailed, Shelf
 from client.train.history import History
 from client.train.hub import Hub
 from client.train.inventory import checked
@@ -197,6 +197,8 @@ class Buddies:
         """Fetch one copy, verify it and put it in its place."""
         try:
             await self._fetch(stage, version)
+        except DiskFailed as error:
+            self._say_disk(str(error))
         except (DownloadFailed, CheckpointError) as error:
             words = f"no copy of stage {stage} at version {version}: {error}"
             self._hub.perform(Explain("transfer", words, "debug"))

@@ -18,7 +18,7 @@ from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
-from client.train.blobs import Download, DownloadFailed
+from client.train.blobs import DiskFailed, Download, DownloadFailed
 from client.train.bootstrap import dial_first, fetch_manifest
 from client.train.engine import Engine
 from client.train.handshake import PROTOCOL, Handshake
@@ -166,6 +166,10 @@ async def _copy_newest(
                 await _copy(engine, observer, stage, version, out_dir, say)
                 for stage in range(swarm.manifest.stage_count)
             ]
+        except DiskFailed as error:
+            raise UserError(
+                str(error), "make room, or let TMPDIR name a folder that has it"
+            ) from error
         except DownloadFailed as error:
             say(f"version {version}: {error}")
             observer.offers = {stage: {} for stage in observer.offers}
@@ -209,7 +213,6 @@ def _elsewhere(observer: Observer, stage: int) -> set[int]:
 async def _copy(
     engine: Engine, observer: Observer, stage: int, version: int, out_dir: Path, say: Progress
 ) -> Path:
-    out_dir.mkdir(parents=True, exist_ok=True)
     path = out_dir / f"stage-{stage}-v{version}.safetensors"
     say(f"downloading stage {stage} at version {version}")
     donors = sorted(observer.offers[stage][version])

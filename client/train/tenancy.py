@@ -256,7 +256,7 @@ class Tenancy:
                 lineage = await taking.begin()
                 seat = self._new_seat(size, lineage.version, lineage.era, serving=True)
                 self._sit(worker, seat, nursery)
-        except (DownloadFailed, RequestFailed) as error:
+        except (DownloadFailed, RequestFailed, OSError) as error:
             words = f"stage {self.stage}: {error}; trying again"
             self._house.owner.perform(Explain("transfer", words, "warning"))
             await trio.sleep(RETRY_S)

@@ -29,7 +29,10 @@ CHUNK_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class StoreChunk:
-    """Write the chunk in hand at its place: it is verified."""
+    """Write the chunk in hand at its place: it is verified, and counts as written from now on.
+
+    Who cannot write it gives the whole fetch up: other donors have nothing better.
+    """
 
     index: int
 
@@ -88,6 +91,12 @@ class Fetch:
         """Go on with what is on the disk: digests of chunks at their places; before ``start``."""
         self._held.update(held)
 
+    def answers(self, offer: BlobOffer) -> bool:
+        """Whether an offer is of what was asked for."""
+        query = self._query
+        same = (offer.kind, offer.stage) == (query.kind, query.stage)
+        return same and query.version in (None, offer.version)
+
     def start(self, now: float) -> list[FetchEffect]:
         """Ask every donor for its offer."""
         self._asked_at = now
@@ -99,7 +108,7 @@ class Fetch:
         donor = self._donors.get(sender)
         if self._asked_at is None or donor is None:
             return []
-        if not self._fits(offer) or donor.offer is not None:
+        if not self.answers(offer) or donor.offer is not None:
             return []
         if len(offer.digests) != -(-offer.size_bytes // limits.CHUNK_BYTES) or not offer.digests:
             del self._donors[sender]
@@ -183,11 +192,6 @@ class Fetch:
         missing = [i for i, digest in enumerate(offer.digests) if self._held.get(i) != digest]
         self._chosen, self._have = offer, len(offer.digests) - len(missing)
         self._missing = missing[::-1]
-
-    def _fits(self, offer: BlobOffer) -> bool:
-        query = self._query
-        same = (offer.kind, offer.stage) == (query.kind, query.stage)
-        return same and query.version in (None, offer.version)
 
     def _is_ours(self, chunk: Chunk) -> bool:
         chosen = self._chosen

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -12,13 +14,13 @@ import trio
 from protocol_examples import peer
 from trio.testing import MockClock
 
-from client.train.blobs import Download, DownloadFailed, offer_of_file
+from client.train.blobs import DiskFailed, Download, DownloadFailed, offer_of_file
 from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES
-from protocol.wire.messages import BlobQuery, Chunk, ChunkRequest, Message
+from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message
 
-DONOR = peer(1)
+DONOR, LIAR = peer(1), peer(2)
 CHUNK_S, IDLE_S = 20.0, 25.0
 QUERY = BlobQuery("state", 0, 5)
 
@@ -32,14 +34,14 @@ class SlowDonor:
         self._offer = offer_of_file("state", 0, 5, source)
         self._data, self._serves = source.read_bytes(), serves
         self._send, self._asked = trio.open_memory_channel[int](64)
-        self._queried = trio.Event()
+        self.queried = trio.Event()
 
     def now(self) -> float:
         return trio.current_time()
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         if isinstance(message, BlobQuery):
-            self._queried.set()
+            self.queried.set()
         if isinstance(message, ChunkRequest):
             self.asked_for.append(message.index)
             self._send.send_nowait(message.index)
@@ -48,7 +50,7 @@ class SlowDonor:
         raise AssertionError(effect)
 
     async def run(self) -> None:
-        await self._queried.wait()
+        await self.queried.wait()
         self.download.receive(DONOR, self._offer, b"")
         for _ in range(self._serves):
             index = await self._asked.receive()
@@ -104,3 +106,116 @@ async def test_a_later_attempt_goes_on_where_the_first_one_ended(
     assert target.read_bytes() == source.read_bytes()
     assert sorted(second.asked_for) == ([0, 3, 4, 5] if resumable else [0, 1, 2, 3, 4, 5])
     assert sorted(tmp_path.iterdir()) == [source, target]
+
+
+async def fetch(donor: SlowDonor) -> Path:
+    """Download what it has, which it serves to the end."""
+    failure: DownloadFailed | None = None
+    path = Path()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(donor.run)
+        try:
+            path = await donor.download.run(IDLE_S)
+        except DownloadFailed as error:  # raised within the nursery it would be one of a group
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return path
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    path.write_bytes(os.urandom(5 * CHUNK_BYTES + 7))
+    return path
+
+
+def downloader(source: Path, target: Path, *donors: PeerId) -> SlowDonor:
+    donor = SlowDonor(source, 6)
+    donor.download = Download(donor, QUERY, donors or [DONOR], target)
+    return donor
+
+
+async def test_a_disk_that_fills_up_ends_it_in_clear_words_and_nobody_is_blamed(
+    source: Path, tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    donor, pwrite = downloader(source, tmp_path / "below" / "target"), os.pwrite
+
+    def full(descriptor: int, data: memoryview, place: int) -> int:
+        if place >= 2 * CHUNK_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return pwrite(descriptor, data, place)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(DiskFailed) as caught:
+        await fetch(donor)
+    assert trio.current_time() < 4 * CHUNK_S, "it does not wait for what it cannot write"
+    words = str(caught.value)
+    assert "No space left" in words
+    assert "8.4 MB more are needed for target" in words
+    assert str(tmp_path / "below") in words
+    assert list((tmp_path / "below").iterdir()) == []
+
+
+async def test_what_the_disk_takes_in_pieces_is_written_whole(
+    source: Path, tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    donor, pwrite = downloader(source, tmp_path / "target"), os.pwrite
+    monkeypatch.setattr(
+        os, "pwrite", lambda file, data, place: pwrite(file, data[: CHUNK_BYTES // 3], place)
+    )
+    assert (await fetch(donor)).read_bytes() == source.read_bytes()
+
+
+async def test_what_does_not_fit_is_not_begun(
+    source: Path, tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    donor = downloader(source, tmp_path / "target")
+    usage = shutil.disk_usage(tmp_path)._replace(free=3_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(DiskFailed, match=r"10\.5 MB more are needed for target, 3\.0 MB are free"):
+        await fetch(donor)
+    assert donor.asked_for == []
+    assert list(tmp_path.iterdir()) == [source]
+
+
+async def test_who_offers_more_than_fits_does_not_keep_others_from_serving(
+    source: Path, tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    donor = downloader(source, tmp_path / "target", LIAR, DONOR)
+    usage = shutil.disk_usage(tmp_path)._replace(free=20_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+
+    async def lie() -> None:
+        await donor.queried.wait()
+        absurd = BlobOffer("state", 0, 5, 1000 * CHUNK_BYTES, [bytes(32)] * 1000)
+        donor.download.receive(LIAR, absurd, b"")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lie)
+        assert (await fetch(donor)).read_bytes() == source.read_bytes()
+
+
+async def test_a_file_removed_meanwhile_is_never_completed_with_zeros(
+    source: Path, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    donor = downloader(source, tmp_path / "below" / "target")
+
+    async def prune() -> None:
+        await trio.sleep(2.5 * CHUNK_S)
+        for path in (tmp_path / "below").iterdir():
+            path.unlink()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(prune)
+        with pytest.raises(DownloadFailed, match="was removed"):
+            await fetch(donor)
+    assert not (tmp_path / "below" / "target").exists()
+
+
+async def test_a_folder_that_cannot_be_made_is_a_download_that_failed(
+    source: Path, autojump_clock: MockClock
+) -> None:
+    with pytest.raises(DiskFailed, match="cannot be written"):
+        await fetch(downloader(source, source / "below" / "target"))
