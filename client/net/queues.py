@@ -1,14 +1,17 @@
 """A queue bounded in items *and* bytes: the one place where this client waits for slow readers.
 
 It is the outbound lane of a link and the stream of events to the rest of the client. State: the
-items and their summed size. An item larger than the byte bound is let in when the queue is empty,
-so that no legal message is undeliverable.
+items and their summed size, and those who wait to put, first come first served: only the first of
+them is let in, whatever its size, so that many small items cannot starve a large one and nobody
+overtakes. An item larger than the byte bound is let in when the queue is empty, so that no legal
+message is undeliverable.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import trio
@@ -16,6 +19,14 @@ import trio
 from client.net.errors import LinkFull
 
 T = TypeVar("T")
+
+
+@dataclass
+class _Turn(Generic[T]):
+    """What a waiting task wants to put, and whether that has happened."""
+
+    item: T
+    done: bool = False
 
 
 class BoundedQueue(trio.abc.ReceiveChannel[T], Generic[T]):
@@ -34,7 +45,9 @@ class BoundedQueue(trio.abc.ReceiveChannel[T], Generic[T]):
         self._items: deque[T] = deque()
         self._bytes = 0
         self._closed = False
-        self._changed = trio.lowlevel.ParkingLot()
+        self._putters: OrderedDict[trio.lowlevel.Task, _Turn[T]] = OrderedDict()
+        self._getters = trio.lowlevel.ParkingLot()
+        self._emptied = trio.lowlevel.ParkingLot()
 
     def __len__(self) -> int:
         return len(self._items)
@@ -47,19 +60,33 @@ class BoundedQueue(trio.abc.ReceiveChannel[T], Generic[T]):
     async def put(self, item: T) -> None:
         """Wait for room, then append; raises trio.ClosedResourceError after ``close``."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        while not self._has_room(item):
-            await self._changed.park()
-        self.put_nowait(item)
+        try:
+            self.put_nowait(item)
+            return
+        except LinkFull:
+            pass
+        task, turn = trio.lowlevel.current_task(), _Turn(item)
+        self._putters[task] = turn
+
+        def give_up(_: object) -> trio.lowlevel.Abort:
+            del self._putters[task]
+            self._let_in()  # it may have been the first, and too large
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(give_up)
+        if not turn.done:
+            raise trio.ClosedResourceError
 
     def put_nowait(self, item: T) -> None:
-        """Append, or raise LinkFull (no room) or trio.ClosedResourceError (after ``close``)."""
+        """Append, or raise LinkFull (no room, or others wait for it already).
+
+        Raises trio.ClosedResourceError after ``close``.
+        """
         if self._closed:
             raise trio.ClosedResourceError
-        if not self._has_room(item):
+        if self._putters or not self._has_room(item):
             raise LinkFull(f"{len(self._items)} messages of {self._bytes} bytes are waiting")
-        self._items.append(item)
-        self._bytes += self._size_of(item)
-        self._changed.unpark_all()
+        self._append(item)
 
     async def receive(self) -> T:
         """Wait for an item and take it; raises trio.EndOfChannel when closed and empty."""
@@ -67,7 +94,7 @@ class BoundedQueue(trio.abc.ReceiveChannel[T], Generic[T]):
         while not self._items:
             if self._closed:
                 raise trio.EndOfChannel
-            await self._changed.park()
+            await self._getters.park()
         return self.receive_nowait()
 
     def receive_nowait(self) -> T:
@@ -76,28 +103,46 @@ class BoundedQueue(trio.abc.ReceiveChannel[T], Generic[T]):
             raise trio.WouldBlock
         item = self._items.popleft()
         self._bytes -= self._size_of(item)
-        self._changed.unpark_all()
+        self._let_in()
+        if not self._items:
+            self._emptied.unpark_all()
         return item
 
     def close(self) -> None:
         """Take no more items; those inside can still be received."""
         self._closed = True
-        self._changed.unpark_all()
+        while self._putters:
+            trio.lowlevel.reschedule(self._putters.popitem(last=False)[0])
+        self._getters.unpark_all()
 
     async def aclose(self) -> None:
         """Close and drop what is inside."""
         self.close()
         self._items.clear()
         self._bytes = 0
+        self._emptied.unpark_all()
         await trio.lowlevel.checkpoint()
 
     async def wait_empty(self) -> None:
-        """Wait until every item has been taken."""
+        """Wait until every item has been taken, of those who wait to put, too."""
         while self._items:
-            await self._changed.park()
+            await self._emptied.park()
+
+    def _append(self, item: T) -> None:
+        self._items.append(item)
+        self._bytes += self._size_of(item)
+        self._getters.unpark()
+
+    def _let_in(self) -> None:
+        """Append what the first in line want to put, as far as there is room."""
+        while self._putters and self._has_room(next(iter(self._putters.values())).item):
+            task, turn = self._putters.popitem(last=False)
+            self._append(turn.item)
+            turn.done = True
+            trio.lowlevel.reschedule(task)
 
     def _has_room(self, item: T) -> bool:
-        if not self._items or self._closed:
+        if not self._items:
             return True
         fits = self._bytes + self._size_of(item) <= self._max_bytes
         return fits and len(self._items) < self._max_items
