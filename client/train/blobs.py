@@ -52,13 +52,16 @@ class Shelf:
         """Why nothing is served now, in words; empty: it is."""
 
     def put(self, offer: BlobOffer, path: Path, *, temporary: bool) -> None:
-        """Offer a file; a temporary one is removed when newer ones push it out.
+        """Offer a file; a temporary one is ours now: it is removed when it is not needed, or when
+        newer ones push it out.
 
         A file that lasts takes the place of one that does not, and of other bytes under its name.
         """
         key = (offer.kind, offer.stage, offer.version)
         known = self._items.get(key)
         if known is not None and known.offer == offer and known.temporary <= temporary:
+            if temporary and path != known.path:
+                _unlink(path)  # the other one is served
             return
         if known is not None:
             self._remove(key, but=path)

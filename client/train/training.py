@@ -31,6 +31,7 @@ from client.train.engine import Engine
 from client.train.finishing import Finishing
 from client.train.history import History
 from client.train.inventory import offer_stored
+from client.train.leftovers import sweep_copies
 from client.train.news import News
 from client.train.opening import check_fits
 from client.train.pausing import Pauses
@@ -107,6 +108,7 @@ class Training:
 
     async def run(self) -> None:
         """Train whenever the node may, until cancelled."""
+        sweep_copies(self._terms.folders.snapshots)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._offer)
             while True:

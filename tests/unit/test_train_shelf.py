@@ -10,6 +10,7 @@ import pytest
 from protocol_examples import peer
 
 from client.train.blobs import Shelf, offer_of_file
+from client.train.leftovers import sweep_copies
 from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.limits import MAX_CHUNKS
@@ -135,3 +136,45 @@ def test_what_is_gone_or_shorter_than_offered_is_offered_no_more(
     assert replies(hub, shelf, 0, version=2) == ["Chunk"], "four are kept, and it was none of them"
     shelf.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_snapshot_of_what_is_served_already_goes_at_once(
+    tmp_path: Path, hub: Hub, shelf: Shelf
+) -> None:
+    lasting, snapshot = tmp_path / "state", tmp_path / "snapshot"
+    for path in (lasting, snapshot):
+        path.write_bytes(b"weights")
+    put(shelf, lasting, temporary=False)
+    put(shelf, snapshot, temporary=True)
+    assert list(tmp_path.iterdir()) == [lasting]
+    put(shelf, lasting, temporary=False)
+    assert replies(hub, shelf, 0) == ["Chunk"]
+
+
+def test_a_snapshot_made_twice_under_one_name_stays(tmp_path: Path, hub: Hub, shelf: Shelf) -> None:
+    path = tmp_path / "snapshot"
+    for bytes_ in (b"weights", b"weights", b"others"):
+        path.write_bytes(bytes_)
+        put(shelf, path, temporary=True)
+        assert replies(hub, shelf, 0) == ["Chunk"]
+    shelf.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_copies_that_a_killed_process_left_are_swept_but_begun_downloads_are_not(
+    tmp_path: Path,
+) -> None:
+    resumed = ".begin-stage-0-v5.safetensors.part.tmp"
+    for name in (
+        "snapshot-0-v7.safetensors",
+        ".snapshot-0-v8.safetensors.abc.tmp",
+        "joined-0-v7.safetensors",
+        ".joined-0-v7.safetensors.part.tmp",
+        "begin-stage-0-v5.safetensors",
+        resumed,
+    ):
+        (tmp_path / name).write_bytes(b"weights")
+    (tmp_path / "a folder").mkdir()
+    assert sweep_copies(tmp_path) == 5
+    assert {path.name for path in tmp_path.iterdir()} == {resumed, "a folder"}
+    assert sweep_copies(tmp_path / "none") == 0

@@ -105,3 +105,14 @@ async def test_who_leaves_for_good_does_not_come_back(
         pauses.resume()
         await trio.sleep(60)
         assert training.staging.closed
+
+
+async def test_who_starts_removes_the_copies_of_a_process_that_was_killed(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    left = tmp_path / "pausable" / "snapshots" / "snapshot-0-v7.safetensors"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"weights")
+    async with open_swarm(tmp_path) as swarm:
+        await _pausable(swarm, tmp_path, Pauses(tmp_path, lambda said: None))
+        await swarm.until(lambda: not left.exists())
