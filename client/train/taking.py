@@ -7,10 +7,12 @@ over. Nothing here outlives the attempt except files under their final names.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import trio
+from msgspec.structs import replace
 
 from client.compute.checkpoint import read_info
 from client.compute.errors import CheckpointError
@@ -27,9 +29,10 @@ from client.train.hub import Hub
 from client.train.news import News
 from client.train.opening import open_stage_request
 from protocol.effects import Explain
-from protocol.ids import PeerId
+from protocol.ids import PeerId, short
 from protocol.manifest import Manifest
 from protocol.restore.stored import Lineage
+from protocol.rounds.reports import state_digest
 from protocol.view import SwarmView
 from protocol.wire.messages import Admit, BlobOffer, BlobQuery, Chunk, JoinStage, Message, NoBlob
 
@@ -95,7 +98,7 @@ class Taking:
                     self._download.receive(peer, message, payload)
                 return True
             case Admit() if message.joiner == self._terms.me:
-                self._note_admit(message)
+                self._note_admit(peer, message)
                 return True
             case _:
                 return False
@@ -201,16 +204,30 @@ class Taking:
         raise DownloadFailed(f"nobody admitted us to stage {self.stage}")
 
     async def load(self, admit: Admit) -> None:
-        """Download the version we were admitted at and load it into the worker."""
+        """Download the version we were admitted at and load it into the worker.
+
+        Where the donors together give a state of which the leader does not know, each is asked
+        alone: one that lies, or whose memory or disk does, is not believed.
+
+        Raises:
+            DownloadFailed: nobody gave that version.
+        """
         name = f"joined-{self.stage}-v{admit.version}.safetensors"
         path = self._terms.folders.snapshots / name
-        donors = [PeerId(donor) for donor in admit.donors]
+        donors = [PeerId(donor) for donor in dict.fromkeys(admit.donors)]
+        alone = [[donor] for donor in donors] if len(donors) > 1 else []
         try:
             failpoints.recovering(admit.version, self.stage, self._worker.pid)
-            await self._fetch(BlobQuery("state", self.stage, admit.version), donors, path)
-            await self._worker.call(Load(path=str(path), version=admit.version))
+            if await self._load_from(donors, admit, path):
+                return
+            for donor in alone:
+                with suppress(DownloadFailed):
+                    if await self._load_from(donor, admit, path):
+                        return
         finally:
             path.unlink(missing_ok=True)
+        words = f"no donor gave the state of stage {self.stage} that its leader knows"
+        raise DownloadFailed(words)
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -219,6 +236,23 @@ class Taking:
         expected = lineage.hashes[self.stage].hex()
         load = Load(path=str(path), version=lineage.version, expected_hash=expected)
         await self._worker.call(load)
+
+    async def _load_from(self, donors: list[PeerId], admit: Admit, path: Path) -> bool:
+        """Load what these donors give; whether it is what we were admitted at."""
+        await self._fetch(BlobQuery("state", self.stage, admit.version), donors, path)
+        problem = "it is not the one that the stage's leader knows"
+        try:
+            loaded, _ = await self._worker.call(Load(path=str(path), version=admit.version))
+        except RequestFailed as failure:
+            if failure.kind != "checkpoint":
+                raise
+            problem = str(failure)
+        else:
+            if not admit.state or state_digest(loaded.hash) == admit.state:
+                return True
+        words = f"the state of {', '.join(map(short, donors))} is not taken: {problem}"
+        self._terms.hub.perform(Explain("transfer", words, "warning"))
+        return False
 
     def _put_away(
         self, folder: CheckpointFolder, own: Checkpoint, lineage: Lineage, problem: str
@@ -282,10 +316,14 @@ class Taking:
         words = f"{size / 1e6:.1f} MB in {seconds:.1f} s, {size / seconds / 1e6:.1f} MB/s"
         self._terms.hub.perform(Explain("transfer", f"fetched the {query.kind}: {words}"))
 
-    def _note_admit(self, admit: Admit) -> None:
+    def _note_admit(self, sender: PeerId, admit: Admit) -> None:
+        """Only who serves the stage lets anybody in, and gives its state."""
+        serving = {replica.peer for replica in self._view().serving(self.stage)}
+        donors = [donor for donor in admit.donors if donor in serving]
+        if admit.stage != self.stage or sender not in serving or not donors:
+            return
         try:
-            if admit.stage == self.stage:
-                self._admits.send_nowait(admit)
+            self._admits.send_nowait(replace(admit, donors=donors))
         except trio.WouldBlock:
             return  # several leaders admitted us: the first ones are enough
 

@@ -51,6 +51,7 @@ class RoundLeader:
         closed: whether we know the step's commit, our own or another's: then nothing is planned.
         promised: the newest attempt that we follow: an older one of ours is not decided any more.
         received: how much of the round has come to us.
+        state: digest of our version's state, empty where not known.
     """
 
     def __init__(
@@ -62,12 +63,13 @@ class RoundLeader:
         closed: Callable[[], bool] = bool,
         promised: Callable[[], int] = int,
         received: Callable[[], int] = int,
+        state: Callable[[], bytes] = bytes,
     ) -> None:
         self._place, self._size = place, size
         self._closed, self._promised, self._received = closed, promised, received
         self._quorum = quorum or Quorum(place.me, place.stage, None)
         self._view = SwarmView(((),) * place.stages)
-        self._newcomers = Newcomers(place)
+        self._newcomers = Newcomers(place, state)
         self._next: dict[PeerId, LedgerReport] = {}
         self._last_attempt, self._patience = (step, 0), Patience()
         self._reset(step)
@@ -154,8 +156,7 @@ class RoundLeader:
             return not self.reports[peer].done
         counted = from_bitmap(member.counted, self.step, self._place.per_step)
         dropped = from_bitmap(member.dropped, self.step, self._place.per_step)
-        done = self.reports[peer].done
-        return counted <= done <= counted | dropped
+        return counted <= self.reports[peer].done <= counted | dropped
 
     def _at_step(self) -> list[PeerId]:
         """Return the live replicas of this step once all of them have reported, else nobody."""
@@ -175,8 +176,7 @@ class RoundLeader:
         return not self._laggards() or now >= self._complete_since + LAGGARD_S
 
     def _laggards(self) -> set[PeerId]:
-        siblings = self._view.serving(self._place.stage)
-        return {r.peer for r in siblings if r.version == self.step - 1}
+        return {r.peer for r in self._view.serving(self._place.stage) if r.version == self.step - 1}
 
     def _may_close(self, members: list[PeerId], now: float) -> bool:
         """Whether we have a quorum for closing the step with these members alone."""

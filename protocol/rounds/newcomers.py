@@ -5,7 +5,7 @@ Every replica notes both, for any may lead next. Times are monotonic seconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from protocol import limits
@@ -21,10 +21,10 @@ DONORS: Final = 3
 
 
 class Newcomers:
-    """See the module's docstring."""
+    """See the module's docstring; ``state``: digest of our version's state, empty if not known."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, place: Place, state: Callable[[], bytes] = bytes) -> None:
+        self._place, self._state = place, state
         self._asking: dict[PeerId, float] = {}
         self._observing: dict[PeerId, float] = {}
 
@@ -58,6 +58,7 @@ class Newcomers:
                 list[str](donors),
                 roll=list[str](sorted(quorum.roll)[: limits.MAX_REPLICAS_IN_ROUND]),
                 electors=list[str](sorted(quorum.electors)[: limits.MAX_REPLICAS_IN_ROUND]),
+                state=self._state(),
             )
             effects += [Send(peer, admit) for peer in [*serving, joiner]]
             words = f"{short(joiner)} joins stage {self._place.stage} at version {step}"

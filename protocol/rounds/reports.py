@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -11,6 +12,11 @@ from protocol.pipeline.ledger import from_bitmap
 from protocol.wire.messages import LedgerReport
 
 DIGEST_BYTES: Final = 32
+
+
+def state_digest(state_hash: str) -> bytes:
+    """Return what stands for a version's state in messages: 16 bytes, from its hex hash."""
+    return hashlib.blake2b(state_hash.encode(), digest_size=16).digest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ touch tensors, clocks or sockets; ``now`` is monotonic seconds, effects say what
 
 from __future__ import annotations
 
-import hashlib
 from typing import Literal
 
 from msgspec.structs import replace
@@ -37,6 +36,7 @@ from protocol.pipeline.place import Place
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.rounds.quorum import Quorum, Touch
+from protocol.rounds.reports import state_digest
 from protocol.seat.ahead import Ahead
 from protocol.seat.audience import answer, is_for, may_say, unheard
 from protocol.seat.effects import SeatEffect, Serving, Snapshot
@@ -105,7 +105,7 @@ class Seat:
         self.member: RoundMember
         of = (lambda: self.member.knows_commit, lambda: self.member.promised)
         here = lambda: self.member.received  # noqa: E731
-        self.leader = RoundLeader(place, size, step, self.quorum, *of, here)
+        self.leader = RoundLeader(place, size, step, self.quorum, *of, here, lambda: self._state)
         self.member = RoundMember(
             place,
             size,
@@ -322,7 +322,7 @@ class Seat:
         self._made_by = self.member.applied
         if plan := self.member.plan_followed:
             self.quorum.settle([member.peer for member in plan.members], plan.electors, now)
-        self._state = hashlib.blake2b(outcome.hash.encode(), digest_size=16).digest()
+        self._state = state_digest(outcome.hash)
         self.step, self._commit_loss = self.step + 1, None
         self._following.caught_up()
         self.member.start_step(self.step)

@@ -299,9 +299,10 @@ class Admit(Wire, frozen=True):
     joiner: PeerText
     donors: Annotated[list[PeerText], Meta(min_length=1, max_length=8)]
     roll: Electors = msgspec.field(default_factory=list)
-    """Members of the plan that made this version."""
     electors: Electors = msgspec.field(default_factory=list)
-    """And its electors."""
+    """Members of the plan that made this version; and its electors."""
+    state: StateHash = b""
+    """What the leader says of this version: what a donor gives must be equal."""
     era: Era = 0
 
 

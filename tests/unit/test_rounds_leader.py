@@ -29,14 +29,17 @@ from round_leaders import (
 from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.ledger import from_bitmap
+from protocol.pipeline.place import Place
 from protocol.rounds.leader import (
     LAGGARD_S,
     MAX_REFUSALS,
     MAX_REPORTS,
     RESEND_S,
+    RoundLeader,
 )
 from protocol.rounds.member import REFUSED
 from protocol.rounds.patience import ROUND_TIMEOUT_S
+from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import check_bounds
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, Commit, CommitAck, LedgerReport, Ready
@@ -299,6 +302,13 @@ class TestNewcomers:
         assert {peer for peer, _ in sent} == {ME, B, NEW}
         assert sent[0][1].version == STEP
         assert set(sent[0][1].donors) == {ME, B}
+
+    def test_an_admission_says_what_state_the_donors_give(self) -> None:
+        place = Place(ME, STAGE, 2, PER_STEP)
+        made = RoundLeader(place, SIZE, STEP, state=lambda: state_digest("ab"))
+        made.update_view(view(ME, B), True, 0.0)
+        for _, admit in self.admits(list(made.join(NEW, 0.0))):
+            assert admit.state == state_digest("ab")
 
     def test_an_admitted_peer_observes_the_next_round(self) -> None:
         made = leader(ME)

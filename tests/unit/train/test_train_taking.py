@@ -1,19 +1,27 @@
-"""Taking a stage when the file on our own disk is not what the lineage begins from."""
+"""Taking a stage when our own file is no good, or when somebody lies to a newcomer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import trio
 from train_swarm import RecordingEngine, TestSwarm, Volunteer, open_swarm
 from trio.testing import MockClock
 
 from client.compute.checkpoint import read_info
 from client.compute.replica import state_hash
+from client.train.blobs import Shelf, offer_of_file
 from client.train.inventory import offer_stored
+from client.train.taking import Taking, Terms
 from protocol.effects import Effect, Explain
+from protocol.ids import PeerId
 from protocol.restore.stored import Lineage
+from protocol.view import Replica, SwarmView
+from protocol.wire.messages import Admit, BlobOffer, BlobQuery
 
 
 @pytest.fixture
@@ -111,3 +119,88 @@ async def test_where_nobody_has_a_sound_copy_the_run_goes_on_from_an_older_one(
         assert lineage(first).version == 4
         assert spare.engine.commits[0].version == 5
         swarm._assert_losses()
+
+
+# --- newcomers ------------------------------------------------------------------------------
+
+ME, SERVING, SIBLING, FETCHING, NEXT = map(PeerId, ("me", "serving", "sibling", "fetching", "next"))
+
+
+async def admission(*said: tuple[PeerId, Admit]) -> Admit | None:
+    """What a newcomer to stage 0 believes of what others say."""
+    view = SwarmView.of(
+        [
+            [Replica(SERVING, 5, True), Replica(SIBLING, 5, True), Replica(FETCHING, 5, False)],
+            [Replica(NEXT, 5, True)],
+        ]
+    )
+    hub = SimpleNamespace(send=lambda *_: None)
+    terms = SimpleNamespace(hub=hub, me=ME, history=SimpleNamespace(lineage=Lineage()))
+    taking = Taking(cast(Terms, terms), 0, cast(Any, None), lambda: view)
+    for sender, admit in said:
+        assert taking.receive(sender, admit, b"")
+    with trio.move_on_after(5):
+        return await taking.admission()
+    return None
+
+
+def admit(*donors: PeerId) -> Admit:
+    return Admit(0, 5, ME, list(donors), roll=list(donors), electors=list(donors))
+
+
+@pytest.mark.parametrize("liar", [FETCHING, NEXT, PeerId("stranger")])
+async def test_only_who_serves_the_stage_lets_us_in(
+    autojump_clock: MockClock, liar: PeerId
+) -> None:
+    assert await admission((liar, admit(liar))) is None
+    assert await admission((liar, admit(SERVING))) is None
+    assert await admission((SERVING, admit(liar))) is None
+    many = [(liar, admit(liar))] * 9
+    believed = await admission(*many, (SERVING, admit(liar, SIBLING, SERVING)))
+    assert believed is not None
+    assert believed.donors == [SIBLING, SERVING]
+
+
+async def test_a_state_that_the_leader_does_not_know_is_fetched_from_another_donor(
+    tmp_path: Path,
+    autojump_clock: MockClock,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_swarm(tmp_path, steps=16) as swarm:
+        first, honest, liar = await swarm.add(0), await swarm.add(1), await swarm.add(1)
+        invent(liar.engine.shelf, monkeypatch)
+        hesitate(honest.engine.shelf, monkeypatch)
+        swarm.start()
+        await swarm.until(lambda: min(first.step(0), honest.step(1), liar.step(1)) >= 3)
+        newcomer = await swarm.add(1)
+        await swarm.until(lambda: newcomer.serves(1))
+        assert any("is not taken" in words for words in said), "the lie was believed, or not told"
+        await swarm.until_done()
+        assert newcomer.engine.served == [1], "it never had to take the stage anew"
+        swarm.assert_exact()
+
+
+def invent(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is put on the shelf for newcomers is another state, sound in itself."""
+    put = shelf.put
+
+    def put_another(offer: BlobOffer, path: Path, *, temporary: bool) -> None:
+        if temporary:
+            differ(path)
+            offer = offer_of_file("state", offer.stage, offer.version, path)
+        put(offer, path, temporary=temporary)
+
+    monkeypatch.setattr(shelf, "put", put_another)
+
+
+def hesitate(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first questions are not answered: another's offer is there before ours."""
+    query, asked = shelf.query, list[BlobQuery]()
+
+    def query_late(sender: PeerId, question: BlobQuery) -> None:
+        asked.append(question)
+        if len(asked) > 8:
+            query(sender, question)
+
+    monkeypatch.setattr(shelf, "query", query_late)
