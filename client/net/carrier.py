@@ -24,6 +24,7 @@ from client.net.host import Connection
 from client.net.mends import GuardedStream
 from client.net.pacing import Pacing
 from client.net.queues import BoundedQueue
+from client.net.unfinished import UnfinishedFrames
 from client.net.yamux_stream import YamuxStream
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.wire.framing import Buffer, Frame, FrameDecoder, encode_frame
@@ -57,7 +58,9 @@ PING_S = 5.0
 SILENT_S = 20.0
 """Nothing at all received for so long, though pings were sent: the connection is dead."""
 RETIRE_S = 5.0
-"""How long a retired carrier waits for the peer's last frames."""
+"""A retired carrier on which nothing has moved for so long is given up."""
+HAND_OVER_S = 1.0
+"""How long what is written first waits for the end of the connection before, to keep the order."""
 READ_BYTES = 256 * 1024
 """Most bytes that are taken from a lane, and paced, at a time."""
 WRITE_BYTES = 256 * 1024
@@ -110,9 +113,11 @@ class Carrier:
         queues: Mapping[str, BoundedQueue[Outgoing]],
         hooks: CarrierHooks,
         pacing: Pacing,
+        unfinished: UnfinishedFrames,
     ) -> None:
         self.connection = connection
         self._pacing = pacing
+        self._unfinished = unfinished
         self._queues = queues
         self._hooks = hooks
         self._lanes_to_open = set(LANES)
@@ -121,6 +126,8 @@ class Carrier:
         self._lanes_waiting: dict[str, trio.CancelScope] = {}
         self._lanes_unseen = set(LANES)
         self._retired = trio.Event()
+        self._begun = trio.Event()
+        self._before: tuple[trio.Event, ...] = ()
         self._changed = trio.lowlevel.ParkingLot()
         self._ping_sent: tuple[int, float] = (0, 0.0)
         self.rtt_s: float | None = None
@@ -135,10 +142,37 @@ class Carrier:
                 nursery.start_soon(self._ending, self._write_lane, name)
             nursery.start_soon(self._keep_alive)
             await self._retired.wait()
-            with trio.move_on_after(RETIRE_S):
-                while self._lanes_writing or self._lanes_reading or self._lanes_unseen:
-                    await self._changed.park()
+            moved = -1
+            while self._unfinished_lanes and moved != self._moved_bytes:
+                moved = self._moved_bytes
+                with trio.move_on_after(RETIRE_S):
+                    while self._unfinished_lanes:
+                        await self._changed.park()
             self.connection.close("finished")
+
+    @property
+    def live(self) -> bool:
+        """Whether frames may still be given to it: neither retired nor at its end."""
+        ended = self.connection.session.closed or self.connection.reason
+        return not ended and not self._retired.is_set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether all of our lanes are agreed on; the peer has then attached it, too."""
+        return not self._lanes_to_open
+
+    @property
+    def _unfinished_lanes(self) -> bool:
+        return bool(self._lanes_writing or self._lanes_reading or self._lanes_unseen)
+
+    @property
+    def _moved_bytes(self) -> int:
+        return self.connection.bytes_in + self.connection.bytes_out
+
+    def begin(self, before: tuple[trio.Event, ...]) -> None:
+        """Take frames from the queues, soon after the connections ``before`` have ended."""
+        self._before = before
+        self._begun.set()
 
     def retire(self, reason: str) -> None:
         """Take no more frames from the queues; go on reading what the peer still sends."""
@@ -199,11 +233,18 @@ class Carrier:
         decoder = FrameDecoder(partial(_parse, name), _limit_of)
         pacer = self._pacing.download
         most = READ_BYTES if pacer.rate_bytes_per_s else None
-        while data := await stream.receive_some(most):
-            await pacer.lanes[name](len(data))
-            for frame in decoder.receive_data(data):
-                await self._take(frame)
+        with self._unfinished.lane(self._evict) as arrival:
+            while data := await arrival.receive_some(stream, most):
+                await pacer.lanes[name](len(data))
+                frames = decoder.receive_data(data)
+                arrival.took(len(data), completed=bool(frames), held_bytes=decoder.held_bytes)
+                for frame in frames:
+                    await self._take(frame)
         decoder.receive_eof()
+
+    def _evict(self) -> None:
+        self._hooks.refused(RemoteProtocolError("unfinished-frames", penalty=0))
+        self.connection.close("unfinished-frames")
 
     async def _take(self, frame: Frame[Message | Refused]) -> None:
         match frame.header:
@@ -247,6 +288,12 @@ class Carrier:
             self._lanes_waiting[name] = waiting
             if self._retired.is_set():
                 waiting.cancel()
+            await self._begun.wait()
+            if self._before:
+                with trio.move_on_after(HAND_OVER_S):
+                    for ended in self._before:
+                        await ended.wait()
+                self._before = ()
             batch.append(await self._queues[name].receive())
         return self._with_waiting(name, batch)
 

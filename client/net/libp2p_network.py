@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from weakref import WeakValueDictionary
 
 import trio
 
@@ -23,6 +24,7 @@ from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, P
 from client.net.pacing import Pacing, Rates
 from client.net.penalties import PenaltyBox
 from client.net.queues import BoundedQueue
+from client.net.unfinished import UnfinishedFrames
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.wire.messages import Message
@@ -36,6 +38,8 @@ FLUSH_S = 2.0
 """How long leaving a peer may take before the connection is cut."""
 BACKOFF_FIRST_S = 0.25
 BACKOFF_MOST_S = 30.0
+STEADY_S = 5.0
+"""A link that ended sooner counts as a failure to connect."""
 
 
 class Libp2pNetwork:
@@ -44,11 +48,13 @@ class Libp2pNetwork:
     def __init__(self, nursery: trio.Nursery, rng: random.Random, rates: Rates) -> None:
         self._nursery = nursery
         self._pacing = Pacing(rates)
+        self._unfinished = UnfinishedFrames()
         self._rng = rng
         self._host: Host  # set by open_network: host and network refer to each other
         self._links: dict[PeerId, Link] = {}
         self._wanted: dict[PeerId, tuple[str, ...]] = {}
         self._keepers: dict[PeerId, trio.CancelScope] = {}
+        self._dials: WeakValueDictionary[PeerId, trio.Lock] = WeakValueDictionary()
         self._penalties = PenaltyBox()
         self._refused: Counter[str] = Counter()
         self._ended = NetworkStatistics()  # sums over carriers that have ended
@@ -88,16 +94,20 @@ class Libp2pNetwork:
         target = parse_address(address)
         if self._penalties.is_banned(target.peer, trio.current_time()):
             raise DialError(f"{address}: this peer is banned for a while")
-        if self._is_up(target.peer):
-            return target.peer
+        # One dial at a time: two of our connections would replace each other.
+        async with self._dials.setdefault(target.peer, trio.Lock()):
+            if not self._is_up(target.peer):
+                await self._dial(target.peer, address)
+        return target.peer
+
+    async def _dial(self, peer: PeerId, address: str) -> None:
         connection = await self._host.connect(address)
         with trio.move_on_after(UP_S):
-            while not self._is_up(target.peer) and not connection.ended.is_set():
+            while not self._is_up(peer) and not connection.ended.is_set():
                 await self._changed.park()
-        if not self._is_up(target.peer):
+        if not self._is_up(peer):
             connection.close("its lanes did not open in time")
             raise DialError(f"{address}: connected, but {connection.reason}")
-        return target.peer
 
     def want(self, peers: Mapping[PeerId, Sequence[str]]) -> None:
         """Replace the set of peers to stay connected with, and their addresses."""
@@ -130,7 +140,7 @@ class Libp2pNetwork:
     def statistics(self) -> NetworkStatistics:
         """Return the counters as they are now."""
         carriers = [carrier for link in self._links.values() for carrier in link.carriers]
-        up = [link for link in self._links.values() if link.up.is_set()]
+        up = [link for link in self._links.values() if link.works]
         ended = self._ended
         return NetworkStatistics(
             bytes_in=ended.bytes_in + sum(c.connection.bytes_in for c in carriers),
@@ -146,11 +156,11 @@ class Libp2pNetwork:
 
     def _is_up(self, peer: PeerId) -> bool:
         link = self._links.get(peer)
-        return link is not None and link.up.is_set()
+        return link is not None and link.works
 
     def _link(self, peer: PeerId) -> Link:
         link = self._links.get(peer)
-        if link is None or not link.up.is_set():
+        if link is None or not link.works:
             raise PeerUnreachable(f"no link to {peer}")
         return link
 
@@ -162,44 +172,67 @@ class Libp2pNetwork:
                 self._refused["banned" if peer != self.peer_id else "own-identity"] += 1
                 connection.close("refused")
                 return
-            link = self._links.setdefault(peer, Link(self.peer_id, peer))
-            last = await self._carry(link, connection)
+            await self._carry(self._link_for(connection), connection)
         finally:
             connection.ended.set()
             self._changed.unpark_all()
-        if connection.violation is not None:
-            self._on_refused(peer, connection.violation)
-        if last and link.up.is_set():
-            await link.announced.wait()
-            await self._events.put(PeerDown(peer, connection.reason, connection.by_peer))
 
-    async def _carry(self, link: Link, connection: Connection) -> bool:
-        """Run one carrier of a link; return whether it was its last."""
+    def _link_for(self, connection: Connection) -> Link:
+        """Return the link that a new connection belongs to."""
+        peer = connection.peer
+        link = self._links.get(peer)
+        if link is None:
+            self._links[peer] = Link(self.peer_id, peer, None)
+        elif link.is_over_for(connection):
+            self._links[peer] = link.give_way()
+        return self._links[peer]
+
+    async def _carry(self, link: Link, connection: Connection) -> None:
+        """Run one carrier of a link, and tell of the link's end if it was the last."""
         hooks = CarrierHooks(
             deliver=partial(self._deliver, link),
             refused=partial(self._on_refused, link.peer),
-            up=partial(self._on_up, link),
+            up=partial(self._settle, link),
         )
-        carrier = Carrier(connection, link.queues, hooks, self._pacing)
+        carrier = Carrier(connection, link.queues, hooks, self._pacing, self._unfinished)
         link.attach(carrier)
         try:
             await connection.run(carrier.run)
+        except Exception:
+            connection.close("an error on our side")
+            raise
         finally:
             last = link.detach(carrier)
+            self._settle(link)
             self._count_ended(carrier)
-            if last and self._links.get(link.peer) is link:
-                del self._links[link.peer]
-        return last
+            connection.ended.set()
+            self._changed.unpark_all()
+            if connection.violation is not None:
+                self._on_refused(link.peer, connection.violation)
+            if last:
+                await self._bury(link, connection)
 
-    def _on_up(self, link: Link) -> None:
-        if not link.up.is_set():
-            link.up.set()
+    def _settle(self, link: Link) -> None:
+        if link.settle():
             self._changed.unpark_all()
             self._nursery.start_soon(self._announce, link)
 
     async def _announce(self, link: Link) -> None:
+        if link.before is not None:
+            await link.before.wait()
         await self._events.put(PeerUp(link.peer))
         link.announced.set()
+
+    async def _bury(self, link: Link, connection: Connection) -> None:
+        """Tell of a link's end, after whatever came before; until then the peer's next waits."""
+        if link.up.is_set():
+            await link.announced.wait()
+            await self._events.put(PeerDown(link.peer, connection.reason, connection.by_peer))
+        elif link.before is not None and self._links.get(link.peer) is link:
+            await link.before.wait()
+        link.buried.set()
+        if self._links.get(link.peer) is link:
+            del self._links[link.peer]
 
     async def _deliver(self, link: Link, message: Message, payload: bytes) -> None:
         await link.announced.wait()
@@ -218,25 +251,31 @@ class Libp2pNetwork:
         )
 
     async def _keep(self, peer: PeerId, scope: trio.CancelScope) -> None:
-        """Dial a wanted peer whenever there is no link, ever more slowly while it fails."""
+        """Dial a wanted peer whenever there is no link, ever more slowly while none lasts."""
         with scope:
             # The larger id gives the smaller one a head start: fewer connections cross.
             if self.peer_id > peer:
                 await trio.sleep(self._rng.uniform(0.1, 0.5))
             backoff_s = BACKOFF_FIRST_S
             while True:
+                if not self._is_up(peer):
+                    await self._dial_any(self._wanted.get(peer, ()))
+                began = trio.current_time()
                 while self._is_up(peer):
-                    backoff_s = BACKOFF_FIRST_S
                     await self._changed.park()
-                for address in self._wanted.get(peer, ()):
-                    try:
-                        await self.connect(address)
-                        break
-                    except NetworkError:
-                        self._refused["dial-failed"] += 1
+                if trio.current_time() - began >= STEADY_S:
+                    backoff_s = BACKOFF_FIRST_S
                 else:
                     await trio.sleep(backoff_s * self._rng.uniform(0.5, 1.5))
                     backoff_s = min(2 * backoff_s, BACKOFF_MOST_S)
+
+    async def _dial_any(self, addresses: Sequence[str]) -> None:
+        for address in addresses:
+            try:
+                await self.connect(address)
+                return
+            except NetworkError:
+                self._refused["dial-failed"] += 1
 
 
 @asynccontextmanager

@@ -77,12 +77,18 @@ class FrameDecoder(Generic[H]):
         self._header: H | None = None
         self._payload: list[Buffer] = []  # as it came, joined once it is complete
         self._payload_left = 0
+        self._held_bytes = 0
         self._lost = False
 
     @property
     def at_boundary(self) -> bool:
         """True between two frames: the only place where a stream may end."""
-        return not self._head and self._header is None and not self._lost
+        return not self._held_bytes and not self._lost
+
+    @property
+    def held_bytes(self) -> int:
+        """How much has come of the unfinished frame; 0 between two frames."""
+        return self._held_bytes
 
     def receive_data(self, data: Buffer) -> list[Frame[H]]:
         """Take the next bytes of the stream; return the frames they complete.
@@ -100,7 +106,9 @@ class FrameDecoder(Generic[H]):
         view = memoryview(data).cast("B")
         frames: list[Frame[H]] = []
         while view:
+            before = len(view)
             view = self._take_payload(view) if self._header is not None else self._take_head(view)
+            self._held_bytes += before - len(view)
             self._complete(frames)
         self._lost = False
         return frames
@@ -161,4 +169,4 @@ class FrameDecoder(Generic[H]):
         if self._header is None or self._payload_left:
             return
         frames.append(Frame(self._header, b"".join(self._payload)))
-        self._header, self._payload = None, []
+        self._header, self._payload, self._held_bytes = None, [], 0

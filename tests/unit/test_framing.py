@@ -45,6 +45,15 @@ def test_bytewise_and_memoryview_input() -> None:
     assert frames == [Frame(b"head", b"body")] * 2
 
 
+def test_what_is_held_of_an_unfinished_frame_is_known() -> None:
+    machine, stream = decoder(), wire(b"head", b"body")
+    for length in range(1, len(stream)):
+        assert machine.receive_data(stream[length - 1 : length]) == []
+        assert machine.held_bytes == length
+    assert len(machine.receive_data(stream[-1:] + stream + stream[:9])) == 2
+    assert machine.held_bytes == 9
+
+
 @pytest.mark.parametrize("length", range(len(wire(b"head", b"body"))))
 def test_truncation_is_noticed_everywhere_but_between_frames(length: int) -> None:
     machine = decoder()

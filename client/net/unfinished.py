@@ -1,0 +1,102 @@
+"""Frames that a peer has begun and not finished: what they may hold, and how long they may take.
+
+Whoever connects may announce a frame of 64 MiB and never end it. Two rules bound that:
+
+- Patience. Between two frames a lane waits for ever; inside one, for 60 s, which run only while
+  nothing lies here to be read, so that neither our own pacing nor a busy client counts against the
+  sender. What comes earns time back at 4 kB/s: who keeps to that is waited for however long it
+  takes, and pauses of a minute are forgiven.
+- A budget of bytes over all connections. When it is exceeded, the frame that was begun first goes,
+  with its connection: a newcomer is not shut out by those who only hold on, and an honest frame is
+  seldom the oldest.
+
+State: of each lane, the patience left; of the network, what the lanes hold, oldest frame first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import trio
+
+from client.net.yamux_stream import YamuxStream
+from protocol.errors import RemoteProtocolError
+from protocol.wire.framing import Buffer
+
+PATIENCE_S = 60.0
+"""A sender that writes eight lanes in turn, half a megabyte each, needs so long at 70 kB/s."""
+FLOOR_BYTES_PER_S = 4000
+"""32 kbit/s on one lane."""
+BUDGET_BYTES = 512 * 1024 * 1024
+"""Eight of the largest frames; of the usual ones, hundreds."""
+
+
+class UnfinishedFrames:
+    """What the lanes of one network hold of unfinished frames."""
+
+    def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
+        self._budget_bytes = budget_bytes
+        self._held: dict[Arrival, int] = {}  # the frame begun first comes first
+        self.held_bytes = 0
+
+    @contextmanager
+    def lane(self, evict: Callable[[], None]) -> Iterator[Arrival]:
+        """Around the reading of one lane; ``evict`` has to end it."""
+        arrival = Arrival(self, evict)
+        try:
+            yield arrival
+        finally:
+            self.hold(arrival, 0)
+
+    def hold(self, arrival: Arrival, size_bytes: int) -> None:
+        """Note what a lane holds now (0: between two frames), and make room for it."""
+        self.held_bytes += size_bytes - self._held.get(arrival, 0)
+        if size_bytes:
+            self._held[arrival] = size_bytes
+        else:
+            self._held.pop(arrival, None)
+        while self.held_bytes > self._budget_bytes:
+            oldest = next(iter(self._held))
+            self.held_bytes -= self._held.pop(oldest)
+            oldest.evict()
+
+
+class Arrival:
+    """The frames of one lane as they come. Made by `UnfinishedFrames.lane`."""
+
+    def __init__(self, all_lanes: UnfinishedFrames, evict: Callable[[], None]) -> None:
+        self._all = all_lanes
+        self.evict = evict
+        self._patience_s = PATIENCE_S
+        self._inside = False
+
+    async def receive_some(self, stream: YamuxStream, most: int | None) -> Buffer:
+        """Wait for the next piece of the stream; empty at its end.
+
+        Raises:
+            RemoteProtocolError: it is too long in coming.
+            StreamReset, ConnectionLost: as the stream's own.
+        """
+        if not self._inside:
+            return await stream.receive_some(most)
+        began = trio.current_time()
+        with trio.move_on_after(self._patience_s):
+            data = await stream.receive_some(most)
+            self._patience_s = max(0.0, self._patience_s - (trio.current_time() - began))
+            return data
+        raise RemoteProtocolError("frame-too-slow", penalty=10)
+
+    def took(self, size_bytes: int, *, completed: bool, held_bytes: int) -> None:
+        """Note a piece that was read.
+
+        Args:
+            completed: whether a frame ended in it.
+            held_bytes: what there is now of the frame that has not ended.
+        """
+        earned_s = size_bytes / FLOOR_BYTES_PER_S
+        self._patience_s = PATIENCE_S if completed else min(PATIENCE_S, self._patience_s + earned_s)
+        self._inside = held_bytes > 0
+        if completed:
+            self._all.hold(self, 0)  # the next one is younger
+        self._all.hold(self, held_bytes)

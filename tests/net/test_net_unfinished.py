@@ -1,0 +1,173 @@
+"""Frames that are begun and not ended: how long they are waited for, and what they may hold."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+import trio
+from arrivals import backward
+from trio.testing import MockClock
+
+from client.net.carrier import Carrier, CarrierHooks
+from client.net.host import Connection
+from client.net.pacing import Pacing, Rates
+from client.net.unfinished import FLOOR_BYTES_PER_S, PATIENCE_S, UnfinishedFrames
+from client.net.windows import WindowBudget
+from client.net.yamux_stream import Session, YamuxStream
+from protocol.errors import RemoteProtocolError
+from protocol.wire.framing import encode_frame
+from protocol.wire.messages import Message, encode_message
+
+KIB = 1024
+
+
+class Lane:
+    """The bulk lane of a carrier without a connection: the test is the peer."""
+
+    def __init__(self, nursery: trio.Nursery, download_bytes_per_s: int = 0) -> None:
+        session = SimpleNamespace(
+            closed=False,
+            trip_s=0.1,
+            budget=WindowBudget(0),
+            reply=lambda frame: None,
+            measure_trip=lambda: None,
+        )
+        self.stream = YamuxStream(cast(Session, session), 1)
+        self.delivered: list[bytes] = []
+        self.deliver_takes_s = 0.0
+        self.refused: RemoteProtocolError | None = None
+        self.ended_at: float | None = None
+        hooks = CarrierHooks(self._deliver, lambda error: None, lambda: None)
+        pacing = Pacing(Rates(download_bytes_per_s=download_bytes_per_s))
+        connection = cast(Connection, SimpleNamespace())
+        self._carrier = Carrier(connection, {}, hooks, pacing, UnfinishedFrames())
+        nursery.start_soon(self._run)
+
+    async def send(self, data: bytes) -> None:
+        self.stream.on_data(memoryview(data))
+        while self.stream.buffered_bytes:
+            await trio.sleep(0.1)
+
+    async def _deliver(self, message: Message, payload: bytes) -> None:
+        await trio.sleep(self.deliver_takes_s)
+        self.delivered.append(payload)
+
+    async def _run(self) -> None:
+        try:
+            await self._carrier._read_frames("bulk", self.stream)
+        except RemoteProtocolError as error:
+            self.refused, self.ended_at = error, trio.current_time()
+
+
+def wire(size: int) -> bytes:
+    return b"".join(encode_frame(encode_message(backward(1)), bytes(size)))
+
+
+@pytest.mark.parametrize("cut", [1, 7, 9, 30, 1000, -1])
+async def test_a_frame_that_is_never_ended_is_given_up(
+    nursery: trio.Nursery, autojump_clock: MockClock, cut: int
+) -> None:
+    lane, began = Lane(nursery), trio.current_time()
+    await lane.send(wire(500 * KIB)[:cut])
+    await trio.sleep(2 * PATIENCE_S)
+    assert lane.refused is not None
+    assert lane.refused.reason == "frame-too-slow"
+    assert lane.ended_at == pytest.approx(began + PATIENCE_S, abs=1)
+
+
+@pytest.mark.parametrize("rate", [1, FLOOR_BYTES_PER_S // 2])
+async def test_nor_does_a_trickle_keep_it_alive(
+    nursery: trio.Nursery, autojump_clock: MockClock, rate: int
+) -> None:
+    lane, data, began = Lane(nursery), wire(8192 * KIB), trio.current_time()
+    await lane.send(data[: 4096 * KIB])  # a fast beginning is no credit for ever
+    position = 4096 * KIB
+    while lane.refused is None and trio.current_time() < began + 1000:
+        await trio.sleep(1)
+        lane.stream.on_data(memoryview(data[position : position + rate]))
+        position += rate
+    assert lane.refused is not None
+    assert lane.ended_at is not None
+    assert lane.ended_at - began < 2 * PATIENCE_S + 2
+
+
+async def test_a_slow_line_with_pauses_is_waited_for(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    lane, data = Lane(nursery), wire(2048 * KIB)
+    piece = 2 * FLOOR_BYTES_PER_S
+    for number, start in enumerate(range(0, len(data), piece)):
+        await trio.sleep(1 if number % 100 else PATIENCE_S - 5)
+        await lane.send(data[start : start + piece])
+    assert [len(payload) for payload in lane.delivered] == [2048 * KIB]
+
+
+async def test_between_frames_it_waits_for_ever(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    lane = Lane(nursery)
+    for _ in range(3):
+        await trio.sleep(10_000)
+        await lane.send(wire(5))
+    assert len(lane.delivered) == 3
+
+
+async def test_our_own_pacing_does_not_count(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    lane, data = Lane(nursery, download_bytes_per_s=1000), wire(1024 * KIB)
+    for start in range(0, len(data), 64 * KIB):
+        await lane.send(data[start : start + 64 * KIB])  # each is paced for a minute
+    await trio.sleep(2000)
+    assert lane.refused is None
+    assert len(lane.delivered) == 1
+    assert trio.current_time() > 10 * PATIENCE_S
+
+
+async def test_nor_does_the_time_that_delivering_takes(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    lane = Lane(nursery)
+    lane.deliver_takes_s = 1000.0
+    one = wire(100 * KIB)
+    await lane.send(one + one[:1000])
+    await trio.sleep(500)
+    await lane.send(one[1000:])
+    await trio.sleep(3000)
+    assert lane.refused is None
+    assert len(lane.delivered) == 2
+
+
+def test_over_the_budget_the_frame_begun_first_goes() -> None:
+    evicted: list[str] = []
+    lanes = UnfinishedFrames(budget_bytes=100)
+    with (
+        lanes.lane(lambda: evicted.append("a")) as a,
+        lanes.lane(lambda: evicted.append("b")) as b,
+        lanes.lane(lambda: evicted.append("c")) as c,
+    ):
+        a.took(40, completed=False, held_bytes=40)
+        b.took(30, completed=False, held_bytes=30)
+        c.took(30, completed=False, held_bytes=30)
+        assert not evicted
+        a.took(40, completed=True, held_bytes=40)  # it has ended one and begun another
+        c.took(1, completed=False, held_bytes=31)
+        assert evicted == ["b"]
+        assert lanes.held_bytes == 71
+        a.took(29, completed=False, held_bytes=69)
+        assert evicted == ["b"]
+        a.took(1, completed=False, held_bytes=70)
+        assert evicted == ["b", "c"]
+        assert lanes.held_bytes == 70
+    assert lanes.held_bytes == 0
+
+
+def test_what_has_ended_is_held_no_more() -> None:
+    lanes = UnfinishedFrames(budget_bytes=100)
+    with lanes.lane(lambda: pytest.fail("evicted")) as lane:
+        for _ in range(10):
+            lane.took(90, completed=False, held_bytes=90)
+            lane.took(10, completed=True, held_bytes=0)
+            assert lanes.held_bytes == 0
