@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from client.net.errors import ConnectionLost
 from client.net.handshake import SEND_BUFFER_BYTES, tune_socket
@@ -134,6 +135,28 @@ async def test_a_broken_connection_is_named_both_ways() -> None:
             await channel.receive()
         with pytest.raises(ConnectionLost, match="sending"):
             await channel.send([b"x"])
+
+
+def test_what_is_sealed_is_what_noise_says() -> None:
+    """Section 5.1 of its specification: length, ChaCha20-Poly1305 under the counter, tag."""
+    plaintexts = [os.urandom(size) for size in SIZES]
+    views = [bytearray(plaintexts[0]), *map(memoryview, plaintexts[1:])]
+    expected = b""
+    for nonce, plaintext in enumerate(plaintexts, start=2**40):
+        counter = bytes(4) + nonce.to_bytes(8, "little")
+        sealed = ChaCha20Poly1305(KEY).encrypt(counter, plaintext, None)
+        expected += len(sealed).to_bytes(2, "big") + sealed
+    assert Sealer(KEY, 2**40).seal(iter(views)) == expected
+    assert Sealer(KEY, 0).seal([]) == b""
+
+
+def test_what_the_socket_still_reads_is_not_written_again() -> None:
+    sealer = Sealer(KEY, 0)
+    first = sealer.seal([b"first"])
+    copy = bytes(first)
+    second = sealer.seal([b"other"])
+    assert first is not second
+    assert first == copy != second
 
 
 def test_a_sealed_message_is_not_opened_out_of_turn() -> None:
