@@ -202,6 +202,11 @@ class Download:
         offer = self._fetch.offer
         return offer.version if offer else -1
 
+    @property
+    def sources(self) -> frozenset[PeerId]:
+        """Who answers for what was fetched: whoever served a chunk of it."""
+        return self._fetch.sources
+
     async def run(self, idle_s: float) -> Path:
         """Fetch everything and return the complete file, however slow the line is.
 

@@ -1,19 +1,23 @@
 """Copying the swarm's model out of the swarm: the newest version that every stage has on disk.
 
 An observer with a throw-away identity: it links to the members, holds no seat and is in nobody's
-way. Every replica offers its newest checkpoints; the newest version that all stages offer is
-downloaded, each stage striped over its replicas.
+way. Which versions are whole, and who has them, the members' signed records say (``witnesses``);
+those are asked, and each stage is downloaded striped over who offers it. A file that is not what
+the records name is not taken, and who served it is not asked again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import nacl.utils
 import trio
 
 from client import __version__
+from client.compute.checkpoint import examine
+from client.compute.errors import CheckpointError
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
 from client.net.libp2p_network import Libp2pNetwork, open_network
@@ -22,18 +26,25 @@ from client.train.blobs import DiskFailed, Download, DownloadFailed
 from client.train.bootstrap import dial_first, fetch_manifest
 from client.train.engine import Engine
 from client.train.handshake import PROTOCOL, Handshake
+from client.train.inventory import checked
 from client.train.news import News
+from client.train.witnesses import Candidate, Witnesses
 from protocol.address import Address
 from protocol.admission import admission_proof
+from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.invite import Invite, SwarmFile, Target
+from protocol.restore.stored import STORED, Stored, parse_stored
 from protocol.view import SwarmView
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import BlobOffer, BlobQuery, Hello, Message, NoBlob
+from protocol.wire.messages import BlobOffer, BlobQuery, Hello, Message
 from protocol.wire.parts import SeatStatus
 
 CLIENT = f"volunteer/{__version__}"
 FIND_S = 20.0
+ASK_S = 0.5
+MORE_S = 0.1
+"""For others who have the same, or a better version."""
 DOWNLOAD_S = 3600.0
 ATTEMPTS = 5
 Progress = Callable[[str], None]
@@ -44,8 +55,10 @@ class Observer:
 
     def __init__(self, stages: int) -> None:
         self.view = SwarmView(((),) * stages)
-        self.offers: dict[int, dict[int, set[PeerId]]] = {s: {} for s in range(stages)}
-        """Donors by stage and version."""
+        self.wanted: list[Candidate] = []
+        """Versions that are asked for now, the best first."""
+        self.offers: dict[tuple[int, int], set[PeerId]] = {}
+        """By stage and version: who of those asked offers it."""
         self.download: Download | None = None
         self.changed = trio.Event()
 
@@ -53,11 +66,38 @@ class Observer:
         """Take offers and chunks; nothing else concerns an observer."""
         if self.download is not None:
             self.download.receive(peer, message, payload)
-        elif isinstance(message, BlobOffer) and message.stage in self.offers:
-            self.offers[message.stage].setdefault(message.version, set()).add(peer)
-        elif isinstance(message, NoBlob):
+        elif isinstance(message, BlobOffer) and self._is_awaited(peer, message):
+            self.offers.setdefault((message.stage, message.version), set()).add(peer)
+        else:
             return
         self._notify()
+
+    def want(self, candidates: list[Candidate]) -> None:
+        """Wait for offers of these from now on; other offers are forgotten."""
+        self.wanted = candidates
+        named = {
+            (stage, one.version): set(donors)
+            for one in candidates
+            for stage, donors in enumerate(one.donors)
+        }
+        self.offers = {
+            place: peers & named[place] for place, peers in self.offers.items() if place in named
+        }
+
+    def whole(self) -> Candidate | None:
+        """Return the best version that is offered for every stage."""
+        for one in self.wanted:
+            if all(self.offers.get((s, one.version)) for s in range(len(one.donors))):
+                return one
+        return None
+
+    def _is_awaited(self, peer: PeerId, offer: BlobOffer) -> bool:
+        return offer.kind == "state" and any(
+            one.version == offer.version
+            and offer.stage < len(one.donors)
+            and peer in one.donors[offer.stage]
+            for one in self.wanted
+        )
 
     def peer_lost(self, peer: PeerId) -> None:
         """A donor is gone."""
@@ -88,11 +128,6 @@ class Observer:
     def next_deadline(self) -> float | None:
         """Return None: no deadlines."""
         return None
-
-    def common_versions(self) -> list[int]:
-        """Return the versions that every stage offers, newest last."""
-        versions = [set(by_version) for by_version in self.offers.values()]
-        return sorted(set.intersection(*versions)) if versions else []
 
     def _notify(self) -> None:
         self.changed.set()
@@ -158,41 +193,45 @@ def _engine(
 async def _copy_newest(
     engine: Engine, observer: Observer, swarm: SwarmFile, out_dir: Path, say: Progress
 ) -> list[Path]:
-    """Copy the newest common version; a newer one when that is forgotten while we copy."""
+    """Copy the best version; another one when that is forgotten while we copy, or proves false."""
+    liars = set[PeerId]()
     for attempt in range(ATTEMPTS):
-        version = await _agree(engine, observer, swarm)
+        chosen = await _agree(engine, observer, swarm, liars)
         try:
             return [
-                await _copy(engine, observer, stage, version, out_dir, say)
+                await _copy(engine, observer, swarm, stage, chosen, out_dir, say, liars)
                 for stage in range(swarm.manifest.stage_count)
             ]
         except DiskFailed as error:
-            raise UserError(
-                str(error), "make room, or let TMPDIR name a folder that has it"
-            ) from error
+            next_step = "make room, or let TMPDIR name a folder that has it"
+            raise UserError(str(error), next_step) from error
         except DownloadFailed as error:
-            say(f"version {version}: {error}")
-            observer.offers = {stage: {} for stage in observer.offers}
+            say(f"version {chosen.version}: {error}")
+            observer.want([])
             if attempt == ATTEMPTS - 1:
                 raise UserError(str(error), "try again", ExitCode.TEMPORARY) from error
     raise UserError("no version could be copied", "try again", ExitCode.TEMPORARY)
 
 
-async def _agree(engine: Engine, observer: Observer, swarm: SwarmFile) -> int:
-    """Ask for offers until one version is offered by every stage."""
-    every = swarm.manifest.policy.checkpoint_every
+async def _agree(
+    engine: Engine, observer: Observer, swarm: SwarmFile, liars: set[PeerId]
+) -> Candidate:
+    """Ask those who say to have them for the best versions until one is offered whole."""
+    every, stages = swarm.manifest.policy.checkpoint_every, swarm.manifest.stage_count
     deadline = engine.now() + FIND_S
     while engine.now() < deadline:
-        for stage in observer.offers:
-            for replica in observer.view.serving(stage):
-                engine.send(replica.peer, BlobQuery("state", stage, None))
-                for version in _elsewhere(observer, stage):
-                    engine.send(replica.peer, BlobQuery("state", stage, version))
-        with trio.move_on_after(0.5):
-            await observer.changed.wait()
-        if versions := observer.common_versions():
-            return versions[-1]
-        await trio.sleep(0.1)
+        stored = _stored_records(engine, stages)
+        observer.want(Witnesses(stored, observer.view, frozenset(liars)).candidates())
+        for one in observer.wanted:
+            for stage, donors in enumerate(one.donors):
+                for donor in set(donors) - observer.offers.get((stage, one.version), set()):
+                    engine.send(donor, BlobQuery("state", stage, one.version))
+        with trio.move_on_after(ASK_S):
+            while observer.whole() is None:
+                await observer.changed.wait()
+        await trio.sleep(MORE_S)
+        if (whole := observer.whole()) is not None:
+            return whole
     if empty := observer.view.empty_stages():
         raise UserError(
             f"nobody serves stage {', '.join(map(str, empty))} now", "", ExitCode.TEMPORARY
@@ -204,23 +243,47 @@ async def _agree(engine: Engine, observer: Observer, swarm: SwarmFile) -> int:
     )
 
 
-def _elsewhere(observer: Observer, stage: int) -> set[int]:
-    """Versions that other stages offer and this one does not."""
-    others = {v for s, offers in observer.offers.items() if s != stage for v in offers}
-    return others - observer.offers[stage].keys()
+def _stored_records(engine: Engine, stages: int) -> dict[PeerId, Stored]:
+    found = {}
+    for held in engine.membership.records:
+        if held.envelope.kind == STORED:
+            with suppress(RemoteProtocolError):  # refused where it came in already
+                body = held.record.body
+                found[held.signer] = parse_stored(body, held.record.key, held.signer, stages)
+    return found
 
 
 async def _copy(
-    engine: Engine, observer: Observer, stage: int, version: int, out_dir: Path, say: Progress
+    engine: Engine,
+    observer: Observer,
+    swarm: SwarmFile,
+    stage: int,
+    chosen: Candidate,
+    out_dir: Path,
+    say: Progress,
+    liars: set[PeerId],
 ) -> Path:
+    version = chosen.version
     path = out_dir / f"stage-{stage}-v{version}.safetensors"
     say(f"downloading stage {stage} at version {version}")
-    donors = sorted(observer.offers[stage][version])
-    observer.download = Download(engine, BlobQuery("state", stage, version), donors, path)
+    donors = sorted(observer.offers[stage, version] - liars)
+    query = BlobQuery("state", stage, version)
+    download = observer.download = Download(engine, query, donors, path)
     try:
-        return await observer.download.run(DOWNLOAD_S)
+        await download.run(DOWNLOAD_S)
     finally:
         observer.download = None
+    try:
+        info, _ = await trio.to_thread.run_sync(examine, path)
+        checked(info, swarm.swarm, swarm.manifest.stage_count)
+        named = chosen.hashes[stage].hex()
+        if (info.stage, info.version, info.hash) != (stage, version, named):
+            raise CheckpointError("it is not the state that its holders say they have")
+    except CheckpointError as error:
+        liars.update(download.sources)
+        path.unlink(missing_ok=True)
+        raise DownloadFailed(f"stage {stage}: {error}") from error
+    return path
 
 
 def _ignore(event: Event) -> None:

@@ -23,7 +23,7 @@ def newest_whole(stored: Mapping[PeerId, Stored], stages: int, lineage: Lineage)
     held: dict[int, list[Counter[bytes]]] = {}
     for one in stored.values():
         for copy in one.copies:
-            if _belongs(copy.version, one.lineage, lineage):
+            if belongs(copy.version, one.lineage, lineage):
                 by_stage = held.setdefault(copy.version, [Counter() for _ in range(stages)])
                 by_stage[copy.stage][copy.hash] += 1
     whole = [version for version, by_stage in held.items() if version and all(by_stage)]
@@ -40,7 +40,7 @@ def newest_of_any(stored: Mapping[PeerId, Stored], lineage: Lineage) -> int:
         copy.version
         for one in stored.values()
         for copy in one.copies
-        if _belongs(copy.version, one.lineage, lineage)
+        if belongs(copy.version, one.lineage, lineage)
     ]
     return max(versions, default=0)
 
@@ -66,7 +66,7 @@ def holders(stored: Mapping[PeerId, Stored], lineage: Lineage, stage: int) -> li
     )
 
 
-def _belongs(version: int, of: Lineage, lineage: Lineage) -> bool:
+def belongs(version: int, of: Lineage, lineage: Lineage) -> bool:
     """Whether a copy made in ``of`` is a version of ``lineage``: what is older than both, both
     share."""
     return of.era == lineage.era or version <= min(of.version, lineage.version)

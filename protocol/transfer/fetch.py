@@ -65,6 +65,7 @@ class Fetch:
         self._missing: list[int] = []
         self._have = 0
         self._held: dict[int, bytes] = {}
+        self._sources = set[PeerId]()
         self._asked_at: float | None = None
 
     @property
@@ -81,6 +82,11 @@ class Fetch:
     def progress(self) -> tuple[int, int]:
         """Chunks here, chunks in all (0 before an offer)."""
         return self._have, len(self._chosen.digests) if self._chosen else 0
+
+    @property
+    def sources(self) -> frozenset[PeerId]:
+        """Whoever served a chunk; of the blob that is fetched now."""
+        return frozenset(self._sources)
 
     @property
     def hopeless(self) -> bool:
@@ -136,6 +142,7 @@ class Fetch:
         del donor.outstanding[chunk.index]
         donor.heard = now
         self._held[chunk.index] = digest
+        self._sources.add(sender)
         self._have += 1
         return [StoreChunk(chunk.index), *self._ask(now)]
 
@@ -190,6 +197,7 @@ class Fetch:
     def _choose(self, offer: BlobOffer) -> None:
         """Fetch this blob: of what is here, chunks that it has as well stay."""
         missing = [i for i, digest in enumerate(offer.digests) if self._held.get(i) != digest]
+        self._sources.clear()
         self._chosen, self._have = offer, len(offer.digests) - len(missing)
         self._missing = missing[::-1]
 

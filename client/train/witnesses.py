@@ -1,0 +1,104 @@
+"""What signed records say of checkpoints, for who only looks on and knows nobody.
+
+Anybody who is admitted can say anything, so words are weighed: those of a stage's serving replicas
+come before those of others who keep copies. A version counts when somebody names it for every
+stage; its hash in a stage is the one that most of the weightier ones name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from protocol.ids import PeerId
+from protocol.limits import MAX_STEP
+from protocol.restore.choice import belongs
+from protocol.restore.stored import Lineage, Stored
+from protocol.view import SwarmView
+
+MAX_VERSIONS: Final = 4
+"""Versions that are asked for at a time: the best may be gone from a disk by then."""
+MAX_DONORS: Final = 32
+"""Of one stage at one version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A version that is said to be whole: by stage its hash, and who says to have it."""
+
+    version: int
+    hashes: tuple[bytes, ...]
+    donors: tuple[tuple[PeerId, ...], ...]
+
+
+class Witnesses:
+    """See the module's docstring.
+
+    Args:
+        stored: the newest stored record of each author, its signature verified.
+        distrusted: who has served something else than it said; not heard.
+    """
+
+    def __init__(
+        self,
+        stored: Mapping[PeerId, Stored],
+        view: SwarmView,
+        distrusted: frozenset[PeerId] = frozenset(),
+    ) -> None:
+        self._stored = {p: one for p, one in stored.items() if p not in distrusted}
+        self._stages = range(len(view.stages))
+        self._serving = [{replica.peer for replica in view.serving(s)} for s in self._stages]
+        committed = (view.committed(s) for s in self._stages if view.serving(s))
+        self._reached = min(committed, default=MAX_STEP)
+
+    def candidates(self) -> list[Candidate]:
+        """Return the best whole versions, the best first: those that a replica of every stage has
+        on its disk, then the newest."""
+        whole = [version for version in self._versions() if self._rank(version) > 0]
+        whole.sort(key=lambda version: (self._rank(version), version), reverse=True)
+        return [self._candidate(version) for version in whole[:MAX_VERSIONS]]
+
+    def _versions(self) -> set[int]:
+        """No stage is far ahead of another: what none can have yet is nobody's checkpoint."""
+        return {version for _, version in self._named if version <= self._reached}
+
+    def _rank(self, version: int) -> int:
+        """2: a replica of every stage names it; 1: somebody does; 0: in some stage nobody."""
+        names = [self._named.get((stage, version), {}) for stage in self._stages]
+        if not names or not all(names):
+            return 0
+        return 1 + all(self._serving[s] & names[s].keys() for s in self._stages)
+
+    def _candidate(self, version: int) -> Candidate:
+        hashes, donors = [], []
+        for stage in self._stages:
+            said = self._named[stage, version]
+            by_replicas = Counter(said[p] for p in said.keys() & self._serving[stage])
+            by_all = Counter(said.values())
+            chosen = max(by_all, key=lambda h: (by_replicas[h], by_all[h], h))
+            having = sorted(p for p, digest in said.items() if digest == chosen)
+            having.sort(key=lambda p: p not in self._serving[stage])
+            hashes.append(chosen)
+            donors.append(tuple(having[:MAX_DONORS]))
+        return Candidate(version, tuple(hashes), tuple(donors))
+
+    @cached_property
+    def _named(self) -> dict[tuple[int, int], dict[PeerId, bytes]]:
+        """By stage and version: who has it, and under which hash."""
+        lineage, named = self._lineage, dict[tuple[int, int], dict[PeerId, bytes]]()
+        for peer, one in self._stored.items():
+            for copy in one.copies:
+                if copy.version and belongs(copy.version, one.lineage, lineage):
+                    named.setdefault((copy.stage, copy.version), {})[peer] = copy.hash
+        return named
+
+    @property
+    def _lineage(self) -> Lineage:
+        """The one that most replicas follow; where nobody serves, most of those who have copies."""
+        replicas = set().union(*self._serving)
+        heard = [one.lineage for peer, one in self._stored.items() if peer in replicas]
+        count = Counter(heard or [one.lineage for one in self._stored.values()])
+        return max(count, key=lambda lineage: (count[lineage], lineage), default=Lineage())

@@ -1,0 +1,242 @@
+"""Copying the model out of a swarm: what the signed records name is taken, from whom they name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+from protocol_examples import manifest, peer
+from trio.testing import MockClock
+
+from client.compute.checkpoint import build_header
+from client.compute.memory import stage_parameters
+from client.compute.replica import state_hash
+from client.errors import UserError
+from client.train import gather
+from client.train.blobs import Shelf, offer_of_file
+from client.train.opening import model_fields
+from client.train.witnesses import MAX_VERSIONS, Witnesses
+from protocol.effects import Effect
+from protocol.ids import PeerId
+from protocol.restore.stored import STORED, Copy, Lineage, Stored, encode_stored
+from protocol.view import Replica, SwarmView
+from protocol.wire.messages import BlobOffer, BlobQuery, ChunkRequest, Message
+
+SWARM = "ab" * 32
+MANIFEST = manifest(stages=2)
+FIRST, SECOND, HOLDER, STRANGER, ME = (peer(n) for n in range(1, 6))
+
+
+def size(stage: int) -> int:
+    return 12 * stage_parameters(model_fields(MANIFEST), MANIFEST.layers_per_stage, stage)
+
+
+def digest(stage: int, version: int, fill: int = 0) -> bytes:
+    return bytes.fromhex(state_hash(version, memoryview(bytes([fill]) * size(stage))))
+
+
+def checkpoint(stage: int, version: int, fill: int) -> bytes:
+    named = digest(stage, version, fill).hex()
+    layout = (("weights", (size(stage) // 12,)),)
+    header = build_header(
+        swarm=SWARM, stage=stage, stages=2, version=version, digest=named, layout=layout
+    )
+    return header + bytes([fill]) * size(stage)
+
+
+def copies(*named: tuple[int, int], fill: int = 0, lineage: Lineage | None = None) -> Stored:
+    """A record that names these stages and versions."""
+    found = sorted(Copy(stage, version, digest(stage, version, fill)) for stage, version in named)
+    return Stored(lineage or Lineage(), tuple(found))
+
+
+class Swarm:
+    """The engine of the observer, and the members that answer what it sends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.observer = gather.Observer(2)
+        self.observer.view = view(20, 20)
+        self.asked = set[PeerId]()
+        self._folder, self._shelves = folder, dict[PeerId, Shelf]()
+        self._records = list[Any]()
+        self.membership = SimpleNamespace(records=self._records)
+        self._send, self._queue = trio.open_memory_channel[Any](1000)
+
+    def now(self) -> float:
+        return trio.current_time()
+
+    def perform(self, effect: Effect) -> None:
+        raise AssertionError(effect)
+
+    def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
+        self.asked.add(peer)
+        self._send.send_nowait((peer, message))
+
+    def says(self, author: PeerId, stored: Stored) -> None:
+        """A signed record of a member comes."""
+        record = SimpleNamespace(body=encode_stored(stored), key=author)
+        envelope = SimpleNamespace(kind=STORED)
+        self._records.append(SimpleNamespace(envelope=envelope, record=record, signer=author))
+
+    def has(self, member: PeerId, *named: tuple[int, int], fill: int = 0) -> None:
+        """A member serves checkpoints."""
+        hub = SimpleNamespace(
+            send=lambda _, message, payload=b"": self.observer.receive(member, message, payload)
+        )
+        shelf = self._shelves.setdefault(member, Shelf(cast(Any, hub)))
+        for stage, version in named:
+            path = self._folder / f"{member}-{stage}-{version}-{fill}"
+            path.write_bytes(checkpoint(stage, version, fill))
+            shelf.put(offer_of_file("state", stage, version, path), path, temporary=False)
+
+    async def answer(self) -> None:
+        async for member, message in self._queue:
+            if (shelf := self._shelves.get(member)) is None:
+                continue
+            if isinstance(message, BlobQuery):
+                shelf.query(ME, message)
+            if isinstance(message, ChunkRequest):
+                shelf.request(ME, message)
+
+    async def copy(self, out: Path) -> list[Path]:
+        swarm = cast(Any, SimpleNamespace(manifest=MANIFEST, swarm=SWARM))
+        found, failure = list[Path](), None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.answer)
+            try:
+                found = await gather._copy_newest(
+                    cast(Any, self), self.observer, swarm, out, lambda words: None
+                )
+            except UserError as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        return found
+
+
+def view(*versions: int) -> SwarmView:
+    """FIRST serves stage 0 and SECOND stage 1, at these versions."""
+    return SwarmView.of(
+        [[Replica(p, version, True)] for p, version in zip((FIRST, SECOND), versions, strict=True)]
+    )
+
+
+@pytest.fixture
+def swarm(tmp_path: Path) -> Swarm:
+    """Both stages have versions 10 and 20 on their replicas' disks."""
+    swarm = Swarm(tmp_path)
+    for stage, member in enumerate((FIRST, SECOND)):
+        swarm.has(member, (stage, 10), (stage, 20))
+        swarm.says(member, copies((stage, 10), (stage, 20)))
+    return swarm
+
+
+def versions(paths: list[Path]) -> list[str]:
+    return [path.stem for path in paths]
+
+
+NEWEST = ["stage-0-v20", "stage-1-v20"]
+
+
+async def test_the_newest_whole_version_is_copied(
+    swarm: Swarm, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    paths = await swarm.copy(tmp_path / "out")
+    assert versions(paths) == NEWEST
+    assert [path.read_bytes() for path in paths] == [checkpoint(s, 20, 0) for s in (0, 1)]
+
+
+async def test_a_copy_that_only_a_holder_has_is_enough(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    swarm = Swarm(tmp_path)
+    swarm.has(FIRST, (0, 20))
+    swarm.says(FIRST, copies((0, 20)))
+    swarm.has(HOLDER, (1, 20))
+    swarm.says(HOLDER, copies((1, 20)))
+    assert versions(await swarm.copy(tmp_path / "out")) == NEWEST
+
+
+@pytest.mark.parametrize("version", [15, 20, 25, 30])
+async def test_a_stranger_with_records_of_its_own_is_not_believed(
+    swarm: Swarm, tmp_path: Path, autojump_clock: MockClock, version: int
+) -> None:
+    swarm.observer.view = view(26, 26)
+    false = [(0, version), (1, version)]
+    swarm.has(STRANGER, *false, fill=7)
+    swarm.says(STRANGER, copies(*false, fill=7))
+    paths = await swarm.copy(tmp_path / "out")
+    assert [path.read_bytes() for path in paths] == [checkpoint(s, 20, 0) for s in (0, 1)]
+
+
+async def test_offers_that_nobody_asked_for_count_for_nothing(
+    swarm: Swarm, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    swarm.observer.want(swarm_witnesses(swarm).candidates())
+    for version in range(1, 5000):
+        offer = BlobOffer("state", version % 2, version, 100, [bytes(32)])
+        swarm.observer.receive(STRANGER, offer, b"")
+        swarm.observer.receive(FIRST, offer, b"")
+    assert set(swarm.observer.offers) <= {(0, 10), (0, 20)}
+    assert STRANGER not in set().union(*swarm.observer.offers.values())
+
+
+def swarm_witnesses(swarm: Swarm) -> Witnesses:
+    stored = gather._stored_records(cast(Any, swarm), 2)
+    return Witnesses(stored, swarm.observer.view)
+
+
+async def test_who_serves_what_the_records_do_not_name_is_not_asked_again(
+    swarm: Swarm, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The liar names the right hash and offers sooner than the honest replica does."""
+    swarm.has(HOLDER, (0, 20), fill=7)
+    swarm.says(HOLDER, copies((0, 20)))
+    swarm._shelves[FIRST].closed_because = lambda: "" if trio.current_time() > 2 else "not yet"
+    paths = await swarm.copy(tmp_path / "out")
+    assert HOLDER in swarm.asked
+    assert [path.read_bytes() for path in paths] == [checkpoint(s, 20, 0) for s in (0, 1)]
+
+
+async def test_where_all_is_false_nothing_is_taken(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    swarm = Swarm(tmp_path)
+    for stage, member in enumerate((FIRST, SECOND)):
+        swarm.has(member, (stage, 20), fill=7)
+        swarm.says(member, copies((stage, 20)))
+    with pytest.raises(UserError, match="no version"):
+        await swarm.copy(tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_replicas_outweigh_others_and_versions_are_bounded() -> None:
+    stored: Mapping[PeerId, Stored] = {
+        FIRST: copies(*((0, v) for v in range(1, 21))),
+        SECOND: copies(*((1, v) for v in range(1, 21))),
+        HOLDER: copies((0, 20), (1, 20), fill=7),
+        STRANGER: copies((0, 20), (1, 20), (0, 99), (1, 99), fill=7),
+    }
+    found = Witnesses(stored, view(20, 20)).candidates()
+    assert [one.version for one in found] == list(range(20, 20 - MAX_VERSIONS, -1))
+    assert found[0].hashes == (digest(0, 20), digest(1, 20))
+    assert found[0].donors == ((FIRST,), (SECOND,))
+    alone = Witnesses(stored, view(20, 20), frozenset({FIRST, SECOND})).candidates()
+    assert [one.hashes for one in alone] == [(digest(0, 20, 7), digest(1, 20, 7))]
+    assert Witnesses({}, view(20, 20)).candidates() == []
+
+
+def test_copies_of_a_lineage_that_has_ended_do_not_count() -> None:
+    now = Lineage(1 << 32, 10, (digest(0, 10), digest(1, 10)))
+    stored = {
+        FIRST: copies((0, 10), (0, 15), lineage=now),
+        SECOND: copies((1, 10), lineage=now),
+        STRANGER: copies((0, 10), (1, 10), (1, 15), fill=7),
+    }
+    found = Witnesses(stored, view(20, 20)).candidates()
+    assert [one.version for one in found] == [10]
