@@ -196,6 +196,7 @@ class Libp2pNetwork:
         )
         carrier = Carrier(connection, link.queues, hooks, self._pacing, self._unfinished)
         link.attach(carrier)
+        self._settle(link)
         try:
             await connection.run(carrier.run)
         except Exception:

@@ -1,9 +1,12 @@
 """A link: everything between us and one peer, whatever connections carry it.
 
-State: one bounded outbound queue per lane, which outlives a change of connection, and the carriers
-at work, of which at most one takes frames from the queues. When both sides dial each other at once,
-both keep the connection dialled by the smaller peer id; a second connection from the same dialler
-replaces the first (the peer has restarted, or its network changed). The other one is retired.
+State: one bounded outbound queue per lane and the carriers at work, of which at most one takes
+frames from the queues. When both sides dial each other at once, both keep the connection dialled by
+the smaller peer id. The other is retired only once our lanes on the first are agreed on: by then
+the peer knows both connections, and does not take the end of one for the end of the link.
+
+A peer that returns has lost its link, even where we have noticed nothing: it gets a new one, and
+the rest of the client is told the end of the old one first.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import trio
 
 from client.net.carrier import LANES, Carrier, Outgoing
 from client.net.errors import LinkFull, PeerUnreachable
+from client.net.host import Connection
 from client.net.queues import BoundedQueue
 from protocol.ids import PeerId
 from protocol.wire.messages import Message, lane
@@ -23,26 +27,41 @@ QUEUE_BYTES = {
     "background": 64 * 1024 * 1024,
 }
 """Outbound bounds: a second or so of traffic; beyond it, waiting is the sender's business."""
+CROSSING_S = 15.0
+"""A peer that dialled before our connection came up has arrived by then: a dial takes 10 s."""
 _REPLACED = "replaced by another connection"
 
 
 class Link:
-    """The queues and carriers between ``own`` and ``peer``."""
+    """The queues and carriers between ``own`` and ``peer``.
 
-    def __init__(self, own: PeerId, peer: PeerId) -> None:
+    Args:
+        before: set once the end of the last link to this peer has been told, None if it has.
+    """
+
+    def __init__(self, own: PeerId, peer: PeerId, before: trio.Event | None) -> None:
         self._own = own
         self.peer = peer
+        self.before = before
         self.queues = {
             name: BoundedQueue[Outgoing](QUEUE_ITEMS, QUEUE_BYTES[name], _size) for name in LANES
         }
         self._carriers: list[Carrier] = []
         self._active: Carrier | None = None
+        self._up_at = 0.0
         self.up = trio.Event()
         """Set once all lanes have been agreed on; a link comes up once in its life."""
         self.gone = trio.Event()
         """Set once the last connection has ended."""
         self.announced = trio.Event()
         """Set once the rest of the client has been told; nothing is delivered before."""
+        self.buried = trio.Event()
+        """Set once the rest of the client has been told of the end, if of the beginning."""
+
+    @property
+    def works(self) -> bool:
+        """Whether what is sent now has a way to the peer."""
+        return self.up.is_set() and any(carrier.live for carrier in self._carriers)
 
     @property
     def rtt_s(self) -> float | None:
@@ -54,27 +73,64 @@ class Link:
         """The carriers at work, retired ones included."""
         return tuple(self._carriers)
 
+    def is_over_for(self, connection: Connection) -> bool:
+        """Whether a new connection shows that the peer has lost this link, or we have."""
+        live = [carrier for carrier in self._carriers if carrier.live]
+        if not live or not self.up.is_set() or self._active not in live:
+            return not live
+        if connection.dialled == self._active.connection.dialled:
+            return True
+        # Our own dial began when we had no link. The peer's may have, for a while.
+        return not connection.dialled and trio.current_time() - self._up_at > CROSSING_S
+
+    def give_way(self) -> Link:
+        """End this link and return the one that follows it."""
+        for carrier in self._carriers:
+            if not carrier.connection.session.closed:  # else what has arrived is still delivered
+                carrier.connection.close(_REPLACED)
+        return Link(self._own, self.peer, self.buried if self.up.is_set() else self.before)
+
     def attach(self, carrier: Carrier) -> None:
-        """Add a connection and decide which one takes the frames."""
+        """Add a connection; one by the same dialler that has not come up is given up."""
+        for other in self._carriers:
+            if other.live and other.connection.dialled == carrier.connection.dialled:
+                other.connection.close(_REPLACED)
         self._carriers.append(carrier)
-        if self._active is None:
-            self._active = carrier
-        elif self._wins(carrier, self._active):
-            self._active.retire(_REPLACED)
-            self._active = carrier
-        else:
-            carrier.retire(_REPLACED)
+
+    def settle(self) -> bool:
+        """Decide which connection takes the frames; return whether the link has just come up.
+
+        To be called when a connection has come, become ready, or ended.
+        """
+        live = [carrier for carrier in self._carriers if carrier.live]
+        best = max(live, key=self._is_preferred, default=None)
+        if best is None or not best.ready:
+            return False
+        others = [carrier for carrier in self._carriers if carrier is not best]
+        for other in others:
+            other.retire(_REPLACED)
+        if best is not self._active:
+            self._active = best
+            best.begin(tuple(other.connection.ended for other in others))
+        if self.up.is_set():
+            return False
+        self._up_at = trio.current_time()
+        self.up.set()
+        return True
 
     def detach(self, carrier: Carrier) -> bool:
         """Remove a connection that ended; return whether it was the last."""
         self._carriers.remove(carrier)
         if self._active is carrier:
             self._active = None
-        if not self._carriers:
-            for queue in self.queues.values():
-                queue.close()
-            self.gone.set()
-        return not self._carriers
+        if self._carriers:
+            return False
+        for queue in self.queues.values():
+            queue.close()
+            while len(queue):
+                queue.receive_nowait()
+        self.gone.set()
+        return True
 
     def close(self, reason: str) -> None:
         """End every connection of this link."""
@@ -108,10 +164,8 @@ class Link:
         except LinkFull as error:
             raise LinkFull(f"{lane(message)} lane to {self.peer}: {error}") from None
 
-    def _wins(self, new: Carrier, old: Carrier) -> bool:
-        if new.connection.dialled == old.connection.dialled:
-            return True
-        return new.connection.dialled == (self._own < self.peer)
+    def _is_preferred(self, carrier: Carrier) -> bool:
+        return carrier.connection.dialled == (self._own < self.peer)
 
 
 def _size(frame: Outgoing) -> int:

@@ -1,0 +1,219 @@
+"""Peers that lose their link, come back, or cross each other's dials: both ends tell the same."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+from arrivals import backward
+from relay import open_relay
+
+from client.net import carrier, libp2p_network, links
+from client.net.errors import PeerUnreachable
+from client.net.handshake import make_identity
+from client.net.libp2p_network import Libp2pNetwork
+from client.net.network import Inbound, NetEvent, PeerDown, PeerUp
+from protocol.wire.messages import Goodbye
+
+if TYPE_CHECKING:
+    from tests.net.conftest import Networks
+
+MIB = 1024 * 1024
+SMALLER, LARGER = sorted((os.urandom(32) for _ in range(2)), key=lambda s: make_identity(s).peer)
+
+
+async def kinds(network: Libp2pNetwork, count: int) -> list[type[NetEvent]]:
+    return [type(await network.events.receive()) for _ in range(count)]
+
+
+async def is_up(network: Libp2pNetwork, other: Libp2pNetwork) -> None:
+    while other.peer_id not in network.statistics().peers:
+        await trio.sleep(0.01)
+
+
+async def greet(a: Libp2pNetwork, b: Libp2pNetwork) -> None:
+    """Send a message each way."""
+    await a.send(b.peer_id, Goodbye("from a"))
+    await b.send(a.peer_id, Goodbye("from b"))
+    for network, reason in ((a, "from b"), (b, "from a")):
+        event = await network.events.receive()
+        assert isinstance(event, Inbound)
+        assert event.message == Goodbye(reason)
+
+
+@pytest.mark.parametrize("seeds", [(SMALLER, LARGER), (LARGER, SMALLER)])
+async def test_the_loss_of_a_link_that_only_one_side_noticed_is_told_to_both(
+    networks: Networks, seeds: tuple[bytes, bytes]
+) -> None:
+    async with networks(seeds[0]) as a, networks(seeds[1]) as b, open_relay(b.addresses[0]) as way:
+        await a.connect(way.address)
+        assert await kinds(a, 1) == await kinds(b, 1) == [PeerUp]
+        await greet(a, b)
+        await way.forget_dialler()
+        assert await kinds(a, 1) == [PeerDown]
+        assert b.statistics().peers == (a.peer_id,)  # it has not noticed
+        await a.connect(way.address)
+        assert await kinds(a, 1) == [PeerUp]
+        assert await kinds(b, 2) == [PeerDown, PeerUp]
+        await greet(a, b)
+
+
+@pytest.mark.parametrize("seeds", [(SMALLER, LARGER), (LARGER, SMALLER)])
+async def test_also_when_it_was_the_other_side_that_had_dialled(
+    networks: Networks, seeds: tuple[bytes, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "CROSSING_S", 0.0)  # nobody's dial can be under way still
+    async with networks(seeds[0]) as a, networks(seeds[1]) as b, open_relay(b.addresses[0]) as way:
+        await a.connect(way.address)
+        assert await kinds(a, 1) == await kinds(b, 1) == [PeerUp]
+        way.open = trio.Event()  # b drops it, and nobody tells a
+        next(iter(b._links.values())).close("lost")
+        assert await kinds(b, 1) == [PeerDown]
+        assert a.statistics().peers == (b.peer_id,)
+        await b.connect(a.addresses[0])
+        assert await kinds(b, 1) == [PeerUp]
+        assert await kinds(a, 2) == [PeerDown, PeerUp]
+        await greet(a, b)
+
+
+async def test_ends_and_beginnings_are_told_in_turn_however_full_the_events_are(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = 6
+    async with networks() as a:
+        monkeypatch.setattr(libp2p_network, "EVENT_ITEMS", 1)
+        async with networks() as b, open_relay(b.addresses[0]) as way:
+            for _ in range(rounds):  # nobody reads b's events meanwhile
+                await a.connect(way.address)
+                assert await kinds(a, 1) == [PeerUp]
+                await is_up(b, a)
+                await way.forget_dialler()
+                assert await kinds(a, 1) == [PeerDown]
+            await a.connect(way.address)
+            assert await kinds(a, 1) == [PeerUp]
+            assert await kinds(b, 2 * rounds + 1) == [PeerUp, PeerDown] * rounds + [PeerUp]
+            await greet(a, b)
+
+
+@pytest.mark.parametrize("seeds", [(SMALLER, LARGER), (LARGER, SMALLER)])
+async def test_a_dial_that_crosses_a_link_already_in_use_joins_it(
+    networks: Networks, seeds: tuple[bytes, bytes]
+) -> None:
+    async with networks(seeds[0]) as a, networks(seeds[1]) as b, open_relay(b.addresses[0]) as way:
+        way.open = trio.Event()  # a's dial waits for an answer
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(a.connect, way.address)
+            await b.connect(a.addresses[0])
+            assert await kinds(a, 1) == await kinds(b, 1) == [PeerUp]
+            await greet(a, b)
+            way.open.set()
+            for number in range(200):
+                await a.send(b.peer_id, Goodbye(str(number)))
+                await b.send(a.peer_id, Goodbye(str(number)))
+        for network in (a, b):
+            got = [await network.events.receive() for _ in range(200)]
+            assert [event.message for event in got if isinstance(event, Inbound)] == [
+                Goodbye(str(number)) for number in range(200)
+            ]
+        kept = {True: a, False: b}[a.peer_id < b.peer_id]
+        for network in (a, b):
+            link = next(iter(network._links.values()))
+            while len(link.carriers) > 1:
+                await trio.sleep(0.01)
+            assert link.carriers[0].connection.dialled == (network is kept)
+        await greet(a, b)  # and no PeerDown before
+
+
+async def test_a_dead_connection_does_not_beat_a_live_one(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with networks(LARGER) as b:
+        monkeypatch.setattr(libp2p_network, "EVENT_ITEMS", 1)
+        async with networks(SMALLER) as a:
+            await a.connect(b.addresses[0])
+            for number in range(5):  # more than a's events take: its reader waits
+                await b.send(a.peer_id, Goodbye(str(number)))
+            while b.statistics().frames_out < 5:
+                await trio.sleep(0.01)
+            for link in b._links.values():
+                link.close("lost")
+            assert await kinds(b, 2) == [PeerUp, PeerDown]
+            b.want({a.peer_id: a.addresses})
+            assert await b.events.receive() == PeerUp(a.peer_id)
+            await b.send(a.peer_id, Goodbye("again"))
+            await is_up(a, b)
+            await a.send(b.peer_id, Goodbye("kept"))
+            assert await b.events.receive() == Inbound(a.peer_id, Goodbye("kept"), b"")
+            seen = [await a.events.receive()]
+            while seen[-1] != Inbound(b.peer_id, Goodbye("again"), b""):
+                seen.append(await a.events.receive())
+            told = [type(event) for event in seen if not isinstance(event, Inbound)]
+            assert told == [PeerUp, PeerDown, PeerUp]
+            assert len(b.events) == 0  # and the link stayed
+
+
+@pytest.mark.parametrize("steady_s", [0.0, 5.0])
+async def test_a_link_that_ends_at_once_is_not_dialled_again_at_once(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch, steady_s: float
+) -> None:
+    monkeypatch.setattr(libp2p_network, "BACKOFF_FIRST_S", 60.0)
+    monkeypatch.setattr(libp2p_network, "STEADY_S", steady_s, raising=False)
+    async with networks(SMALLER) as a, networks(LARGER) as b:
+        a.want({b.peer_id: b.addresses})
+        assert await kinds(a, 1) == await kinds(b, 1) == [PeerUp]
+        next(iter(b._links.values())).carriers[0].retire("ends its lanes")
+        assert await kinds(a, 1) == await kinds(b, 1) == [PeerDown]
+        with trio.move_on_after(0.5 if steady_s else 20.0):
+            assert await kinds(a, 1) == [PeerUp]
+        assert (a.statistics().peers == ()) == bool(steady_s)
+
+
+async def test_an_error_on_our_side_ends_the_link_for_the_rest_of_the_client(
+    networks: Networks,
+) -> None:
+    async def fail(*_: object) -> None:
+        raise ValueError("a fault of ours")
+
+    async with networks() as a, networks() as b:
+        a._deliver = fail  # type: ignore[method-assign]
+        await b.connect(a.addresses[0])
+        assert await kinds(a, 1) == await kinds(b, 1) == [PeerUp]
+        await b.send(a.peer_id, Goodbye("boom"))
+        assert await a.events.receive() == PeerDown(b.peer_id, "an error on our side")
+        assert await kinds(b, 1) == [PeerDown]
+        with pytest.raises(PeerUnreachable):
+            a.send_nowait(b.peer_id, Goodbye(""))
+
+
+async def test_a_retired_connection_ends_its_frame_however_slow_the_line_is(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrier, "RETIRE_S", 0.5)
+    payload = os.urandom(20 * MIB)
+    async with networks() as a, networks() as b, open_relay(b.addresses[0]) as way:
+        await a.connect(way.address)
+        assert await kinds(b, 1) == [PeerUp]
+        way.pause_s = 0.02
+        await a.send(b.peer_id, backward(0), payload)
+        while b.statistics().bytes_in < MIB:
+            await trio.sleep(0.01)
+        a._links[b.peer_id].carriers[0].retire("replaced")
+        event = await b.events.receive()
+        assert event == Inbound(a.peer_id, backward(0), payload)
+        assert await kinds(b, 1) == [PeerDown]
+
+
+async def test_a_retired_connection_on_which_nothing_moves_is_given_up(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrier, "RETIRE_S", 0.2)
+    async with networks() as a, networks() as b, open_relay(b.addresses[0]) as way:
+        await a.connect(way.address)
+        assert await kinds(a, 1) == [PeerUp]
+        way.open = trio.Event()
+        a._links[b.peer_id].carriers[0].retire("replaced")
+        with pytest.raises(PeerUnreachable):  # rather than wait for nobody
+            a.send_nowait(b.peer_id, Goodbye(""))
+        assert await kinds(a, 1) == [PeerDown]
