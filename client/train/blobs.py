@@ -263,11 +263,11 @@ class Download:
             case BlobOffer():
                 if self._fetch.answers(message) and (lack := self._lack(message.size_bytes)):
                     self._no_room = lack  # for others, what they offer may be smaller
-                    self._perform(self._fetch.refused(sender, now), b"")
+                    self._perform(self._fetch.lost(sender, now), b"")
                 else:
                     self._perform(self._fetch.offered(sender, message, now), b"")
             case NoBlob():
-                self._perform(self._fetch.refused(sender, now), b"")
+                self._perform(self._fetch.refused(sender, message, now), b"")
             case Chunk():
                 effects = self._fetch.chunk(sender, message, payload_digest(payload), now)
                 try:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from protocol import limits
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
-from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest
+from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, NoBlob
 
 WINDOW = 4
 """Chunks outstanding per donor: 8 MiB cover the bandwidth-delay product of 640 Mb/s at 100 ms."""
@@ -124,8 +124,11 @@ class Fetch:
             self._choose(offer)
         return self._ask(now)
 
-    def refused(self, sender: PeerId, now: float) -> list[FetchEffect]:
-        """The donor does not have it (any more)."""
+    def refused(self, sender: PeerId, answer: NoBlob, now: float) -> list[FetchEffect]:
+        """The donor does not have it (any more); a late answer to another question says nothing."""
+        donor = self._donors.get(sender)
+        if donor is None or not self._is_refusal(donor, answer):
+            return []
         self._lose(sender)
         return self._ask(now)
 
@@ -200,6 +203,13 @@ class Fetch:
         self._sources.clear()
         self._chosen, self._have = offer, len(offer.digests) - len(missing)
         self._missing = missing[::-1]
+
+    def _is_refusal(self, donor: _Donor, answer: NoBlob) -> bool:
+        query = self._query
+        if (answer.kind, answer.stage) != (query.kind, query.stage):
+            return False
+        offered = donor.offer.version if donor.offer is not None else query.version
+        return answer.version in (query.version, offered)
 
     def _is_ours(self, chunk: Chunk) -> bool:
         chosen = self._chosen

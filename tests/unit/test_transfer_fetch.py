@@ -11,10 +11,11 @@ from protocol.effects import Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.limits import CHUNK_BYTES
 from protocol.transfer.fetch import CHUNK_TIMEOUT_S, QUERY_RETRY_S, WINDOW, Fetch, StoreChunk
-from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest
+from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, NoBlob
 
 A, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
 QUERY = BlobQuery("state", 1, 7)
+NO = NoBlob("state", 1, 7, "")
 
 
 def digest(index: int, flavour: int = 0) -> bytes:
@@ -197,7 +198,7 @@ def test_the_most_offered_blob_is_tried_next() -> None:
     fetch.offered(STRANGER, offer(2, flavour=2), 0.0)
     fetch.offered(B, offer(2), 0.0)
     fetch.offered(C, offer(2), 0.0)
-    effects = list(fetch.refused(A, 1.0))
+    effects = list(fetch.refused(A, NO, 1.0))
     assert {peer for peer, _ in asked(effects)} == {B, C}
 
 
@@ -241,7 +242,7 @@ def test_silent_donors_are_asked_again() -> None:
 
 def test_hopeless_when_every_donor_is_gone() -> None:
     fetch = begin(A, B)
-    fetch.refused(A, 0.0)
+    fetch.refused(A, NO, 0.0)
     assert not fetch.hopeless
     fetch.lost(B, 0.0)
     assert fetch.hopeless
@@ -309,3 +310,27 @@ def test_what_two_blobs_share_is_fetched_once() -> None:
     requests = asked(fetch.lost(A, 0.2))
     assert fetch.progress == (2, 4)
     assert requests == [(B, 1), (B, 3)]
+
+
+def test_a_late_answer_to_another_question_drops_no_donor() -> None:
+    fetch = begin(A)
+    for late in (
+        NoBlob("state", 1, 6, ""),
+        NoBlob("state", 2, 7, ""),
+        NoBlob("data", 1, 7, ""),
+        NoBlob("state", 1, None, ""),
+    ):
+        assert fetch.refused(A, late, 0.0) == []
+        assert not fetch.hopeless
+    requests = asked(fetch.offered(A, offer(10), 0.0))
+    assert fetch.refused(A, NoBlob("state", 1, 6, ""), 0.0) == []
+    assert sorted(serve_all(fetch, requests)) == list(range(10))
+
+
+def test_who_offered_the_newest_refuses_what_it_offered() -> None:
+    for version, refuses in ((3, True), (None, True), (2, False)):
+        fetch = Fetch(BlobQuery("state", 1, None), [A])
+        fetch.start(0.0)
+        fetch.offered(A, offer(1, version=3), 0.0)
+        fetch.refused(A, NoBlob("state", 1, version, ""), 0.0)
+        assert fetch.hopeless == refuses
