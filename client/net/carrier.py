@@ -22,7 +22,7 @@ from client.net.errors import ConnectionLost, HandshakeFailed, LinkFull, StreamR
 from client.net.handshake import accept_protocol, request_protocol
 from client.net.host import Connection
 from client.net.mends import GuardedStream
-from client.net.pacing import Pacing
+from client.net.pacing import Pacing, TokenBucket
 from client.net.queues import BoundedQueue
 from client.net.unfinished import UnfinishedFrames
 from client.net.yamux_stream import YamuxStream
@@ -57,6 +57,9 @@ STALL_S = 30.0
 PING_S = 5.0
 SILENT_S = 20.0
 """Nothing at all received for so long, though pings were sent: the connection is dead."""
+UPKEEP_PER_S, UPKEEP_BURST = 2.0, 256.0
+"""Pings and pongs that a peer may send: honest ones come to 0.4 a second, and while we deliver
+nothing they add up."""
 RETIRE_S = 5.0
 """A retired carrier on which nothing has moved for so long is given up."""
 HAND_OVER_S = 1.0
@@ -118,6 +121,7 @@ class Carrier:
         self.connection = connection
         self._pacing = pacing
         self._unfinished = unfinished
+        self._upkeep = TokenBucket(UPKEEP_PER_S, UPKEEP_BURST, trio.current_time())
         self._queues = queues
         self._hooks = hooks
         self._lanes_to_open = set(LANES)
@@ -252,8 +256,10 @@ class Carrier:
                 self._hooks.refused(error)
                 return
             case Ping(nonce):
+                self._count_upkeep()
                 self._offer(Pong(nonce))
             case Pong(nonce):
+                self._count_upkeep()
                 self._on_pong(nonce)
             case message:
                 await self._hooks.deliver(message, frame.payload)
@@ -320,6 +326,10 @@ class Carrier:
         nonce = self._ping_sent[0] + 1
         self._ping_sent = (nonce, trio.current_time())
         self._offer(Ping(nonce))
+
+    def _count_upkeep(self) -> None:
+        if self._upkeep.reserve(1, trio.current_time()):
+            raise RemoteProtocolError("upkeep-flood", penalty=50)
 
     def _on_pong(self, nonce: int) -> None:
         expected, sent_at = self._ping_sent

@@ -115,6 +115,8 @@ class YamuxStream:
     async def receive_some(self, most: int | None = None) -> Buffer:
         """Wait for data and return the next piece, at most ``most`` bytes; empty at the end.
 
+        Other tasks have their turn even when it lies here already.
+
         Raises:
             StreamReset, ConnectionLost: the stream or its connection ended early.
         """
@@ -210,6 +212,8 @@ class YamuxStream:
             raise ConnectionLost("the connection ended")
 
     async def _wait_for_data(self) -> None:
+        if self._chunks:
+            await trio.lowlevel.checkpoint()
         while not self._chunks:
             self._check_alive()
             if self._remote_done:

@@ -9,7 +9,7 @@ import pytest
 import trio
 from arrivals import backward, next_inbound
 
-from client.net.carrier import LANES
+from client.net.carrier import LANES, UPKEEP_BURST
 from client.net.errors import DialError
 from client.net.handshake import request_protocol
 from client.net.mends import GuardedStream
@@ -21,6 +21,8 @@ from protocol.wire.framing import PREFIX, encode_frame
 from protocol.wire.messages import (
     Chunk,
     Goodbye,
+    Ping,
+    Pong,
     encode_message,
 )
 
@@ -132,6 +134,22 @@ async def test_a_lane_cannot_be_opened_twice(networks: Networks, intrude: Intrud
         while not session.closed:
             await trio.sleep(0.01)
         assert a.statistics().refused["lane-opened-twice"] == 1
+
+
+@pytest.mark.parametrize("message", [Ping(1), Pong(1)], ids=["pings", "pongs nobody asked for"])
+async def test_a_flood_of_upkeep_ends_the_link(
+    networks: Networks, intrude: Intrude, message: Ping | Pong
+) -> None:
+    flood = b"".join(encode_frame(encode_message(message))) * int(UPKEEP_BURST + 50)
+    async with (
+        networks() as a,
+        hostile_lane(intrude, a.addresses[0], "control") as (session, stream),
+    ):
+        await stream.send_all([flood])
+        while not session.closed:
+            await trio.sleep(0.01)
+        assert a.statistics().refused["upkeep-flood"] == 1
+        assert a.statistics().frames_in <= UPKEEP_BURST + 10
 
 
 def unfinished(payload_bytes: int) -> bytes:

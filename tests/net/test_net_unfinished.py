@@ -2,63 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import cast
-
 import pytest
 import trio
 from arrivals import backward
+from lanes import Lane
 from trio.testing import MockClock
 
-from client.net.carrier import Carrier, CarrierHooks
-from client.net.host import Connection
-from client.net.pacing import Pacing, Rates
 from client.net.unfinished import FLOOR_BYTES_PER_S, PATIENCE_S, UnfinishedFrames
-from client.net.windows import WindowBudget
-from client.net.yamux_stream import Session, YamuxStream
-from protocol.errors import RemoteProtocolError
 from protocol.wire.framing import encode_frame
-from protocol.wire.messages import Message, encode_message
+from protocol.wire.messages import encode_message
 
 KIB = 1024
-
-
-class Lane:
-    """The bulk lane of a carrier without a connection: the test is the peer."""
-
-    def __init__(self, nursery: trio.Nursery, download_bytes_per_s: int = 0) -> None:
-        session = SimpleNamespace(
-            closed=False,
-            trip_s=0.1,
-            budget=WindowBudget(0),
-            reply=lambda frame: None,
-            measure_trip=lambda: None,
-        )
-        self.stream = YamuxStream(cast(Session, session), 1)
-        self.delivered: list[bytes] = []
-        self.deliver_takes_s = 0.0
-        self.refused: RemoteProtocolError | None = None
-        self.ended_at: float | None = None
-        hooks = CarrierHooks(self._deliver, lambda error: None, lambda: None)
-        pacing = Pacing(Rates(download_bytes_per_s=download_bytes_per_s))
-        connection = cast(Connection, SimpleNamespace())
-        self._carrier = Carrier(connection, {}, hooks, pacing, UnfinishedFrames())
-        nursery.start_soon(self._run)
-
-    async def send(self, data: bytes) -> None:
-        self.stream.on_data(memoryview(data))
-        while self.stream.buffered_bytes and self.refused is None:
-            await trio.sleep(0.1)
-
-    async def _deliver(self, message: Message, payload: bytes) -> None:
-        await trio.sleep(self.deliver_takes_s)
-        self.delivered.append(payload)
-
-    async def _run(self) -> None:
-        try:
-            await self._carrier._read_frames("bulk", self.stream)
-        except RemoteProtocolError as error:
-            self.refused, self.ended_at = error, trio.current_time()
 
 
 def wire(size: int) -> bytes:
@@ -69,7 +23,7 @@ def wire(size: int) -> bytes:
 async def test_a_frame_that_is_never_ended_is_given_up(
     nursery: trio.Nursery, autojump_clock: MockClock, cut: int
 ) -> None:
-    lane, began = Lane(nursery), trio.current_time()
+    lane, began = Lane(nursery, "bulk"), trio.current_time()
     await lane.send(wire(500 * KIB)[:cut])
     await trio.sleep(2 * PATIENCE_S)
     assert lane.refused is not None
@@ -81,7 +35,7 @@ async def test_a_frame_that_is_never_ended_is_given_up(
 async def test_nor_does_a_trickle_keep_it_alive(
     nursery: trio.Nursery, autojump_clock: MockClock, rate: int
 ) -> None:
-    lane, data, began = Lane(nursery), wire(8192 * KIB), trio.current_time()
+    lane, data, began = Lane(nursery, "bulk"), wire(8192 * KIB), trio.current_time()
     await lane.send(data[: 4096 * KIB])  # a fast beginning is no credit for ever
     position = 4096 * KIB
     while lane.refused is None and trio.current_time() < began + 1000:
@@ -96,7 +50,7 @@ async def test_nor_does_a_trickle_keep_it_alive(
 async def test_a_slow_line_with_pauses_is_waited_for(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    lane, data = Lane(nursery), wire(2048 * KIB)
+    lane, data = Lane(nursery, "bulk"), wire(2048 * KIB)
     piece = 2 * FLOOR_BYTES_PER_S
     for number, start in enumerate(range(0, len(data), piece)):
         await trio.sleep(1 if number % 100 else PATIENCE_S - 5)
@@ -107,7 +61,7 @@ async def test_a_slow_line_with_pauses_is_waited_for(
 async def test_between_frames_it_waits_for_ever(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    lane = Lane(nursery)
+    lane = Lane(nursery, "bulk")
     for _ in range(3):
         await trio.sleep(10_000)
         await lane.send(wire(5))
@@ -117,7 +71,7 @@ async def test_between_frames_it_waits_for_ever(
 async def test_our_own_pacing_does_not_count(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    lane, data = Lane(nursery, download_bytes_per_s=1000), wire(1024 * KIB)
+    lane, data = Lane(nursery, "bulk", download_bytes_per_s=1000), wire(1024 * KIB)
     for start in range(0, len(data), 64 * KIB):
         await lane.send(data[start : start + 64 * KIB])
         paced_s = 66 if start >= 256 * KIB else 0  # of what may be caught up nothing is left
@@ -131,7 +85,7 @@ async def test_our_own_pacing_does_not_count(
 async def test_nor_does_the_time_that_delivering_takes(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    lane = Lane(nursery)
+    lane = Lane(nursery, "bulk")
     lane.deliver_takes_s = 1000.0
     one = wire(100 * KIB)
     await lane.send(one + one[:1000])
