@@ -31,6 +31,7 @@ class Relay:
         self.streams += [target, dialled]
         self._nursery.start_soon(self._pump, dialled, target, False)
         await self._pump(target, dialled, True)
+        await self.open.wait()  # the end is held, too
 
     async def forget_dialler(self) -> None:
         """End the connection for who dialled; the other side notices nothing."""
@@ -38,9 +39,7 @@ class Relay:
 
     async def _pump(self, source: trio.SocketStream, to: trio.SocketStream, held: bool) -> None:
         try:
-            data: bytes | bytearray = b"-"
-            while data:
-                data = await source.receive_some(PIECE_BYTES)
+            while data := await source.receive_some(PIECE_BYTES):
                 if held:
                     await self.open.wait()
                 await to.send_all(data)
