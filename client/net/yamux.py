@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import trio
 
 from client.net.errors import ConnectionLost
+from client.net.pacing import TokenBucket
 from client.net.secure import MAX_PLAINTEXT_BYTES, Buffer, SecureChannel
 from client.net.turns import Turns
 from client.net.windows import WindowBudget
@@ -56,6 +57,10 @@ class YamuxLimits:
 
     inbound_streams: int = 16
     pending_accepts: int = 8
+    opened_per_s: float = 4.0
+    opened_burst: float = 256.0
+    """Streams that a peer may open, refused ones included: each costs some 0.1 ms. Ours are three;
+    other clients open some for `identify` and `ping`."""
     window_bytes: int = 16 * 1024 * 1024
     """What all streams together are granted beyond their first windows: 400 Mb/s over 300 ms."""
 
@@ -78,6 +83,9 @@ class YamuxSession:
         self._streams: dict[int, YamuxStream] = {}
         send, receive = trio.open_memory_channel[YamuxStream](self._limits.pending_accepts)
         self._accept_send, self._accept_receive = send, receive
+        self._openings = TokenBucket(
+            self._limits.opened_per_s, self._limits.opened_burst, trio.current_time()
+        )
         self._turns = Turns()
         self._slice_messages = 1
         self.budget = WindowBudget(self._limits.window_bytes)
@@ -268,6 +276,8 @@ class YamuxSession:
     def _on_syn(self, stream_id: int) -> YamuxStream | None:
         if stream_id == 0 or stream_id % 2 == self._next_id % 2 or stream_id in self._streams:
             raise RemoteProtocolError("yamux-stream-id", str(stream_id), penalty=50)
+        if self._openings.reserve(1, trio.current_time()):
+            raise RemoteProtocolError("stream-flood", penalty=50)
         stream = YamuxStream(self, stream_id)
         inbound = sum(1 for known in self._streams if known % 2 == stream_id % 2)
         if inbound >= self._limits.inbound_streams:
