@@ -1,0 +1,38 @@
+"""A newcomer whose disk takes no state: it goes on trying, and joins when the disk does take it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import trio
+from train_swarm import open_swarm
+from trio.testing import MockClock
+
+
+@pytest.mark.parametrize("problem", ["full", "no folder"])
+async def test_a_disk_that_takes_no_state_does_not_end_the_node(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, problem: str
+) -> None:
+    async with open_swarm(tmp_path, steps=40) as swarm:
+        first, _ = await swarm.add(0), await swarm.add(1)
+        swarm.start()
+        await swarm.until(lambda: first.step(0) >= 2)
+        newcomer = await swarm.add()
+        snapshots = newcomer.staging._house.terms.folders.snapshots
+        with monkeypatch.context() as patch:
+            if problem == "full":
+                usage = shutil.disk_usage(tmp_path)._replace(free=100)
+                patch.setattr(shutil, "disk_usage", lambda _: usage)
+            else:
+                snapshots.parent.mkdir(exist_ok=True)
+                snapshots.write_bytes(b"in the way")
+            newcomer.assign(0)
+            await trio.sleep(10)
+            assert not newcomer.serves(0)
+            assert newcomer.staging.failure is None
+        if problem != "full":
+            snapshots.unlink()
+        await swarm.until(lambda: newcomer.serves(0))
+        assert newcomer.engine.guard.internal_errors == 0
