@@ -19,7 +19,8 @@ import trio
 SHARE = 1 / 4
 """Of what is sent while tensors wait."""
 MOST_CREDIT_BYTES = 256 * 1024
-"""What was not used of the share does not add up to more."""
+"""What was not used of the share does not add up to more, nor what went beyond it (but for one
+piece that is larger)."""
 MOST_WAIT_S = 1.0
 
 
@@ -55,4 +56,6 @@ class Yielding:
             while self._tensors and self._credit_bytes <= 0:
                 await self._changed.park()
         if self._tensors:
-            self._credit_bytes -= size_bytes
+            # What went by force, beside a peer that takes nothing, does not add up for the others.
+            most_debt = max(size_bytes, MOST_CREDIT_BYTES)
+            self._credit_bytes = max(self._credit_bytes - size_bytes, -most_debt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -13,14 +14,14 @@ PIECE = 64 * 1024
 class _Background:
     """Sends as much as it may."""
 
-    def __init__(self, budget: Yielding, nursery: trio.Nursery) -> None:
-        self.sent_bytes, self._budget = 0, budget
+    def __init__(self, budget: Yielding, nursery: trio.Nursery, piece: int = PIECE) -> None:
+        self.sent_bytes, self._budget, self._piece = 0, budget, piece
         nursery.start_soon(self._run)
 
     async def _run(self) -> None:
-        while self.sent_bytes < 100 * PIECE:
-            await self._budget.wait(PIECE)
-            self.sent_bytes += PIECE
+        while self.sent_bytes < 100 * self._piece:
+            await self._budget.wait(self._piece)
+            self.sent_bytes += self._piece
             await trio.lowlevel.checkpoint()
 
 
@@ -42,6 +43,19 @@ async def test_beside_tensors_it_has_a_quarter() -> None:
                 budget.sent(PIECE)
                 await wait_all_tasks_blocked()
                 assert abs(background.sent_bytes - pieces * PIECE / 3) <= PIECE
+            nursery.cancel_scope.cancel()
+
+
+async def test_nor_has_it_more_in_the_largest_pieces() -> None:
+    budget, piece = Yielding(), 8 * PIECE
+    assert piece > MOST_CREDIT_BYTES
+    async with trio.open_nursery() as nursery:
+        with budget.tensors_wait():
+            background = _Background(budget, nursery, piece)
+            for pieces in range(1, 241):
+                budget.sent(PIECE)
+                await wait_all_tasks_blocked()
+                assert abs(background.sent_bytes - pieces * PIECE / 3) <= piece
             nursery.cancel_scope.cancel()
 
 
@@ -88,3 +102,18 @@ async def test_a_tensor_that_nobody_takes_does_not_stop_it(autojump_clock: MockC
         for _ in range(10):
             await budget.wait(PIECE)
     assert trio.current_time() <= 10 * MOST_WAIT_S + 1e-6
+
+
+@pytest.mark.parametrize("piece", [PIECE, 8 * PIECE])
+async def test_what_it_took_then_is_not_owed_for_ever(
+    autojump_clock: MockClock, piece: int
+) -> None:
+    budget = Yielding()
+    with budget.tensors_wait():
+        for _ in range(1000):  # beside a peer that stops for a quarter of an hour
+            await budget.wait(piece)
+        for _ in range(3 * max(piece, MOST_CREDIT_BYTES) // PIECE + 1):
+            budget.sent(PIECE)
+        before = trio.current_time()
+        await budget.wait(PIECE)
+        assert trio.current_time() == before
