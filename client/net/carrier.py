@@ -294,7 +294,8 @@ class Carrier:
             self._lanes_waiting[name] = waiting
             if self._retired.is_set():
                 waiting.cancel()
-            await self._begun.wait()
+            if not self._begun.is_set():
+                await self._begun.wait()
             if self._before:
                 with trio.move_on_after(HAND_OVER_S):
                     for ended in self._before:
