@@ -4,15 +4,17 @@ A task looks every few seconds which stages we are the buddy of (``protocol.tran
 fetches their newest checkpoint, one at a time and with few chunks under way, so that training
 hardly notices. A copy counts when all of it is verified; then it lies beside our own checkpoints
 and is offered like them. Offers that nobody asked for come from replicas that saved something out
-of turn, as the last one of a stage does before it leaves: it waits until we offer the same.
+of turn, as the last one of a stage does before it leaves: it waits until we offer the same. Of
+each peer only the newest such offer counts; one that comes to nothing costs the others a moment,
+and none pushes out the newest copy that was due or that the run may be rolled back to.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
@@ -35,20 +37,17 @@ from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, Message, NoBlob
 
 LOOK_S = 2.0
 ASK_S = 1.0
-FETCH_S = 600.0
+ANSWER_S = 20.0
+"""Who has a copy to give offers it within so long."""
+FETCH_S = 60.0
+"""A fetch of which nothing comes for so long has failed."""
 RETRY_S = 30.0
-"""After a fetch that failed the stage's next checkpoint, or the same one again, waits so long."""
+"""A copy that could not be had waits so long, unless it is offered again."""
+AHEAD = 2
+"""So many versions may a stage be past ours next to it: one, with delayed updates two."""
 WINDOW = 1
 SPARE_BYTES = 256 << 20
 """Disk that a copy leaves free for our own checkpoints."""
-
-
-@dataclass(slots=True)
-class _Announced:
-    """What a stage offered without being asked."""
-
-    version: int
-    donors: set[PeerId] = field(default_factory=set)
 
 
 class Buddies:
@@ -77,9 +76,10 @@ class Buddies:
         self._folder, self._shelf, self._history = folder, shelf, history
         self._view, self._held, self._places = view, held, places
         self._download: Download | None = None
-        self._failed_disk = trio.CancelScope()
-        self._announced: dict[int, _Announced] = {}
-        self._not_before: dict[int, float] = {}
+        self._fetching = trio.CancelScope()
+        self._announced: dict[tuple[int, PeerId], int] = {}
+        """The version of a stage that a peer offered without being asked."""
+        self._not_before: dict[tuple[int, int], float] = {}
         self._handing: dict[tuple[int, int], trio.Event] = {}
         self._said_full = False
         self._news = trio.Event()
@@ -104,6 +104,7 @@ class Buddies:
 
     def peer_lost(self, peer: PeerId) -> None:
         """A donor may be gone."""
+        self._forget_announced(lambda _stage, by, _version: by == peer)
         if self._download is not None:
             self._download.lost(peer)
 
@@ -136,7 +137,9 @@ class Buddies:
             self._download.receive(peer, message, payload)
         except OSError as error:
             self._say_disk(f"{error.strerror}")
-            self._failed_disk.cancel()
+            self._fetching.cancel()
+        if self._download.progress[1]:
+            self._fetching.deadline = math.inf  # it is answered
 
     def _note(self, peer: PeerId, offer: BlobOffer) -> None:
         """Remember what a neighbour offers without being asked."""
@@ -144,18 +147,35 @@ class Buddies:
         speaks = any(replica.peer == peer for replica in view.serving(stage))
         if not speaks or not is_beside(view, self._me, stage) or not self._plausible(offer):
             return
-        if offer.version > self._manifest.steps:
-            return
+        if offer.version > self._reached(stage):
+            return  # where we are late to hear of its version, it offers it again
         if (ours := self._shelf.offer(stage, offer.version)) is not None:
             self._hub.send(peer, ours)
             return
-        known = self._announced.setdefault(stage, _Announced(offer.version))
-        if known.version < offer.version:
-            known = self._announced[stage] = _Announced(offer.version)
-        if known.version == offer.version:
-            known.donors.add(peer)
-            self._not_before.pop(stage, None)
+        if offer.version >= self._due(stage):
+            self._announced[stage, peer] = offer.version
+            self._not_before.pop((stage, offer.version), None)
             self._news.set()
+
+    def _reached(self, stage: int) -> int:
+        """Return the newest version that a stage next to ours can have: a lie goes no further."""
+        view = self._view()
+        beside = [*view.serving(stage - 1), *view.serving(stage + 1)]
+        ours = max((r.version for r in beside if r.peer == self._me), default=0)
+        return min(view.committed(stage), ours + AHEAD, self._manifest.steps)
+
+    def _due(self, stage: int) -> int:
+        """Return the newest version of which the stage's replicas write a checkpoint."""
+        every, steps = self._manifest.policy.checkpoint_every, self._manifest.steps
+        due, reached = due_version(self._view(), stage, every, steps), self._reached(stage)
+        return due if due <= reached else reached - reached % every
+
+    def _forget_announced(self, which: Callable[[int, PeerId, int], bool]) -> list[PeerId]:
+        """Forget what was offered without being asked; return by whom."""
+        gone = [key for key, version in self._announced.items() if which(*key, version)]
+        for key in gone:
+            del self._announced[key]
+        return [peer for _, peer in gone]
 
     def _plausible(self, offer: BlobOffer) -> bool:
         """Whether an offer is as large as this stage's checkpoints are."""
@@ -177,19 +197,19 @@ class Buddies:
 
     def _wanted(self) -> list[tuple[int, int]]:
         """The stages of which we lack a copy, with the version."""
-        view, policy, now = self._view(), self._manifest.policy, self._hub.now()
+        now = self._hub.now()
+        self._not_before = {key: at for key, at in self._not_before.items() if at > now}
+        self._forget_announced(lambda stage, _by, version: version < self._due(stage))
         due = {
-            stage: due_version(view, stage, policy.checkpoint_every, self._manifest.steps)
-            for stage in kept_by(view, self._me, self._places())
+            (stage, self._due(stage)) for stage in kept_by(self._view(), self._me, self._places())
         }
-        for stage, announced in self._announced.items():
-            due[stage] = max(due.get(stage, 0), announced.version)
+        announced = {(stage, version) for (stage, _), version in self._announced.items()}
         return [
             (stage, version)
-            for stage, version in sorted(due.items())
+            for stage, version in (*sorted(due), *sorted(announced - due))
             if version > 0
             and stage not in self._held()
-            and self._not_before.get(stage, now) <= now
+            and (stage, version) not in self._not_before
             and not self._folder.path(stage, version).exists()
         ]
 
@@ -207,29 +227,32 @@ class Buddies:
         else:
             self._said_full = False
             return
-        self._announced.pop(stage, None)
-        self._not_before[stage] = self._hub.now() + RETRY_S
+        self._forget_announced(lambda s, _by, v: (s, v) == (stage, version))
+        self._not_before[stage, version] = self._hub.now() + RETRY_S
 
     async def _fetch(self, stage: int, version: int) -> None:
         self._folder.folder.mkdir(parents=True, exist_ok=True)
         self._check_room(stage)
         path = self._folder.folder / f".stage-{stage}-v{version}.buddy.tmp"
         query, era = BlobQuery("state", stage, version), self._history.lineage.era
-        self._download = Download(self._hub, query, self._donors(stage), path, WINDOW)
+        self._download = Download(self._hub, query, self._donors(stage, version), path, WINDOW)
         try:
-            with trio.CancelScope() as self._failed_disk:
+            with trio.move_on_after(ANSWER_S) as self._fetching:
                 await self._download.run(FETCH_S)
                 await self._place(path, stage, version, era)
-            if self._failed_disk.cancelled_caught:
-                raise DownloadFailed("the disk does not take it")
+            if self._fetching.cancelled_caught:
+                raise DownloadFailed("nobody offers it, or the disk does not take it")
         finally:
             self._download = None
             path.unlink(missing_ok=True)
 
-    def _donors(self, stage: int) -> list[PeerId]:
-        announced = self._announced.get(stage)
+    def _donors(self, stage: int, version: int) -> list[PeerId]:
+        """Who may have it; of what was saved out of turn only who says so: others do not answer."""
+        offering = {by for (s, by), v in self._announced.items() if (s, v) == (stage, version)}
+        if offering and version != self._due(stage):
+            return sorted(offering)
         serving = {r.peer for r in self._view().serving(stage)} - {self._me}
-        return sorted(serving | (announced.donors if announced else set()))
+        return sorted(serving | offering)
 
     async def _place(self, path: Path, stage: int, version: int, era: int) -> None:
         info, digests = await trio.to_thread.run_sync(examine, path)
@@ -242,14 +265,19 @@ class Buddies:
         self._shelf.put(offer, target, temporary=False)
         self.kept += 1
         self._history.stored(stage, version)
-        for removed in self._folder.retain(stage=stage, keep=FOREIGN_KEPT):
+        for donor in self._forget_announced(lambda s, _by, v: (s, v) == (stage, version)):
+            self._hub.send(donor, offer)
+        for removed in self._folder.retain(self._protected(stage), stage=stage, keep=FOREIGN_KEPT):
             self._shelf.withdraw(removed.stage, removed.version)
-        announced = self._announced.get(stage)
-        if announced is not None and announced.version <= version:
-            for donor in self._announced.pop(stage).donors:
-                self._hub.send(donor, offer)
         words = f"kept a copy of stage {stage} at version {version}"
         self._hub.perform(Explain("transfer", words, "debug"))
+
+    def _protected(self, stage: int) -> set[tuple[int, int]]:
+        """What stays however many newer ones come: what we may roll back to, the newest due."""
+        every = self._manifest.policy.checkpoint_every
+        due = [c.version for c in self._folder.entries() if c.stage == stage]
+        newest = max((version for version in due if version % every == 0), default=0)
+        return {*self._history.protected(), (stage, newest)}
 
     def _check(self, info: CheckpointInfo, stage: int, version: int, era: int) -> None:
         checked(info, self._swarm, self._manifest.stage_count)

@@ -3,167 +3,24 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import trio
-from protocol_examples import manifest
+from buddies_world import EVERY, STAGES, SWARM, A, B, C, World, checkpoint, open_world
 from trio.testing import MockClock
 
-from client.compute.checkpoint import build_header, verify
-from client.compute.memory import stage_parameters
-from client.compute.replica import state_hash
-from client.store.checkpoints import CheckpointFolder
+from client.compute.checkpoint import verify
 from client.train import buddies
-from client.train.blobs import Shelf
-from client.train.buddies import Buddies
-from client.train.inventory import checked, offer_stored, stored_states
-from client.train.opening import model_fields
-from protocol.effects import Effect, Explain, Penalise
-from protocol.ids import PeerId
-from protocol.manifest import Policy
+from client.train.inventory import checked, stored_states
 from protocol.restore.stored import Copy, Lineage, Stored
-from protocol.view import Replica, SwarmView
-from protocol.wire.messages import BlobOffer, BlobQuery, ChunkRequest, Message
-
-A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
-SWARM = "ab" * 32
-MANIFEST = manifest(stages=3, policy=Policy(checkpoint_every=10))
-STAGES = MANIFEST.stage_count
-EVERY = MANIFEST.policy.checkpoint_every
-LIMIT_S = 120.0
-
-
-def checkpoint(stage: int, version: int, *, swarm: str = SWARM, fill: int = 0) -> bytes:
-    """A checkpoint of the right size for the stage; every byte of its data is ``fill``."""
-    count = stage_parameters(model_fields(MANIFEST), MANIFEST.layers_per_stage, stage)
-    data = bytes([fill]) * (12 * count)
-    digest = state_hash(version, memoryview(data))
-    layout = (("weights", (count,)),)
-    header = build_header(
-        swarm=swarm, stage=stage, stages=STAGES, version=version, digest=digest, layout=layout
-    )
-    return header + data
-
-
-@dataclass
-class History:
-    """What buddies ask of the run's history."""
-
-    lineage: Lineage = field(default_factory=Lineage)
-    said: dict[PeerId, Stored] = field(default_factory=dict)
-    told: list[tuple[int, int]] = field(default_factory=list)
-
-    @property
-    def machine(self) -> Any:
-        return SimpleNamespace(stored_live=lambda: self.said)
-
-    def stored(self, stage: int, version: int) -> None:
-        self.told.append((stage, version))
-
-
-class Member:
-    """A volunteer without seats, worker and network: shelf, folder, buddies."""
-
-    def __init__(self, world: World, me: PeerId, folder: Path) -> None:
-        self._world, self.me = world, me
-        folder.mkdir()
-        self.folder = CheckpointFolder(folder)
-        self.shelf, self.history = Shelf(self), History()
-        self.said: list[Explain] = []
-        self.blamed: list[PeerId] = []
-        self.spoil: Callable[[bytes], bytes] = lambda payload: payload
-        self.buddies = Buddies(
-            self,
-            me,
-            MANIFEST,
-            SWARM,
-            self.folder,
-            self.shelf,
-            cast(Any, self.history),
-            view=lambda: world.view,
-            held=lambda: world.held(me),
-        )
-
-    def now(self) -> float:
-        return trio.current_time()
-
-    def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        self._world.post(self.me, peer, message, self.spoil(payload))
-
-    def perform(self, effect: Effect) -> None:
-        if isinstance(effect, Explain):
-            self.said.append(effect)
-        elif isinstance(effect, Penalise):
-            self.blamed.append(effect.peer)
-
-    def take(self, sender: PeerId, message: Message, payload: bytes) -> None:
-        match message:
-            case BlobQuery():
-                self.shelf.query(sender, message)
-            case ChunkRequest():
-                self.shelf.request(sender, message)
-            case _:
-                self.buddies.receive(sender, message, payload)
-
-    async def store(self, *copies: tuple[int, int], **how: Any) -> None:
-        """Have checkpoints on disk and on the shelf."""
-        for stage, version in copies:
-            self.folder.path(stage, version).write_bytes(checkpoint(stage, version, **how))
-        await offer_stored(self.folder, SWARM, STAGES, self.shelf, self)
-
-    def has(self, stage: int, version: int) -> bool:
-        return self.folder.path(stage, version).exists()
-
-
-class World:
-    """A message takes a moment; whoever is not there does not get it."""
-
-    def __init__(self, folder: Path, nursery: trio.Nursery) -> None:
-        self._nursery = nursery
-        self.members = {peer: Member(self, peer, folder / peer) for peer in (A, B, C)}
-        self.view = SwarmView(((),) * STAGES)
-
-    def serve(self, version: int, *stages: str) -> None:
-        """Who serves what, a letter per replica."""
-        held = [[Replica(PeerId(name), version, True) for name in names] for names in stages]
-        self.view = SwarmView.of([*held, *[[]] * (STAGES - len(held))])
-
-    def held(self, peer: PeerId) -> set[int]:
-        return {s for s in range(STAGES) if any(r.peer == peer for r in self.view.stages[s])}
-
-    def post(self, sender: PeerId, to: PeerId, message: Message, payload: bytes) -> None:
-        self._nursery.start_soon(self._deliver, sender, to, message, payload)
-
-    async def _deliver(self, sender: PeerId, to: PeerId, message: Message, payload: bytes) -> None:
-        await trio.sleep(0.01)
-        if to in self.members:
-            self.members[to].take(sender, message, payload)
-
-    async def until(self, happened: Callable[[], object]) -> None:
-        with trio.fail_after(LIMIT_S):
-            while not happened():
-                await trio.sleep(0.1)
-
-
-async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
-    """In place of a thread, during which virtual time would run away."""
-    await trio.lowlevel.checkpoint()
-    return function(*arguments)
+from protocol.wire.messages import BlobOffer
 
 
 @pytest.fixture
-async def world(
-    tmp_path: Path,
-    nursery: trio.Nursery,
-    monkeypatch: pytest.MonkeyPatch,
-) -> World:
-    monkeypatch.setattr(trio.to_thread, "run_sync", _at_once)
-    return World(tmp_path, nursery)
+async def world(tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> World:
+    return open_world(tmp_path, nursery, monkeypatch)
 
 
 async def test_the_buddy_keeps_every_checkpoint_and_bounds_its_disk(

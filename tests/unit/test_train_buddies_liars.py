@@ -1,0 +1,122 @@
+"""Copies of a neighbour's checkpoints: what a lying replica cannot push out or hold up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from buddies_world import EVERY, STAGES, A, B, C, Member, World, open_world
+from msgspec.structs import replace
+from trio.testing import MockClock
+
+from protocol.view import Replica, SwarmView
+
+
+@pytest.fixture
+async def world(tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> World:
+    return open_world(tmp_path, nursery, monkeypatch)
+
+
+def kept(member: Member) -> list[int]:
+    """Versions of stage 0 on its disk."""
+    return [c.version for c in member.folder.entries() if c.stage == 0]
+
+
+async def two_copies(world: World, nursery: trio.Nursery) -> tuple[Member, Member]:
+    """Who serves stage 0 and will lie, and who keeps two checkpoints of it."""
+    liar, keeper = world.members[A], world.members[B]
+    nursery.start_soon(keeper.buddies.run)
+    for version in (EVERY, 2 * EVERY):
+        world.serve(version + 1, "a", "b")
+        await liar.store((0, version))
+        await world.until(lambda v=version: keeper.has(0, v))
+    return liar, keeper
+
+
+async def test_versions_past_what_a_stage_has_push_nothing_out(
+    world: World, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    liar, keeper = await two_copies(world, nursery)
+    for version in (5 * EVERY + 1, 5 * EVERY + 2):
+        await liar.store((0, version))
+        offer = liar.shelf.offer(0, version)
+        assert offer is not None
+        liar.send(B, offer)
+        await trio.sleep(30)
+    assert kept(keeper) == [EVERY, 2 * EVERY]
+
+
+async def test_versions_past_what_a_stage_can_have_push_nothing_out(
+    world: World, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """Its heartbeats say it is there; we, next to it, know better."""
+    liar, keeper = await two_copies(world, nursery)
+    for version in (5 * EVERY, 6 * EVERY):
+        await liar.store((0, version))
+        ours = Replica(B, 2 * EVERY + 1, True)
+        world.view = SwarmView.of([[Replica(A, version, True)], [ours], []])
+        await trio.sleep(60)
+    assert kept(keeper) == [EVERY, 2 * EVERY]
+
+
+async def test_copies_out_of_turn_leave_the_newest_that_was_due(
+    world: World, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    holder, keeper = world.members[A], world.members[B]
+    nursery.start_soon(keeper.buddies.run)
+    world.serve(EVERY, "a", "b")
+    await holder.store((0, EVERY))
+    await world.until(lambda: keeper.has(0, EVERY))
+    for version in range(EVERY + 1, EVERY + 5):
+        world.serve(version, "a", "b")
+        await holder.store((0, version))
+        assert await holder.buddies.hand_over(0, version, 60.0)
+    assert kept(keeper) == [EVERY, EVERY + 3, EVERY + 4]
+
+
+async def test_what_every_stage_has_stays_however_old(
+    world: World, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    holder, keeper = world.members[A], world.members[B]
+    keeper.history.whole = {(stage, EVERY) for stage in range(STAGES)}
+    nursery.start_soon(keeper.buddies.run)
+    for number in range(1, 5):
+        world.serve(number * EVERY, "a", "b")
+        await holder.store((0, number * EVERY))
+        await world.until(lambda v=number * EVERY: keeper.has(0, v))
+    assert kept(keeper) == [EVERY, 3 * EVERY, 4 * EVERY]
+
+
+@pytest.mark.parametrize(
+    ("offered", "once", "timeout_s"),
+    [([1], True, 45.0), ([1, 3], False, 60.0), ([0], False, 120.0)],
+)
+async def test_who_offers_and_does_not_give_keeps_no_others_from_it(
+    world: World,
+    autojump_clock: MockClock,
+    nursery: trio.Nursery,
+    offered: list[int],
+    once: bool,
+    timeout_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    liar, honest, keeper = world.members[A], world.members[C], world.members[B]
+    monkeypatch.setattr(liar, "take", lambda *_: None)  # whatever it is asked for
+    world.serve(EVERY + 3, "ac", "b")
+    due = 0 not in offered
+    await honest.store((0, EVERY + 2), *[(0, EVERY)] * due)
+    sound = honest.shelf.offer(0, EVERY + 2)
+    assert sound is not None
+
+    async def pester() -> None:
+        while True:
+            for ahead in offered:
+                liar.send(B, replace(sound, version=EVERY + ahead))
+            await trio.sleep(1e6 if once else 0.5)
+
+    nursery.start_soon(pester)
+    nursery.start_soon(keeper.buddies.run)
+    await trio.sleep(5)
+    assert await honest.buddies.hand_over(0, EVERY + 2, timeout_s)
+    assert kept(keeper) == [*[EVERY] * due, EVERY + 2]
