@@ -100,6 +100,7 @@ class Saver:
         Raises:
             StaleRequest: the replica is at another version.
             DiskError: the save before is still being written.
+            RuntimeError: no thread can be started.
         """
         if request.version != replica.version:
             raise StaleRequest(f"asked to save {request.version}, stage is at {replica.version}")
@@ -120,10 +121,16 @@ class Saver:
             finally:
                 self._busy.clear()  # before the answer: it invites the next save
 
-        self._thread = threading.Thread(target=lambda: finish(write), name="saver")
+        thread = threading.Thread(target=lambda: finish(write), name="saver")
         self._busy.set()
         self._released.clear()
-        self._thread.start()
+        try:
+            thread.start()
+        except BaseException:  # nothing is being written, and nobody must wait for it
+            self._busy.clear()
+            self._released.set()
+            raise
+        self._thread = thread
 
     def release(self) -> None:
         """Return when the tensors of the version being saved may change."""

@@ -170,6 +170,23 @@ def test_a_failed_copy_lets_training_go_on(tmp_path: Path, monkeypatch) -> None:
     assert verify(tmp_path / "stage").hash == saved.hash == worker.replica.state_hash()
 
 
+def test_where_no_thread_can_be_started_training_goes_on(tmp_path: Path, monkeypatch) -> None:
+    worker = trained()
+
+    def too_many(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", too_many)
+        assert worker.fails(Save(version=2, path=str(tmp_path / "stage"))).kind == "internal"
+    step = threading.Thread(target=train, args=(worker, 2), daemon=True)
+    step.start()
+    step.join(30)
+    assert not step.is_alive(), "the step waits for a copy that nobody makes"
+    saved, _ = worker.call(Save(version=3, path=str(tmp_path / "stage")))
+    assert verify(tmp_path / "stage").hash == saved.hash == worker.replica.state_hash()
+
+
 @pytest.mark.parametrize("delayed", [False, True])
 def test_copies_do_not_mix_versions(tmp_path: Path, delayed) -> None:
     worker = trained(1, delayed=delayed)
