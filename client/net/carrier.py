@@ -284,6 +284,7 @@ class Carrier:
                         self.tensor_bytes_out += sum(frame.size_bytes for frame in batch)
                     batch = self._with_waiting(name, [])
         stream.send_eof()
+        await stream.receive_some()  # the peer ends its side when it has delivered everything
         self._lanes_writing.discard(name)
         self._changed.unpark_all()
 

@@ -44,6 +44,8 @@ class Relay:
                     await self.open.wait()
                 await to.send_all(data)
                 await trio.sleep(self.pause_s)
+            if not held:
+                await to.send_eof()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return
 
