@@ -85,6 +85,7 @@ class Run:
     last_loss: float = 0.0
     """Training loss, mean of the last tenth of the steps."""
     seconds: float = 0.0
+    """Since it went on, if it was cut off."""
 
     @property
     def key(self) -> tuple[str, int, int, str]:
