@@ -133,11 +133,7 @@ class Buddies:
             return
         if self._download is None:
             return
-        try:
-            self._download.receive(peer, message, payload)
-        except OSError as error:
-            self._say_disk(f"{error.strerror}")
-            self._fetching.cancel()
+        self._download.receive(peer, message, payload)
         if self._download.progress[1]:
             self._fetching.deadline = math.inf  # it is answered
 
@@ -241,7 +237,7 @@ class Buddies:
                 await self._download.run(FETCH_S)
                 await self._place(path, stage, version, era)
             if self._fetching.cancelled_caught:
-                raise DownloadFailed("nobody offers it, or the disk does not take it")
+                raise DownloadFailed("nobody offers it")
         finally:
             self._download = None
             path.unlink(missing_ok=True)

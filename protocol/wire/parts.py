@@ -49,7 +49,8 @@ class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     """Microbatches counted, and segments that have come for the round: it changes as long as the
     step goes on, however slow the machine or the line is."""
     missing: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_MISSING)] = ()
-    """Replicas that the step cannot be closed without, as too few electors have lost them."""
+    """Of the roll, who is not there: without them the step is closed only when a majority of the
+    electors has lost them."""
 
 
 class PlanMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

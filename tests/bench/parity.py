@@ -148,10 +148,10 @@ def carry_out(run: Run, data: str, folder: Path) -> Run:
     plan, corpus = plan_of(run.seed, run.tokens // plan_of(0, 1).tokens_per_step), Corpus.open(data)
     plan = replace(plan, delayed=run.way == "delayed")
     begin, say = time.monotonic(), _Progress(run, plan.steps)
+    kept = folder / f"unfinished-{run.way}-{run.seed}-{run.tokens}.safetensors"
     if run.way == "kills":
         losses, state = _swarm(plan, data, run.seed, say)
     else:
-        kept = folder / f"unfinished-{run.way}-{run.seed}-{run.tokens}.safetensors"
         wire = WIRES[run.way]
         reference = train_reference(plan, corpus, wire=wire, threads=1, on_step=say, keep_in=kept)
         losses, state = reference.losses, reference.state
@@ -162,8 +162,7 @@ def carry_out(run: Run, data: str, folder: Path) -> Run:
         sequences=HELD_OUT_SEQUENCES,
         context=SPEC.context,
     )
-    if run.way != "kills":
-        kept.unlink(missing_ok=True)
+    kept.unlink(missing_ok=True)
     tenth = losses[-max(1, len(losses) // 10) :]
     seconds = time.monotonic() - begin
     return Run(*run.key, round(held_out, 6), round(statistics.mean(tenth), 6), round(seconds, 1))
