@@ -16,7 +16,7 @@ State: the four parts, our own advert and seats. It may not sign by itself: the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 import msgspec
@@ -117,11 +117,14 @@ class Membership:
     def set_seats(
         self, seats: Iterable[SeatStatus], now: float, wall: float
     ) -> list[MembershipEffect]:
-        """Set the stages we hold; tells linked peers at once if a version or state changed."""
+        """Set the stages we hold; tells linked peers at once if a state changed, those of our own
+        stages and the next ones also if a version did: the others hear it within a second."""
         before, self._seats = self._seats, tuple(seats)
         effects: list[MembershipEffect] = list(self.roster.heard(self._own, self._seats))
-        if _versions(before) != _versions(self._seats):
+        if _states(before) != _states(self._seats):
             effects += self._heartbeat(now)
+        elif _versions(before) != _versions(self._seats):
+            effects += self._tell(self.roster.near(seat.stage for seat in self._seats), now)
         if _places(before) != _places(self._seats):
             effects += self._readvertise(now, wall)
         return effects
@@ -259,10 +262,13 @@ class Membership:
         return [Publish(ADVERT, self._own, seq, encode_advert(advert))]
 
     def _heartbeat(self, now: float) -> list[MembershipEffect]:
-        self._heartbeat_seq += 1
         self._next_heartbeat = now + TICK_S
+        return self._tell(self._linked, now)
+
+    def _tell(self, peers: Container[PeerId], now: float) -> list[MembershipEffect]:
+        self._heartbeat_seq += 1
         self.contacts.said(self._heartbeat_seq, now)
-        return [Send(peer, self._status(peer, now)) for peer in self._linked]
+        return [Send(peer, self._status(peer, now)) for peer in self._linked if peer in peers]
 
     def _status(self, to: PeerId, now: float) -> Heartbeat:
         self.contacts.said(self._heartbeat_seq, now)
@@ -324,7 +330,11 @@ def _changed(held: Held) -> RecordChanged:
 
 
 def _versions(seats: tuple[SeatStatus, ...]) -> object:
-    return tuple((s.stage, s.version, s.state, s.attempt, s.leaving) for s in seats)
+    return tuple((seat.version, seat.attempt) for seat in seats)
+
+
+def _states(seats: tuple[SeatStatus, ...]) -> object:
+    return tuple((seat.stage, seat.state, seat.leaving) for seat in seats)
 
 
 def _places(seats: tuple[SeatStatus, ...]) -> object:

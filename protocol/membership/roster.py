@@ -103,10 +103,16 @@ class Roster:
             return tuple(others)
         by_hash = sorted(others, key=lambda peer: rank("neighbour", self._own, peer))
         chosen = set(by_hash[:HASH_NEIGHBOURS])
-        near = {p for stage in self._own_stages_and_next_to() for p in self._holders.get(stage, ())}
+        own = self._members.get(self._own)
+        near = self.near(seat.stage for seat in own.seats) if own else frozenset[PeerId]()
         pipeline = [peer for peer in by_hash if peer in near]
         chosen.update(pipeline[:PIPELINE_NEIGHBOURS])
         return tuple(sorted(chosen))
+
+    def near(self, stages: Iterable[int]) -> frozenset[PeerId]:
+        """Return the live holders of these stages and of those beside them."""
+        around = {stage + step for stage in stages for step in (-1, 0, 1)}
+        return frozenset(peer for stage in around for peer in self._holders.get(stage, ()))
 
     def lost(self) -> tuple[PeerId, ...]:
         """Return dead peers that did not leave and whose advert holds: they may come back."""
@@ -199,11 +205,6 @@ class Roster:
             self._members.pop(peer, None)
         else:
             self._members[peer] = after
-
-    def _own_stages_and_next_to(self) -> set[int]:
-        own = self._members.get(self._own)
-        stages = {seat.stage for seat in own.seats} if own else set()
-        return {stage + step for stage in stages for step in (-1, 0, 1)}
 
 
 def _outline(member: Member | None) -> object:

@@ -7,6 +7,7 @@ from membership_world import World
 from protocol_examples import SWARM, WALL, advert, peer, seat, signer
 
 from protocol.effects import Penalise, Publish, Send
+from protocol.ids import PeerId
 from protocol.membership.advert import Advert, encode_advert
 from protocol.membership.membership import Membership
 from protocol.membership.record import Record, seal
@@ -123,20 +124,35 @@ def test_versions_of_linked_peers_come_from_heartbeats() -> None:
     holder = world.members[peer(1)]
     for version in (0, 1, 2):
         world.perform(peer(1), holder.set_seats([seat(2, version)], world.now, world.wall))
-    world.deliver()
+    world.run(1.5)
     view = world.members[peer(0)].roster
     assert [r.seat.version for r in view.serving(2)] == [2]
     changes = [e for e in world.seen[peer(0)] if isinstance(e, SeatsChanged) and e.seats]
     assert {change.seats[0].version for change in changes} >= {2}
 
 
-def test_a_version_is_told_to_neighbours_but_not_advertised() -> None:
-    world = mesh(3)
-    holder = world.members[peer(1)]
-    world.perform(peer(1), holder.set_seats([seat(2, 0)], world.now, world.wall))
+def test_a_version_is_told_at_once_to_near_stages_only_and_not_advertised() -> None:
+    world = mesh(5)
+    for number, stage in enumerate((2, 2, 1, 3, 0)):  # ours, a sibling, beside it, beside it, far
+        place = world.members[peer(number)].set_seats([seat(stage, 0)], world.now, world.wall)
+        assert len(of_type(place, Send)) == 4  # that the seat is there is told to everybody
+        world.perform(peer(number), place)
+    world.deliver()
+    holder, near = world.members[peer(0)], {peer(1), peer(2), peer(3)}
     effects = holder.set_seats([seat(2, 1)], world.now, world.wall)
     assert not of_type(effects, Publish)
-    assert len(of_type(effects, Send)) == 2
+    assert {send.peer for send in of_type(effects, Send)} == near
+    world.perform(peer(0), effects)
+    world.deliver()
+    assert heard_of(world, peer(0), by=peer(1)) == 1
+    assert heard_of(world, peer(0), by=peer(4)) == 0
+    world.run(1.5)  # the heartbeat of every second
+    assert heard_of(world, peer(0), by=peer(4)) == 1
+
+
+def heard_of(world: World, of: PeerId, *, by: PeerId) -> int:
+    seats = (r for r in world.members[by].roster.serving(2) if r.peer == of)
+    return next(seats).seat.version
 
 
 def test_replicas_say_whether_they_serve_yet() -> None:

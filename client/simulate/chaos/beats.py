@@ -50,8 +50,9 @@ class Beats:
 
     # --- saying ----------------------------------------------------------------------------
 
-    def say(self, volunteer: Volunteer) -> None:
-        """Tell everybody linked what our seat is and whom we have lost."""
+    def say(self, volunteer: Volunteer, *, version_only: bool = False) -> None:
+        """Tell everybody linked what our seat is and whom we have lost; those of our stage and
+        beside it if only the version is new."""
         now = self.now_of(volunteer)
         volunteer.heartbeats += 1
         seat = volunteer.seat
@@ -64,8 +65,12 @@ class Beats:
         lost = volunteer.contacts.told_lost(now)
         volunteer.contacts.said(volunteer.heartbeats, now)
         said, echoes = (me, volunteer.heartbeats, status, lost), dict(volunteer.heard)
+        known = volunteer.statuses.items()
+        near = {peer for peer, other in known if abs(other.stage - volunteer.stage) <= 1}
         self._network.send_beat(
-            volunteer, lambda other: self._hear(other, *said, echoes.get(other.peer, -1))
+            volunteer,
+            lambda other: self._hear(other, *said, echoes.get(other.peer, -1)),
+            near if version_only else volunteer.links,
         )
         self._show(volunteer)
 

@@ -8,7 +8,7 @@ arrives; what was under way waits for healing (as TCP sends it again) or is gone
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -120,9 +120,11 @@ class Network:
         elif trick == "ahead":
             self._agenda.after(self._delay_s[0], arrive)
 
-    def send_beat(self, sender: Volunteer, hear: Callable[[Volunteer], None]) -> None:
-        """Let a heartbeat travel on every link of the sender: one event for all of them."""
-        links = list(sender.links.items())
+    def send_beat(
+        self, sender: Volunteer, hear: Callable[[Volunteer], None], to: Container[PeerId]
+    ) -> None:
+        """Let a heartbeat travel on the sender's links with these: one event for all of them."""
+        links = [(peer, link) for peer, link in sender.links.items() if peer in to]
         self._agenda.deliver((sender.peer, "beat"), self._delay_s, partial(self._beat, links, hear))
 
     def _beat(self, links: list[tuple[PeerId, Link]], hear: Callable[[Volunteer], None]) -> None:

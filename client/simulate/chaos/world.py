@@ -280,7 +280,7 @@ class ChaosWorld(SeatWorld[Volunteer]):
             saved = peer.worker.save(committed.version)
             wrote = (peer, committed.version, saved, peer.incarnation)
             self.agenda.sometime(WRITE_S, partial(self.histories.wrote, *wrote))
-        self.beats.say(peer)
+        self.beats.say(peer, version_only=True)
 
     def faulted(self, peer: Volunteer, fault: SeatFault) -> None:
         """See ``SeatWorld``: a node takes the stage anew, whatever the reason."""
