@@ -40,6 +40,8 @@ class SwarmView:
     """Live replicas by stage, the viewer's own seat included."""
 
     stages: tuple[tuple[Replica, ...], ...]
+    unseen: frozenset[int] = frozenset()
+    """Stages of which we see no replica but are told that somebody serves them."""
     _serving: tuple[tuple[Replica, ...], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -47,9 +49,11 @@ class SwarmView:
         object.__setattr__(self, "_serving", tuple(serving))
 
     @classmethod
-    def of(cls, stages: Sequence[Sequence[Replica]]) -> SwarmView:
+    def of(
+        cls, stages: Sequence[Sequence[Replica]], unseen: frozenset[int] = frozenset()
+    ) -> SwarmView:
         """Build a view with replicas in a canonical order."""
-        return cls(tuple(tuple(sorted(s, key=lambda r: r.peer)) for s in stages))
+        return cls(tuple(tuple(sorted(s, key=lambda r: r.peer)) for s in stages), unseen)
 
     def serving(self, stage: int) -> tuple[Replica, ...]:
         """Return the serving replicas of a stage (none for a stage that does not exist)."""
@@ -64,8 +68,9 @@ class SwarmView:
         return tuple(sum(replica.moved for replica in serving) for serving in self._serving)
 
     def empty_stages(self) -> tuple[int, ...]:
-        """Return the stages that no live replica serves."""
-        return tuple(s for s in range(len(self.stages)) if not self.serving(s))
+        """Return the stages that no live replica serves, as far as we know."""
+        stages = (s for s in range(len(self.stages)) if not self.serving(s))
+        return tuple(stage for stage in stages if stage not in self.unseen)
 
 
 def leader(view: SwarmView, stage: int, step: int, *, behind: int = 1) -> PeerId | None:

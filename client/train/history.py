@@ -18,7 +18,7 @@ from client.store.lineage import load_lineage, save_lineage
 from client.train.blobs import Shelf
 from client.train.hub import Hub
 from client.train.inventory import stored_states
-from client.train.views import eras_served
+from client.train.views import eras_served, live_members
 from protocol.effects import Explain
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
@@ -112,13 +112,12 @@ class History:
 
     def update(self, roster: Roster, view: SwarmView) -> None:
         """Take a new view of the swarm; ``view`` is that of our lineage."""
-        linked = (member.peer for member in roster.members() if member.linked)
         versions = tuple(
             view.committed(stage) if view.serving(stage) else None for stage in range(self._stages)
         )
-        live = frozenset(linked) | {self._me}
+        live = live_members(roster, self._me)
         eras = eras_served(roster, self._stages, self._me)
-        outlook = Outlook(live, versions, eras, self._has_quorum, view.moved())
+        outlook = Outlook(live, versions, eras, self._has_quorum, view.moved(), view.unseen)
         self._perform(self.machine.update(outlook, self._hub.now()))
 
     def _has_quorum(self, now: float) -> bool:

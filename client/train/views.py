@@ -16,6 +16,7 @@ from protocol.matching.timing import MAX_SESSION_S
 from protocol.membership.roster import Roster
 from protocol.membership.shared import WHOLE
 from protocol.membership.view import Member as LiveMember
+from protocol.membership.view import Replica as Held
 from protocol.view import Replica, SwarmView
 
 UNKNOWN = (0.0, 0.0)
@@ -26,27 +27,40 @@ def swarm_view(
 ) -> SwarmView:
     """Return the live replicas of every stage in one lineage; a peer without a link serves nobody
     here, and one of another era is not there. ``lines``: uplink and downlink in bytes/s."""
-    return SwarmView.of(
-        [
-            [
-                Replica(
-                    peer=replica.peer,
-                    version=replica.seat.version,
-                    serving=replica.seat.state == "serving",
-                    attempt=replica.seat.attempt,
-                    digest=replica.seat.digest,
-                    rate=replica.seat.rate,
-                    leaving=replica.seat.leaving,
-                    moved=replica.seat.moved,
-                    uplink_bytes_per_s=lines.get(replica.peer, UNKNOWN)[0],
-                    downlink_bytes_per_s=lines.get(replica.peer, UNKNOWN)[1],
-                )
-                for replica in roster.replicas(stage)
-                if (replica.linked or replica.peer == own) and replica.seat.era == era
-            ]
-            for stage in range(stages)
-        ]
+    unlinked = roster.unlinked()
+    seen, unseen = list[list[Replica]](), set[int]()
+    for stage in range(stages):
+        holders = [replica for replica in roster.replicas(stage) if replica.seat.era == era]
+        there = [held for held in holders if held.linked or held.peer == own]
+        seen.append([_replica(held, lines.get(held.peer, UNKNOWN)) for held in there])
+        if not any(replica.serving for replica in seen[-1]):
+            unseen |= {
+                stage for held in holders if held.peer in unlinked and held.seat.state == "serving"
+            }
+    return SwarmView.of(seen, frozenset(unseen))
+
+
+def _replica(held: Held, line: tuple[float, float]) -> Replica:
+    seat, (uplink, downlink) = held.seat, line
+    return Replica(
+        peer=held.peer,
+        version=seat.version,
+        serving=seat.state == "serving",
+        attempt=seat.attempt,
+        digest=seat.digest,
+        rate=seat.rate,
+        leaving=seat.leaving,
+        moved=seat.moved,
+        uplink_bytes_per_s=uplink,
+        downlink_bytes_per_s=downlink,
     )
+
+
+def live_members(roster: Roster, own: PeerId) -> frozenset[PeerId]:
+    """Return whom we take for live, ourselves included: those that we are linked with, and in
+    a swarm too large for links with all the others while their adverts hold."""
+    linked = {member.peer for member in roster.members() if member.linked}
+    return frozenset({own} | linked | roster.unlinked())
 
 
 def hosts(roster: Roster) -> dict[PeerId, str]:

@@ -8,10 +8,13 @@ every change of the view comes back as events with the reason in words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
+from protocol import limits
 from protocol.ids import PeerId, rank, short
 from protocol.membership.advert import Advert
 from protocol.membership.detector import Transition
@@ -26,11 +29,16 @@ from protocol.membership.view import (
 )
 from protocol.wire.parts import SeatStatus
 
-FULL_MESH_UP_TO: Final = 16
+FULL_MESH_UP_TO: Final = 64
 """Members, ourselves included, up to which everybody links with everybody."""
 PIPELINE_NEIGHBOURS: Final = 24
+"""Links with holders of the stages beside ours; siblings, who average with us, are all linked."""
 HASH_NEIGHBOURS: Final = 4
 """Links drawn by hash keep the swarm's graph connected whatever the stages are."""
+HOLDERS_OF_FAR_STAGES: Final = 2
+FAR_NEIGHBOURS: Final = 64
+"""Links with holders of all other stages: whoever has none cannot tell a lost stage from a far one,
+and would hear of its loss only when adverts expire."""
 MAX_LOST: Final = 16
 """Dead peers that are called again."""
 
@@ -57,6 +65,8 @@ class Roster:
         self._members: dict[PeerId, Member] = {}
         self._holders: dict[int, set[PeerId]] = {}
         self.revision = 0
+        self._neighbours: tuple[int, tuple[PeerId, ...]] = (-1, ())
+        """Whom we chose, at which revision."""
 
     def __len__(self) -> int:
         return len(self._members)
@@ -98,16 +108,53 @@ class Roster:
 
     def neighbours(self) -> tuple[PeerId, ...]:
         """Return the peers to stay linked with, dead ones left out."""
+        at, chosen = self._neighbours
+        if at != self.revision:
+            chosen = self._choose_neighbours()
+            self._neighbours = self.revision, chosen
+        return chosen
+
+    def _is_full_mesh(self) -> bool:
+        return len(self._members.keys() - {self._own}) < FULL_MESH_UP_TO
+
+    def _choose_neighbours(self) -> tuple[PeerId, ...]:
         others = [peer for peer in self.live() if peer != self._own]
-        if len(others) < FULL_MESH_UP_TO:
+        if self._is_full_mesh():
             return tuple(others)
         by_hash = sorted(others, key=lambda peer: rank("neighbour", self._own, peer))
+        own = self._members.get(self._own)
+        ours = {seat.stage for seat in own.seats} if own else set[int]()
+        siblings = {peer for stage in ours for peer in self._holders.get(stage, ())}
+        near = self.near(ours)
         chosen = set(by_hash[:HASH_NEIGHBOURS])
+        chosen.update([p for p in by_hash if p in siblings][: limits.MAX_REPLICAS_IN_ROUND])
+        beside = [p for p in by_hash if p in near and p not in siblings]
+        chosen.update(beside[:PIPELINE_NEIGHBOURS])
+        chosen.update(self._far(by_hash, near))
+        return tuple(sorted(chosen))
+
+    def _far(self, by_hash: Iterable[PeerId], near: Container[PeerId]) -> list[PeerId]:
+        """Return some who serve each stage that is far from ours: one of each first."""
+        turns: list[list[PeerId]] = [[] for _ in range(HOLDERS_OF_FAR_STAGES)]
+        found = Counter[int]()
+        for peer in by_hash:
+            serves = [seat.stage for seat in self._members[peer].seats if seat.state == "serving"]
+            turn = min((found[stage] for stage in serves), default=HOLDERS_OF_FAR_STAGES)
+            if peer not in near and turn < HOLDERS_OF_FAR_STAGES:
+                found.update(serves)
+                turns[turn].append(peer)
+        return list(chain.from_iterable(turns))[:FAR_NEIGHBOURS]
+
+    def unlinked(self) -> frozenset[PeerId]:
+        """Return the live members without a link of whom that says nothing: in a swarm too large
+        for a full mesh those whom we want none with, or not for the sake of a stage near ours."""
+        others = [member for member in self._members.values() if not member.linked]
+        if not others or self._is_full_mesh():
+            return frozenset()
         own = self._members.get(self._own)
         near = self.near(seat.stage for seat in own.seats) if own else frozenset[PeerId]()
-        pipeline = [peer for peer in by_hash if peer in near]
-        chosen.update(pipeline[:PIPELINE_NEIGHBOURS])
-        return tuple(sorted(chosen))
+        missed = near & frozenset(self.neighbours())
+        return frozenset(other.peer for other in others) - missed - {self._own}
 
     def near(self, stages: Iterable[int]) -> frozenset[PeerId]:
         """Return the live holders of these stages and of those beside them."""

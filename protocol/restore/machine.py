@@ -65,6 +65,8 @@ class Outlook:
     we decide: it changes with time, while nothing else does."""
     moved: tuple[int, ...] = ()
     """By stage: what changes as long as something comes of its step."""
+    unseen: frozenset[int] = frozenset()
+    """Stages that others say are served, of which we see no replica ourselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +223,8 @@ class Restore:
 
     def _trouble(self, now: float) -> str:
         """Say in words why training cannot go on, or nothing."""
-        lost = [stage for stage, version in enumerate(self._outlook.versions) if version is None]
+        versions, unseen = enumerate(self._outlook.versions), self._outlook.unseen
+        lost = [stage for stage, seen in versions if seen is None and stage not in unseen]
         if self._newest <= self.lineage.version:  # the lineage is just beginning
             lost = [stage for stage in lost if not self._can_begin(stage)]
         if lost:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 import pytest
 from membership_world import World
 from protocol_examples import SWARM, WALL, advert, peer, seat, signer
 
 from protocol.effects import Penalise, Publish, Send
 from protocol.ids import PeerId
+from protocol.limits import MAX_REPLICAS_IN_ROUND
 from protocol.membership.advert import Advert, encode_advert
 from protocol.membership.membership import Membership
 from protocol.membership.record import Record, seal
 from protocol.membership.roster import (
+    FAR_NEIGHBOURS,
     FULL_MESH_UP_TO,
     HASH_NEIGHBOURS,
+    HOLDERS_OF_FAR_STAGES,
     MAX_LOST,
     PIPELINE_NEIGHBOURS,
     Roster,
@@ -203,14 +209,45 @@ def test_small_swarms_are_a_full_mesh() -> None:
     assert len(roster.neighbours()) == FULL_MESH_UP_TO - 1
 
 
-def test_in_large_swarms_the_pipeline_and_a_few_by_hash() -> None:
+def stages_of(roster: Roster, peers: Iterable[PeerId]) -> Counter[int]:
+    return Counter(roster.member(p).seats[0].stage for p in peers)  # type: ignore[union-attr]
+
+
+def test_in_large_swarms_siblings_the_stages_beside_some_of_each_other_and_a_few_by_hash() -> None:
     roster = big_roster(300, advert(serves=(seat(4),)))
-    neighbours = roster.neighbours()
-    assert len(neighbours) <= PIPELINE_NEIGHBOURS + HASH_NEIGHBOURS
-    stages = [roster.member(p).seats[0].stage for p in neighbours]  # type: ignore[union-attr]
-    assert sum(stage in (3, 4, 5) for stage in stages) >= PIPELINE_NEIGHBOURS - HASH_NEIGHBOURS
+    links = stages_of(roster, roster.neighbours())
+    assert links[4] == len(roster.replicas(4)) - 1  # all but ourselves
+    assert links[3] + links[5] >= PIPELINE_NEIGHBOURS
+    far = {stage: links[stage] for stage in (0, 1, 2, 6, 7, 8, 9)}
+    assert min(far.values()) >= HOLDERS_OF_FAR_STAGES
+    assert sum(far.values()) <= len(far) * HOLDERS_OF_FAR_STAGES + HASH_NEIGHBOURS
     free = big_roster(300, advert())
-    assert len(free.neighbours()) == HASH_NEIGHBOURS
+    assert set(stages_of(free, free.neighbours())) == set(range(10))
+
+
+@pytest.mark.parametrize(("stages", "replicas"), [(1, 80), (2, 40), (6, 30), (40, 3), (96, 2)])
+def test_siblings_are_linked_and_nobody_sees_more_stages_than_it_has_room_for(
+    stages: int, replicas: int
+) -> None:
+    members = {peer(n): n % stages for n in range(stages * replicas)}
+    wanted = {}
+    for own in list(members)[: 2 * stages]:
+        roster = Roster(own)
+        for other, stage in members.items():
+            roster.advertise(other, advert(serves=(seat(stage),)), 1)
+        wanted[own] = set(roster.neighbours())
+        assert len(wanted[own]) < 192  # a node takes 256 connections
+        siblings = {other for other, stage in members.items() if stage == members[own]} - {own}
+        assert len(wanted[own] & siblings) >= min(len(siblings), MAX_REPLICAS_IN_ROUND)
+        seen = {members[other] for other in (own, *wanted[own])}
+        assert len(seen) >= min(stages, FAR_NEIGHBOURS)
+
+
+def test_neighbours_are_chosen_anew_when_somebody_goes() -> None:
+    roster = big_roster(300, advert(serves=(seat(4),)))
+    gone = roster.neighbours()[0]
+    roster.link_down(gone, "connection reset", crashed=True)
+    assert gone not in roster.neighbours()
 
 
 def test_hash_neighbours_keep_a_large_swarm_connected() -> None:

@@ -89,6 +89,13 @@ class TestLost:
         assert (lineage.version, lineage.number) == (20, 1)
         assert lineage.hashes == (digest(0, 20), digest(1, 20))
 
+    def test_a_stage_that_others_see_is_not_lost(self) -> None:
+        made = running(first(PEERS), (0, 20))
+        made.update(replace(outlook(27, None), unseen=frozenset({1})), 20.0)
+        assert adopted(made.tick(20.0 + PATIENCE_S)) is None
+        made.update(outlook(27, None), 200.0)
+        assert adopted(made.tick(200.0 + LOST_S)) is not None
+
     def test_the_others_wait_their_turn(self) -> None:
         order = sorted(PEERS, key=lambda peer: rank("restore", 0, peer))
         made = running(order[1])

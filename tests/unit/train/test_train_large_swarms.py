@@ -1,0 +1,42 @@
+"""Swarms in which nobody is linked with everybody: as those of more than 64, only smaller."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from train_swarm import TestSwarm, Volunteer, open_swarm
+
+from protocol.membership import roster
+
+
+@pytest.fixture
+def near_links_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roster, "FULL_MESH_UP_TO", 1)
+    monkeypatch.setattr(roster, "HASH_NEIGHBOURS", 0)
+    monkeypatch.setattr(roster, "FAR_NEIGHBOURS", 0)
+
+
+async def add_to_the_chain(swarm: TestSwarm, stage: int) -> Volunteer:
+    """A volunteer that knows only the one before it when it comes."""
+    everybody = list(swarm.volunteers)
+    swarm.volunteers, swarm.dead = everybody[-1:], everybody[:-1]
+    volunteer = await swarm.add(stage)
+    swarm.volunteers, swarm.dead = [*everybody, volunteer], []
+    return volunteer
+
+
+@pytest.mark.usefixtures("near_links_only")
+async def test_a_stage_we_have_no_link_with_is_not_empty_and_not_lost(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    async with open_swarm(tmp_path, steps=3, stages=5) as swarm:
+        for stage in range(5):
+            await add_to_the_chain(swarm, stage)
+        swarm.start()
+        await swarm.until(lambda: all(v.step(n) == 3 for n, v in enumerate(swarm.volunteers)))
+        first = swarm.volunteers[0]
+        assert first.staging.view.serving(4) == ()  # it never had a link there
+        assert first.staging.view.unseen == {2, 3, 4}
+        histories = [v.engine.history for v in swarm.volunteers]
+        assert [h.lineage.number for h in histories if h] == [0] * 5  # nothing was rolled back

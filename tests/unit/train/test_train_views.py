@@ -1,0 +1,69 @@
+"""What of the roster the seats and the restore machine see, in swarms too large for a full mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from protocol_examples import advert, peer, seat
+
+from client.train.views import live_members, swarm_view
+from protocol.ids import PeerId
+from protocol.membership.roster import FULL_MESH_UP_TO, Roster
+
+ME = peer(0)
+
+
+def linked_as_wanted(members: dict[PeerId, int], own: PeerId = ME) -> Roster:
+    """Everybody serves; the links are those that are wanted."""
+    roster = Roster(own)
+    for other, stage in members.items():
+        roster.advertise(other, advert(serves=(seat(stage, 27),)), 1)
+    roster.heard(own, [seat(members[own], 27)])
+    for other in roster.neighbours():
+        link(roster, other, members[other])
+    return roster
+
+
+def link(roster: Roster, other: PeerId, stage: int) -> None:
+    roster.link_up(other)
+    roster.heard(other, [seat(stage, 27)])
+
+
+def lose(roster: Roster, others: Iterable[PeerId]) -> None:
+    for other in others:
+        roster.link_down(other, "connection reset", crashed=True)
+
+
+@pytest.mark.parametrize(("stages", "replicas"), [(16, 2), (24, 4), (40, 3), (96, 2), (2, 60)])
+def test_no_stage_of_a_healthy_swarm_seems_empty_to_anybody(stages: int, replicas: int) -> None:
+    members = {peer(n): n % stages for n in range(stages * replicas)}
+    for own in list(members)[: min(stages, 12)]:
+        roster = linked_as_wanted(members, own)
+        view = swarm_view(roster, {}, own, stages, 0)
+        assert view.empty_stages() == ()
+        assert live_members(roster, own) == frozenset(members)
+
+
+def test_a_stage_of_which_all_are_lost_is_empty_whether_linked_or_not() -> None:
+    stages = 24
+    members = {peer(n): n % stages for n in range(stages * 4)}
+    roster = linked_as_wanted(members)
+    holders = [other for other, stage in members.items() if stage == 12]
+    linked = [other for other in holders if other in roster.neighbours()]
+    assert 0 < len(linked) < len(holders)
+    lose(roster, linked)
+    assert swarm_view(roster, {}, ME, stages, 0).empty_stages() == ()  # the others may be there
+    assert [other for other in roster.neighbours() if other in holders]  # and are called now
+    lose(roster, [other for other in holders if other not in linked])
+    assert swarm_view(roster, {}, ME, stages, 0).empty_stages() == (12,)
+    assert not live_members(roster, ME) & set(holders)
+
+
+def test_in_a_full_mesh_who_has_no_link_is_not_there() -> None:
+    members = {peer(n): n % 4 for n in range(FULL_MESH_UP_TO - 1)}
+    roster = linked_as_wanted(members)
+    for other in (other for other, stage in members.items() if stage == 2):
+        roster.link_down(other, "closed", crashed=False)
+    assert swarm_view(roster, {}, ME, 4, 0).empty_stages() == (2,)
+    assert len(live_members(roster, ME)) == sum(stage != 2 for stage in members.values())
