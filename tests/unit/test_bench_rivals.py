@@ -12,7 +12,7 @@ from client.cli.efficiency import found
 from tests.bench.rivals import averaging, chain, pipeline, report
 from tests.bench.rivals.attempts import attempt
 from tests.bench.rivals.environment import Missing
-from tests.bench.rivals.records import Record, Records, ratio, spread
+from tests.bench.rivals.records import Record, Records, machine, ratio, spread
 from tests.bench.rivals.swarm_of_peers import PeerFailed, cpu_s, talking
 
 SETTINGS = {"repeats": 2, "quick": False}
@@ -32,27 +32,71 @@ def records(tmp_path: Path) -> Records:
 def test_what_was_interrupted_goes_on(records: Records, tmp_path: Path) -> None:
     records.add(record("ours", 0, 1.0))
     again = Records(tmp_path / "rivals.jsonl")
-    assert again.begin("chain", SETTINGS, {})
+    assert again.begin("chain", SETTINGS, {"hivemind": "1"})
     assert again.has("chain", "a", "ours", 0)
     assert not again.has("chain", "a", "ours", 1)
     assert again.machine("chain")["versions"]["hivemind"] == "1"
 
 
-@pytest.mark.parametrize("how", ["ended", "other settings", "fresh"])
+@pytest.mark.parametrize("what", ["cpu", "cores", "memory_bytes", "system", "versions"])
+def test_what_was_interrupted_on_another_machine_does_not_go_on(
+    records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    records.add(record("ours", 0, 1.0))
+    other = {**machine({"hivemind": "1"}), what: "another"}
+    monkeypatch.setattr("tests.bench.rivals.records.machine", lambda extra: other)
+    again = Records(tmp_path / "rivals.jsonl")
+    assert not again.begin("chain", SETTINGS, {"hivemind": "1"})
+    assert not again.has("chain", "a", "ours", 0)
+    again.add(record("ours", 0, 2.0))
+    again.end("chain")
+    kept = Records(tmp_path / "rivals.jsonl")
+    assert [r.values for r in kept.of("chain")] == [[2.0]]
+    assert kept.machine("chain")[what] == "another"
+
+
+@pytest.mark.parametrize("how", ["other settings", "fresh"])
 def test_otherwise_a_part_is_measured_anew_and_the_others_stay(
     records: Records, tmp_path: Path, how: str
 ) -> None:
     records.begin("codec", SETTINGS, {})
     records.add(record("ours", 0, 2.0, part="codec"))
     records.add(record("ours", 0, 1.0))
-    if how == "ended":
-        records.end("chain")
     again = Records(tmp_path / "rivals.jsonl")
     settings = {**SETTINGS, "quick": how == "other settings"}
-    assert not again.begin("chain", settings, {}, fresh=how == "fresh")
+    assert not again.begin("chain", settings, {"hivemind": "1"}, fresh=how == "fresh")
     kept = Records(tmp_path / "rivals.jsonl")
     assert kept.of("chain") == []
     assert [r.values for r in kept.of("codec")] == [[2.0]]
+
+
+def test_what_is_complete_stays_until_it_is_measured_anew(records: Records, tmp_path: Path) -> None:
+    path = tmp_path / "rivals.jsonl"
+    records.add(record("ours", 0, 1.0))
+    records.end("chain")
+    again = Records(path)
+    assert not again.begin("chain", SETTINGS, {"hivemind": "1"})
+    assert again.of("chain") == []
+    again.add(record("ours", 0, 2.0))
+    interrupted = Records(path)
+    assert [r.values for r in interrupted.of("chain")] == [[1.0]]
+    assert interrupted.begin("chain", SETTINGS, {"hivemind": "1"})
+    assert [r.values for r in interrupted.of("chain")] == [[2.0]]
+    interrupted.end("chain")
+    assert [r.values for r in Records(path).of("chain")] == [[2.0]]
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_the_report_names_what_is_incomplete(records: Records, tmp_path: Path) -> None:
+    records.add(record("ours", 0, 1.0))
+    text = report.markdown(records)
+    assert "## Chain (incomplete)\n" in text
+    assert "interrupted: chain.\n" in text
+    records.end("chain")
+    for shown in (records, Records(tmp_path / "rivals.jsonl")):
+        text = report.markdown(shown)
+        assert "## Chain\n" in text
+        assert "ncomplete" not in text
 
 
 def test_a_ratio_is_taken_round_by_round() -> None:

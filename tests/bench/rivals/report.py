@@ -74,7 +74,8 @@ def markdown(records: Records) -> str:
     parts = [HEAD, summary(records)]
     for part in WORDS:
         if records.machine(part):
-            parts += [f"## {part.capitalize()}\n", WORDS[part] + "\n", *_details(records, part)]
+            name = part.capitalize() + ("" if records.complete(part) else " (incomplete)")
+            parts += [f"## {name}\n", WORDS[part] + "\n", *_details(records, part)]
     return "\n".join(parts)
 
 
@@ -128,9 +129,11 @@ def _faster(
 
 
 def summary(records: Records) -> str:
-    """Return the table of comparisons."""
+    """Return the table of comparisons, and which parts are not all there."""
     rows = [[line.what, f"{line.found} x", line.verdict] for line in comparisons(records)]
-    return _table(["ours against", "ratio", "goal"], rows)
+    partly = [part for part in WORDS if records.machine(part) and not records.complete(part)]
+    words = f"\nIncomplete, as it was interrupted: {', '.join(partly)}.\n" if partly else ""
+    return _table(["ours against", "ratio", "goal"], rows) + words
 
 
 def _details(records: Records, part: str) -> list[str]:
