@@ -20,6 +20,8 @@ from typing import Any
 
 import psutil
 
+from tests.bench.machines import cpu
+
 PACKAGES = ("torch", "numpy", "libp2p", "trio")
 MACHINE = ("cpu", "cores", "memory_bytes", "system", "versions")
 """What has to be the same for a part to go on."""
@@ -193,7 +195,7 @@ def machine(extra: dict[str, str]) -> dict[str, Any]:
     """Describe this machine and how busy it is; ``extra``: versions of rivals."""
     return {
         "time": time.time(),
-        "cpu": _cpu(),
+        "cpu": cpu(),
         "cores": os.cpu_count() or 0,
         "memory_bytes": psutil.virtual_memory().total,
         "system": f"{platform.system()} {platform.release()}",
@@ -206,14 +208,6 @@ def machine(extra: dict[str, str]) -> dict[str, Any]:
 def load() -> float:
     """Return the machine's load over the last minute."""
     return os.getloadavg()[0]
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
 
 
 def _version(name: str) -> str:

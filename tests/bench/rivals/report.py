@@ -41,7 +41,7 @@ new state's hash too; the microbatches before it are not counted, nor is hivemin
 cpu_s: CPU seconds of all processes a round (ours: with the microbatches). error: of the mean,
 relative to its norm, in the worst round; far above its codec's, that round did not average (such a
 launch is tried again now, with a note); what ours loses goes into the next round. identical:
-whether all end with the same bits. attempts: of ours, in the round with most; all of them count.""",
+whether all end with the same bits. attempts: of ours, in the round with most; all count.""",
     chain.PART: """\
 Forward and backward through one transformer block (sequences x context x width) in another process.
 Ours keeps the graph of the forward and sends four tensors as S8; hivemind's server computes the
