@@ -76,7 +76,7 @@ def test_runs_of_one_machine_are_taken_together(
 
 @pytest.mark.parametrize("bench", [wan, delayed, state_transfer])
 def test_lines_that_name_no_machine_can_be_read(bench: Any, tmp_path: Path) -> None:
-    given = {wan: WAN, delayed: LATE, state_transfer: STATE}[bench]
+    given: Any = {wan: WAN, delayed: LATE, state_transfer: STATE}[bench]
     old = {name: value for name, value in asdict(given).items() if name != "machine"}
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps(old) + "\n")
