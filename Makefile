@@ -23,7 +23,7 @@ help:
 	@echo "make chaos    faults on real volunteers on this machine, and what they cost; 12 minutes"
 	@echo "make test     the tests"
 	@echo "make lint     style, types and import direction"
-	@echo "make bench    this client beside PyTorch's pipelining and hivemind on this machine; 15 minutes"
+	@echo "make bench    this client beside PyTorch's pipelining and hivemind on this machine; about an hour with root"
 	@echo "make ablation simulated swarms matched by every policy; takes hours, goes on where it was"
 	@echo "make install  only build $(VENV), with the volunteer command in $(BIN)"
 	@echo "make packaging the manual page and shell completions anew, and the wheel in dist/"

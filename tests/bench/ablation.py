@@ -6,7 +6,8 @@ Run: python -m tests.bench.ablation [--cells 50/8,500/32] [--churn 0,20] [--seed
 A cell is n/S; every world (cell, churn, seed) is drawn once and shown to all policies. Finished
 runs are kept as lines of results/ablation.jsonl and reused, so an interrupted run goes on where it
 was; a run counts as finished only for the code it was made with, unless --accept-old. Then the
-report is written: results/ablation.md and the plots beside it.
+report is written: results/ablation.md and the plots beside it. Runs of other code stay in it until
+they are run again, and are marked.
 """
 
 from __future__ import annotations
@@ -76,6 +77,13 @@ def finished(path: Path, *, accept_old: bool) -> dict[str, dict[str, Any]]:
         if accept_old or run["code"] == codes.get(run["figures"]["policy"]):
             found[run["key"]] = run
     return found
+
+
+def reported(path: Path) -> list[dict[str, Any]]:
+    """Return all runs, each as the present code made it or else the newest, marked ``stale``."""
+    present = finished(path, accept_old=False)
+    every = finished(path, accept_old=True) | present
+    return [{**run, "stale": key not in present} for key, run in every.items()]
 
 
 def worlds(arguments: argparse.Namespace, done: dict[str, dict[str, Any]]) -> Iterator[World]:
@@ -165,8 +173,7 @@ def main(given: Sequence[str] | None = None) -> None:
     path = arguments.results / "ablation.jsonl"
     if not arguments.report_only:
         run_all(arguments, path)
-    kept = finished(path, accept_old=arguments.accept_old or arguments.report_only)
-    write_report(arguments.results, list(kept.values()))
+    write_report(arguments.results, reported(path))
 
 
 if __name__ == "__main__":

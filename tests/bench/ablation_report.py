@@ -29,6 +29,8 @@ the throughput over that of the bound for one stage a volunteer, from a cold sta
 standard deviation over {seeds} seeds, {hours:g} simulated hours; in brackets the figures to beat.
 *Not charged*: averaging the second stage costs nothing, as in the simulation behind those figures.
 """
+STALE = "*"
+"""Marks what runs of other code have a part in."""
 
 
 class Place(NamedTuple):
@@ -75,6 +77,10 @@ class Table:
         """Return the places of a cell, by churn."""
         return [place for place in self.places if (place.volunteers, place.stages) == cell]
 
+    def mark(self, place: Place, policy: str) -> str:
+        """Return the mark of what is there; empty if the present code made it all."""
+        return STALE if any(run["stale"] for run in self.at(place, policy)) else ""
+
     def mean(self, place: Place, policy: str, name: str) -> float | None:
         """Return the mean of a figure over the seeds that have it, None if none has."""
         found = [run["figures"][name] for run in self.at(place, policy)]
@@ -95,11 +101,21 @@ def write_report(folder: Path, runs: Sequence[Run]) -> None:
     table = Table(runs)
     seeds = len({run["setting"]["seed"] for run in runs})
     hours = max(run["setting"]["hours"] for run in runs)
-    parts = [HEAD.format(seeds=seeds, hours=hours), *_verdict(table)]
+    parts = [HEAD.format(seeds=seeds, hours=hours), *_stale(runs), *_verdict(table)]
     for cell in table.cells:
         parts += _cell(table, cell, folder)
     parts += _blocking(table, folder)
     (folder / "ablation.md").write_text("\n".join(parts), encoding="utf-8")
+
+
+def _stale(runs: Sequence[Run]) -> list[str]:
+    """Say how many runs are not what the present code would do."""
+    old = [run for run in runs if run["stale"]]
+    if not old:
+        return []
+    names = ", ".join(_ordered({name_of(run) for run in old}))
+    mark = "\\" + STALE
+    return [f"Runs of other code: {len(old)} of {len(runs)}, marked {mark} ({names}).\n"]
 
 
 def _cell(table: Table, cell: tuple[int, int], folder: Path) -> list[str]:
@@ -138,7 +154,7 @@ def _share(table: Table, place: Place, name: str) -> str:
     spread = f" ±{statistics.stdev(shares):.2f}" if len(shares) > 1 else ""
     known = reference(place, name)
     beside = "" if known is None else f" ({known:.2f})"
-    return f"{statistics.fmean(shares):.3f}{spread}{beside}"
+    return f"{statistics.fmean(shares):.3f}{table.mark(place, name)}{spread}{beside}"
 
 
 def reference(place: Place, name: str) -> float | None:
@@ -171,7 +187,7 @@ def _details(table: Table, places: list[Place], names: list[str]) -> list[str]:
             continue
         means = [(table.mean(place, name, key), show) for _, key, show in DETAILS]
         shown = ["" if value is None else show(value) for value, show in means]
-        rows.append([name, *shown, *_talk(table.at(place, name))])
+        rows.append([name + table.mark(place, name), *shown, *_talk(table.at(place, name))])
     return _grid(heading, rows)
 
 
@@ -212,8 +228,9 @@ def _verdict(table: Table) -> list[str]:
             share, known = table.mean(place, name, "share"), reference(place, name)
             if share is None:
                 continue
+            mark = table.mark(place, name)
             if known is not None and share < known - WITHIN:
-                lines.append(f"- {_words(place)}: {name} {share:.3f}, reference {known:.2f}")
+                lines.append(f"- {_words(place)}: {name} {share:.3f}{mark}, reference {known:.2f}")
             lines += _better(table, place, name, share)
     if not any(table.at(place, name) for place in table.places for name in OURS):
         return []
@@ -230,7 +247,9 @@ def _better(table: Table, place: Place, ours: str, share: float) -> list[str]:
         other = table.mean(place, name, "share")
         comparable = charged == ("," not in name) or "dual" not in name
         if comparable and other is not None and other > share + 0.0005:
-            found.append(f"- {_words(place)}: {name} {other:.3f}, {ours} {share:.3f}")
+            theirs, mine = table.mark(place, name), table.mark(place, ours)
+            figures = f"{name} {other:.3f}{theirs}, {ours} {share:.3f}{mine}"
+            found.append(f"- {_words(place)}: {figures}")
     return found
 
 

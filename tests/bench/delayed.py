@@ -30,6 +30,7 @@ from client.plan.machines import Machine
 from client.plan.model import Prediction, Run, predict
 from protocol.manifest import Manifest
 from tests.bench import wan
+from tests.bench.machines import left_out, of_newest, this_machine
 from tests.bench.plan_check import costing, timed_together
 from tests.netlab.lab import Lab
 from tests.netlab.table import Link, uniform
@@ -57,6 +58,7 @@ class Result:
     """Forward and backward of one microbatch, both volunteers at once."""
     load: float
     cores: int
+    machine: str = ""
 
 
 def main() -> None:
@@ -113,6 +115,7 @@ def over_a_line(folder: Path, mbit: float, rtt: float, kind: str, steps: int) ->
         compute_s=round(compute_s, 4),
         load=load,
         cores=os.cpu_count() or 0,
+        machine=this_machine(),
     )
 
 
@@ -137,14 +140,15 @@ def read(path: Path) -> list[Result]:
 
 
 def markdown(results: Sequence[Result]) -> str:
-    """Return the table: medians over runs, with their range."""
+    """Return the table: medians over runs of the newest's machine, with their range."""
+    shown = of_newest(results)
     rows = [
         "| Mb/s | RTT ms | runs | synchronous, s a step | delayed | ratio | expected ratio | "
         "a round by the model, s |",
         "| ---: | ---: | ---: | --- | --- | ---: | ---: | ---: |",
     ]
-    for mbit, rtt in sorted({(r.mbit, r.rtt_ms) for r in results}):
-        here = [r for r in results if (r.mbit, r.rtt_ms) == (mbit, rtt)]
+    for mbit, rtt in sorted({(r.mbit, r.rtt_ms) for r in shown}):
+        here = [r for r in shown if (r.mbit, r.rtt_ms) == (mbit, rtt)]
         of = {kind: [r for r in here if r.kind == kind] for kind in KINDS}
         if not all(of.values()):
             continue
@@ -160,11 +164,11 @@ def markdown(results: Sequence[Result]) -> str:
             f"| {spread['delayed']} | {usual / late:.2f} x | {expected[0] / expected[1]:.2f} x "
             f"| {here[0].averaging_s:.2f} |"
         )
-    cores = sorted({result.cores for result in results})
+    where = shown[0].machine or f"{shown[0].cores} cores"
     return (
         f"# The one-step-delayed update\n\nWritten by `python -m tests.bench.delayed`. {__doc__}\n"
-        f"Machine: {cores} cores shared by both volunteers and the laboratory. Medians; "
-        "in brackets the fastest and the slowest step.\n\n" + "\n".join(rows) + "\n"
+        f"Machine: {where}, shared by both volunteers and the laboratory. Medians; in brackets "
+        f"the fastest and the slowest step.{left_out(results, shown)}\n\n" + "\n".join(rows) + "\n"
     )
 
 

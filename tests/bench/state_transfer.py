@@ -9,7 +9,7 @@ width 512, context 128, averaged in S8 over the same lines. A newcomer comes and
 (parameters and both moments) in chunks from all of them. The line's rate is the least of what all
 donors can send and what the newcomer can receive; of that training uses its part, which goes first.
 The newcomer's own time is its words "fetched the state". Every run adds a line to
-``state_transfer.jsonl``; ``state_transfer.md`` is written anew from all of them.
+``state_transfer.jsonl``; ``state_transfer.md`` is written anew from those of this machine.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from client.errors import UserError
 from client.store.paths import home_folders, make_private
 from tests.bench import wan
 from tests.bench.delayed import MODEL, SEQUENCES
+from tests.bench.machines import left_out, of_newest, this_machine
 from tests.bench.plan_check import wait_until_served
 from tests.netlab.lab import Lab
 from tests.netlab.table import Host, Link, Table
@@ -65,6 +66,7 @@ class Result:
     """From the newcomer's start to its being a replica like the others."""
     load: float
     cores: int
+    machine: str = ""
 
     @property
     def mbit(self) -> float:
@@ -167,6 +169,7 @@ def _watched(
         served_s=round(serves[0] - came, 1),
         load=load,
         cores=os.cpu_count() or 0,
+        machine=this_machine(),
     )
 
 
@@ -196,16 +199,17 @@ def read(path: Path) -> list[Result]:
 
 
 def markdown(results: Sequence[Result]) -> str:
-    """Return the table: medians over runs."""
+    """Return the table: medians over runs of the newest's machine."""
+    shown = of_newest(results)
     rows = [
         "| donors | each sends, Mb/s | newcomer receives | RTT ms | runs | state MB | seconds "
         "| Mb/s | of the lines | a step before, s | during (slowest) | it serves after, s |",
         "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    cases = sorted({(r.up_mbit, r.down_mbit, r.rtt_ms, r.donors) for r in results})
+    cases = sorted({(r.up_mbit, r.down_mbit, r.rtt_ms, r.donors) for r in shown})
     for up, down, rtt, donors in cases:
         case = (up, down, rtt, donors)
-        here = [r for r in results if (r.up_mbit, r.down_mbit, r.rtt_ms, r.donors) == case]
+        here = [r for r in shown if (r.up_mbit, r.down_mbit, r.rtt_ms, r.donors) == case]
         of = {name: statistics.median(getattr(r, name) for r in here) for name in FIGURES}
         rows.append(
             f"| {donors} | {up:g} | {down:g} | {rtt:g} | {len(here)} | {of['state_mb']:.0f} "
@@ -213,12 +217,11 @@ def markdown(results: Sequence[Result]) -> str:
             f"| {of['before_s']:.2f} | {of['during_s']:.2f} ({of['slowest_during_s']:.2f}) "
             f"| {of['served_s']:.0f} |"
         )
-    cores = sorted({result.cores for result in results})
+    where = shown[0].machine or f"{shown[0].cores} cores"
     return (
         f"# State for a newcomer\n\nWritten by `python -m tests.bench.state_transfer`. {__doc__}\n"
-        f"Machine: {cores} cores shared by all volunteers and the laboratory. Medians of runs.\n\n"
-        + "\n".join(rows)
-        + "\n"
+        f"Machine: {where}, shared by all volunteers and the laboratory. Medians of runs."
+        f"{left_out(results, shown)}\n\n" + "\n".join(rows) + "\n"
     )
 
 

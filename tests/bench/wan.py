@@ -10,8 +10,8 @@ efficiency model, min(compute, link): M tau. Computing is timed before and after
 over a line, both stages at the same moment, since they share the cores; the link's part is what the
 manifest says crosses it at the line's rate, of which frames take up to 5 %. The laboratory's relay
 and both nodes compute on the same cores, which the bound leaves out. Every run adds a line to
-``wan.jsonl``; ``wan.md`` is written anew from all of its lines. Rows are medians of runs, a run's
-speed comes from its median step.
+``wan.jsonl``; ``wan.md`` is written anew from its lines of this machine. Rows are medians of runs,
+a run's speed comes from its median step.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from client.store.paths import home_folders, make_private
 from client.train.capacity import FILE_NAME as CAPACITY_FILE
 from protocol.address import Address
 from protocol.manifest import Manifest
+from tests.bench.machines import left_out, of_newest, this_machine
 from tests.bench.plan_check import costing, timed_together, wait_until_served
 from tests.netlab.lab import Lab
 from tests.netlab.table import Link, uniform
@@ -86,6 +87,7 @@ class Result:
     load: float
     cores: int
     congestion: str
+    machine: str = ""
 
     @property
     def share(self) -> float:
@@ -154,6 +156,7 @@ def over_a_line(folder: Path, mbit: float, rtt: float, asked: argparse.Namespace
                 load=load,
                 cores=os.cpu_count() or 0,
                 congestion=Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
+                machine=this_machine(),
             )
         )
     return results
@@ -266,14 +269,15 @@ def read(path: Path) -> list[Result]:
 
 
 def markdown(results: Sequence[Result]) -> str:
-    """Return the table of medians, with the range over runs."""
+    """Return the table of medians over runs of the newest's machine, with their range."""
+    shown = of_newest(results)
     rows = [
         "| Mb/s | RTT ms | codec | runs | tokens/s | bound | limit | of the bound | of the "
         "prediction | of the link bound | line used | load |",
         "| ---: | ---: | --- | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     cells: dict[tuple[float, float, str], list[Result]] = {}
-    for result in results:
+    for result in shown:
         cells.setdefault((result.mbit, result.rtt_ms, result.codec), []).append(result)
     for (mbit, rtt, codec), runs in sorted(cells.items()):
         limits = "/".join(sorted({run.limit for run in runs}))
@@ -292,13 +296,15 @@ def markdown(results: Sequence[Result]) -> str:
         if codec == "s8" and (mbit, rtt, "fp32") in cells
     }
     ratios = "".join(f"- {m:g} Mb/s, {t:g} ms: {ratio:.2f} x\n" for (m, t), ratio in rates.items())
-    cores = sorted({result.cores for result in results})
-    ways = sorted({result.congestion for result in results})
+    where = shown[0].machine or f"{shown[0].cores} cores"
+    ways = sorted({result.congestion for result in shown})
     return (
         f"# Over a long line\n\nWritten by `python -m tests.bench.wan`; {__doc__}\n"
-        f"Machine: {cores} cores shared with other work (see the load), TCP {'/'.join(ways)}. "
+        f"Machine: {where}, shared with other work (see the load), TCP {'/'.join(ways)}. "
         "Medians; in brackets the range over runs. A share of the bound above 1: more ran beside "
-        "the timing of the stages than beside the swarm.\n\n" + "\n".join(rows) + "\n\n"
+        f"the timing of the stages than beside the swarm.{left_out(results, shown)}\n\n"
+        + "\n".join(rows)
+        + "\n\n"
         "S8 against fp32, tokens/s:\n\n" + ratios
     )
 

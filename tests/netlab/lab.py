@@ -40,7 +40,7 @@ class Lab:
     """A context manager; see the module's docstring.
 
     Raises, when entered:
-        UserError: rights or tools are missing, or the kernel refused.
+        UserError: rights or tools are missing, the kernel refused, or this process has one already.
     """
 
     def __init__(self, table: Table) -> None:
@@ -54,6 +54,8 @@ class Lab:
         reason = ground.why_not()
         if reason:
             raise UserError(f"no laboratory here: {reason}")
+        if ground.ours():
+            raise UserError("this process already has a laboratory")
         ground.remove_stale()
         try:
             self._build()
@@ -95,8 +97,6 @@ class Lab:
     # --- building ----------------------------------------------------------------------------
 
     def _build(self) -> None:
-        if ground.ours():
-            raise UserError("this process already has a laboratory")
         self._add(CORE)
         ground.run(self.command(CORE, ["sh", "-c", _ROUTES]))
         for number, host in enumerate(self.hosts, 1):

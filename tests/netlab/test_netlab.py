@@ -145,6 +145,21 @@ def test_nothing_is_left_when_it_cannot_be_built(monkeypatch: pytest.MonkeyPatch
     assert ground.ours() == []
 
 
+@needs_lab
+def test_a_second_one_is_refused_and_leaves_the_first_as_it_is() -> None:
+    with Lab(uniform(["a"], 5, Link())) as lab:
+        before = ground.ours()
+        with (
+            pytest.raises(UserError, match="already has a laboratory"),
+            Lab(uniform(["b"], 5, Link())),
+        ):
+            pass
+        assert ground.ours() == before
+        assert len(before) == 2
+        subprocess.run(lab.command("a", ["true"]), check=True, timeout=30)
+    assert ground.ours() == []
+
+
 @contextlib.contextmanager
 def _command(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run the program until its command runs on a host; say how its namespaces' names begin."""

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from client.cli.efficiency import found
+from protocol.invite import SwarmFile
 from tests.bench.rivals import averaging, chain, pipeline, report
 from tests.bench.rivals.attempts import attempt
+from tests.bench.rivals.averaging_peer import Moments
 from tests.bench.rivals.environment import Missing
-from tests.bench.rivals.records import Record, Records, ratio, spread
+from tests.bench.rivals.records import Record, Records, machine, ratio, spread
 from tests.bench.rivals.swarm_of_peers import PeerFailed, cpu_s, talking
 
 SETTINGS = {"repeats": 2, "quick": False}
@@ -32,27 +40,72 @@ def records(tmp_path: Path) -> Records:
 def test_what_was_interrupted_goes_on(records: Records, tmp_path: Path) -> None:
     records.add(record("ours", 0, 1.0))
     again = Records(tmp_path / "rivals.jsonl")
-    assert again.begin("chain", SETTINGS, {})
+    assert again.begin("chain", SETTINGS, {"hivemind": "1"})
     assert again.has("chain", "a", "ours", 0)
     assert not again.has("chain", "a", "ours", 1)
     assert again.machine("chain")["versions"]["hivemind"] == "1"
 
 
-@pytest.mark.parametrize("how", ["ended", "other settings", "fresh"])
+@pytest.mark.parametrize("what", ["cpu", "cores", "memory_bytes", "system", "versions"])
+def test_what_was_interrupted_on_another_machine_does_not_go_on(
+    records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    records.add(record("ours", 0, 1.0))
+    other = {**machine({"hivemind": "1"}), what: "another"}
+    monkeypatch.setattr("tests.bench.rivals.records.machine", lambda extra: other)
+    again = Records(tmp_path / "rivals.jsonl")
+    assert not again.begin("chain", SETTINGS, {"hivemind": "1"})
+    assert not again.has("chain", "a", "ours", 0)
+    again.add(record("ours", 0, 2.0))
+    again.end("chain")
+    kept = Records(tmp_path / "rivals.jsonl")
+    assert [r.values for r in kept.of("chain")] == [[2.0]]
+    assert kept.machine("chain")[what] == "another"
+
+
+@pytest.mark.parametrize("how", ["other settings", "fresh"])
 def test_otherwise_a_part_is_measured_anew_and_the_others_stay(
     records: Records, tmp_path: Path, how: str
 ) -> None:
     records.begin("codec", SETTINGS, {})
     records.add(record("ours", 0, 2.0, part="codec"))
     records.add(record("ours", 0, 1.0))
-    if how == "ended":
-        records.end("chain")
     again = Records(tmp_path / "rivals.jsonl")
     settings = {**SETTINGS, "quick": how == "other settings"}
-    assert not again.begin("chain", settings, {}, fresh=how == "fresh")
+    assert not again.begin("chain", settings, {"hivemind": "1"}, fresh=how == "fresh")
     kept = Records(tmp_path / "rivals.jsonl")
     assert kept.of("chain") == []
     assert [r.values for r in kept.of("codec")] == [[2.0]]
+
+
+def test_what_is_complete_stays_until_it_is_measured_anew(records: Records, tmp_path: Path) -> None:
+    path = tmp_path / "rivals.jsonl"
+    records.add(record("ours", 0, 1.0))
+    records.end("chain")
+    again = Records(path)
+    assert not again.begin("chain", SETTINGS, {"hivemind": "1"})
+    assert again.of("chain") == []
+    again.add(record("ours", 0, 2.0))
+    interrupted = Records(path)
+    assert [r.values for r in interrupted.of("chain")] == [[1.0]]
+    assert interrupted.begin("chain", SETTINGS, {"hivemind": "1"})
+    assert [r.values for r in interrupted.of("chain")] == [[2.0]]
+    interrupted.end("chain")
+    assert [r.values for r in Records(path).of("chain")] == [[2.0]]
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_the_report_names_what_is_incomplete(records: Records, tmp_path: Path) -> None:
+    records.add(record("ours", 0, 1.0))
+    text = report.markdown(records)
+    assert "## Chain (incomplete)\n" in text
+    assert "to the end: chain.\n" in text
+    records.end("chain")
+    for shown in (records, Records(tmp_path / "rivals.jsonl")):
+        text = report.markdown(shown)
+        assert "## Chain\n" in text
+        assert "incomplete" not in text
+        assert "to the end" not in text
 
 
 def test_a_ratio_is_taken_round_by_round() -> None:
@@ -112,14 +165,61 @@ def test_a_round_lasts_from_the_first_plan_to_the_last_result() -> None:
             "done": 15.0 + p,
             "hash": "x",
             "tasks": {"A": 1.0 + p},
+            "attempts": 1 + p % 2,
         }
         for p in range(3)
     ]
     values, more = averaging.of_versions([peers], bare=False)
     assert values == [7.0]
-    assert more == {"exchange_s": 6.0, "A_s": 2.0, "identical": True}
+    assert more == {"exchange_s": 6.0, "attempts": 2, "A_s": 2.0, "identical": True}
     differing = [*peers[:2], {**peers[2], "hash": "y"}]
     assert averaging.of_versions([peers, differing], bare=False)[1]["identical"] is False
+
+
+def test_a_round_lasts_from_its_first_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.monotonic", itertools.count(10.0).__next__)
+    now, seen = Moments(), []
+    for step in (0, 0, 0, 1):
+        now.begin(step)
+        seen.append((now.plan, now.attempts))
+    assert seen == [(10.0, 1), (10.0, 2), (10.0, 3), (11.0, 1)]
+
+
+class Averaging:
+    """Speaks as one of hivemind's peers whose rounds end with so large errors."""
+
+    def __init__(self, *errors: float) -> None:
+        self._errors = iter(errors)
+        self._answer = ""
+
+    def say(self, line: str) -> None:
+        said = {"match": "matched", "go": {"done": time.monotonic(), "members": 1}}
+        found = said[line] if line in said else {"error": next(self._errors), "digest": "x"}
+        self._answer = json.dumps(found)
+
+    def line(self, timeout_s: float) -> str:
+        return self._answer
+
+
+@pytest.mark.parametrize(
+    ("compression", "fine", "wrong"),
+    [("none", 1e-7, 0.6), ("fp16", 4e-4, 0.6), ("uniform8", 0.08, 0.6), ("none", 1e-7, math.nan)],
+)
+def test_a_round_that_did_not_average_is_tried_again(
+    records: Records, monkeypatch: pytest.MonkeyPatch, compression: str, fine: float, wrong: float
+) -> None:
+    monkeypatch.setattr(averaging, "cpu_s", lambda peers: 0.0)
+    launches = [Averaging(fine, fine, wrong), Averaging(*[fine] * 4)]
+
+    def run(folder: Path) -> averaging.Turn:
+        peers: Any = [launches.pop(0)]
+        return averaging._turns(peers, averaging.MAX_ERROR[compression])
+
+    turn = attempt(run, records, "chain", "x", lambda words: None)
+    assert turn is not None
+    assert turn[1]["error"] == fine
+    [note] = records.notes("chain")
+    assert "x, attempt 1: no average: error " in note
 
 
 @pytest.mark.parametrize(("size", "millions"), [("1M", 1), ("10M", 10), ("50M", 50)])
@@ -135,7 +235,31 @@ def test_every_case_has_a_name_of_its_own_and_a_line_for_each_peer() -> None:
 def test_the_first_step_warms_up(tmp_path: Path) -> None:
     manifest = found(tmp_path, pipeline.QUICK.run, pipeline.QUICK.model).manifest
     tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
-    assert pipeline.rates(manifest, [0.0, 5.0, 7.0, 8.0]) == [tokens / 2, tokens]
+    assert pipeline.rates(manifest, [5.0, 7.0, 8.0]) == [tokens / 2, tokens]
+
+
+def test_everybody_is_timed_over_the_same_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = [9.0, 4.0, 2.0, 1.0]
+
+    def ends(swarm: SwarmFile, folder: Path) -> list[float]:
+        return list(itertools.accumulate(taken[: swarm.manifest.steps]))
+
+    def answers(processes: Sequence[None]) -> list[dict[str, Any]]:
+        moments = list(itertools.accumulate(taken[: pipeline.STEPS], initial=0.0))
+        return [{"moments": moments, "losses": []} for _ in processes]
+
+    monkeypatch.setattr(pipeline, "swarm_moments", ends)
+    monkeypatch.setattr(pipeline, "_python", lambda *arguments: nullcontext())
+    monkeypatch.setattr(pipeline, "_answers", answers)
+    turns = (pipeline.ours, pipeline.one_process, pipeline.one_f_one_b)
+    rates = []
+    for number, turn in enumerate(turns):
+        (folder := tmp_path / str(number)).mkdir()
+        rates.append(turn(pipeline.QUICK, folder)[0])
+    assert len(rates[0]) == pipeline.STEPS - 1
+    assert rates[0] == rates[1] == rates[2]
 
 
 def test_processes_are_spoken_to_and_end(tmp_path: Path) -> None:

@@ -40,6 +40,37 @@ def test_runs_of_other_code_count_only_on_request(tmp_path: Path) -> None:
     assert len(_run(tmp_path, "random")) == 8
 
 
+@pytest.mark.parametrize("more", [(), ("--accept-old",), ("--report-only",)])
+def test_runs_of_other_code_stay_in_the_report_and_are_marked(
+    tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    path, report = tmp_path / "ablation.jsonl", tmp_path / "ablation.md"
+    runs = [json.loads(line) for line in _run(tmp_path, "random,greedy-join")]
+    assert "other code" not in report.read_text()
+    old = [run | {"code": "older"} if run["figures"]["policy"] == "random" else run for run in runs]
+    path.write_text("".join(json.dumps(run) + "\n" for run in old))
+    _run(tmp_path, "greedy-join", *more)
+    text = report.read_text()
+    assert "Runs of other code: 4 of 8, marked \\* (random)." in text
+    [shares] = [line for line in text.splitlines() if line.startswith("| random | ")]
+    assert shares.count("* ±") == 2
+    assert "| random* | " in text
+    assert not any("*" in line for line in text.splitlines() if "greedy-join" in line)
+
+
+def test_a_run_of_the_present_code_counts_more_than_a_newer_one_of_other_code(
+    tmp_path: Path,
+) -> None:
+    path, report = tmp_path / "ablation.jsonl", tmp_path / "ablation.md"
+    lines = _run(tmp_path, "random")
+    text = report.read_text()
+    old = json.loads(lines[0]) | {"code": "older"}
+    old["figures"]["share"] = 0.0
+    path.write_text("\n".join([*lines, json.dumps(old)]) + "\n")
+    _run(tmp_path, "random", "--report-only")
+    assert report.read_text() == text
+
+
 def test_the_report_has_every_policy_with_spread_and_a_plot(tmp_path: Path) -> None:
     _run(tmp_path, "random,value-join-dual")
     report = (tmp_path / "ablation.md").read_text()

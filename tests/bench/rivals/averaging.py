@@ -44,6 +44,8 @@ HIVEMIND = {
     "hivemind fp16": "fp16",
     "hivemind uniform 8 bit": "uniform8",
 }
+MAX_ERROR = {"none": 1e-3, "fp16": 1e-3, "uniform8": 0.2}
+"""Far above what a codec loses: a round of a larger error did not average."""
 WIDTHS = {"1M": 268, "10M": 892, "50M": 2020}
 """Width of a one-layer GPT of about so many parameters."""
 TURNS = 3
@@ -184,6 +186,7 @@ def of_versions(rounds: list[list[dict[str, Any]]], *, bare: bool) -> Turn:
             for task, seconds in peer["tasks"].items():
                 tasks.setdefault(task, []).append(seconds)
     more: dict[str, Any] = {"exchange_s": round(statistics.median(exchanges), 4)}
+    more["attempts"] = max(peer["attempts"] for told in rounds for peer in told)
     more |= {f"{task}_s": round(statistics.median(s), 4) for task, s in sorted(tasks.items())}
     return values, more if bare else {**more, "identical": same}
 
@@ -225,10 +228,10 @@ def theirs(case: Case, compression: str, where: Hosts, folder: Path) -> Turn:
         with talking(others, folder / "others", ONE_THREAD) as followers:
             for peer in followers:
                 peer.line(START_S)
-            return _turns([leader, *followers])
+            return _turns([leader, *followers], MAX_ERROR[compression])
 
 
-def _turns(peers: list[Talker]) -> Turn:
+def _turns(peers: list[Talker], max_error: float) -> Turn:
     values, matching, cpu, errors, same = [], [], [], [], True
     for turn in range(TURNS + 1):
         begin = time.monotonic()
@@ -241,6 +244,10 @@ def _turns(peers: list[Talker]) -> Turn:
         results = [json.loads(line) for line in _all(peers, "check")]
         same &= len({peer["digest"] for peer in results}) == 1
         errors.append(max(peer["error"] for peer in results))
+        if not errors[-1] <= max_error:
+            raise PeerFailed(
+                f"no average: error {errors[-1]:.2g}, at most {max_error:g} is expected"
+            )
         if turn:  # the first one warms up
             values.append(round(max(peer["done"] for peer in said) - go, 4))
             matching.append(go - begin)

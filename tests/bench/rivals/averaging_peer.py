@@ -4,10 +4,10 @@
 
 Seat, rounds, worker, codec, queues and network are the client's own (``seat_host``); in place of
 much computing, one sequence of 16 tokens a microbatch. LINES: everybody's uplink/downlink
-in bytes/s, joined by commas, or nothing. Prints its address, reads everybody's, and
-prints a line of JSON per version: when its plan came, when it began to apply and when that was done
-(monotonic seconds), the state's hash, and the seconds that its worker took by task. Ends with its
-standard input.
+in bytes/s, joined by commas, or nothing. Prints its address, reads everybody's, and prints a line
+of JSON per version: when its first plan came, when it began to apply and when that was done
+(monotonic seconds), the attempts it took, the state's hash, and the seconds that its worker took by
+task. Ends with its standard input.
 """
 
 from __future__ import annotations
@@ -34,11 +34,20 @@ BARE_WORKER = (sys.executable, "-m", "tests.bench.rivals.bare_worker")
 
 @dataclass
 class Moments:
-    """One round at this peer."""
+    """One round at this peer, from the first attempt on."""
 
+    step: int = -1
+    attempts: int = 0
     plan: float = 0.0
     apply: float = 0.0
     tasks: dict[str, float] = field(default_factory=dict)
+
+    def begin(self, step: int) -> None:
+        """Note an attempt; the clock goes on if the step had one before."""
+        if step != self.step:
+            self.step, self.attempts = step, 0
+            self.plan, self.tasks = time.monotonic(), {}
+        self.attempts += 1
 
 
 now = Moments()
@@ -51,7 +60,7 @@ class TimedDriver(SeatDriver):
 
     def _perform_one(self, effect: SeatEffect, parts: tuple[bytes, ...]) -> None:
         if isinstance(effect, Compute) and isinstance(effect.task, ContributeTask):
-            now.plan, now.tasks = time.monotonic(), {}
+            now.begin(effect.task.step)
         elif isinstance(effect, Compute) and isinstance(effect.task, ApplyTask):
             now.apply = time.monotonic()
         super()._perform_one(effect, parts)
@@ -66,6 +75,7 @@ def tell(committed: Committed) -> None:
     """Print what a round took."""
     said = {"version": committed.version, "hash": committed.hash, "plan": now.plan}
     said |= {"apply": now.apply, "done": time.monotonic(), "tasks": now.tasks}
+    said |= {"attempts": now.attempts}
     print(json.dumps(said), flush=True)
 
 

@@ -32,8 +32,7 @@ from tests.bench.rivals.swarm_of_peers import environ
 PART = "pipeline"
 BOUND, REFERENCE, OURS, TORCH = "bound", "one process", "ours", "1F1B"
 STEPS = 3
-"""Steps of a turn, of which the first one warms up; a swarm, whose start is not timed, does one
-more."""
+"""Steps of a turn, of which the first one warms up."""
 TIMEOUT_S = 600.0
 Say = Callable[[str], None]
 Turn = tuple[list[float], dict[str, Any]]
@@ -53,9 +52,9 @@ class Work:
             f"{run.microbatches} microbatches of {run.sequences}"
         )
 
-    def found(self, folder: Path, steps: int = STEPS) -> SwarmFile:
+    def found(self, folder: Path) -> SwarmFile:
         """Found a swarm that does this work."""
-        return found(folder, replace(self.run, steps=steps), self.model)
+        return found(folder, replace(self.run, steps=STEPS), self.model)
 
 
 FULL = Work(RUN, MODEL)
@@ -79,7 +78,7 @@ def measure(records: Records, rounds: int, say: Say, *, quick: bool = False) -> 
 
 def ours(work: Work, folder: Path) -> Turn:
     """Run a real swarm of two volunteers."""
-    swarm = work.found(folder, STEPS + 1)
+    swarm = work.found(folder)
     return rates(swarm.manifest, swarm_moments(swarm, folder)), {}
 
 
@@ -88,7 +87,7 @@ def one_process(work: Work, folder: Path) -> Turn:
     manifest, path = _manifest(work, folder)
     with _python("one_process", str(path), str(STEPS)) as process:
         [said] = _answers([process])
-    return rates(manifest, said["moments"]), {"losses": said["losses"]}
+    return rates(manifest, said["moments"][1:]), {"losses": said["losses"]}
 
 
 def one_f_one_b(work: Work, folder: Path) -> Turn:
@@ -97,7 +96,7 @@ def one_f_one_b(work: Work, folder: Path) -> Turn:
     parts = [(str(path), str(rank), str(folder / "store"), str(STEPS)) for rank in range(2)]
     with _python("one_f_one_b", *parts[0]) as first, _python("one_f_one_b", *parts[1]) as last:
         said = _answers([first, last])
-    return rates(manifest, said[0]["moments"]), {"losses": said[1]["losses"]}
+    return rates(manifest, said[0]["moments"][1:]), {"losses": said[1]["losses"]}
 
 
 def bound(work: Work, folder: Path) -> Turn:
@@ -107,11 +106,10 @@ def bound(work: Work, folder: Path) -> Turn:
     return [round(prediction.tokens_per_s / prediction.efficiency, 1)], more
 
 
-def rates(manifest: Manifest, moments: Sequence[float]) -> list[float]:
-    """Return the tokens per second of every step but the first, which warms up."""
+def rates(manifest: Manifest, ends: Sequence[float]) -> list[float]:
+    """Return the tokens per second of every step but the first, from when each of them ended."""
     tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
-    taken = [later - earlier for earlier, later in itertools.pairwise(moments)]
-    return [round(tokens / seconds, 1) for seconds in taken[1:]]
+    return [round(tokens / (end - begin), 1) for begin, end in itertools.pairwise(ends)]
 
 
 def _manifest(work: Work, folder: Path) -> tuple[Manifest, Path]:

@@ -1,7 +1,8 @@
 """What a run has measured so far: one line of JSON per contender and round, and what follows of it.
 
-A file holds at most one run of each part. A part that was interrupted goes on where it stopped; one
-that is complete, or was begun with other settings, is measured anew.
+A part that was interrupted goes on where it stopped; one that is complete, or was begun with other
+settings or on another machine, is measured anew. What was measured before stays in the file until
+that is complete.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ from typing import Any
 
 import psutil
 
+from tests.bench.machines import cpu
+
 PACKAGES = ("torch", "numpy", "libp2p", "trio")
+MACHINE = ("cpu", "cores", "memory_bytes", "system", "versions")
+"""What has to be the same for a part to go on."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +58,16 @@ class Ratio:
 
 
 class Records:
-    """The lines of a file."""
+    """The lines of a file. A part's runs follow one another, each from its line on the machine on.
+
+    Shown of a part is its newest complete run, or the newest if none is; while it is measured, that
+    run.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lines: list[dict[str, Any]] = []
+        self._measured: set[str] = set()
         if path.exists():
             self._lines = [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -65,15 +75,17 @@ class Records:
         self, part: str, settings: dict[str, Any], extra: dict[str, str], *, fresh: bool = False
     ) -> bool:
         """Go on with a part, or start it anew; return whether there was something to go on with."""
-        mine = [line for line in self._lines if line["part"] == part]
-        heads = [line for line in mine if line["kind"] == "machine"]
-        done = any(line["kind"] == "end" for line in mine)
-        if heads and heads[0]["settings"] == settings and not done and not fresh:
+        self._measured.add(part)
+        newest, here = self._run(part), machine(extra)
+        same = (
+            bool(newest)
+            and newest[0]["settings"] == settings
+            and all(newest[0][name] == here[name] for name in MACHINE)
+        )
+        if same and not _complete(newest) and not fresh:
             return True
-        self._lines = [line for line in self._lines if line["part"] != part]
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text("".join(json.dumps(line) + "\n" for line in self._lines))
-        self._append({"kind": "machine", "part": part, "settings": settings, **machine(extra)})
+        self._append({"kind": "machine", "part": part, "settings": settings, **here})
         return False
 
     def add(self, record: Record) -> None:
@@ -85,8 +97,18 @@ class Records:
         self._append({"kind": "note", "part": part, "words": words})
 
     def end(self, part: str) -> None:
-        """A part is complete."""
+        """A part is complete: what was measured of it before is dropped."""
         self._append({"kind": "end", "part": part, "time": time.time()})
+        newest = self._runs(part)[-1]
+        self._lines = [line for line in self._lines if line["part"] != part] + newest
+        beside = self._path.with_suffix(".new")
+        beside.write_text("".join(json.dumps(line) + "\n" for line in self._lines))
+        beside.replace(self._path)
+        self._measured.discard(part)
+
+    def complete(self, part: str) -> bool:
+        """Whether what is shown of a part is all of it."""
+        return _complete(self._run(part))
 
     def has(self, part: str, case: str, who: str, number: int) -> bool:
         """Whether this was measured already."""
@@ -97,23 +119,42 @@ class Records:
         names = Record.__dataclass_fields__
         return [
             Record(**{name: line[name] for name in names})
-            for line in self._lines
-            if line["part"] == part and line["kind"] == "record"
+            for line in self._run(part)
+            if line["kind"] == "record"
         ]
 
     def machine(self, part: str) -> dict[str, Any]:
         """Return the machine a part was measured on; empty if it was not."""
-        of_part = (x for x in self._lines if x["part"] == part and x["kind"] == "machine")
-        return next(of_part, {})
+        return next(iter(self._run(part)), {})
 
     def notes(self, part: str) -> list[str]:
         """Return the part's sentences."""
-        return [x["words"] for x in self._lines if x["part"] == part and x["kind"] == "note"]
+        return [line["words"] for line in self._run(part) if line["kind"] == "note"]
+
+    def _run(self, part: str) -> list[dict[str, Any]]:
+        """Return the lines of the run that counts."""
+        runs = self._runs(part)
+        done = [] if part in self._measured else [run for run in runs if _complete(run)]
+        shown = done or runs
+        return shown[-1] if shown else []
+
+    def _runs(self, part: str) -> list[list[dict[str, Any]]]:
+        runs: list[list[dict[str, Any]]] = []
+        for line in self._lines:
+            if line["part"] == part:
+                if line["kind"] == "machine":
+                    runs.append([])
+                runs[-1].append(line)
+        return runs
 
     def _append(self, line: dict[str, Any]) -> None:
         self._lines.append(line)
         with self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+
+def _complete(run: Sequence[dict[str, Any]]) -> bool:
+    return any(line["kind"] == "end" for line in run)
 
 
 def cases(records: Sequence[Record]) -> Iterator[tuple[str, list[Record]]]:
@@ -154,7 +195,7 @@ def machine(extra: dict[str, str]) -> dict[str, Any]:
     """Describe this machine and how busy it is; ``extra``: versions of rivals."""
     return {
         "time": time.time(),
-        "cpu": _cpu(),
+        "cpu": cpu(),
         "cores": os.cpu_count() or 0,
         "memory_bytes": psutil.virtual_memory().total,
         "system": f"{platform.system()} {platform.release()}",
@@ -167,14 +208,6 @@ def machine(extra: dict[str, str]) -> dict[str, Any]:
 def load() -> float:
     """Return the machine's load over the last minute."""
     return os.getloadavg()[0]
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
 
 
 def _version(name: str) -> str:

@@ -39,8 +39,9 @@ the last peer has the result. `ours`: S8 both ways with error feedback, two-phas
 payload hashed; the optimizer is left out. `ours and the optimizer`: the whole round, AdamW and the
 new state's hash too; the microbatches before it are not counted, nor is hivemind's matchmaking.
 cpu_s: CPU seconds of all processes a round (ours: with the microbatches). error: of the mean,
-relative to its norm, in the worst round; what ours loses goes into the next round. identical:
-whether all end with the same bits.""",
+relative to its norm, in the worst round; far above its codec's, that round did not average (such a
+launch is tried again now, with a note); what ours loses goes into the next round. identical:
+whether all end with the same bits. attempts: of ours, in the round with most; all count.""",
     chain.PART: """\
 Forward and backward through one transformer block (sequences x context x width) in another process.
 Ours keeps the graph of the forward and sends four tensors as S8; hivemind's server computes the
@@ -74,7 +75,8 @@ def markdown(records: Records) -> str:
     parts = [HEAD, summary(records)]
     for part in WORDS:
         if records.machine(part):
-            parts += [f"## {part.capitalize()}\n", WORDS[part] + "\n", *_details(records, part)]
+            name = part.capitalize() + ("" if records.complete(part) else " (incomplete)")
+            parts += [f"## {name}\n", WORDS[part] + "\n", *_details(records, part)]
     return "\n".join(parts)
 
 
@@ -128,9 +130,11 @@ def _faster(
 
 
 def summary(records: Records) -> str:
-    """Return the table of comparisons."""
+    """Return the table of comparisons, and which parts are not all there."""
     rows = [[line.what, f"{line.found} x", line.verdict] for line in comparisons(records)]
-    return _table(["ours against", "ratio", "goal"], rows)
+    partly = [part for part in WORDS if records.machine(part) and not records.complete(part)]
+    words = f"\nNot measured to the end: {', '.join(partly)}.\n" if partly else ""
+    return _table(["ours against", "ratio", "goal"], rows) + words
 
 
 def _details(records: Records, part: str) -> list[str]:
