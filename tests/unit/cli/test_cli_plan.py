@@ -89,6 +89,20 @@ def test_cost_of_tokens_time_and_energy(within: Within) -> None:
     assert any("--watts" in note for note in without["notes"])
 
 
+def test_machines_that_say_no_watts_are_counted_in_a_note(within: Within, tmp_path: Path) -> None:
+    path = tmp_path / "mixed.toml"
+    path.write_text(TOML)
+    arguments = ("--no-measure", "--table", str(path), "--stages", "2", "--tokens", "1000000")
+    answer = planned(within, *arguments)
+    assert answer["cost"]["kwh"] == pytest.approx(3 * 150 * answer["cost"]["seconds"] / 3.6e6)
+    note = "energy: 1 machines do not say what they draw"
+    assert [each for each in answer["notes"] if each.startswith(note)]
+    assert note in within("plan", *arguments).stderr
+    path.write_text(TOML + "watts = 90\n")
+    told = planned(within, *arguments)["notes"]
+    assert not any("energy" in each for each in told)
+
+
 def test_a_wider_line_is_never_slower(within: Within) -> None:
     speeds = [
         planned(within, *described(up=up), "--redundancy", "1", "--stages", "4")["best"]
@@ -168,6 +182,7 @@ def test_measured_costs_cover_every_size() -> None:
         (("--gflops", "1", "--tokens-per-s", "1"), "give one of them"),
         (("--up", "fast"), "write 2MB/s or 20Mbit/s"),
         (("--up", "0"), "leave the machine out"),
+        (("--up", "20Mb/s"), "write 20Mbit/s or 20MB/s"),
         (("--rtt-ms", "99999"), "out of range"),
         (("--table", "missing.toml"), "cannot read missing.toml"),
         (("--table", "x.toml", "--up", "1MB/s"), "write it into the table"),
