@@ -12,12 +12,17 @@ from client.errors import UserError
 from client.plan import compare
 from client.plan.compare import Alternative, Terms
 from client.plan.machines import Machine
-from client.plan.model import Prediction, StageTerms
+from client.plan.model import COSTS_NOTHING, Prediction, StageTerms
 
 if TYPE_CHECKING:
     from client.cli.plan_setting import Setting
 
 JOULES_PER_KWH = 3.6e6
+WAYS_OUT = {
+    compare.TOO_MANY: "take fewer --microbatches, or a larger --microbatch",
+    COSTS_NOTHING: "ask the swarm's founder to found it with measured costs",
+}
+"""What helps where neither machines nor memory are wanting, by the reason."""
 
 
 class StageLine(Struct, frozen=True):
@@ -143,7 +148,9 @@ def _no_plan(found: Sequence[Alternative]) -> UserError:
     problem = reasons[-1] if reasons else "no microbatch of this model fits a frame"
     return UserError(
         f"these machines cannot train it together; {problem}",
-        "lend more machines or memory, allow more --stages, or choose a smaller model",
+        WAYS_OUT.get(
+            problem, "lend more machines or memory, allow more --stages, or choose a smaller model"
+        ),
     )
 
 

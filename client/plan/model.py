@@ -34,6 +34,9 @@ RECOMPUTED = 4 / 3
 """Work of a microbatch whose forward is done again: backward is twice the forward."""
 SPARE = 1.25
 """In flight beyond what just fills the pipeline (RECIPES)."""
+LEAST_RATE, MOST_RATE = 1e-30, 1e30
+"""Microbatches per second beyond which a stage's cost means nothing and floats would overflow."""
+COSTS_NOTHING = "a stage is said to cost nothing"
 
 Limit = Literal["compute", "link", "latency", "averaging", "memory"]
 Placement = Sequence[Sequence[Machine]]
@@ -107,14 +110,14 @@ def predict(run: Run, placement: Placement) -> Prediction:
     """Return what a swarm does in a step; every stage needs a replica that fits it.
 
     Raises:
-        ValueError: a stage has none.
+        ValueError: a stage has none, or costs nothing.
     """
     if not all(placement) or len(placement) != len(run.stages):
         raise ValueError("every stage needs a replica")
+    for stage, (work, members) in enumerate(zip(run.stages, placement, strict=True)):
+        _check_rate(stage, sum(map(work.rate, members)))
     terms = _stage_terms(run, placement)
     slowest = min(range(len(terms)), key=lambda s: terms[s].rate_per_s)
-    if terms[slowest].rate_per_s <= 0:
-        raise ValueError(f"no replica of stage {slowest} can do its work")
     tau = 1 / terms[slowest].rate_per_s
     way = sum(t.compute_s + t.boundary_s for t in terms)
     exposed, rounds = max(t.exposed_s for t in terms), max(t.averaging_s for t in terms)
@@ -180,6 +183,13 @@ def _owned(members: Sequence[Machine], elements: float) -> list[float]:
     return shares(heeded(_lines(members), segments(int(elements), len(members))))
 
 
+def _check_rate(stage: int, rate: float) -> None:
+    if rate < LEAST_RATE:
+        raise ValueError(f"no replica of stage {stage} can do its work")
+    if rate > MOST_RATE:
+        raise ValueError(COSTS_NOTHING)
+
+
 def _stage_terms(run: Run, placement: Placement) -> tuple[StageTerms, ...]:
     found = []
     path = 0.0
@@ -215,7 +225,7 @@ def _traffic(run: Run, work: StageWork, members: Sequence[Machine]) -> list[tupl
     """
     cost = work.cost
     size = cost.parameters * run.averaging_bytes_per_parameter
-    whole = sum(map(work.rate, members)) or 1.0
+    whole = sum(map(work.rate, members))
     found = []
     for member, owned in zip(members, _owned(members, cost.parameters), strict=True):
         taken = run.microbatches * work.rate(member) / whole

@@ -136,6 +136,21 @@ def test_a_machine_that_does_not_fit_brings_nothing() -> None:
         predict(run(), [[MACHINE], []])
 
 
+@pytest.mark.parametrize("flops", [0.0, 1e-300])
+def test_a_stage_that_costs_nothing_is_refused(flops: float) -> None:
+    free = StageWork(StageCost(1, flops, 1, 0.0, 0.0, 0.0))
+    with pytest.raises(ValueError, match="cost nothing"):
+        predict(Run((free,), 10, 100, 1.0), [[MACHINE]])
+    with pytest.raises(ValueError, match="cost nothing"):
+        predict(Run((work(0, 2), free), 10, 100, 1.0), [[MACHINE], [MACHINE]])
+
+
+def test_a_stage_that_would_never_be_done_is_refused() -> None:
+    endless = StageWork(StageCost(1, 1e30, 1, 0.0, 0.0, 0.0))
+    with pytest.raises(ValueError, match="stage 0"):
+        predict(Run((endless,), 10, 100, 1.0), [[replace(MACHINE, flop_per_s=5e-324)]])
+
+
 def replace_memory(of: StageWork, size_bytes: float) -> StageWork:
     cost = of.cost
     return StageWork(
