@@ -14,9 +14,13 @@ _UNITS: Final = {"": 1, "b": 1} | {
     for power, letter in enumerate("kmgt", start=1)
     for suffix, base in (("", 1000), ("b", 1000), ("i", 1024), ("ib", 1024))
 }
-_BITS = re.compile(r"(?P<number>[0-9]{1,15}(\.[0-9]{1,6})?) ?(?P<unit>[kmg]?)bit", re.I | re.A)
+_BITS = re.compile(r"(?P<number>[0-9]{1,15}(\.[0-9]{1,6})?) ?(?P<unit>[kmgt]?)bit", re.I | re.A)
 _WHOLE = re.compile(r"[0-9]{1,9}", re.A)
 _PER_SECOND = re.compile(r" ?(/ ?s|ps)$", re.I | re.A)
+_BITS_OR_BYTES = re.compile(
+    r"(?P<amount>[0-9]{1,15}(\.[0-9]{1,6})? ?[kKmMgGtT]?)b ?(/ ?[sS]|[pP][sS])", re.A
+)
+"""A small b per second, which some write for bits and some for bytes."""
 
 
 def parse_size(text: str) -> int:
@@ -29,6 +33,9 @@ def parse_size(text: str) -> int:
 
 def parse_rate(text: str) -> int:
     """Parse bytes per second: ``2MB``, ``2 MB/s``, ``20 Mbit/s``; raises ``ValueError``."""
+    if (unclear := _BITS_OR_BYTES.fullmatch(text.strip())) is not None:
+        amount = unclear["amount"]
+        raise ValueError(f"{unclear[0]}: bits or bytes? write {amount}bit/s or {amount}B/s")
     amount = _PER_SECOND.sub("", text.strip())
     if (bits := _BITS.fullmatch(amount)) is not None:
         return int(float(bits["number"]) * _UNITS[bits["unit"].lower()] / 8)

@@ -56,7 +56,7 @@ class EfficiencyFigures(Struct, frozen=True):
     swarm_tokens_per_s: float
     reference_tokens_per_s: float
     efficiency: float
-    """Swarm over reference; PyTorch's own pipeline over gloo reached 0.72 on this work."""
+    """Swarm over reference; ``tests/bench/results/rivals.md`` has PyTorch's own pipeline."""
 
 
 class Figures(Struct, frozen=True):

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, validators
 
 from client.cli.home import find_home
-from client.cli.options import ModelChoices, OptionalCount
+from client.cli.options import ModelChoices
 from client.cli.output import print_json, printable, say
 from client.cli.plan_answer import answer
 from client.cli.plan_machines import Kind, ThisMachine, read_table
@@ -22,6 +22,8 @@ from client.cli.plan_text import report
 from client.errors import ExitCode, UserError
 
 COST = Group("The cost", sort_key=4)
+MOST_TOKENS = 10**18
+Tokens = Annotated[int | None, Parameter(validator=validators.Number(gte=1, lte=MOST_TOKENS))]
 
 
 def plan(
@@ -30,7 +32,7 @@ def plan(
     machines: MachineChoices = MachineChoices(),  # noqa: B008  (frozen)
     run: PlanChoices = PlanChoices(),  # noqa: B008
     model: ModelChoices = ModelChoices(),  # noqa: B008
-    tokens: Annotated[OptionalCount, Parameter(group=COST)] = None,
+    tokens: Annotated[Tokens, Parameter(group=COST)] = None,
     price: Annotated[AtLeast0, Parameter(group=COST)] = None,
     json: bool = False,
 ) -> None:

@@ -12,12 +12,17 @@ from client.errors import UserError
 from client.plan import compare
 from client.plan.compare import Alternative, Terms
 from client.plan.machines import Machine
-from client.plan.model import Prediction, StageTerms
+from client.plan.model import COSTS_NOTHING, Prediction, StageTerms
 
 if TYPE_CHECKING:
     from client.cli.plan_setting import Setting
 
 JOULES_PER_KWH = 3.6e6
+WAYS_OUT = {
+    compare.TOO_MANY: "take fewer --microbatches, or a larger --microbatch",
+    COSTS_NOTHING: "ask the swarm's founder to found it with measured costs",
+}
+"""What helps where neither machines nor memory are wanting, by the reason."""
 
 
 class StageLine(Struct, frozen=True):
@@ -59,10 +64,10 @@ class Cost(Struct, frozen=True):
     steps: float
     seconds: float
     sent_bytes: float
-    """Per volunteer, of the stage that sends most."""
+    """Of the volunteer that sends most."""
     received_bytes: float
     kwh: float | None
-    """None without watts."""
+    """Of the machines that say what they draw; None if none does."""
     price: float | None
     """None without a price or watts."""
 
@@ -143,7 +148,9 @@ def _no_plan(found: Sequence[Alternative]) -> UserError:
     problem = reasons[-1] if reasons else "no microbatch of this model fits a frame"
     return UserError(
         f"these machines cannot train it together; {problem}",
-        "lend more machines or memory, allow more --stages, or choose a smaller model",
+        WAYS_OUT.get(
+            problem, "lend more machines or memory, allow more --stages, or choose a smaller model"
+        ),
     )
 
 
@@ -183,7 +190,7 @@ def _tell(
         stages=stages,
         alternatives=rows,
         cost=cost,
-        notes=list(_notes(setting, len(machines) - used, row(best, best), cost, price)),
+        notes=list(_notes(setting, len(machines) - used, best, cost, price)),
     )
 
 
@@ -207,7 +214,7 @@ def _cost(setting: Setting, best: Alternative, tokens: int | None, price: float 
 
 
 def _notes(
-    setting: Setting, idle: int, best: Row, cost: Cost, price: float | None
+    setting: Setting, idle: int, best: Alternative, cost: Cost, price: float | None
 ) -> Iterator[str]:
     """Yield what somebody should know who relies on the plan."""
     if best.replicas < setting.run.redundancy:
@@ -219,6 +226,9 @@ def _notes(
         yield f"{idle} machines are left out: too small, or without them it is as fast"
     if price is not None and cost.kwh is None:
         yield "no energy: say with --watts, or in the table, what a machine draws"
+    silent = sum(not machine.watts for members in best.placement for machine in members)
+    if silent and cost.kwh is not None:
+        yield f"energy: {silent} machines do not say what they draw, which counts as nothing"
     if setting.manifest is not None:
         yield (
             "the manifest's own cut costs what its founder measured; other cuts are reckoned "

@@ -166,6 +166,9 @@ def _machine(
         speed = here.flop_per_s
     up = _amount(name, "up", kind.up, parse_rate)
     down = _amount(name, "down", kind.down, parse_rate)
+    if speed <= 0:
+        problem = f"{name}: tokens_per_s say nothing where the model is said to cost nothing"
+        raise UserError(problem, "give gflops instead", ExitCode.USAGE)
     return Machine(
         name=name,
         flop_per_s=speed,

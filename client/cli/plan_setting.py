@@ -13,6 +13,7 @@ from client.cli.target import find_swarm
 from client.errors import ExitCode, UserError
 from client.plan import compare
 from protocol.invite import SwarmFile
+from protocol.limits import MAX_STAGES
 from protocol.manifest import Manifest, Model
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class Setting:
         """Return the sequences per microbatch to look at."""
         if self.only_sequences:
             return [self.only_sequences]
-        return compare.microbatch_sizes(self.sequences, self.sequences_per_step)
+        sizes = compare.microbatch_sizes(self.sequences, self.sequences_per_step)
+        return sizes or [self.sequences]  # too many a step, which the comparison says
 
     def counts(self, machines: int) -> list[int]:
         """Return the numbers of stages to look at."""
@@ -80,9 +82,7 @@ def chosen(run: PlanChoices, model: ModelChoices) -> Setting:
         measure=run.measure,
     )
     shape = choose_model(preset, model)
-    if run.stages is not None and run.stages > shape.layers:
-        problem = f"{shape.layers} layers cannot make {run.stages} stages"
-        raise UserError(problem, f"take at most --stages {shape.layers}", ExitCode.USAGE)
+    _check_stages(run.stages, shape)
     microbatches = run.microbatches or preset.microbatches_per_step
     return Setting(
         *(shape, None, choices, sequences, microbatches, preset.steps),
@@ -121,6 +121,10 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
             "take a size that does",
             ExitCode.USAGE,
         )
+    _check_stages(run.stages, manifest.model)
+    if 0 in manifest.layers_per_stage:
+        problem = "a stage of this swarm has no layer"
+        raise UserError(problem, "plan for its model with the flags of volunteer create")
     choices = RunChoices(
         boundary_codec=manifest.boundary_codec,
         averaging_codec=manifest.averaging_codec,
@@ -134,3 +138,10 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
         only_stages=run.stages,
         only_sequences=size,
     )
+
+
+def _check_stages(stages: int | None, model: Model) -> None:
+    most = min(model.layers, MAX_STAGES)
+    if stages is not None and stages > most:
+        problem = f"{model.layers} layers cannot make {stages} stages"
+        raise UserError(problem, f"take at most --stages {most}", ExitCode.USAGE)

@@ -21,6 +21,8 @@ MOST_LEFT_OUT = 32
 NEARLY = 0.99
 """Plans that are that near to the fastest count as equal to it."""
 
+TOO_MANY = f"more than {MAX_MICROBATCHES_PER_STEP} microbatches a step"
+
 
 class Works(Protocol):
     """What the stages of one model cost."""
@@ -118,6 +120,8 @@ def _alternative(
     if stages is None:
         return None
     microbatches = terms.sequences_per_step // size
+    if microbatches > MAX_MICROBATCHES_PER_STEP:
+        return Alternative(count, size, microbatches, why=TOO_MANY)
     placement = place(machines, stages, terms.redundancy)
     if placement is None:
         return Alternative(count, size, microbatches, why=_uncovered(machines, stages))
@@ -128,7 +132,10 @@ def _alternative(
         averaging_bytes_per_parameter=terms.averaging_bytes_per_parameter,
         delayed=terms.delayed,
     )
-    chosen, prediction = _without_brakes(run, placement, terms.redundancy)
+    try:
+        chosen, prediction = _without_brakes(run, placement, terms.redundancy)
+    except ValueError as error:
+        return Alternative(count, size, microbatches, why=str(error))
     return Alternative(count, size, microbatches, prediction, run, chosen)
 
 

@@ -34,6 +34,9 @@ RECOMPUTED = 4 / 3
 """Work of a microbatch whose forward is done again: backward is twice the forward."""
 SPARE = 1.25
 """In flight beyond what just fills the pipeline (RECIPES)."""
+LEAST_RATE, MOST_RATE = 1e-30, 1e30
+"""Microbatches per second beyond which a stage's cost means nothing and floats would overflow."""
+COSTS_NOTHING = "a stage is said to cost nothing"
 
 Limit = Literal["compute", "link", "latency", "averaging", "memory"]
 Placement = Sequence[Sequence[Machine]]
@@ -72,8 +75,10 @@ class StageTerms:
     exposed_s: float
     """The averaging that neither draining nor filling hides."""
     sent_bytes: float
-    """Per replica and step: boundaries and averaging."""
+    """Per step, boundaries and averaging, of the replica that sends most: a fast one gets more
+    microbatches."""
     received_bytes: float
+    """Likewise of the one that receives most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +110,14 @@ def predict(run: Run, placement: Placement) -> Prediction:
     """Return what a swarm does in a step; every stage needs a replica that fits it.
 
     Raises:
-        ValueError: a stage has none.
+        ValueError: a stage has none, or costs nothing.
     """
     if not all(placement) or len(placement) != len(run.stages):
         raise ValueError("every stage needs a replica")
+    for stage, (work, members) in enumerate(zip(run.stages, placement, strict=True)):
+        _check_rate(stage, sum(map(work.rate, members)))
     terms = _stage_terms(run, placement)
     slowest = min(range(len(terms)), key=lambda s: terms[s].rate_per_s)
-    if terms[slowest].rate_per_s <= 0:
-        raise ValueError(f"no replica of stage {slowest} can do its work")
     tau = 1 / terms[slowest].rate_per_s
     way = sum(t.compute_s + t.boundary_s for t in terms)
     exposed, rounds = max(t.exposed_s for t in terms), max(t.averaging_s for t in terms)
@@ -162,12 +167,27 @@ def averaging_s(members: Sequence[Machine], elements: float, bytes_per_element: 
     the shards that leaders plan, and of the messages' trips."""
     if (count := len(members)) == 1:
         return 0.0
-    lines = [(m.upload_bytes_per_s, m.download_bytes_per_s) for m in members]
     cut = segments(int(elements), count)
-    split = zip(shares(heeded(lines, cut)), lines, strict=True)
+    split = zip(_owned(members, elements), _lines(members), strict=True)
     slowest = max(round_s(share, line, count, cut) for share, line in split)
     trips = AVERAGING_TRIPS * max(m.rtt_s for m in members)
     return elements * bytes_per_element * slowest + trips
+
+
+def _lines(members: Sequence[Machine]) -> list[tuple[float, float]]:
+    return [(member.upload_bytes_per_s, member.download_bytes_per_s) for member in members]
+
+
+def _owned(members: Sequence[Machine], elements: float) -> list[float]:
+    """Return the share of the gradient that each replica owns."""
+    return shares(heeded(_lines(members), segments(int(elements), len(members))))
+
+
+def _check_rate(stage: int, rate: float) -> None:
+    if rate < LEAST_RATE:
+        raise ValueError(f"no replica of stage {stage} can do its work")
+    if rate > MOST_RATE:
+        raise ValueError(COSTS_NOTHING)
 
 
 def _stage_terms(run: Run, placement: Placement) -> tuple[StageTerms, ...]:
@@ -176,27 +196,42 @@ def _stage_terms(run: Run, placement: Placement) -> tuple[StageTerms, ...]:
     for stage, (work, members) in enumerate(zip(run.stages, placement, strict=True)):
         compute = _sum(members, "flop_per_s") / max(work.cost.flops, 1e-30)
         boundary = _boundary_s(run, placement, stage)
-        size = work.cost.parameters * run.averaging_bytes_per_parameter
         averaging = averaging_s(members, work.cost.parameters, run.averaging_bytes_per_parameter)
         taken = len(members) / compute
-        share = run.microbatches / len(members)
-        average_bytes = 2 * (1 - 1 / len(members)) * size
+        traffic = _traffic(run, work, members)
         found.append(
             StageTerms(
                 replicas=len(members),
                 compute_per_s=compute,
                 link_per_s=_link_rate(work, members),
-                rate_per_s=sum(work.rate(member) for member in members),
+                rate_per_s=sum(map(work.rate, members)),
                 compute_s=taken,
                 boundary_s=boundary,
                 averaging_s=averaging,
                 exposed_s=max(0.0, averaging - path),
-                sent_bytes=share * work.cost.uplink_bytes + average_bytes,
-                received_bytes=share * work.cost.downlink_bytes + average_bytes,
+                sent_bytes=max(sent for sent, _ in traffic),
+                received_bytes=max(received for _, received in traffic),
             )
         )
         path += taken + boundary
     return tuple(found)
+
+
+def _traffic(run: Run, work: StageWork, members: Sequence[Machine]) -> list[tuple[float, float]]:
+    """Return the bytes that each replica sends and receives in a step.
+
+    It takes microbatches as its rate has a part in the stage's, and sends as much of a round as it
+    receives: V (1 + (N - 2) w), ``protocol.rounds.shards``.
+    """
+    cost = work.cost
+    size = cost.parameters * run.averaging_bytes_per_parameter
+    whole = sum(map(work.rate, members))
+    found = []
+    for member, owned in zip(members, _owned(members, cost.parameters), strict=True):
+        taken = run.microbatches * work.rate(member) / whole
+        averaged = size * (1 + (len(members) - 2) * owned)
+        found.append((taken * cost.uplink_bytes + averaged, taken * cost.downlink_bytes + averaged))
+    return found
 
 
 def _boundary_s(run: Run, placement: Placement, stage: int) -> float:

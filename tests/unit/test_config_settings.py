@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 
 import pytest
@@ -134,10 +135,39 @@ def test_limits_as_people_write_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "rate"),
-    [("2MB", 2_000_000), ("1 MiB/s", 2**20), ("800kbit", 100_000), ("1.5 Mbit/s", 187_500)],
+    [
+        ("2MB", 2_000_000),
+        ("2mb", 2_000_000),
+        ("2MB/s", 2_000_000),
+        ("20MBps", 20_000_000),
+        ("20 kB/s", 20_000),
+        ("1 MiB/s", 2**20),
+        ("800kbit", 100_000),
+        ("20Mbitps", 2_500_000),
+        ("1.5 Mbit/s", 187_500),
+    ],
 )
 def test_rates(text: str, rate: int) -> None:
     assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        ("20Mbps", "20M"),
+        ("20 Mb/s", "20 M"),
+        ("20Mb / s", "20M"),
+        ("100kbps", "100k"),
+        ("1.5gb/S", "1.5g"),
+        ("1Tb/s", "1T"),
+        ("9600 bps", "9600 "),
+    ],
+)
+def test_a_rate_in_bits_or_bytes_is_not_guessed(text: str, amount: str) -> None:
+    words = f"{text}: bits or bytes? write {amount}bit/s or {amount}B/s"
+    with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
+        parse_rate(text)
+    assert parse_rate(f"{amount}B/s") == pytest.approx(8 * parse_rate(f"{amount}bit/s"))
 
 
 @pytest.mark.parametrize(

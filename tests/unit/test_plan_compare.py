@@ -14,7 +14,7 @@ from client.plan import compare
 from client.plan.compare import Terms, alternatives, best_of
 from client.plan.machines import Machine, StageWork
 from client.plan.placing import place
-from protocol.limits import MAX_REPLICAS_IN_ROUND
+from protocol.limits import MAX_MICROBATCHES_PER_STEP, MAX_REPLICAS_IN_ROUND
 from protocol.manifest import StageCost
 
 FAST = 1e12
@@ -163,6 +163,27 @@ def test_who_holds_the_averaging_up_is_left_out() -> None:
 
 def test_nothing_that_works_is_no_plan() -> None:
     assert best_of(plans([machine(memory=GB / 2)]), 1) is None
+
+
+def test_a_stage_that_costs_nothing_is_no_plan() -> None:
+    def free(stages: int, sequences: int) -> list[StageWork]:
+        return [stage(0.0)] * stages
+
+    found = alternatives([machine()] * 4, free, Terms(64, 128, 1.0, 1), (1, 2), (1,))
+    assert ["cost nothing" in each.why for each in found] == [True, True]
+    assert best_of(found, 1) is None
+
+
+def test_no_step_has_more_microbatches_than_a_manifest_may_say() -> None:
+    def plan(microbatches: int) -> compare.Alternative:
+        terms = Terms(8 * microbatches, 128, 1.0, 1)
+        (found,) = alternatives([machine()], works, terms, (1,), (8,))
+        return found
+
+    assert plan(MAX_MICROBATCHES_PER_STEP).prediction is not None
+    over = plan(MAX_MICROBATCHES_PER_STEP + 1)
+    assert over.prediction is None
+    assert over.why == "more than 4096 microbatches a step"
 
 
 @pytest.mark.parametrize(

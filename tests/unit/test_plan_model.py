@@ -69,6 +69,23 @@ def test_the_averaging_of_one_stage_is_not_hidden() -> None:
     assert found.stages[0].sent_bytes == pytest.approx(MEGA)
 
 
+def test_the_fast_replica_takes_more_microbatches_and_sends_more() -> None:
+    # 3 of 4 microbatches of a stage that sends and gets 1 MB for each; V = 1 MB beside that
+    stages = (work(0, 2), work(1, 2, parameters=1_000_000))
+    fast = replace(MACHINE, flop_per_s=3 * GIGA, upload_bytes_per_s=9e9, download_bytes_per_s=9e9)
+    found = predict(Run(stages, 8, 100, 1.0), [[MACHINE], [MACHINE, fast]])
+    assert found.stages[1].sent_bytes == pytest.approx((8 * 3 / 4 + 1) * MEGA)
+    assert found.stages[1].received_bytes == pytest.approx((8 * 3 / 4 + 1) * MEGA)
+    assert found.stages[0].sent_bytes == pytest.approx(8 * MEGA)
+
+
+def test_who_owns_more_of_the_gradient_sends_more() -> None:
+    # the slow line owns nothing, the others a third: V (1 + 2 / 3)
+    slow = replace(MACHINE, upload_bytes_per_s=MEGA / 10, download_bytes_per_s=MEGA / 10)
+    found = predict(run(1, parameters=16_000_000), [[MACHINE] * 3 + [slow]])
+    assert found.stages[0].sent_bytes == pytest.approx(16 * MEGA * (1 + 2 / 3))
+
+
 def test_the_averaging_of_the_last_stage_has_the_time_of_the_way_back() -> None:
     # way from stage 1 to 0 and back: 1 s to compute, 2.1 s on the line
     pair = [MACHINE, MACHINE]
@@ -117,6 +134,21 @@ def test_a_machine_that_does_not_fit_brings_nothing() -> None:
         predict(Run((cost,), 10, 100, 1.0), [[MACHINE]])
     with pytest.raises(ValueError, match="replica"):
         predict(run(), [[MACHINE], []])
+
+
+@pytest.mark.parametrize("flops", [0.0, 1e-300])
+def test_a_stage_that_costs_nothing_is_refused(flops: float) -> None:
+    free = StageWork(StageCost(1, flops, 1, 0.0, 0.0, 0.0))
+    with pytest.raises(ValueError, match="cost nothing"):
+        predict(Run((free,), 10, 100, 1.0), [[MACHINE]])
+    with pytest.raises(ValueError, match="cost nothing"):
+        predict(Run((work(0, 2), free), 10, 100, 1.0), [[MACHINE], [MACHINE]])
+
+
+def test_a_stage_that_would_never_be_done_is_refused() -> None:
+    endless = StageWork(StageCost(1, 1e30, 1, 0.0, 0.0, 0.0))
+    with pytest.raises(ValueError, match="stage 0"):
+        predict(Run((endless,), 10, 100, 1.0), [[replace(MACHINE, flop_per_s=5e-324)]])
 
 
 def replace_memory(of: StageWork, size_bytes: float) -> StageWork:

@@ -10,12 +10,18 @@ import msgspec
 import pytest
 from cli_process import Within
 
+from client.cli.create import sign, write_swarm_file
 from client.cli.founding import found_swarm
 from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.plan_machines import MAX_MACHINES, read_table
 from client.cli.plan_work import ModelWorks
 from client.cli.presets import PRESETS
 from client.errors import ExitCode, UserError
+from protocol.address import Address
+from protocol.manifest import Manifest
+from protocol.wire.envelope import Signer
+
+FOUNDER = Signer(b"\x07" * 32)
 
 
 def described(**other: str) -> tuple[str, ...]:
@@ -87,6 +93,30 @@ def test_cost_of_tokens_time_and_energy(within: Within) -> None:
     without = planned(within, *DESCRIBED, "--price", "0.5")
     assert without["cost"]["kwh"] is None
     assert any("--watts" in note for note in without["notes"])
+
+
+def test_machines_that_say_no_watts_are_counted_in_a_note(within: Within, tmp_path: Path) -> None:
+    path = tmp_path / "mixed.toml"
+    path.write_text(TOML)
+    arguments = ("--no-measure", "--table", str(path), "--stages", "2", "--tokens", "1000000")
+    answer = planned(within, *arguments)
+    assert answer["cost"]["kwh"] == pytest.approx(3 * 150 * answer["cost"]["seconds"] / 3.6e6)
+    note = "energy: 1 machines do not say what they draw"
+    assert [each for each in answer["notes"] if each.startswith(note)]
+    assert note in within("plan", *arguments).stderr
+    path.write_text(TOML + "watts = 90\n")
+    told = planned(within, *arguments)["notes"]
+    assert not any("energy" in each for each in told)
+
+
+def test_more_tokens_than_can_be_reckoned_with_are_a_mistake(
+    within: Within, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        within("plan", *DESCRIBED, "--tokens", "9" * 400)
+    assert caught.value.code == ExitCode.USAGE
+    assert "Must be <= 1000000000000000000" in capsys.readouterr().err
+    assert planned(within, *DESCRIBED, "--tokens", str(10**18))["cost"]["tokens"] == 10**18
 
 
 def test_a_wider_line_is_never_slower(within: Within) -> None:
@@ -161,6 +191,71 @@ def test_measured_costs_cover_every_size() -> None:
         assert total == pytest.approx(works.flops_per_token(size) * size * 16)
 
 
+def manifest_of_two() -> Manifest:
+    """As ``create`` makes it, counted instead of measured."""
+    choices = RunChoices(stages=2, measure=False)
+    return found_swarm(FOUNDER.peer, choices, ModelChoices(), OptimizerChoices()).manifest
+
+
+def swarm_file(path: Path, manifest: Manifest, **cost: float) -> str:
+    """Write a swarm file whose founder says that every stage costs so much."""
+    stages = tuple(msgspec.structs.replace(stage, **cost) for stage in manifest.stages)
+    changed = msgspec.structs.replace(manifest, stages=stages)
+    write_swarm_file(path, sign(changed, FOUNDER, (Address("ip4", "127.0.0.1", 1, FOUNDER.peer),)))
+    return str(path)
+
+
+def test_a_manifest_whose_stages_cost_nothing_is_no_plan(within: Within, tmp_path: Path) -> None:
+    manifest = manifest_of_two()
+    nothing = {"flops": 0.0, "uplink_bytes": 0.0, "downlink_bytes": 0.0}
+    free = swarm_file(tmp_path / "x.swarm", manifest, **nothing)
+    (own,) = [
+        each
+        for each in planned(within, "--swarm", free, *DESCRIBED[1:])["alternatives"]
+        if (each["stages"], each["microbatch"]) == (2, manifest.sequences_per_microbatch)
+    ]
+    assert "cost nothing" in own["why"]
+    only = ("--stages", "2", "--microbatch", str(manifest.sequences_per_microbatch))
+    done = within("plan", "--swarm", free, *DESCRIBED[1:], *only)
+    assert done.returncode == ExitCode.RUNTIME
+    assert "a stage is said to cost nothing" in done.stderr
+    assert "founder" in done.stderr
+    alone = ("--machines", "1", "--tokens-per-s", "100", "--memory", "8GB", "--up", "1MB/s")
+    done = within("plan", "--swarm", free, *alone)
+    assert done.returncode == ExitCode.USAGE
+    assert "give gflops" in done.stderr
+
+
+def test_stages_that_a_founded_swarm_cannot_have_are_explained(
+    within: Within, tmp_path: Path
+) -> None:
+    manifest = manifest_of_two()
+    plain = swarm_file(tmp_path / "x.swarm", manifest)
+    done = within("plan", "--swarm", plain, *DESCRIBED[1:], "--stages", "9")
+    assert done.returncode == ExitCode.USAGE
+    assert "take at most --stages 4" in done.stderr
+    first, last = manifest.stages
+    uneven = (
+        msgspec.structs.replace(first, layers=0),
+        msgspec.structs.replace(last, layers=first.layers + last.layers),
+    )
+    hollow = swarm_file(tmp_path / "y.swarm", msgspec.structs.replace(manifest, stages=uneven))
+    done = within("plan", "--swarm", hollow, *DESCRIBED[1:])
+    assert done.returncode == ExitCode.RUNTIME
+    assert "has no layer" in done.stderr
+
+
+@pytest.mark.parametrize("size", [(), ("--microbatch", "8")])
+def test_more_microbatches_than_create_allows_are_no_plan(
+    within: Within, size: tuple[str, ...]
+) -> None:
+    done = within("plan", *DESCRIBED, *size, "--microbatches", "1000000")
+    assert done.returncode == ExitCode.RUNTIME
+    assert "more than 4096 microbatches a step" in done.stderr
+    assert "take fewer --microbatches" in done.stderr
+    assert "lend more" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -168,6 +263,8 @@ def test_measured_costs_cover_every_size() -> None:
         (("--gflops", "1", "--tokens-per-s", "1"), "give one of them"),
         (("--up", "fast"), "write 2MB/s or 20Mbit/s"),
         (("--up", "0"), "leave the machine out"),
+        (("--up", "20Mb/s"), "write 20Mbit/s or 20MB/s"),
+        (("--layers", "300", "--stages", "300"), "take at most --stages 256"),
         (("--rtt-ms", "99999"), "out of range"),
         (("--table", "missing.toml"), "cannot read missing.toml"),
         (("--table", "x.toml", "--up", "1MB/s"), "write it into the table"),
