@@ -36,7 +36,7 @@ from client.compute.payload import (
 )
 
 _TILE = TILE_BLOCKS * BLOCK
-_LARGEST = 127 * s8.LARGEST_SCALE
+_LARGEST = s8.LARGEST_VALUE * s8.LARGEST_SCALE
 _PLAIN_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 _CHECK_CHUNK = 1 << 18
 

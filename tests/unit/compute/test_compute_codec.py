@@ -211,6 +211,8 @@ HOSTILE = {
     "scale negative": edited(BODY, BF16_MINUS_ONE),
     "scale huge": edited(BODY, BF16_HUGE),
     "scale zero": edited(BODY, b"\0\0"),
+    "value of no encoder": edited(BODY + 2 * 10, b"\x80"),
+    "last value of no encoder": edited(len(good_payload()) - 1, b"\x80"),
     "prescale nan": edited(PRESCALE, BF16_NAN),
     "prescale negative": edited(PRESCALE, BF16_MINUS_ONE),
     "prescale huge": edited(PRESCALE, BF16_HUGE),
