@@ -250,7 +250,9 @@ class TestRefusals:
     def test_a_contribution_too_large_to_be_summed(self, round_, value, place) -> None:
         """Each number of it could be sent, except -128; but not with that of another added."""
         workers, bounds, _ = round_
-        contributions = [w.call(Contribute(step=0, attempt=1, bounds=bounds))[1][0] for w in workers]
+        contributions = [
+            w.call(Contribute(step=0, attempt=1, bounds=bounds))[1][0] for w in workers
+        ]
         given, absurd = contributions[1:], bytearray(contributions[1 + place])
         absurd[HEADER.size : HEADER.size + 2] = LARGEST_SCALE
         blocks = (len(absurd) - HEADER.size) // BLOCK_BYTES
