@@ -140,8 +140,8 @@ def decode_blocks(body: Tensor, blocks: Tensor) -> None:
     """Read body (130 N,) uint8 from outside into blocks (N, 128) fp32, both on the CPU.
 
     Raises:
-        CodecError: a scale is not finite, not positive or outside the allowed range; a value is -128,
-            which no encoder writes.
+        CodecError: a scale is not finite, not positive or outside the allowed range; or a value is
+            -128, which no encoder writes.
     """
     for region in _regions(blocks, body):
         for group in region.groups():
