@@ -136,6 +136,11 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
         return range(first, first + self.microbatches_per_step)
 
 
+_BLOCK = 128
+_BLOCK_BYTES: dict[Codec, int] = {"s8": 130, "bf16": 2 * _BLOCK, "fp32": 4 * _BLOCK}
+_HEADER_BYTES_PER_LAYER = 4096
+"""At most, of what a checkpoint says before its data; with delayed updates it is 2.8 KB."""
+
 _encoder = msgspec.json.Encoder(order="sorted")
 _decoder = msgspec.json.Decoder(Manifest)
 MAX_MANIFEST_BYTES = 48 * 1024
@@ -183,12 +188,34 @@ def inconsistency(manifest: Manifest) -> str | None:
         (manifest.data.size_bytes > model.context + 1, "the data is shorter than one sample"),
         (manifest.optimizer.min_lr <= manifest.optimizer.lr, "min_lr is above lr"),
         (
+            manifest.data.size_bytes <= limits.MAX_CHUNKS * limits.CHUNK_BYTES,
+            "the training text is too large to be copied by newcomers: take at most 3.1 GB of it",
+        ),
+        (
             manifest.sequences_per_microbatch * model.context * model.width * 4
             <= limits.MAX_PAYLOAD_BYTES - limits.CHUNK_BYTES,
             "a microbatch's boundary tensor is larger than a frame: use smaller microbatches",
         ),
     )
-    return next((words for holds, words in checks if not holds), None)
+    stages = (
+        too_large(stage, manifest.averaging_codec, delayed=manifest.delayed)
+        for stage in manifest.stages
+    )
+    found = (words for holds, words in checks if not holds)
+    return next(found, None) or next(filter(None, stages), None)
+
+
+def too_large(stage: StageCost, averaging_codec: Codec, *, delayed: bool) -> str | None:
+    """Say in words why no message could carry what replicas of a stage send each other, or None."""
+    count = f"a stage of {stage.parameters} parameters"
+    header_bytes = (stage.layers + 1) * _HEADER_BYTES_PER_LAYER
+    state_bytes = header_bytes + 4 * stage.parameters * (4 if delayed else 3)
+    if state_bytes > limits.MAX_CHUNKS * limits.CHUNK_BYTES:
+        return f"{count} is too large to be copied by newcomers: take more stages"
+    blocks = -(-stage.parameters // limits.MAX_SEGMENTS) // _BLOCK + 1
+    if blocks * _BLOCK_BYTES[averaging_codec] + limits.CHUNK_BYTES > limits.MAX_PAYLOAD_BYTES:
+        return f"{count} is too large to be averaged in {averaging_codec}: take more stages, or s8"
+    return None
 
 
 def _is_plain_name(name: str) -> bool:

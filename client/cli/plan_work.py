@@ -21,7 +21,7 @@ from client.plan.machines import StageWork
 from model_zoo.cutting import cut, flops_per_token, measure_costs
 from model_zoo.stages import StageSlice, slices
 from protocol.limits import CHUNK_BYTES, MAX_PAYLOAD_BYTES
-from protocol.manifest import Manifest, Model, StageCost
+from protocol.manifest import Manifest, Model, StageCost, too_large
 
 MEASURED_UP_TO_S = 0.5
 """Microbatches of which a layer would take longer are scaled from the largest measured one."""
@@ -61,10 +61,11 @@ class ModelWorks:
             layers = founded.layers_per_stage
             return [self._work(layers, s, sequences, c) for s, c in enumerate(founded.stages)]
         layers = cut(spec, self._parts.get(sequences), stages)
-        return [
-            self._work(layers, part.index, sequences, self._cost(layers, part, sequences))
-            for part in slices(layers)
-        ]
+        costs = [self._cost(layers, part, sequences) for part in slices(layers)]
+        codec, delayed = self._run.averaging_codec, self._run.delayed_update
+        if any(too_large(cost, codec, delayed=delayed) for cost in costs):
+            return None
+        return [self._work(layers, s, sequences, c) for s, c in enumerate(costs)]
 
     def flops_per_token(self, sequences: int) -> float:
         """Return what the whole model costs for one token."""

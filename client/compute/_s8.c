@@ -224,7 +224,7 @@ static PyObject *names(PyObject *module, PyObject *unused) {
 
 static PyMethodDef methods[] = {
     {"encode", encode, METH_VARARGS, "False if the numbers are poisoned."},
-    {"decode", decode, METH_VARARGS, "False if a scale is refused."},
+    {"decode", decode, METH_VARARGS, "False if a scale or a value is refused."},
     {"channel_sums", channel_sums, METH_VARARGS, "Sum of magnitudes per channel."},
     {"probe", probe, METH_VARARGS, "Sums of squares and the peak of every step-th row."},
     {"variants", names, METH_NOARGS, "Instruction sets that this processor runs, best first."},

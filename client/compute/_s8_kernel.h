@@ -214,6 +214,14 @@ INLINE void dequantise(const int8_t *restrict values, float scale, float *restri
         out[i] = (float)values[i] * scale;
 }
 
+/* Whether one is -128, which no encoder writes: it would be a magnitude above the largest. */
+INLINE int out_of_range(const int8_t *values) {
+    uint8_t found = 0;
+    for (int i = 0; i < BLOCK; i++)
+        found |= values[i] == INT8_MIN;
+    return found;
+}
+
 INLINE void decode_block(const Tensor *tensor, Place place, float scale, const int8_t *values) {
     size_t length = tensor->width - place.channel;
     float padded[BLOCK], rotated[BLOCK];
@@ -248,9 +256,12 @@ INLINE int decode_tensor(const Tensor *tensor, uint8_t *body) {
         for (size_t i = 0; i < length; i++) {
             float scale = number_of((uint32_t)scales[i] << 16);
             prefetch(place.numbers, AHEAD * BLOCK, BLOCK, 1);
+            refused |= out_of_range(values + BLOCK * i);
             decode_block(tensor, place, scale, values + BLOCK * i);
             place = next_place(tensor, place);
         }
+        if (refused)
+            return 0;
     }
     return 1;
 }

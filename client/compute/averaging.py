@@ -20,7 +20,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from client.compute.errors import CodecError, ShapeError, StaleRequest
+from client.compute.errors import CodecError, PoisonedTensor, ShapeError, StaleRequest
 from client.compute.payload import Buffer
 from client.compute.replica import Replica, squared_norm
 from client.compute.replies import Applied, Contributed, Reduced
@@ -86,11 +86,31 @@ class Averager:
             else:
                 wire.segment_in(payload, part, place)
             total.add_(part)
-        encoded = wire.segment_out(total)
+        try:
+            encoded = wire.segment_out(total)
+        except PoisonedTensor:
+            self._blame_largest(parts, part)
+            raise
         wire.segment_back(encoded, part)
         if self._residual is not None:
             attempt.lost_in_sum[request.segment] = total.sub_(part)
         return Reduced(squared_norm=squared_norm(part)), [encoded]
+
+    def _blame_largest(self, parts: Sequence[tuple[int | None, Buffer]], scratch: Tensor) -> None:
+        """A sum cannot be sent: whoever gave the largest number is to blame, unless we did.
+
+        Raises:
+            CodecError: with the place of that contribution.
+        """
+        peaks: dict[int | None, float] = {}
+        for place, payload in parts:
+            self._replica.wire.segment_back(payload, scratch)
+            peaks[place] = float(scratch.abs().amax())
+        culprit = max(peaks, key=peaks.__getitem__)
+        if culprit is not None:
+            error = CodecError(f"contribution {culprit} is up to {peaks[culprit]:.3g}: absurd")
+            error.part = culprit
+            raise error
 
     def apply(self, request: Apply, payloads: Payloads) -> Applied:
         """Make the next version from the broadcast sums, after checking all of them."""

@@ -19,9 +19,11 @@ from client.compute import conditioning, native, s8
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.payload import (
     BLOCK,
+    BLOCK_BYTES,
     HEADER,
     PRESCALED,
     ROTATED,
+    SCALE_BYTES,
     TILE_BLOCKS,
     TILE_BYTES,
     Buffer,
@@ -34,7 +36,7 @@ from client.compute.payload import (
 )
 
 _TILE = TILE_BLOCKS * BLOCK
-_LARGEST = 127 * s8.LARGEST_SCALE
+_LARGEST = s8.LARGEST_VALUE * s8.LARGEST_SCALE
 _PLAIN_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 _CHECK_CHUNK = 1 << 18
 
@@ -106,14 +108,15 @@ def _encode_s8(numbers: Tensor, direction: Direction, out: bytearray | None) -> 
         _view(payload[HEADER.size : header.body_start], torch.bfloat16).copy_(factors)
         reciprocals = factors.float().reciprocal_()
     body = payload[header.body_start :]
-    if native.takes(rows) and native.encode(rows, body, reciprocals, header.rotated):
-        return payload
-    rows = _padded_rows(numbers)  # what the kernel in C refused, torch refuses with the reason
-    if reciprocals is not None:
-        rows = rows * reciprocals
-    elif header.rotated:
-        rows = conditioning.rotate(rows)
-    _encode_body(rows.view(-1), _view(body, torch.uint8))
+    if not (native.takes(rows) and native.encode(rows, body, reciprocals, header.rotated)):
+        rows = _padded_rows(numbers)  # what the kernel in C refused, torch refuses with the reason
+        if reciprocals is not None:
+            rows = rows * reciprocals
+        elif header.rotated:
+            rows = conditioning.rotate(rows)
+        _encode_body(rows.view(-1), _view(body, torch.uint8))
+    if factors is not None and not _sane_product(body, factors):
+        raise PoisonedTensor("tensor holds an absurd magnitude")
     return payload
 
 
@@ -125,6 +128,8 @@ def _decode_s8(buffer: Buffer, header: Header, result: Tensor) -> None:
         prescale = bytearray(view[HEADER.size : header.body_start])
         factors = torch.frombuffer(prescale, dtype=torch.bfloat16).float()
         s8.check_scales(factors, conditioning.SMALLEST_FACTOR, conditioning.LARGEST_FACTOR)
+        if not _sane_product(body, factors):
+            raise CodecError("prescale and scales make an absurd magnitude")
     numbers = result.view(-1, header.shape[-1])
     if native.takes(numbers) and native.decode(body, numbers, factors, header.rotated):
         return
@@ -138,6 +143,19 @@ def _decode_s8(buffer: Buffer, header: Header, result: Tensor) -> None:
         rows.copy_(conditioning.rotate(rows))
     if not direct:
         numbers.copy_(rows[:, : header.shape[-1]])
+
+
+def _sane_product(body: memoryview, factors: Tensor) -> bool:
+    """Whether the largest scale is allowed even where the largest prescale factor meets it."""
+    data = np.frombuffer(body, np.uint8)
+    split = len(data) // TILE_BYTES * TILE_BYTES
+    whole, tail = data[:split].reshape(-1, TILE_BYTES), data[split:]
+    tail_scales = tail[: len(tail) // BLOCK_BYTES * SCALE_BYTES]
+    scales = (whole[:, : TILE_BLOCKS * SCALE_BYTES], tail_scales)
+    # as integers bf16 numbers that are not negative keep their order, with NaN above all
+    largest = max((int(part.view("<u2").max()) for part in scales if part.size), default=0)
+    scale = np.array(largest << 16, np.uint32).view(np.float32)
+    return bool(float(scale) * float(factors.amax()) <= s8.LARGEST_SCALE)
 
 
 def _padded_rows(numbers: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ def encode(rows: Tensor, body: memoryview, factors: Tensor | None, rotated: bool
 
 
 def decode(body: Buffer, rows: Tensor, factors: Tensor | None, rotated: bool) -> bool:
-    """Read body (130 N,) from outside into rows (R, C); False if a scale is refused.
+    """Read body (130 N,) from outside into rows (R, C); False if it is refused.
 
     Args:
         factors: what to multiply the channels by afterwards, fp32 (P,).

@@ -23,6 +23,10 @@ from model_zoo.stages import summed_loss
 
 Payloads = Sequence[Buffer]
 
+LARGEST_GRADIENT = 2.0**33
+"""Of any parameter in one microbatch. The sum over 4096 of them can still be averaged: it stays far
+below the largest number that the codecs send."""
+
 
 def forward(
     replica: Replica, request: Forward, payloads: Payloads
@@ -135,7 +139,7 @@ def run_backward(
     """Fill `flat.gradients` with this pass alone; the encoded input gradient, if there is one.
 
     Raises:
-        PoisonedTensor: a gradient is not finite.
+        PoisonedTensor: a gradient is not finite or of absurd magnitude.
     """
     return _run_back(replica, slot, [(graph, output, gradient)])
 
@@ -150,8 +154,9 @@ def _run_back(
         torch.autograd.backward(output, gradient)
         if graph.leaf is not None and graph.leaf.grad is not None:
             of_inputs.append(graph.leaf.grad)
-    if not torch.isfinite(slot.flat.gradients.sum()):
-        raise PoisonedTensor("the gradient of the parameters is not finite")
+    low, high = torch.aminmax(slot.flat.gradients)  # both are NaN if any is
+    if not torch.maximum(-low, high) <= LARGEST_GRADIENT:
+        raise PoisonedTensor("the gradient of the parameters is not finite or of absurd magnitude")
     if not of_inputs:
         return []
     return [replica.wire.boundary_out(_joined(of_inputs), "backward")]

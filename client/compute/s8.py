@@ -27,6 +27,7 @@ from client.compute.payload import BLOCK, BLOCK_BYTES, TILE_BLOCKS, TILE_BYTES
 # would overflow; above the larger one training has diverged or somebody lies.
 SMALLEST_SCALE = 2.0**-100
 LARGEST_SCALE = 2.0**40
+LARGEST_VALUE = 127
 
 _CHUNK_TILES = 8
 _CHUNK_BLOCKS = _CHUNK_TILES * TILE_BLOCKS
@@ -139,7 +140,8 @@ def decode_blocks(body: Tensor, blocks: Tensor) -> None:
     """Read body (130 N,) uint8 from outside into blocks (N, 128) fp32, both on the CPU.
 
     Raises:
-        CodecError: a scale is not finite, not positive or outside the allowed range.
+        CodecError: a scale is not finite, not positive or outside the allowed range; or a value is
+            -128, which no encoder writes.
     """
     for region in _regions(blocks, body):
         for group in region.groups():
@@ -156,6 +158,8 @@ def _decode_group(group: _Region) -> None:
         torch.split(group.values, _CHUNK_TILES),
         strict=True,
     ):
+        if bool(values.amin() < -LARGEST_VALUE):
+            raise CodecError("a value is below those that are sent")
         numbers.view(values.shape).copy_(values)
         numbers.mul_(factors)
 

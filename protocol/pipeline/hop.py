@@ -37,6 +37,9 @@ class Hop:
     upstreams: dict[PeerId, int] = field(default_factory=dict)
     """Return addresses of the gradient, each with the attempt under which it last sent the
     microbatch; empty at stage 0, more than one while two replicas work on it."""
+    giver: PeerId | None = None
+    """Who gave the tensor that is worked on: the boundary, then its gradient; None: nobody, stage 0
+    reads its own samples."""
     again: bool = False
     tokens_bytes: int = 0
     loss_sum: float = 0.0

@@ -19,6 +19,7 @@ from protocol.effects import Effect, Penalise, Send
 from protocol.ids import PeerId
 from protocol.pipeline.backups import allowance
 from protocol.pipeline.delivery import Deliveries
+from protocol.pipeline.divergence import SPOILT_POINTS, Divergence
 from protocol.pipeline.effects import (
     BackwardTask,
     Compute,
@@ -74,6 +75,7 @@ class Pipeline:
         self._deliveries = Deliveries(
             place.stage + 1, self._tokens_bytes, hops_left=place.stages - place.stage - 1
         )
+        self._divergence = Divergence(place.stage)
         self._oldest_kept = step
         self._closed = closed
         self.refused_from: int | None = None
@@ -143,7 +145,7 @@ class Pipeline:
 
     def update_view(self, view: SwarmView, now: float) -> list[PipelineEffect]:
         """Take a new view: re-route what lost replicas held, free what nobody can ask for."""
-        place = self._place
+        place, self._divergence.view = self._place, view
         effects: list[PipelineEffect] = []
         if not place.last:
             # a replica one version behind still takes the step as an early one
@@ -225,6 +227,7 @@ class Pipeline:
             message.microbatch,
             Phase.QUEUED,
             upstreams={sender: message.attempt},
+            giver=sender,
             again=message.again,
             tokens_bytes=message.tokens_bytes,
         )
@@ -253,7 +256,7 @@ class Pipeline:
         hop = self._hops.get(message.microbatch)
         if hop is None or hop.phase is not Phase.SENT or not self._computable(hop.step):
             return []
-        hop.phase = Phase.RETURNED
+        hop.phase, hop.giver = Phase.RETURNED, sender
         accepted = GradientAccepted(
             hop.step, hop.microbatch, self._deliveries.was_rerouted(hop.microbatch)
         )
@@ -282,6 +285,7 @@ class Pipeline:
             )
         else:
             hop.phase, hop.loss_sum = Phase.DONE, outcome.loss_sum
+            self._divergence.finished()
             effects = self._return_gradient(hop)
         return [*effects, *self._schedule(now)]
 
@@ -366,23 +370,23 @@ class Pipeline:
         return ForwardTask(hop.step, hop.microbatch)
 
     def _failed(
-        self,
-        hop: Hop,
-        task: ForwardTask | LossTask | BackwardTask,
-        outcome: Outcome,
-        now: float,
+        self, hop: Hop, task: ForwardTask | LossTask | BackwardTask, outcome: Outcome, now: float
     ) -> list[PipelineEffect]:
-        """A task went wrong: blame a malformed tensor on its sender and get it again."""
-        if outcome.error != "codec":
+        """A task went wrong: blame a bad tensor on its sender and get it again."""
+        blamed, back = list[PipelineEffect](), isinstance(task, BackwardTask)
+        if outcome.error == "poisoned" and not self._divergence.found(hop, back=back):
+            blamed = [Penalise(hop.giver, "tensor-spoils-pass", SPOILT_POINTS)] if hop.giver else []
+        elif outcome.error != "codec":
             words = f"microbatch {hop.microbatch}: the worker says {outcome.error}"
             return [Fault("poisoned" if outcome.error == "poisoned" else "internal", words)]
-        if isinstance(task, BackwardTask):
+        elif not back:
+            blamed = [Penalise(peer, "malformed-tensor", 20) for peer in hop.upstreams]
+        if back:
             hop.phase = Phase.SENT
-            return list(self._deliveries.redo(hop.microbatch, "corrupt gradient", now))
+            return [*blamed, *self._deliveries.redo(hop.microbatch, "corrupt gradient", now)]
         del self._hops[hop.microbatch]
         if not hop.upstreams:
             return [Fault("internal", "the worker refuses our own samples")]
-        blamed = [Penalise(peer, "malformed-tensor", 20) for peer in hop.upstreams]
         return [*blamed, *self._tell_upstreams(hop, "busy")]
 
     def _receipt(self, to: PeerId, message: Forward | Have, verdict: Verdict) -> Send:

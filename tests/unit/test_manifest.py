@@ -14,12 +14,22 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.manifest import (
     MAX_MANIFEST_BYTES,
     Data,
+    Manifest,
     Optimizer,
     decode_manifest,
     encode_manifest,
     swarm_id,
 )
 from protocol.wire.envelope import verify_manifest
+
+
+def changed(changes: dict[str, object]) -> Manifest:
+    """The example with these fields; `last`: with so many parameters in its last stage."""
+    fields, example = dict(changes), manifest()
+    if parameters := fields.pop("last", None):
+        first, last = example.stages
+        fields["stages"] = first, msgspec.structs.replace(last, parameters=parameters)
+    return msgspec.structs.replace(example, **fields)
 
 
 def refuse(encoded: bytes, reason: str) -> None:
@@ -119,13 +129,32 @@ def test_values_out_of_range_are_refused(path: str, value: object) -> None:
         ({"model": msgspec.structs.replace(manifest().model, heads=3)}, "width"),
         ({"model": msgspec.structs.replace(manifest().model, kv_heads=3)}, "kv_heads"),
         ({"sequences_per_microbatch": 4096, "model": None}, "larger than a frame"),
+        ({"data": Data("text", "long", 1500 * 2**21 + 1, "0" * 64)}, "at most 3.1 GB"),
+        ({"last": 262_150_000}, "copied by newcomers: take more stages"),
+        ({"last": 196_610_000, "delayed_update": True}, "copied by newcomers"),
+        ({"last": 134_220_000, "averaging_codec": "fp32"}, "averaged in fp32"),
     ],
 )
 def test_contradictions_are_named(changes: dict[str, object], words: str) -> None:
     if changes.get("model", 1) is None:
         changes["model"] = msgspec.structs.replace(manifest().model, context=2048)
     with pytest.raises(RemoteProtocolError, match=words):
-        decode_manifest(encode_manifest(manifest(**changes)))
+        decode_manifest(encode_manifest(changed(changes)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data": Data("text", "long", 1500 * 2**21, "0" * 64)},
+        {"last": 262_100_000},
+        {"last": 196_600_000, "delayed_update": True},
+        {"last": 130_000_000, "averaging_codec": "fp32"},
+        {"last": 260_000_000, "averaging_codec": "bf16"},
+    ],
+)
+def test_the_largest_runs_are_accepted(changes: dict[str, object]) -> None:
+    large = changed(changes)
+    assert decode_manifest(encode_manifest(large)) == large
 
 
 def test_only_the_canonical_spelling_is_accepted() -> None:

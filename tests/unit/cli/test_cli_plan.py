@@ -180,6 +180,14 @@ def test_other_cuts_are_scaled_to_the_measured_total() -> None:
     assert [w.cost.flops for w in other] == pytest.approx([3 * w.cost.flops for w in counted])
 
 
+def test_what_create_refuses_is_not_planned() -> None:
+    model = msgspec.structs.replace(PRESETS["tiny"].model, layers=8, width=2048, ffn_width=8192)
+    eight_bits = ModelWorks(model, RunChoices(measure=False), ())
+    exact = ModelWorks(model, RunChoices(measure=False, averaging_codec="fp32"), ())
+    assert [eight_bits(stages, 1) is None for stages in (1, 2, 4)] == [True, False, False]
+    assert [exact(stages, 1) is None for stages in (1, 2, 4)] == [True, True, False]
+
+
 def test_measured_costs_cover_every_size() -> None:
     model = msgspec.structs.replace(PRESETS["tiny"].model, layers=2, width=32, context=16)
     works = ModelWorks(model, RunChoices(), (1, 4))

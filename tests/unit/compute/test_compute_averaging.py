@@ -1,10 +1,12 @@
 """Rounds between replicas: bit-identical, equal to the sum, lossless over time."""
 
+import struct
+
 import pytest
 import torch
 from compute_stages import opened, relative_error, tokens_of
 
-from client.compute.payload import seal
+from client.compute.payload import BLOCK, BLOCK_BYTES, HEADER, seal
 from client.compute.requests import (
     Apply,
     ApplyLocal,
@@ -16,6 +18,7 @@ from client.compute.requests import (
 
 CODECS = ["fp32", "bf16", "s8"]
 TOKENS_PER_STEP = 1000
+LARGEST_SCALE = b"\x80\x53"  # 2^40 as bf16
 
 
 def replicas(count, averaging):
@@ -242,6 +245,27 @@ class TestRefusals:
         failed = workers[0].fails(request, good, bytes(foreign))
         assert (failed.kind, failed.part) == ("codec", 1)
         workers[0].call(request, good, good)
+
+    @pytest.mark.parametrize(("value", "place"), [(-128, 0), (-127, 0), (127, 0), (-127, 1)])
+    def test_a_contribution_too_large_to_be_summed(self, round_, value, place) -> None:
+        """Each number of it could be sent, except -128; but not with that of another added."""
+        workers, bounds, _ = round_
+        contributions = [
+            w.call(Contribute(step=0, attempt=1, bounds=bounds))[1][0] for w in workers
+        ]
+        given, absurd = contributions[1:], bytearray(contributions[1 + place])
+        absurd[HEADER.size : HEADER.size + 2] = LARGEST_SCALE
+        blocks = (len(absurd) - HEADER.size) // BLOCK_BYTES
+        values = HEADER.size + 2 * blocks
+        absurd[values : values + BLOCK] = struct.pack("b", value) * BLOCK
+        seal(absurd)
+        given[place] = bytes(absurd)
+        workers[0].replica.gradient_sum.copysign_(torch.tensor(float(value)))
+        workers[0].replica.gradient_sum.mul_(1e9)
+        workers[0].call(Contribute(step=0, attempt=1, bounds=bounds))
+        request = Reduce(step=0, attempt=1, segment=0, members=3, own=0)
+        failed = workers[0].fails(request, *given)
+        assert (failed.kind, failed.part) == ("codec", place)
 
     def test_wrong_counts(self, round_) -> None:
         (worker, *_), bounds, (sums, norms) = round_

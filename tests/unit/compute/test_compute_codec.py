@@ -9,7 +9,7 @@ from compute_stages import relative_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.compute import s8
+from client.compute import native, s8
 from client.compute.codec import decode, encode
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.payload import (
@@ -211,6 +211,8 @@ HOSTILE = {
     "scale negative": edited(BODY, BF16_MINUS_ONE),
     "scale huge": edited(BODY, BF16_HUGE),
     "scale zero": edited(BODY, b"\0\0"),
+    "value of no encoder": edited(BODY + 2 * 10, b"\x80"),
+    "last value of no encoder": edited(len(good_payload()) - 1, b"\x80"),
     "prescale nan": edited(PRESCALE, BF16_NAN),
     "prescale negative": edited(PRESCALE, BF16_MINUS_ONE),
     "prescale huge": edited(PRESCALE, BF16_HUGE),
@@ -225,6 +227,38 @@ HOSTILE = {
 def test_hostile_payloads_are_refused(payload, kind) -> None:
     with pytest.raises(CodecError):
         decode(kind(payload), (5, 130))
+
+
+def bf16(number: float) -> bytes:
+    return struct.pack("<f", number)[2:]
+
+
+@pytest.mark.parametrize("kernel", ["c", "torch"])
+@pytest.mark.parametrize("place", [0, 511, 512, 599])
+@pytest.mark.parametrize(("scale", "sane"), [(2.0**20, True), (2.0**21, False), (2.0**40, False)])
+def test_scale_and_prescale_are_bounded_together(kernel, place, scale, sane, monkeypatch) -> None:
+    """Each of them may be large, but not so that their product is, wherever they stand."""
+    if kernel == "torch":
+        monkeypatch.setattr(native, "VARIANTS", [])
+    payload = bytearray(encode(sample((600, 128), OUTLIER), "s8", direction="forward"))
+    start = HEADER.size + 2 * 128
+    tile, index = divmod(place, 512)
+    struct.pack_into("2s", payload, HEADER.size + 2 * 42, bf16(2.0**20))
+    struct.pack_into("2s", payload, start + tile * TILE_BYTES + 2 * index, bf16(scale))
+    if sane:
+        assert torch.isfinite(decode(payload, (600, 128))).all()
+    else:
+        with pytest.raises(CodecError, match="absurd"):
+            decode(payload, (600, 128))
+
+
+def test_nobody_sends_what_would_be_refused() -> None:
+    tensor = torch.zeros(600, 128)
+    tensor[:, 5] = 1e13  # a large factor
+    tensor[0, 9] = 1.0  # a large number beside the others of its channel: a large scale
+    with pytest.raises(PoisonedTensor):
+        encode(tensor, "s8", direction="forward")
+    assert read_header(encode(tensor / 1e3, "s8", direction="forward"), (600, 128)).prescaled
 
 
 def test_expected_codec_and_direction_are_held() -> None:

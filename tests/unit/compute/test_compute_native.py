@@ -169,6 +169,21 @@ def test_the_bounds_of_a_scale_hold_wherever_it_stands(scale, place, variant) ->
     assert isinstance(found, torch.Tensor) == (0x0D80 <= scale <= 0x5380)
 
 
+@pytest.mark.parametrize("place", [0, 127, 128, 511 * 128, 512 * 128, 599 * 128 + 127])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_values_are_refused_in_the_same_words(place, direction, variant) -> None:
+    """-128 is no value: its magnitude could be above the largest."""
+    _, outlier, *_ = kinds((600, 128))
+    payload = bytearray(encode(outlier, "s8", direction=direction))
+    tile, index = divmod(place, 512 * 128)
+    scales = 2 * min(512, 600 - 512 * tile)
+    start = read_header(payload, outlier.shape).body_start + tile * 512 * BLOCK_BYTES + scales
+    payload[start + index] = 0x80
+    found = outcome(lambda: decode(payload, outlier.shape))
+    assert found == without_kernel(lambda: decode(payload, outlier.shape))
+    assert found[0] is CodecError
+
+
 def test_payloads_may_lie_anywhere(variant) -> None:
     tensor = torch.randn(30, 200)
     payload = bytes(encode(tensor, "s8", direction="average"))

@@ -17,20 +17,25 @@ from compute_stages import (
 )
 
 from client.compute.codec import decode, encode
+from client.compute.passes import LARGEST_GRADIENT
+from client.compute.payload import seal
 from client.compute.requests import (
     ApplyLocal,
     Backward,
+    Contribute,
     Drop,
     Forward,
     ForwardBackward,
     Load,
     Measure,
     Probe,
+    Reduce,
     Save,
     Subtract,
 )
 from model_zoo.optim import learning_rate, stage_clip
 from model_zoo.stages import summed_loss
+from protocol.limits import MAX_MICROBATCHES_PER_STEP
 
 SHAPE = (SEQUENCES, TOKENS, 32)
 
@@ -178,6 +183,34 @@ def test_poison_is_caught_and_leaves_the_sum_exact() -> None:
     last.replica.flat.values[-32:] = float("nan")
     request = ForwardBackward(step=0, microbatch=2, tokens=inputs[0])
     assert last.fails(request, inputs[1]).kind == "poisoned"
+
+
+@pytest.mark.parametrize("codec", ["s8", "bf16", "fp32"])
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_an_absurd_gradient_is_not_counted_and_spoils_no_round(codec, recomputed) -> None:
+    """The codec lets the largest numbers through, but their sum could not be sent on."""
+    workers = [opened(stage, [2, 2], boundary=codec, averaging=codec) for stage in range(2)]
+    _, inputs, _ = run_microbatch(workers, 1)
+    first = workers[0]
+    before = first.replica.gradient_sum.clone()
+    absurd = torch.randn(SHAPE).sign() * 126 * 2.0**40
+    payload = encode(absurd, codec, direction="backward")
+    seal(payload)
+    if not recomputed:
+        first.call(Forward(step=0, microbatch=2), inputs[0])
+    request = Backward(step=0, microbatch=2)
+    assert first.fails(request, payload, inputs[0]).kind == "poisoned"
+    assert torch.equal(first.replica.gradient_sum, before)
+    assert first.replica.counted == {1}
+    first.call(Contribute(step=0, attempt=0, bounds=[0, first.replica.size]))
+
+
+def test_gradients_of_all_microbatches_together_can_be_averaged() -> None:
+    worker = opened(0, [4], averaging="s8")
+    worker.replica.gradient_sum.fill_(MAX_MICROBATCHES_PER_STEP * LARGEST_GRADIENT)
+    bounds = [0, worker.replica.size]
+    worker.call(Contribute(step=0, attempt=0, bounds=bounds))
+    worker.call(Reduce(step=0, attempt=0, segment=0, members=1, own=0))
 
 
 def test_wrong_input_is_refused_and_says_which() -> None:

@@ -1,0 +1,58 @@
+"""Whether training has diverged here, or tensors of a neighbour spoil our passes.
+
+A pass whose numbers run away says nothing about why. Our parameters may be at fault, and then no
+pass succeeds whoever gave its input; or the input was absurd within what the codec allows, and
+then one of somebody else works. So a fault is reported only where several neighbours' inputs failed
+in a row, or where there is nobody else whose input could be tried.
+
+State: who gave the inputs that failed since a microbatch was last finished.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from protocol.ids import PeerId
+from protocol.pipeline.hop import Hop
+from protocol.view import SwarmView
+
+FROM_SEVERAL = 3
+"""Failed passes in a row that mean divergence, if their inputs are not all of one neighbour."""
+FROM_ONE = 5
+"""The same if they are, and there is no other; it is not banned for so many yet."""
+SPOILT_POINTS = 10
+"""What such a tensor costs its giver, who may have been given others' absurd numbers itself."""
+
+
+class Divergence:
+    """See the module's docstring.
+
+    Args:
+        stage: ours.
+    """
+
+    def __init__(self, stage: int) -> None:
+        self._stage = stage
+        self._givers: Counter[PeerId] = Counter()
+        self.view = SwarmView(())
+
+    def finished(self) -> None:
+        """A microbatch was finished: the parameters are sound."""
+        self._givers.clear()
+
+    def found(self, hop: Hop, *, back: bool) -> bool:
+        """Note that a pass of a microbatch failed, forward or back, and say whether that means that
+        training has diverged."""
+        if hop.giver is None:
+            return True
+        self._givers[hop.giver] += 1
+        if len(self._givers) > 1:
+            return self._givers.total() >= FROM_SEVERAL
+        return self._givers.total() >= FROM_ONE and self._alone(hop, hop.giver, back)
+
+    def _alone(self, hop: Hop, giver: PeerId, back: bool) -> bool:
+        """Whether nobody else could give the tensor; once a stage has closed a step, only who
+        counts a microbatch has its gradient."""
+        stage = self._stage + (1 if back else -1)
+        closed = back and self.view.committed(stage) > hop.step
+        return closed or all(replica.peer == giver for replica in self.view.serving(stage))
