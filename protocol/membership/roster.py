@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from protocol import limits
 from protocol.ids import PeerId, rank, short
 from protocol.membership.advert import Advert
 from protocol.membership.detector import Transition
@@ -29,6 +30,8 @@ from protocol.wire.parts import SeatStatus
 FULL_MESH_UP_TO: Final = 16
 """Members, ourselves included, up to which everybody links with everybody."""
 PIPELINE_NEIGHBOURS: Final = 24
+"""Links into the stages beside ours. Siblings are not among them: of every two one has to call the
+other, or a round that a third leads is never closed, so all are linked that a round may have."""
 HASH_NEIGHBOURS: Final = 4
 """Links drawn by hash keep the swarm's graph connected whatever the stages are."""
 MAX_LOST: Final = 16
@@ -104,15 +107,20 @@ class Roster:
         by_hash = sorted(others, key=lambda peer: rank("neighbour", self._own, peer))
         chosen = set(by_hash[:HASH_NEIGHBOURS])
         own = self._members.get(self._own)
-        near = self.near(seat.stage for seat in own.seats) if own else frozenset[PeerId]()
-        pipeline = [peer for peer in by_hash if peer in near]
-        chosen.update(pipeline[:PIPELINE_NEIGHBOURS])
+        stages = [seat.stage for seat in own.seats] if own else []
+        siblings, near = self._holding(stages), self.near(stages)
+        chosen.update(
+            [peer for peer in by_hash if peer in siblings][: limits.MAX_REPLICAS_IN_ROUND]
+        )
+        chosen.update([peer for peer in by_hash if peer in near - siblings][:PIPELINE_NEIGHBOURS])
         return tuple(sorted(chosen))
 
     def near(self, stages: Iterable[int]) -> frozenset[PeerId]:
         """Return the live holders of these stages and of those beside them."""
-        around = {stage + step for stage in stages for step in (-1, 0, 1)}
-        return frozenset(peer for stage in around for peer in self._holders.get(stage, ()))
+        return self._holding({stage + step for stage in stages for step in (-1, 0, 1)})
+
+    def _holding(self, stages: Iterable[int]) -> frozenset[PeerId]:
+        return frozenset(peer for stage in stages for peer in self._holders.get(stage, ()))
 
     def lost(self) -> tuple[PeerId, ...]:
         """Return dead peers that did not leave and whose advert holds: they may come back."""

@@ -8,6 +8,7 @@ from protocol_examples import SWARM, WALL, advert, peer, seat, signer
 
 from protocol.effects import Penalise, Publish, Send
 from protocol.ids import PeerId
+from protocol.limits import MAX_REPLICAS_IN_ROUND
 from protocol.membership.advert import Advert, encode_advert
 from protocol.membership.membership import Membership
 from protocol.membership.record import Record, seal
@@ -203,14 +204,29 @@ def test_small_swarms_are_a_full_mesh() -> None:
     assert len(roster.neighbours()) == FULL_MESH_UP_TO - 1
 
 
-def test_in_large_swarms_the_pipeline_and_a_few_by_hash() -> None:
+def test_in_large_swarms_the_siblings_the_pipeline_and_a_few_by_hash() -> None:
     roster = big_roster(300, advert(serves=(seat(4),)))
     neighbours = roster.neighbours()
-    assert len(neighbours) <= PIPELINE_NEIGHBOURS + HASH_NEIGHBOURS
     stages = [roster.member(p).seats[0].stage for p in neighbours]  # type: ignore[union-attr]
-    assert sum(stage in (3, 4, 5) for stage in stages) >= PIPELINE_NEIGHBOURS - HASH_NEIGHBOURS
+    assert stages.count(4) == len(roster.serving(4)) - 1
+    assert len(neighbours) - stages.count(4) <= PIPELINE_NEIGHBOURS + HASH_NEIGHBOURS
+    assert sum(stage in (3, 5) for stage in stages) >= PIPELINE_NEIGHBOURS
+    crowd = big_roster(1000, advert(serves=(seat(4),))).neighbours()
+    assert len(crowd) <= MAX_REPLICAS_IN_ROUND + PIPELINE_NEIGHBOURS + HASH_NEIGHBOURS
     free = big_roster(300, advert())
     assert len(free.neighbours()) == HASH_NEIGHBOURS
+
+
+@pytest.mark.parametrize(("stages", "replicas"), [(1, 32), (2, 16), (3, 12), (8, 12)])
+def test_all_siblings_want_to_be_linked_with_each_other(stages: int, replicas: int) -> None:
+    """Without a link between two of them no round of a third would ever be closed."""
+    seats = {peer(n): seat(n % stages) for n in range(stages * replicas)}
+    for me, own in seats.items():
+        roster = Roster(me)
+        for other, held in seats.items():
+            roster.advertise(other, advert(serves=(held,)), 1)
+        siblings = {p for p, held in seats.items() if held.stage == own.stage and p != me}
+        assert siblings <= set(roster.neighbours())
 
 
 def test_hash_neighbours_keep_a_large_swarm_connected() -> None:
