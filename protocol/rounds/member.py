@@ -340,6 +340,17 @@ class RoundMember:
         refusal = Ready(plan.stage, plan.step, plan.attempt, REFUSED, 0.0)
         return [*effects, Send(self._leader, refusal)]
 
+    def not_applied(self, outcome: Outcome) -> list[RoundEffect]:
+        """The next version could not be made; who broadcast what is no sum of its shard, or lied
+        about its norm, is to blame: it cost every replica its state."""
+        fault = Fault("internal", f"applying step {self.step} failed: {outcome.error}")
+        if outcome.error != "codec" or outcome.part is None:
+            return [fault]
+        culprit = owner(self._require_plan(), outcome.part)
+        if culprit is None or culprit == self._place.me:
+            return [fault]
+        return [Penalise(culprit, "malformed-sum", 50), fault]
+
     def why(self) -> str:
         """Say in words where the round stands."""
         attempt = f"attempt {self.promised} by {short(self._leader)}" if self._plan else "no plan"

@@ -307,7 +307,7 @@ class Seat:
     def _applied(self, outcome: Outcome, now: float) -> list[SeatEffect]:
         """Version t has become t + 1: everything starts over for the next step."""
         if outcome.error:
-            return [Fault("internal", f"applying step {self.step} failed: {outcome.error}")]
+            return list(self.member.not_applied(outcome))
         loss = self._commit_loss if self.place.last else None
         committed = Committed(
             stage=self.place.stage,

@@ -7,6 +7,7 @@ is not: wrong steps, other stages' numbers, plans of impostors, bitmaps of forei
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from protocol_examples import any_message
@@ -187,6 +188,21 @@ def test_a_reduced_shard_of_an_impostor_is_refused_once_the_plan_is_known() -> N
     seen = worker.drain(list(target.receive(SIBLING, good, 0.0)), 0.0)
     assert ROGUE in {e.peer for e in seen if isinstance(e, Penalise)}
     assert not [e for e in seen if isinstance(e, Send) and type(e.message).__name__ == "Ready"]
+
+
+@pytest.mark.parametrize(
+    ("error", "part", "blamed"),
+    [("codec", 1, {SIBLING}), ("codec", 0, set()), ("codec", None, set()), ("oom", 1, set())],
+)
+def test_who_broadcasts_what_cannot_be_applied_is_blamed(
+    error: str, part: int | None, blamed: set[PeerId]
+) -> None:
+    target = seat()
+    target.receive(SIBLING, plan(1, members=[ME, SIBLING], counted={}), 1.0)
+    apply = ApplyTask(3, 1, (0, 256, SIZE), (None, None), (0.0, 0.0))
+    effects = target.computed(apply, Outcome(error=error, part=part), 2.0)
+    assert {e.peer for e in effects if isinstance(e, Penalise)} == blamed
+    assert [e.kind for e in effects if isinstance(e, Fault)] == ["internal"]
 
 
 def test_a_stranger_cannot_make_us_keep_tensors() -> None:
