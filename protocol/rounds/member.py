@@ -15,6 +15,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
+from protocol import limits
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
@@ -93,6 +94,9 @@ class RoundMember:
     def _reset(self, step: int) -> None:
         self.step = step
         self.promised = self._vow[1] if step == self._vow[0] else 0
+        self._leapt = 0
+        """What an attempt may exceed after leaps that we refused: it is said again if it is true,
+        and then believed in time, so that no honest replica is locked out of the step."""
         self.progress = Progress.WAITING
         self._leader = PeerId("")
         self._plan: Plan | None = None
@@ -160,6 +164,10 @@ class RoundMember:
         decided = plan.attempt if self._commit is None else self._commit[0]
         if plan.attempt <= self.promised or plan.attempt != decided:
             return []  # the step has its commit: another attempt would be a second one
+        known = max(self.promised, self._leapt)
+        if self._commit is None and plan.attempt > known + limits.MAX_ATTEMPTS_MISSED:
+            self._leapt = known + limits.MAX_ATTEMPTS_MISSED
+            return [Penalise(sender, "attempt-out-of-range")]
         mine = next((m for m in plan.members if m.peer == self._place.me), None)
         if not check_bounds(plan.bounds, len(plan.members), self._size):
             return [Penalise(sender, "plan-with-wrong-bounds", 20)]

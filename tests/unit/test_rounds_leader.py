@@ -28,6 +28,7 @@ from round_leaders import (
 
 from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
+from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.leader import (
@@ -42,7 +43,15 @@ from protocol.rounds.patience import ROUND_TIMEOUT_S
 from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import check_bounds
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Admit, Commit, CommitAck, LedgerReport, Ready
+from protocol.wire.messages import (
+    Admit,
+    Commit,
+    CommitAck,
+    LedgerReport,
+    Ready,
+    decode_message,
+    encode_message,
+)
 
 
 class TestPlanning:
@@ -166,6 +175,24 @@ class TestVoidPlans:
         made.report(ME, report(range(16, 20), promised=6), 0.0)
         sent = plans(list(made.report(B, report(range(20, 24), promised=9), 0.0)))
         assert sent[ME].attempt == 10
+
+    @pytest.mark.parametrize("promised", [MAX_ATTEMPTS_MISSED, MAX_ATTEMPT - 1, MAX_ATTEMPT])
+    def test_a_lie_about_attempts_does_not_exhaust_them(self, promised: int) -> None:
+        made = leader(ME, B)
+        made.report(ME, report(range(16, 20)), 0.0)
+        sent = plans(list(made.report(B, report(range(20, 24), promised=promised), 0.0)))
+        assert sent[ME].attempt == MAX_ATTEMPTS_MISSED
+        assert decode_message(encode_message(sent[ME])) == sent[ME]
+
+    def test_who_has_promised_far_above_the_rest_is_reached_in_the_end(self) -> None:
+        """It has believed somebody else: nothing of it is to be blamed."""
+        made, promised, now = leader(ME, B), 5 * MAX_ATTEMPTS_MISSED, 0.0
+        made.report(ME, report(range(16, 20)), now)
+        sent = plans(list(made.report(B, report(range(20, 24), promised=promised), now)))
+        for _ in range(5):
+            now = made.next_deadline() or now
+            sent = plans(list(made.tick(now)))
+        assert sent[B].attempt == promised + 1
 
     def test_a_member_that_missed_the_plan_gets_it_again(self) -> None:
         made, plan = planned(*HALVES)
