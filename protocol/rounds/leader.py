@@ -229,7 +229,7 @@ class RoundLeader:
         self._last_attempt = (self.step, attempt)
         stage = self._view.stages[self._place.stage]
         arriving = {r.peer for r in stage if not r.serving and r.version <= self.step}
-        observers = sorted(arriving.union(self._newcomers.observing(now)))
+        observers = self._newcomers.observers(arriving, members, now)
         lines = uplinks(stage, members, self._size)
         self._plan = Plan(
             stage=self._place.stage,
@@ -237,13 +237,13 @@ class RoundLeader:
             attempt=attempt,
             members=split(self.reports, members, self.step, self._place.per_step),
             bounds=segmented(shard_bounds(self._size, lines)),
-            observers=[peer for peer in observers if peer not in members],
+            observers=list[str](observers),
             state=most_common([self.reports[peer].state for peer in members]),
             electors=list[str](electors(self._view, self._place.stage, self._place.me)),
         )
         self._ready = {}
         self._patience.planned(self._received(), now)
-        return [Send(peer, self._plan) for peer in [*members, *map(PeerId, self._plan.observers)]]
+        return [Send(peer, self._plan) for peer in [*members, *observers]]
 
     def _next_attempt(self, promised: int) -> int:
         """Return an attempt above the one that a member says it has promised; in several leaps if
@@ -369,7 +369,8 @@ class RoundLeader:
             return []
         siblings = self._view.serving(self._place.stage)
         serving = [replica.peer for replica in siblings if replica.version == self.step]
-        return self._newcomers.admit(serving, self.step, self._quorum, now)
+        held = {replica.peer for replica in self._view.stages[self._place.stage]}
+        return self._newcomers.admit(serving, held, self.step, self._quorum, now)
 
     def tick(self, now: float) -> list[Effect]:
         """Act on deadlines that have passed."""

@@ -10,7 +10,6 @@ from round_leaders import (
     HALVES,
     IDS,
     ME,
-    NEW,
     PER_STEP,
     SIZE,
     STAGE,
@@ -30,21 +29,17 @@ from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED
 from protocol.pipeline.ledger import from_bitmap
-from protocol.pipeline.place import Place
 from protocol.rounds.leader import (
     LAGGARD_S,
     MAX_REFUSALS,
     MAX_REPORTS,
     RESEND_S,
-    RoundLeader,
 )
 from protocol.rounds.member import REFUSED
 from protocol.rounds.patience import ROUND_TIMEOUT_S
-from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import check_bounds
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import (
-    Admit,
     Commit,
     CommitAck,
     LedgerReport,
@@ -313,62 +308,6 @@ class TestHostileReports:
         made.update_view(view(ME, B, B=STEP + 1), True, 0.0)
         made.report(B, report(range(20, 24)), 0.0)
         assert not plans(list(made.report(ME, report(range(16, 20)), 0.0)))
-
-
-class TestNewcomers:
-    def admits(self, effects: list[object]) -> list[tuple[PeerId, Admit]]:
-        return [
-            (effect.peer, effect.message)
-            for effect in effects
-            if isinstance(effect, Send) and isinstance(effect.message, Admit)
-        ]
-
-    def test_everybody_hears_of_an_admission(self) -> None:
-        made = leader(ME, B)
-        sent = self.admits(list(made.join(NEW, 0.0)))
-        assert {peer for peer, _ in sent} == {ME, B, NEW}
-        assert sent[0][1].version == STEP
-        assert set(sent[0][1].donors) == {ME, B}
-
-    def test_an_admission_says_what_state_the_donors_give(self) -> None:
-        place = Place(ME, STAGE, 2, PER_STEP)
-        made = RoundLeader(place, SIZE, STEP, state=lambda: state_digest("ab"))
-        made.update_view(view(ME, B), True, 0.0)
-        for _, admit in self.admits(list(made.join(NEW, 0.0))):
-            assert admit.state == state_digest("ab")
-
-    def test_an_admitted_peer_observes_the_next_round(self) -> None:
-        made = leader(ME)
-        made.join(NEW, 0.0)
-        sent = plans(list(made.report(ME, report(IDS), 1.0)))
-        assert set(sent) == {ME, NEW}
-        assert sent[ME].observers == [NEW]
-
-    def test_nobody_is_admitted_while_a_plan_is_out(self) -> None:
-        made, _ = planned(*HALVES)
-        assert self.admits(list(made.join(NEW, 1.0))) == []
-        made.update_view(view(ME, B, version=STEP + 1), True, 2.0)
-        assert self.admits(list(made.start_step(STEP + 1, 2.0))) == []
-        assert self.admits(list(made.tick(2.5)))
-
-    def test_a_request_is_not_kept_for_ever(self) -> None:
-        made, _ = planned(*HALVES)
-        made.join(NEW, 0.0)
-        made.update_view(view(ME, B, version=STEP + 1), True, 100.0)
-        made.start_step(STEP + 1, 100.0)
-        assert self.admits(list(made.tick(100.0))) == []
-
-    def test_who_is_still_applying_becomes_a_donor_too(self) -> None:
-        made = leader()
-        made.update_view(view(ME, B, B=STEP - 1), True, 0.0)
-        assert self.admits(list(made.join(NEW, 0.0))) == []
-        admitted = self.admits(list(made.update_view(view(ME, B), True, 0.5)))
-        assert {peer for peer, _ in admitted} == {ME, B, NEW}
-        assert set(admitted[0][1].donors) == {ME, B}
-
-    def test_who_serves_already_is_not_admitted(self) -> None:
-        made = leader(ME, B)
-        assert self.admits(list(made.join(B, 0.0))) == []
 
 
 class TestRefusal:
