@@ -38,7 +38,7 @@ SIBLING = peer_id_from_key(b"\1" * 32)
 UPSTREAM = peer_id_from_key(b"\2" * 32)
 STRANGER = peer_id_from_key(b"\3" * 32)
 ROGUE = peer_id_from_key(b"\4" * 32)
-"""Holds a seat of our stage, and lies."""
+"""Says that it fetches our stage, and lies."""
 PER_STEP = 4
 SIZE = 512
 
@@ -169,8 +169,21 @@ def test_a_plan_that_counts_what_we_do_not_hold_is_not_followed() -> None:
 def test_a_plan_with_wrong_bounds_is_penalised() -> None:
     target = seat()
     bad = Plan(1, 3, 1, [PlanMember(ME, b"\0", b"\0")], [0, SIZE + 1], [])
-    effects = target.receive(ROGUE, bad, 0.0)
+    effects = target.receive(SIBLING, bad, 0.0)
     assert [e.reason for e in effects if isinstance(e, Penalise)] == ["plan-with-wrong-bounds"]
+
+
+def test_who_only_fetches_the_stage_plans_and_commits_nothing() -> None:
+    target = seat()
+    target._state = b"s"
+    foreign = msgspec.structs.replace(plan(1, members=[ME, SIBLING], counted={}), state=b"x")
+    assert not [e for e in target.receive(ROGUE, foreign, 0.0) if isinstance(e, Fault)]
+    assert [e for e in target.receive(SIBLING, foreign, 0.0) if isinstance(e, Fault)]
+    effects = target.receive(ROGUE, Commit(1, 3, 9, bytes(32), 0.0), 0.0)
+    assert [e.reason for e in effects if isinstance(e, Penalise)] == ["not-from-a-neighbour"]
+    assert not target.member.knows_commit
+    target.receive(SIBLING, plan(1, members=[ME, SIBLING], counted={}), 1.0)
+    assert target.member.plan_followed is not None
 
 
 def test_a_commit_without_a_round_applies_nothing() -> None:
