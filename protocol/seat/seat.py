@@ -97,7 +97,7 @@ class Seat:
         vow: tuple[int, int] = (0, 0),
         delayed: bool = False,
     ) -> None:
-        self.place, self.step, self.serving, self.era = place, step, serving, era
+        self.place, self.size, self.step, self.serving, self.era = place, size, step, serving, era
         self.loaded = serving
         self._steps, self._tokens_per_step = steps, tokens_per_step
         self.pipeline = Pipeline(place, step, closed=lambda: self.member.applying, delayed=delayed)
