@@ -20,6 +20,12 @@ MAX_CHUNKS = 1500
 MAX_STAGES = 256
 MAX_MICROBATCHES_PER_STEP = 4096
 MAX_REPLICAS_IN_ROUND = 32
+MAX_ATTEMPT = 2**31 - 1
+"""Attempts to close one step, or to deliver one microbatch."""
+MAX_ATTEMPTS_MISSED = 4096
+"""By so many may a plan's attempt exceed those of its step that the receiver knows of, so that one
+lie does not exhaust the range. Who was away may have missed some: what comes to nothing by itself
+takes 30 s at least, so 4096 attempts more than a day."""
 MAX_SEGMENTS = 8
 """Parts of an averaging shard that are under way one behind the other."""
 MAX_BOUNDS = MAX_REPLICAS_IN_ROUND * MAX_SEGMENTS + 1

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import trio
 
+from client.compute.payload import Header
 from client.compute.process import RequestFailed, Submitted, Worker, WorkerDied
 from client.compute.replies import Contributed
 from client.compute.requests import Request
@@ -49,7 +50,7 @@ from protocol.pipeline.effects import (
 from protocol.seat.effects import SeatEffect, Serving, Snapshot
 from protocol.seat.seat import Seat
 from protocol.view import SwarmView
-from protocol.wire.messages import Forward, Message, Reduced
+from protocol.wire.messages import Forward, Message, Reduced, Segment
 
 SLACK_BYTES = 4096
 """Header and scales of an encoded tensor beyond its elements."""
@@ -102,6 +103,8 @@ class SeatDriver:
         self._tokens_bytes = 2 * batch * (context + 1)
         elements = batch * context * (-(-manifest.model.width // 128) * 128)
         self._largest_tensor = 4 * elements + SLACK_BYTES
+        shard = Header(manifest.averaging_codec, "average", (seat.size,))
+        self._largest_shard = shard.size_bytes
         self._closed, self._patience = False, Patience()
         self._told = (seat.step, seat.serving)
         self.busy_s = 0.0
@@ -119,6 +122,9 @@ class SeatDriver:
 
     def receive(self, sender: PeerId, message: Message, payload: bytes) -> None:
         """Hand a peer's message to the seat."""
+        if isinstance(message, Segment | Reduced) and len(payload) > self._largest_shard:
+            self._hub.perform(Penalise(sender, "shard-of-wrong-size", 20))
+            return
         parts: tuple[bytes, ...] = (payload,)
         if isinstance(message, Forward):
             if not self._plausible(message, payload):

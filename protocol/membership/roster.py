@@ -32,7 +32,8 @@ from protocol.wire.parts import SeatStatus
 FULL_MESH_UP_TO: Final = 64
 """Members, ourselves included, up to which everybody links with everybody."""
 PIPELINE_NEIGHBOURS: Final = 24
-"""Links with holders of the stages beside ours; siblings, who average with us, are all linked."""
+"""Links into the stages beside ours. Siblings are not among them: of every two one has to call the
+other, or a round that a third leads is never closed, so all are linked that a round may have."""
 HASH_NEIGHBOURS: Final = 4
 """Links drawn by hash keep the swarm's graph connected whatever the stages are."""
 HOLDERS_OF_FAR_STAGES: Final = 2
@@ -124,8 +125,7 @@ class Roster:
         by_hash = sorted(others, key=lambda peer: rank("neighbour", self._own, peer))
         own = self._members.get(self._own)
         ours = {seat.stage for seat in own.seats} if own else set[int]()
-        siblings = {peer for stage in ours for peer in self._holders.get(stage, ())}
-        near = self.near(ours)
+        siblings, near = self._holding(ours), self.near(ours)
         chosen = set(by_hash[:HASH_NEIGHBOURS])
         chosen.update([p for p in by_hash if p in siblings][: limits.MAX_REPLICAS_IN_ROUND])
         beside = [p for p in by_hash if p in near and p not in siblings]
@@ -158,8 +158,10 @@ class Roster:
 
     def near(self, stages: Iterable[int]) -> frozenset[PeerId]:
         """Return the live holders of these stages and of those beside them."""
-        around = {stage + step for stage in stages for step in (-1, 0, 1)}
-        return frozenset(peer for stage in around for peer in self._holders.get(stage, ()))
+        return self._holding({stage + step for stage in stages for step in (-1, 0, 1)})
+
+    def _holding(self, stages: Iterable[int]) -> frozenset[PeerId]:
+        return frozenset(peer for stage in stages for peer in self._holders.get(stage, ()))
 
     def lost(self) -> tuple[PeerId, ...]:
         """Return dead peers that did not leave and whose advert holds: they may come back."""

@@ -153,7 +153,7 @@ class Outcome:
     """What the worker says of a finished task; ``error`` is empty when it went well."""
 
     error: str = ""
-    """``poisoned`` (non-finite numbers), ``codec`` (malformed tensor), ``internal``."""
+    """``poisoned`` (non-finite numbers), ``codec`` (malformed tensor), ``oom``, ``internal``."""
     part: int | None = None
     """Which of the payloads from others was malformed, if it was one of them."""
     loss_sum: float = 0.0

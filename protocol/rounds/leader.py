@@ -20,18 +20,17 @@ from protocol import limits
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
-from protocol.pipeline.ledger import from_bitmap, to_bitmap
+from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.member import REFUSED
 from protocol.rounds.newcomers import Newcomers
 from protocol.rounds.patience import Patience
-from protocol.rounds.plans import most_common
+from protocol.rounds.plans import most_common, split
 from protocol.rounds.quorum import Quorum, electors
 from protocol.rounds.reports import Report, unfinished
 from protocol.rounds.shards import segmented, shard_bounds, uplinks
 from protocol.view import SwarmView
 from protocol.wire.messages import Commit, CommitAck, LedgerReport, Plan, Ready
-from protocol.wire.parts import PlanMember
 
 MAX_REFUSALS = 8
 """In one step; after that a refused plan runs out of time."""
@@ -226,44 +225,33 @@ class RoundLeader:
         ]
 
     def _make_plan(self, members: list[PeerId], now: float) -> list[Effect]:
-        step, last = self._last_attempt
-        promised = max(self.reports[p].promised for p in members)
-        attempt = 1 + max(promised, last if step == self.step else 0)
+        attempt = self._next_attempt(max(self.reports[peer].promised for peer in members))
         self._last_attempt = (self.step, attempt)
         stage = self._view.stages[self._place.stage]
         arriving = {r.peer for r in stage if not r.serving and r.version <= self.step}
-        observers = sorted(arriving.union(self._newcomers.observing(now)))
+        observers = self._newcomers.observers(arriving, members, now)
         lines = uplinks(stage, members, self._size)
         self._plan = Plan(
             stage=self._place.stage,
             step=self.step,
             attempt=attempt,
-            members=self._split(members),
+            members=split(self.reports, members, self.step, self._place.per_step),
             bounds=segmented(shard_bounds(self._size, lines)),
-            observers=[peer for peer in observers if peer not in members],
+            observers=list[str](observers),
             state=most_common([self.reports[peer].state for peer in members]),
             electors=list[str](electors(self._view, self._place.stage, self._place.me)),
         )
         self._ready = {}
         self._patience.planned(self._received(), now)
-        return [Send(peer, self._plan) for peer in [*members, *map(PeerId, self._plan.observers)]]
+        return [Send(peer, self._plan) for peer in [*members, *observers]]
 
-    def _split(self, members: list[PeerId]) -> list[PlanMember]:
-        """Count every id for the member that has it and was done last: it is the slow one, and
-        taking a microbatch out again is work. The others drop it."""
-        per_step = self._place.per_step
-        taken: set[int] = set()
-        result = {}
-        for peer in [peer for peer in reversed(self.reports) if peer in members]:
-            done = self.reports[peer].done
-            counted, dropped = done - taken, done & taken
-            taken |= counted
-            result[peer] = PlanMember(
-                peer,
-                to_bitmap(counted, self.step, per_step),
-                to_bitmap(dropped, self.step, per_step),
-            )
-        return [result[peer] for peer in members]
+    def _next_attempt(self, promised: int) -> int:
+        """Return an attempt above the one that a member says it has promised; in several leaps if
+        that is far above all we know: it may be a lie, or the member may have believed one."""
+        (step, last), own = self._last_attempt, self.reports.get(self._place.me)
+        known = max(own.promised if own else 0, last if step == self.step else 0)
+        leap = min(max(promised - known, 0) + 1, limits.MAX_ATTEMPTS_MISSED)
+        return min(known + leap, limits.MAX_ATTEMPT)
 
     def ready(self, sender: PeerId, message: Ready, now: float) -> list[Effect]:
         """Take a member's Ready; commit when all agree."""
@@ -381,7 +369,8 @@ class RoundLeader:
             return []
         siblings = self._view.serving(self._place.stage)
         serving = [replica.peer for replica in siblings if replica.version == self.step]
-        return self._newcomers.admit(serving, self.step, self._quorum, now)
+        held = {replica.peer for replica in self._view.stages[self._place.stage]}
+        return self._newcomers.admit(serving, held, self.step, self._quorum, now)
 
     def tick(self, now: float) -> list[Effect]:
         """Act on deadlines that have passed."""

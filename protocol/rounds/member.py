@@ -15,6 +15,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
+from protocol import limits
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
@@ -93,6 +94,9 @@ class RoundMember:
     def _reset(self, step: int) -> None:
         self.step = step
         self.promised = self._vow[1] if step == self._vow[0] else 0
+        self._leapt = 0
+        """What an attempt may exceed after leaps that we refused: it is said again if it is true,
+        and then believed in time, so that no honest replica is locked out of the step."""
         self.progress = Progress.WAITING
         self._leader = PeerId("")
         self._plan: Plan | None = None
@@ -101,6 +105,8 @@ class RoundMember:
         self._inbox = Inbox()
         self._digest = b""
         self._commit: tuple[int, bytes] | None = None
+        self._short_of_memory = -1
+        """The attempt for which contributing was tried once more."""
 
     def start_step(self, step: int) -> None:
         """Begin the round of a new step."""
@@ -160,6 +166,10 @@ class RoundMember:
         decided = plan.attempt if self._commit is None else self._commit[0]
         if plan.attempt <= self.promised or plan.attempt != decided:
             return []  # the step has its commit: another attempt would be a second one
+        known = max(self.promised, self._leapt)
+        if self._commit is None and plan.attempt > known + limits.MAX_ATTEMPTS_MISSED:
+            self._leapt = known + limits.MAX_ATTEMPTS_MISSED
+            return [Penalise(sender, "attempt-out-of-range")]
         mine = next((m for m in plan.members if m.peer == self._place.me), None)
         if not check_bounds(plan.bounds, len(plan.members), self._size):
             return [Penalise(sender, "plan-with-wrong-bounds", 20)]
@@ -298,7 +308,7 @@ class RoundMember:
         if plan is None or plan.attempt != task.attempt or plan.step != task.step:
             return []
         if outcome.error:
-            return [Fault("poisoned", f"the gradient of step {task.step} is {outcome.error}")]
+            return self._not_contributed(task, outcome.error)
         self.progress = Progress.EXCHANGING
         effects: list[RoundEffect] = []
         me = self._place.me
@@ -312,13 +322,26 @@ class RoundMember:
                 effects.append(SendPayload(to, message, (key,)))
         return [*effects, *self._exchange()]
 
+    def _not_contributed(self, task: ContributeTask, error: str) -> list[RoundEffect]:
+        """Only numbers that are none say that training went wrong; memory may be free again."""
+        if error == "poisoned":
+            return [Fault("poisoned", f"the gradient of step {task.step} is poisoned")]
+        if error == "oom" and self._short_of_memory != task.attempt:
+            self._short_of_memory = task.attempt
+            return [Compute(task)]
+        return [Fault("internal", f"contributing to step {task.step} failed: {error}")]
+
     def was_reduced(self, task: ReduceTask, outcome: Outcome) -> list[RoundEffect]:
         """One of our segments is summed: broadcast the bytes that everyone will apply."""
         plan = self._plan
         if plan is None or plan.attempt != task.attempt or plan.step != task.step:
             return []
-        if outcome.error:
+        if outcome.error in ("codec", "poisoned"):
             return self._refuse(plan, task, outcome)
+        if outcome.error:  # our own trouble: others can go on without us
+            return [
+                Fault("internal", f"summing a shard of step {task.step} failed: {outcome.error}")
+            ]
         message = Reduced(plan.stage, plan.step, plan.attempt, task.segment, outcome.sq_norm)
         me = self._place.me
         key = self._inbox.broadcast(me, message, outcome.digests[0])
@@ -339,6 +362,17 @@ class RoundMember:
             effects.append(Penalise(PeerId(senders[outcome.part]), "malformed-shard", 20))
         refusal = Ready(plan.stage, plan.step, plan.attempt, REFUSED, 0.0)
         return [*effects, Send(self._leader, refusal)]
+
+    def not_applied(self, outcome: Outcome) -> list[RoundEffect]:
+        """The next version could not be made; who broadcast what is no sum of its shard, or lied
+        about its norm, is to blame: it cost every replica its state."""
+        fault = Fault("internal", f"applying step {self.step} failed: {outcome.error}")
+        if outcome.error != "codec" or outcome.part is None or self._plan is None:
+            return [fault]
+        culprit = owner(self._plan, outcome.part)
+        if culprit is None or culprit == self._place.me:
+            return [fault]
+        return [Penalise(culprit, "malformed-sum", 50), fault]
 
     def why(self) -> str:
         """Say in words where the round stands."""

@@ -5,7 +5,7 @@ Every replica notes both, for any may lead next. Times are monotonic seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from protocol import limits
@@ -42,13 +42,32 @@ class Newcomers:
         self._observing = {p: until for p, until in self._observing.items() if until > now}
         return sorted(self._observing)
 
+    def observers(
+        self, arriving: Collection[PeerId], members: Collection[PeerId], now: float
+    ) -> list[PeerId]:
+        """Return who observes a round with these members: of more than a plan has room for, who was
+        let in and says so itself (``arriving``) goes before who only says so."""
+        let_in = self.observing(now)
+        found = sorted({*let_in, *arriving}.difference(members))
+        found.sort(key=lambda peer: (peer not in arriving, peer not in let_in))
+        return sorted(found[: limits.MAX_REPLICAS_IN_ROUND])
+
     def admit(
-        self, serving: Sequence[PeerId], step: int, quorum: Quorum, now: float
+        self,
+        serving: Sequence[PeerId],
+        held: Collection[PeerId],
+        step: int,
+        quorum: Quorum,
+        now: float,
     ) -> list[Effect]:
-        """Let in whoever asks, with ``serving`` (who are at ``step``) as donors."""
+        """Let in whoever asks, with ``serving`` (who are at ``step``) as donors, as long as all who
+        hold the stage (``held``, fetching ones included) could take part in one round."""
         self._asking = {p: until for p, until in self._asking.items() if until > now}
         effects: list[Effect] = []
         for joiner in [p for p in self._asking if p not in serving and serving]:
+            others = {*held, *self.observing(now)} - {joiner}
+            if len(others) >= limits.MAX_REPLICAS_IN_ROUND:
+                continue
             self.admitted(joiner, now)
             donors = sorted(serving, key=lambda peer: rank("donor", joiner, peer))[:DONORS]
             admit = Admit(

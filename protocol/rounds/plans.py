@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.pipeline.effects import PayloadKey
+from protocol.pipeline.ledger import to_bitmap
+from protocol.rounds.reports import Report
 from protocol.wire.messages import Plan, Reduced
+from protocol.wire.parts import PlanMember
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,27 @@ def reduced_key(sender: PeerId, message: Reduced) -> PayloadKey:
 def blame_impostor(sender: PeerId) -> Penalise:
     """Blame who broadcasts a segment of another's shard."""
     return Penalise(sender, "reduced-shard-of-another", 30)
+
+
+def split(
+    reports: Mapping[PeerId, Report], members: Sequence[PeerId], step: int, per_step: int
+) -> list[PlanMember]:
+    """Count every id for the member that has it and was done last: it is the slow one, and taking
+    a microbatch out again is work. The others drop it.
+
+    Args:
+        reports: in the order in which their ledgers changed.
+    """
+    taken: set[int] = set()
+    result = {}
+    for peer in [peer for peer in reversed(list(reports)) if peer in members]:
+        done = reports[peer].done
+        counted, dropped = done - taken, done & taken
+        taken |= counted
+        result[peer] = PlanMember(
+            peer, to_bitmap(counted, step, per_step), to_bitmap(dropped, step, per_step)
+        )
+    return [result[peer] for peer in members]
 
 
 def most_common(states: list[bytes]) -> bytes:

@@ -164,4 +164,5 @@ def electors(view: SwarmView, stage: int, me: PeerId) -> list[PeerId]:
     """Return who decides between the sides of a split: the stage first, then its neighbours."""
     near = [view.serving(s) for s in (stage, stage - 1, stage + 1)]
     peers = dict.fromkeys([me, *(replica.peer for replicas in near for replica in replicas)])
-    return sorted(list(peers)[: max(MAX_ELECTORS, len(near[0]))])
+    most = min(max(MAX_ELECTORS, len(near[0])), limits.MAX_REPLICAS_IN_ROUND)
+    return sorted(list(peers)[:most])

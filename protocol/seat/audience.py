@@ -69,6 +69,8 @@ def may_say(view: SwarmView, stage: int, sender: PeerId, message: Message) -> bo
             return _holds(view, stage - 1, sender)
         case Backward() | Receipt():
             return _holds(view, stage + 1, sender)
+        case Plan() | Commit():  # who leads serves, and has said so before it was taken for leader
+            return any(replica.peer == sender for replica in view.serving(stage))
         case _:
             return _holds(view, stage, sender)
 

@@ -97,7 +97,7 @@ class Seat:
         vow: tuple[int, int] = (0, 0),
         delayed: bool = False,
     ) -> None:
-        self.place, self.step, self.serving, self.era = place, step, serving, era
+        self.place, self.size, self.step, self.serving, self.era = place, size, step, serving, era
         self.loaded = serving
         self._steps, self._tokens_per_step = steps, tokens_per_step
         self.pipeline = Pipeline(place, step, closed=lambda: self.member.applying, delayed=delayed)
@@ -169,9 +169,8 @@ class Seat:
         self._view = view
         self.quorum.observe(view, now)
         effects: list[SeatEffect] = list(self.pipeline.update_view(view, now))
-        effects += self._follow_siblings(now)
         was_leading = self.leader.leading
-        effects += self._lead(now)
+        effects += [*self._follow_siblings(now), *self._lead(now)]
         self.leasing.update_view(view, took_over=self.leader.leading and not was_leading)
         for peer in sorted(lost):
             self.leasing.release(peer, self.leader.reports)
@@ -308,7 +307,7 @@ class Seat:
     def _applied(self, outcome: Outcome, now: float) -> list[SeatEffect]:
         """Version t has become t + 1: everything starts over for the next step."""
         if outcome.error:
-            return [Fault("internal", f"applying step {self.step} failed: {outcome.error}")]
+            return list(self.member.not_applied(outcome))
         loss = self._commit_loss if self.place.last else None
         committed = Committed(
             stage=self.place.stage,
@@ -327,8 +326,7 @@ class Seat:
         self._following.caught_up()
         self.member.start_step(self.step)
         effects: list[SeatEffect] = [committed, *self.leader.start_step(self.step, now)]
-        effects += self._lead(now)
-        effects += self.pipeline.start_step(self.step, now)
+        effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]
         self.leasing.start_step(self.step, self._view, self.current_leader())
         for sender, message, digest in self._ahead.take(self.step):
             replayed = self._dispatch(sender, message, now, digest)
@@ -355,7 +353,10 @@ class Seat:
         lacks = self.serving and not self.member.knows_commit and not self._ahead
         view, promised = self._view, self.member.promised if lacks else None
         proof = self._following.compare(view, self.step, now, promised) if self.loaded else None
-        return list(self.member.committed(proof.attempt, proof.digest)) if proof else []
+        said = self.member.committed(proof.attempt, proof.digest) if proof else []
+        if self.member.applying:  # all that it takes is here, however slow the machine is
+            self._following.caught_up()
+        return list(said)
 
     def _working(self) -> bool:
         """Whether microbatches of our step may be leased: the swarm has begun and is whole."""
@@ -373,8 +374,7 @@ class Seat:
                 pending += self._dispatch(self.place.me, effect.message, now, b"")
             else:
                 outward.append(effect)
-            if not pending:
-                pending += self._follow_up(now)
+            pending += [] if pending else self._follow_up(now)
         return stamped(outward, self.era)
 
     def _follow_up(self, now: float) -> list[SeatEffect]:

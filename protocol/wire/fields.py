@@ -13,7 +13,7 @@ SwarmText = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 StageIndex = Annotated[int, Meta(ge=0, lt=limits.MAX_STAGES)]
 StepIndex = Annotated[int, Meta(ge=0, le=limits.MAX_STEP)]
 MicrobatchId = Annotated[int, Meta(ge=0, le=limits.MAX_STEP * 4096)]
-Attempt = Annotated[int, Meta(ge=0, lt=2**31)]
+Attempt = Annotated[int, Meta(ge=0, le=limits.MAX_ATTEMPT)]
 Era = Annotated[int, Meta(ge=0, lt=2**53)]
 """Which lineage: every roll-back begins a new one, and a later one is a higher number."""
 Count = Annotated[int, Meta(ge=0, lt=2**48)]

@@ -250,6 +250,18 @@ def test_neighbours_are_chosen_anew_when_somebody_goes() -> None:
     assert gone not in roster.neighbours()
 
 
+@pytest.mark.parametrize(("stages", "replicas"), [(1, 32), (2, 16), (3, 12), (8, 12)])
+def test_all_siblings_want_to_be_linked_with_each_other(stages: int, replicas: int) -> None:
+    """Without a link between two of them no round of a third would ever be closed."""
+    seats = {peer(n): seat(n % stages) for n in range(stages * replicas)}
+    for me, own in seats.items():
+        roster = Roster(me)
+        for other, held in seats.items():
+            roster.advertise(other, advert(serves=(held,)), 1)
+        siblings = {p for p, held in seats.items() if held.stage == own.stage and p != me}
+        assert siblings <= set(roster.neighbours())
+
+
 def test_hash_neighbours_keep_a_large_swarm_connected() -> None:
     size = 120
     graph: dict[str, set[str]] = {peer(n): set() for n in range(size)}

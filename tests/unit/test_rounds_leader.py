@@ -10,7 +10,6 @@ from round_leaders import (
     HALVES,
     IDS,
     ME,
-    NEW,
     PER_STEP,
     SIZE,
     STAGE,
@@ -28,21 +27,26 @@ from round_leaders import (
 
 from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
+from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED
 from protocol.pipeline.ledger import from_bitmap
-from protocol.pipeline.place import Place
 from protocol.rounds.leader import (
     LAGGARD_S,
     MAX_REFUSALS,
     MAX_REPORTS,
     RESEND_S,
-    RoundLeader,
 )
 from protocol.rounds.member import REFUSED
 from protocol.rounds.patience import ROUND_TIMEOUT_S
-from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import check_bounds
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Admit, Commit, CommitAck, LedgerReport, Ready
+from protocol.wire.messages import (
+    Commit,
+    CommitAck,
+    LedgerReport,
+    Ready,
+    decode_message,
+    encode_message,
+)
 
 
 class TestPlanning:
@@ -167,6 +171,24 @@ class TestVoidPlans:
         sent = plans(list(made.report(B, report(range(20, 24), promised=9), 0.0)))
         assert sent[ME].attempt == 10
 
+    @pytest.mark.parametrize("promised", [MAX_ATTEMPTS_MISSED, MAX_ATTEMPT - 1, MAX_ATTEMPT])
+    def test_a_lie_about_attempts_does_not_exhaust_them(self, promised: int) -> None:
+        made = leader(ME, B)
+        made.report(ME, report(range(16, 20)), 0.0)
+        sent = plans(list(made.report(B, report(range(20, 24), promised=promised), 0.0)))
+        assert sent[ME].attempt == MAX_ATTEMPTS_MISSED
+        assert decode_message(encode_message(sent[ME])) == sent[ME]
+
+    def test_who_has_promised_far_above_the_rest_is_reached_in_the_end(self) -> None:
+        """It has believed somebody else: nothing of it is to be blamed."""
+        made, promised, now = leader(ME, B), 5 * MAX_ATTEMPTS_MISSED, 0.0
+        made.report(ME, report(range(16, 20)), now)
+        sent = plans(list(made.report(B, report(range(20, 24), promised=promised), now)))
+        for _ in range(5):
+            now = made.next_deadline() or now
+            sent = plans(list(made.tick(now)))
+        assert sent[B].attempt == promised + 1
+
     def test_a_member_that_missed_the_plan_gets_it_again(self) -> None:
         made, plan = planned(*HALVES)
         late = report(range(20, 24), seq=2, promised=0)
@@ -286,62 +308,6 @@ class TestHostileReports:
         made.update_view(view(ME, B, B=STEP + 1), True, 0.0)
         made.report(B, report(range(20, 24)), 0.0)
         assert not plans(list(made.report(ME, report(range(16, 20)), 0.0)))
-
-
-class TestNewcomers:
-    def admits(self, effects: list[object]) -> list[tuple[PeerId, Admit]]:
-        return [
-            (effect.peer, effect.message)
-            for effect in effects
-            if isinstance(effect, Send) and isinstance(effect.message, Admit)
-        ]
-
-    def test_everybody_hears_of_an_admission(self) -> None:
-        made = leader(ME, B)
-        sent = self.admits(list(made.join(NEW, 0.0)))
-        assert {peer for peer, _ in sent} == {ME, B, NEW}
-        assert sent[0][1].version == STEP
-        assert set(sent[0][1].donors) == {ME, B}
-
-    def test_an_admission_says_what_state_the_donors_give(self) -> None:
-        place = Place(ME, STAGE, 2, PER_STEP)
-        made = RoundLeader(place, SIZE, STEP, state=lambda: state_digest("ab"))
-        made.update_view(view(ME, B), True, 0.0)
-        for _, admit in self.admits(list(made.join(NEW, 0.0))):
-            assert admit.state == state_digest("ab")
-
-    def test_an_admitted_peer_observes_the_next_round(self) -> None:
-        made = leader(ME)
-        made.join(NEW, 0.0)
-        sent = plans(list(made.report(ME, report(IDS), 1.0)))
-        assert set(sent) == {ME, NEW}
-        assert sent[ME].observers == [NEW]
-
-    def test_nobody_is_admitted_while_a_plan_is_out(self) -> None:
-        made, _ = planned(*HALVES)
-        assert self.admits(list(made.join(NEW, 1.0))) == []
-        made.update_view(view(ME, B, version=STEP + 1), True, 2.0)
-        assert self.admits(list(made.start_step(STEP + 1, 2.0))) == []
-        assert self.admits(list(made.tick(2.5)))
-
-    def test_a_request_is_not_kept_for_ever(self) -> None:
-        made, _ = planned(*HALVES)
-        made.join(NEW, 0.0)
-        made.update_view(view(ME, B, version=STEP + 1), True, 100.0)
-        made.start_step(STEP + 1, 100.0)
-        assert self.admits(list(made.tick(100.0))) == []
-
-    def test_who_is_still_applying_becomes_a_donor_too(self) -> None:
-        made = leader()
-        made.update_view(view(ME, B, B=STEP - 1), True, 0.0)
-        assert self.admits(list(made.join(NEW, 0.0))) == []
-        admitted = self.admits(list(made.update_view(view(ME, B), True, 0.5)))
-        assert {peer for peer, _ in admitted} == {ME, B, NEW}
-        assert set(admitted[0][1].donors) == {ME, B}
-
-    def test_who_serves_already_is_not_admitted(self) -> None:
-        made = leader(ME, B)
-        assert self.admits(list(made.join(B, 0.0))) == []
 
 
 class TestRefusal:

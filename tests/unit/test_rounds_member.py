@@ -29,6 +29,7 @@ from protocol.ids import PeerId
 from protocol.pipeline.effects import (
     ApplyLocalTask,
     ApplyTask,
+    Compute,
     ContributeTask,
     Fault,
     Outcome,
@@ -336,6 +337,28 @@ class TestFailures:
         [fault] = table.member.contributed(task, Outcome(error="poisoned"))
         assert isinstance(fault, Fault)
         assert fault.kind == "poisoned"
+
+    def test_short_memory_is_no_divergence_and_is_tried_once_more(self) -> None:
+        table = Table(8, 9)
+        [task] = tasks(list(table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}}))))
+        assert isinstance(task, ContributeTask)
+        [again] = table.member.contributed(task, Outcome(error="oom"))
+        assert again == Compute(task)
+        [fault] = table.member.contributed(task, Outcome(error="oom"))
+        assert isinstance(fault, Fault)
+        assert fault.kind == "internal"
+        [other] = table.member.contributed(task, Outcome(error="stale"))
+        assert isinstance(other, Fault)
+        assert other.kind == "internal"
+
+    @pytest.mark.parametrize("error", ["oom", "stale", "internal"])
+    def test_trouble_of_its_own_stops_the_seat_and_not_the_round(self, error: str) -> None:
+        table, _ = exchanging()
+        [reduce] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, 1, 0))))
+        assert isinstance(reduce, ReduceTask)
+        [fault] = table.member.was_reduced(reduce, Outcome(error=error))
+        assert isinstance(fault, Fault)
+        assert fault.kind == "internal"
 
     def test_a_malformed_contribution_is_refused_and_its_sender_blamed(self) -> None:
         table, _ = exchanging()

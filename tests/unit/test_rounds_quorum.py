@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from protocol.ids import PeerId, peer_id_from_key, rank
-from protocol.limits import MAX_LOST, MAX_MISSING
+from protocol.limits import MAX_LOST, MAX_MISSING, MAX_REPLICAS_IN_ROUND
 from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, Contacts, missed
-from protocol.rounds.quorum import LOOK_AROUND_S, Quorum
+from protocol.rounds.quorum import LOOK_AROUND_S, Quorum, electors
 from protocol.view import Replica, SwarmView
 from protocol.wire.parts import SeatStatus
 
@@ -352,3 +352,11 @@ def test_before_the_first_plan_everybody_seen_counts() -> None:
     made.settle([me], [me, other], 0.0)
     made.observe(SwarmView.of(replicas), now=0.0)
     assert (made.roll, made.electors) == ({me}, {me, other})
+
+
+def test_a_plan_has_room_for_all_electors() -> None:
+    peers = [peer_id_from_key(n.to_bytes(32, "big")) for n in range(MAX_REPLICAS_IN_ROUND + 8)]
+    view = SwarmView.of([[Replica(peer, 0, True) for peer in peers]])
+    chosen = electors(view, 0, peers[-1])
+    assert len(chosen) == MAX_REPLICAS_IN_ROUND
+    assert peers[-1] in chosen

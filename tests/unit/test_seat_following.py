@@ -7,13 +7,14 @@ import pytest
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, Contacts
-from protocol.pipeline.effects import Fault
+from protocol.pipeline.effects import ApplyTask, Compute, Fault, Outcome, Task
 from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect
 from protocol.seat.following import BEHIND_S, LOOK_S, Following
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView, leader
-from protocol.wire.messages import Commit, CommitAck
+from protocol.wire.messages import Commit, CommitAck, Plan, Reduced
+from protocol.wire.parts import PlanMember
 
 STAGE, STEP = 1, 7
 ME, SIBLING, OTHER = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
@@ -74,6 +75,31 @@ def test_a_seat_that_was_left_behind_says_so_at_once() -> None:
     assert [fault.kind for fault in faults] == ["behind"]
 
 
+def test_who_is_slow_to_apply_is_not_left_behind() -> None:
+    """It knows the commit and holds all that it covers: the next version is on its way."""
+    made = seat(None)
+    stage, members = Replica(ME, STEP, True), [PlanMember(peer, b"", b"") for peer in (ME, SIBLING)]
+    made.update_view(SwarmView.of([[], [stage, Replica(SIBLING, STEP, True)]]), 0.0)
+    order = Plan(STAGE, STEP, 1, members, [0, 0, 64], [])
+    [contribute] = tasks(made.receive(SIBLING, order, 1.0))
+    made.computed(contribute, Outcome(), 1.1)
+    made.receive(SIBLING, Reduced(STAGE, STEP, 1, 1, 1.0), 1.2, bytes(32))
+    digest = made.member.ready
+    [apply] = tasks(made.receive(SIBLING, Commit(STAGE, STEP, 1, digest, 0.0), 1.3))
+    assert isinstance(apply, ApplyTask)
+    faster = Replica(SIBLING, STEP + 1, True, 1, digest)
+    made.update_view(SwarmView.of([[], [stage, faster]]), 2.0)
+    for now in (2.0 + BEHIND_S, 9 * BEHIND_S):
+        assert not [effect for effect in made.tick(now) if isinstance(effect, Fault)]
+        assert not made._following.behind
+    made.computed(apply, Outcome(hash="a"), 10 * BEHIND_S)
+    assert made.step == STEP + 1
+
+
+def tasks(effects: list[SeatEffect]) -> list[Task]:
+    return [effect.task for effect in effects if isinstance(effect, Compute)]
+
+
 def test_who_was_left_behind_does_not_lead() -> None:
     """It wakes up and still says that it serves: the others would wait for its plan."""
     first, second = sorted((ME, SIBLING), key=lambda peer: rank("leader", STAGE, STEP, peer))
@@ -82,7 +108,7 @@ def test_who_was_left_behind_does_not_lead() -> None:
         assert leader(SwarmView.of([[], stage]), STAGE, STEP) == leads
 
 
-def seat(contacts: Contacts) -> Seat:
+def seat(contacts: Contacts | None) -> Seat:
     return Seat(
         Place(ME, STAGE, 2, 4),
         size=64,

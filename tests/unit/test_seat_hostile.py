@@ -7,6 +7,7 @@ is not: wrong steps, other stages' numbers, plans of impostors, bitmaps of forei
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from protocol_examples import any_message
@@ -37,7 +38,7 @@ SIBLING = peer_id_from_key(b"\1" * 32)
 UPSTREAM = peer_id_from_key(b"\2" * 32)
 STRANGER = peer_id_from_key(b"\3" * 32)
 ROGUE = peer_id_from_key(b"\4" * 32)
-"""Holds a seat of our stage, and lies."""
+"""Says that it fetches our stage, and lies."""
 PER_STEP = 4
 SIZE = 512
 
@@ -168,8 +169,21 @@ def test_a_plan_that_counts_what_we_do_not_hold_is_not_followed() -> None:
 def test_a_plan_with_wrong_bounds_is_penalised() -> None:
     target = seat()
     bad = Plan(1, 3, 1, [PlanMember(ME, b"\0", b"\0")], [0, SIZE + 1], [])
-    effects = target.receive(ROGUE, bad, 0.0)
+    effects = target.receive(SIBLING, bad, 0.0)
     assert [e.reason for e in effects if isinstance(e, Penalise)] == ["plan-with-wrong-bounds"]
+
+
+def test_who_only_fetches_the_stage_plans_and_commits_nothing() -> None:
+    target = seat()
+    target._state = b"s"
+    foreign = msgspec.structs.replace(plan(1, members=[ME, SIBLING], counted={}), state=b"x")
+    assert not [e for e in target.receive(ROGUE, foreign, 0.0) if isinstance(e, Fault)]
+    assert [e for e in target.receive(SIBLING, foreign, 0.0) if isinstance(e, Fault)]
+    effects = target.receive(ROGUE, Commit(1, 3, 9, bytes(32), 0.0), 0.0)
+    assert [e.reason for e in effects if isinstance(e, Penalise)] == ["not-from-a-neighbour"]
+    assert not target.member.knows_commit
+    target.receive(SIBLING, plan(1, members=[ME, SIBLING], counted={}), 1.0)
+    assert target.member.plan_followed is not None
 
 
 def test_a_commit_without_a_round_applies_nothing() -> None:
@@ -187,6 +201,21 @@ def test_a_reduced_shard_of_an_impostor_is_refused_once_the_plan_is_known() -> N
     seen = worker.drain(list(target.receive(SIBLING, good, 0.0)), 0.0)
     assert ROGUE in {e.peer for e in seen if isinstance(e, Penalise)}
     assert not [e for e in seen if isinstance(e, Send) and type(e.message).__name__ == "Ready"]
+
+
+@pytest.mark.parametrize(
+    ("error", "part", "blamed"),
+    [("codec", 1, {SIBLING}), ("codec", 0, set()), ("codec", None, set()), ("oom", 1, set())],
+)
+def test_who_broadcasts_what_cannot_be_applied_is_blamed(
+    error: str, part: int | None, blamed: set[PeerId]
+) -> None:
+    target = seat()
+    target.receive(SIBLING, plan(1, members=[ME, SIBLING], counted={}), 1.0)
+    apply = ApplyTask(3, 1, (0, 256, SIZE), (None, None), (0.0, 0.0))
+    effects = target.computed(apply, Outcome(error=error, part=part), 2.0)
+    assert {e.peer for e in effects if isinstance(e, Penalise)} == blamed
+    assert [e.kind for e in effects if isinstance(e, Fault)] == ["internal"]
 
 
 def test_a_stranger_cannot_make_us_keep_tensors() -> None:
