@@ -24,7 +24,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
 from protocol.membership.roster import Roster
-from protocol.restore.choice import holders, newest_whole
+from protocol.restore.choice import holders
 from protocol.restore.machine import Adopt, Outlook, Restore, RestoreEffect
 from protocol.restore.stored import Copy, Lineage, parse_stored
 from protocol.rounds.quorum import Touch
@@ -97,7 +97,7 @@ class History:
 
     def protected(self) -> Collection[tuple[int, int]]:
         """Return what must stay on our disk: the newest version that every stage has."""
-        newest = newest_whole(self.machine.stored_live(), self._stages, self.lineage)
+        newest = self.machine.newest_whole()
         return {(stage, newest.version) for stage in range(self._stages)}
 
     # --- inputs ------------------------------------------------------------------------------
