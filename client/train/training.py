@@ -108,7 +108,7 @@ class Training:
 
     async def run(self) -> None:
         """Train whenever the node may, until cancelled."""
-        sweep_copies(self._terms.folders.snapshots)
+        sweep_copies(self._terms.folders.snapshots, self._history.lineage.version)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._offer)
             while True:
