@@ -6,10 +6,11 @@ lineage begins, checkpoints of the one that ended are set aside and every seat b
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
@@ -29,6 +30,9 @@ from protocol.restore.machine import Adopt, Outlook, Restore, RestoreEffect
 from protocol.restore.stored import Copy, Lineage, parse_stored
 from protocol.rounds.quorum import Touch
 from protocol.view import SwarmView
+
+UNREAD_S: Final = 30.0
+"""A disk of which not everything could be read is looked at again after so long."""
 
 
 class Restarts(Protocol):
@@ -155,15 +159,21 @@ class History:
         """Say what is on our disk, now and whenever it changes."""
         while True:
             self._stale = trio.Event()
-            found: list[Stored] = []
-            with suppress(OSError):
-                found = await trio.to_thread.run_sync(
-                    stored_states, self._folder, self._swarm, self._stages
-                )
-            ours = filter(self._is_ours, found)
-            copies = {Copy(s.stage, s.version, bytes.fromhex(s.hash)) for s in ours}
-            self._perform(self.machine.set_copies(copies, self._hub.now()))
-            await self._stale.wait()
+            complete = False
+            with suppress(OSError):  # then nothing is said: that we have none would be untrue
+                complete = await self._say_copies()
+            with trio.move_on_after(math.inf if complete else UNREAD_S):
+                await self._stale.wait()
+
+    async def _say_copies(self) -> bool:
+        """Say what is on our disk; whether all of it could be read."""
+        found = await trio.to_thread.run_sync(
+            stored_states, self._folder, self._swarm, self._stages
+        )
+        ours = filter(self._is_ours, found)
+        copies = {Copy(s.stage, s.version, bytes.fromhex(s.hash)) for s in ours}
+        self._perform(self.machine.set_copies(copies, self._hub.now()))
+        return len(found) >= len(await trio.to_thread.run_sync(self._folder.entries))
 
     # --- effects -----------------------------------------------------------------------------
 

@@ -181,9 +181,9 @@ class Taking:
             try:
                 await self._load_beginning(own.path, lineage)
             except RequestFailed as failure:
-                if failure.kind != "checkpoint":
+                if failure.kind not in ("checkpoint", "disk"):
                     raise
-                self._put_away(folder, own, lineage, str(failure))
+                self._put_away(folder, own, lineage, failure)
             else:
                 return lineage
         path = self._terms.folders.snapshots / f"{BEGIN}{own.path.name}"
@@ -294,19 +294,20 @@ class Taking:
         self._terms.hub.perform(Explain("transfer", words, "warning"))
 
     def _put_away(
-        self, folder: CheckpointFolder, own: Checkpoint, lineage: Lineage, problem: str
+        self, folder: CheckpointFolder, own: Checkpoint, lineage: Lineage, problem: RequestFailed
     ) -> None:
-        """Take a checkpoint of ours out of use; its bytes stay, for it may be the only copy."""
+        """Take a checkpoint of ours out of use; its bytes stay, for it may be the only copy. One
+        that cannot be read now keeps its name."""
         terms = self._terms
         terms.shelf.withdraw(own.stage, own.version)
         try:
             differs = read_info(own.path).hash != lineage.hashes[own.stage].hex()
         except CheckpointError:
             differs = False
-        try:
-            kept = folder.set_aside(own) if differs else folder.condemn(own)
-        except OSError:
-            kept = own.path  # on a disk that does not let us it stays
+        kept = own.path  # there it stays on a disk that does not let us, too
+        if problem.kind == "checkpoint":
+            with suppress(OSError):
+                kept = folder.set_aside(own) if differs else folder.condemn(own)
         words = f"{problem}; it is kept as {kept} and the state is fetched from others"
         terms.hub.perform(Explain("transfer", words, "warning"))
         terms.history.disk_changed()

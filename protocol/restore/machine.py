@@ -270,6 +270,8 @@ class Restore:
     def _resume(self, now: float) -> list[RestoreEffect]:
         """closed -> open: at the seed if nobody has a copy, else at the newest complete one."""
         live = self._outlook.live
+        if self._me not in self._stored:
+            return []  # what we have ourselves could not be read yet
         if live - self._stored.keys():
             self._due = now + SETTLE_S
             if now < self._changed_at + SETTLE_S:

@@ -296,6 +296,16 @@ class TestResume:
         made.update(outlook(None, None, live=PEERS[:2]), 0.2)
         assert not made.open, "the other has not said what it has"
 
+    def test_so_are_our_own_until_our_disk_can_be_read(self) -> None:
+        made = Restore(PEERS[0], 2, EVERY, SEED, seq=5)
+        made.update(outlook(None, None, live=PEERS[:1]), 0.2)
+        assert adopted(made.tick(30.0)) is None
+        assert not made.open
+        assert adopted(made.set_copies(copies((0, 20), (1, 20)), 30.0)) is None
+        lineage = adopted(made.tick(30.0 + SETTLE_S))
+        assert lineage is not None
+        assert lineage.version == 20
+
     def test_it_goes_on_at_the_newest_version_that_every_stage_has(self) -> None:
         me = first(PEERS[:2])
         made = machine(me, (0, 30), (0, 20))
