@@ -25,6 +25,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
 from protocol.membership.roster import Roster
+from protocol.membership.view import RecordChanged, RecordGone
 from protocol.restore.choice import holders
 from protocol.restore.machine import Adopt, Outlook, Restore, RestoreEffect
 from protocol.restore.stored import Copy, Lineage, parse_stored
@@ -106,10 +107,14 @@ class History:
 
     # --- inputs ------------------------------------------------------------------------------
 
-    def record(self, author: PeerId, body: bytes) -> None:
-        """Take another's stored record."""
+    def record(self, record: RecordChanged | RecordGone) -> None:
+        """Take another's stored record, or that it expired."""
+        if isinstance(record, RecordGone):
+            self.machine.forget(PeerId(record.key))
+            return
+        author = record.signer
         try:
-            stored = parse_stored(body, author, author, self._stages)
+            stored = parse_stored(record.body, author, author, self._stages)
         except RemoteProtocolError:
             return  # refused where it came in already
         self._perform(self.machine.receive(author, stored, self._hub.now()))
