@@ -12,6 +12,7 @@ reads and verifies with it too. Holds no state.
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from client.compute.errors import CheckpointError
+from client.compute.errors import CheckpointError, CheckpointUnreadable
 
 FORMAT: Final = "volunteer-stage-1"
 DELAYED_FORMAT: Final = "volunteer-stage-1-delayed"
@@ -31,6 +32,7 @@ MAX_HEADER_BYTES: Final = 8 << 20
 _LENGTH_BYTES = 8
 _ALIGNMENT = 64
 _METADATA = "__metadata__"
+_HASH = re.compile("[0-9a-f]{64}")
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -115,13 +117,14 @@ def read_info(path: Path) -> CheckpointInfo:
     """What the file claims to be; its size and header are checked, its data is not.
 
     Raises:
+        CheckpointUnreadable: it cannot be read now.
         CheckpointError: the file is missing, damaged or no checkpoint.
     """
     with _reading(path) as file:
         try:
             return _read_info(file)
         except OSError as error:
-            raise CheckpointError(f"cannot read {path.name}: {error.strerror}") from error
+            raise _unread(f"cannot read {path.name}", error) from error
 
 
 def verify(path: Path) -> CheckpointInfo:
@@ -139,7 +142,8 @@ def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
     Reads the whole file: call it in a thread.
 
     Raises:
-        CheckpointError: it is damaged, or cannot be read.
+        CheckpointUnreadable: it cannot be read now.
+        CheckpointError: it is damaged.
     """
     digests = []
     with _reading(path) as file:
@@ -153,7 +157,7 @@ def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
                 state.update(memoryview(chunk)[header_bytes:])
                 header_bytes = max(0, header_bytes - len(chunk))
         except OSError as error:
-            raise CheckpointError(f"cannot read {path.name}: {error.strerror}") from error
+            raise _unread(f"cannot read {path.name}", error) from error
     if state.hexdigest() != info.hash:
         raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
     return info, digests
@@ -171,7 +175,7 @@ def read_tensors(path: Path, info: CheckpointInfo, buffers: Sequence[memoryview]
             for buffer in buffers:
                 _read_fully(file, buffer)
         except OSError as error:
-            raise CheckpointError(f"cannot read {path.name}: {error}") from error
+            raise _unread(f"cannot read {path.name}", error) from error
 
 
 def _read_fully(file: BinaryIO, buffer: memoryview) -> None:
@@ -186,7 +190,14 @@ def _reading(path: Path) -> BinaryIO:
     try:
         return path.open("rb")
     except OSError as error:
-        raise CheckpointError(f"cannot open {path.name}: {error.strerror}") from error
+        raise _unread(f"cannot open {path.name}", error) from error
+
+
+def _unread(words: str, error: OSError) -> CheckpointError:
+    """Tell what is not there from what only cannot be had now: too many open files, say."""
+    no_file = isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError))
+    kind = CheckpointError if no_file else CheckpointUnreadable
+    return kind(f"{words}: {error.strerror}")
 
 
 def _read_info(file: BinaryIO) -> CheckpointInfo:
@@ -210,6 +221,8 @@ def _info(
 ) -> CheckpointInfo:
     if metadata.format not in (FORMAT, DELAYED_FORMAT):
         raise ValueError(f"format {metadata.format[:40]!r} is unknown")
+    if not _HASH.fullmatch(metadata.hash):
+        raise ValueError("its hash is none")
     delayed = metadata.format == DELAYED_FORMAT
     count = len(entries) // len(sections(delayed=delayed))
     layout = tuple((name, tuple(e.shape)) for name, e in entries[:count])

@@ -90,6 +90,12 @@ class CheckpointError(ComputeError):
     kind: FailureKind = "checkpoint"
 
 
+class CheckpointUnreadable(CheckpointError):
+    """The disk or the system does not give a file now; it may be sound."""
+
+    kind: FailureKind = "disk"
+
+
 class OutOfMemory(ComputeError):
     """The device or the host could not give the memory a request needs."""
 

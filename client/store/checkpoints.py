@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -91,18 +92,23 @@ class CheckpointFolder:
         found = (_parse(path) for path in self.folder.iterdir())
         return sorted(checkpoint for checkpoint in found if checkpoint is not None)
 
-    def inventory(self, read: Reader, problem: type[Exception]) -> list[Stored]:
+    def inventory(
+        self, read: Reader, problem: type[Exception], unreadable: type[Exception] = OSError
+    ) -> list[Stored]:
         """Return what the headers of all checkpoints say, by stage and version.
 
         A file whose header is damaged or of something else than its name is renamed and left out.
 
         Args:
-            read: reads a header; raises ``problem`` for a file that is no sound checkpoint.
+            read: reads a header; raises ``problem`` for a file that is no sound checkpoint, and
+                ``unreadable`` for one that may be: it is left out, and stays.
         """
         found = []
         for entry in self.entries():
             try:
                 header = read(entry.path)
+            except unreadable:
+                continue
             except problem:
                 header = None
             if header and (header.stage, header.version) == (entry.stage, entry.version):
@@ -182,8 +188,11 @@ class CheckpointFolder:
         return bool(every) and checkpoint.version % every == 0
 
     def _rename(self, checkpoint: Checkpoint, suffix: str) -> Path:
-        target = checkpoint.path.with_name(checkpoint.path.name + suffix)
-        checkpoint.path.replace(target)
+        """Rename to a name that is free: what was put away before stays."""
+        path = checkpoint.path
+        names = (f"{path.name}{suffix}{more}" for more in chain([""], map("-{}".format, count(2))))
+        target = next(free for name in names if not (free := path.with_name(name)).exists())
+        path.replace(target)
         return target
 
 

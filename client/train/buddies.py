@@ -19,15 +19,14 @@ from pathlib import Path
 
 import trio
 
-from client.compute.checkpoint import MAX_HEADER_BYTES, CheckpointInfo, examine, sections
+from client.compute.checkpoint import CheckpointInfo, examine
 from client.compute.errors import CheckpointError
-from client.compute.memory import stage_parameters
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.blobs import DiskFailed, Download, DownloadFailed, Shelf
 from client.train.history import History
 from client.train.hub import Hub
 from client.train.inventory import checked
-from client.train.opening import model_fields
+from client.train.state_size import data_bytes, is_plausible
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId, short
 from protocol.manifest import Manifest
@@ -128,7 +127,7 @@ class Buddies:
         )
 
     def _feed(self, peer: PeerId, message: BlobOffer | NoBlob | Chunk, payload: bytes) -> None:
-        if isinstance(message, BlobOffer) and not self._plausible(message):
+        if isinstance(message, BlobOffer) and not is_plausible(self._manifest, message):
             self._hub.perform(Penalise(peer, "checkpoint-of-wrong-size", 20))
             return
         if self._download is None:
@@ -141,7 +140,8 @@ class Buddies:
         """Remember what a neighbour offers without being asked."""
         view, stage = self._view(), offer.stage
         speaks = any(replica.peer == peer for replica in view.serving(stage))
-        if not speaks or not is_beside(view, self._me, stage) or not self._plausible(offer):
+        plausible = is_plausible(self._manifest, offer)
+        if not speaks or not is_beside(view, self._me, stage) or not plausible:
             return
         if offer.version > self._reached(stage):
             return  # where we are late to hear of its version, it offers it again
@@ -172,13 +172,6 @@ class Buddies:
         for key in gone:
             del self._announced[key]
         return [peer for _, peer in gone]
-
-    def _plausible(self, offer: BlobOffer) -> bool:
-        """Whether an offer is as large as this stage's checkpoints are."""
-        if not 0 <= offer.stage < self._manifest.stage_count:
-            return False
-        data = self._data_bytes(offer.stage)
-        return data < offer.size_bytes <= data + MAX_HEADER_BYTES
 
     # --- keeping -----------------------------------------------------------------------------
 
@@ -291,15 +284,9 @@ class Buddies:
             raise CheckpointError("it is not the state that its holders say they have")
 
     def _check_room(self, stage: int) -> None:
-        needed = self._data_bytes(stage) + SPARE_BYTES
+        needed = data_bytes(self._manifest, stage) + SPARE_BYTES
         if shutil.disk_usage(self._folder.folder).free < needed:
             raise OSError(f"less than {needed >> 20} MiB are free in {self._folder.folder}")
-
-    def _data_bytes(self, stage: int) -> int:
-        """Return the bytes of a checkpoint's tensors."""
-        manifest = self._manifest
-        parameters = stage_parameters(model_fields(manifest), manifest.layers_per_stage, stage)
-        return 4 * len(sections(delayed=manifest.delayed)) * parameters
 
     def _say_disk(self, problem: str) -> None:
         """Tell once that there is no room, until there was."""

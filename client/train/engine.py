@@ -261,9 +261,9 @@ class Engine:
                     self._member_down(peer, reason)
                 case SeatsChanged() | ViewChanged():
                     self._view_dirty = True
-                case RecordChanged(kind=kind, signer=signer, body=body) if kind == STORED:
+                case RecordChanged() | RecordGone() if effect.kind == STORED:
                     if self.history is not None:
-                        self.history.record(signer, body)
+                        self.history.record(effect)
                 case RecordChanged(kind="measured") | RecordGone():
                     self.measuring.record(effect)
                 case RecordChanged():

@@ -6,10 +6,11 @@ lineage begins, checkpoints of the one that ended are set aside and every seat b
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
@@ -24,11 +25,15 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
 from protocol.membership.roster import Roster
-from protocol.restore.choice import holders, newest_whole
+from protocol.membership.view import RecordChanged, RecordGone
+from protocol.restore.choice import holders
 from protocol.restore.machine import Adopt, Outlook, Restore, RestoreEffect
 from protocol.restore.stored import Copy, Lineage, parse_stored
 from protocol.rounds.quorum import Touch
 from protocol.view import SwarmView
+
+UNREAD_S: Final = 30.0
+"""A disk of which not everything could be read is looked at again after so long."""
 
 
 class Restarts(Protocol):
@@ -97,15 +102,19 @@ class History:
 
     def protected(self) -> Collection[tuple[int, int]]:
         """Return what must stay on our disk: the newest version that every stage has."""
-        newest = newest_whole(self.machine.stored_live(), self._stages, self.lineage)
+        newest = self.machine.newest_whole()
         return {(stage, newest.version) for stage in range(self._stages)}
 
     # --- inputs ------------------------------------------------------------------------------
 
-    def record(self, author: PeerId, body: bytes) -> None:
-        """Take another's stored record."""
+    def record(self, record: RecordChanged | RecordGone) -> None:
+        """Take another's stored record, or that it expired."""
+        if isinstance(record, RecordGone):
+            self.machine.forget(PeerId(record.key))
+            return
+        author = record.signer
         try:
-            stored = parse_stored(body, author, author, self._stages)
+            stored = parse_stored(record.body, author, author, self._stages)
         except RemoteProtocolError:
             return  # refused where it came in already
         self._perform(self.machine.receive(author, stored, self._hub.now()))
@@ -154,15 +163,21 @@ class History:
         """Say what is on our disk, now and whenever it changes."""
         while True:
             self._stale = trio.Event()
-            found: list[Stored] = []
-            with suppress(OSError):
-                found = await trio.to_thread.run_sync(
-                    stored_states, self._folder, self._swarm, self._stages
-                )
-            ours = filter(self._is_ours, found)
-            copies = {Copy(s.stage, s.version, bytes.fromhex(s.hash)) for s in ours}
-            self._perform(self.machine.set_copies(copies, self._hub.now()))
-            await self._stale.wait()
+            complete = False
+            with suppress(OSError):  # then nothing is said: that we have none would be untrue
+                complete = await self._say_copies()
+            with trio.move_on_after(math.inf if complete else UNREAD_S):
+                await self._stale.wait()
+
+    async def _say_copies(self) -> bool:
+        """Say what is on our disk; whether all of it could be read."""
+        found = await trio.to_thread.run_sync(
+            stored_states, self._folder, self._swarm, self._stages
+        )
+        ours = filter(self._is_ours, found)
+        copies = {Copy(s.stage, s.version, bytes.fromhex(s.hash)) for s in ours}
+        self._perform(self.machine.set_copies(copies, self._hub.now()))
+        return len(found) >= len(await trio.to_thread.run_sync(self._folder.entries))
 
     # --- effects -----------------------------------------------------------------------------
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import trio
 
 from client.compute.checkpoint import CheckpointInfo, examine, read_info
-from client.compute.errors import CheckpointError
+from client.compute.errors import CheckpointError, CheckpointUnreadable
 from client.config import Settings
 from client.store.checkpoints import Checkpoint, CheckpointFolder, Stored
 from client.train.blobs import Shelf
 from client.train.hub import Hub
 from protocol.effects import Explain
-from protocol.limits import MAX_CHUNKS
+from protocol.limits import MAX_CHUNKS, MAX_STEP
 from protocol.wire.messages import BlobOffer
 
 
@@ -29,13 +29,14 @@ def checkpoint_folder(folder: Path, settings: Settings) -> CheckpointFolder:
 def stored_states(folder: CheckpointFolder, swarm: str, stages: int) -> list[Stored]:
     """Return what is on disk of a swarm of so many stages, by stage and version.
 
-    Reads headers only. What is damaged or of another swarm is renamed and left out.
+    Reads headers only. What is damaged or of another swarm is renamed and left out; what cannot be
+    read now is left out.
     """
 
     def read(path: Path) -> CheckpointInfo:
         return checked(read_info(path), swarm, stages)
 
-    return folder.inventory(read, CheckpointError)
+    return folder.inventory(read, CheckpointError, CheckpointUnreadable)
 
 
 def checked(info: CheckpointInfo, swarm: str, stages: int) -> CheckpointInfo:
@@ -48,6 +49,8 @@ def checked(info: CheckpointInfo, swarm: str, stages: int) -> CheckpointInfo:
         raise CheckpointError(f"it is of another swarm ({info.swarm[:12]})")
     if info.stages != stages or info.stage >= stages:
         raise CheckpointError(f"it is stage {info.stage} of {info.stages}, not one of {stages}")
+    if info.version > MAX_STEP:
+        raise CheckpointError(f"its version {info.version} is none")
     return info
 
 
@@ -73,6 +76,9 @@ async def _offer(folder: CheckpointFolder, stored: Stored, shelf: Shelf, hub: Hu
     path = folder.path(stored.stage, stored.version)
     try:
         info, digests = await trio.to_thread.run_sync(examine, path)
+    except CheckpointUnreadable as error:
+        hub.perform(Explain("transfer", f"{error}; it is not offered", "warning"))
+        return
     except CheckpointError as error:
         if path.exists():  # it may have been forgotten meanwhile
             words = f"{error}; it is not used any more"

@@ -10,20 +10,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-RESUMED: Final = ".begin-*.part.tmp"
-"""Begun downloads with which the next process goes on: they stay."""
+RESUMED: Final = ".begin-*-v{}.safetensors.part.tmp"
+"""Begun downloads of a version with which the next process goes on: they stay."""
 
 
-def sweep_copies(folder: Path) -> int:
+def sweep_copies(folder: Path, version: int | None = None) -> int:
     """Remove the working copies in ``folder``; return how many.
 
     Only at the start of the process that holds the identity's lock: nobody else uses the folder.
     What cannot be removed stays.
+
+    Args:
+        version: at which the lineage begins; nobody goes on with downloads of others. None: it is
+            not known.
     """
+    resumed = RESUMED.format("*" if version is None else version)
     removed = 0
     with suppress(OSError):
         for path in list(folder.iterdir()):
-            if path.match(RESUMED) or not (path.is_file() or path.is_symlink()):
+            if path.match(resumed) or not (path.is_file() or path.is_symlink()):
                 continue
             with suppress(OSError):
                 path.unlink()

@@ -6,10 +6,12 @@ over. Nothing here outlives the attempt except files under their final names.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import trio
 from msgspec.structs import replace
@@ -28,7 +30,8 @@ from client.train.history import History
 from client.train.hub import Hub
 from client.train.news import News
 from client.train.opening import open_stage_request
-from protocol.effects import Explain
+from client.train.state_size import is_plausible
+from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId, short
 from protocol.manifest import Manifest
 from protocol.restore.stored import Lineage
@@ -41,6 +44,8 @@ JOIN_TIMEOUT_S = 600.0
 IDLE_S = 120.0
 """A download of which nothing comes for so long is begun anew, perhaps from others."""
 LOOK_S = 2.0
+BEGIN: Final = "begin-"
+"""What the names of downloads of a lineage's beginning begin with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,10 @@ class Taking:
     def receive(self, peer: PeerId, message: Message, payload: bytes) -> bool:
         """Take a message that is for this attempt; False if it is not."""
         match message:
+            case BlobOffer(kind="state") if not is_plausible(self._terms.manifest, message):
+                self._terms.hub.perform(Penalise(peer, "checkpoint-of-wrong-size", 20))
+                self.peer_lost(peer)
+                return True
             case BlobOffer() | NoBlob() | Chunk():
                 if self._download is not None:
                     self._download.receive(peer, message, payload)
@@ -157,11 +166,11 @@ class Taking:
     async def begin(self) -> Lineage:
         """Load the version from which the lineage begins, from our disk or from who has it.
 
-        A file of ours that is not that version is put away under a longer name.
+        A file of ours that is not that version is put away under a longer name. Where the others
+        together give another state, each is asked alone.
 
         Raises:
-            DownloadFailed: nobody who has it could give it.
-            RequestFailed: what came is not that version.
+            DownloadFailed: nobody gave that version.
         """
         lineage = self._terms.history.lineage
         if not lineage.version:
@@ -172,16 +181,19 @@ class Taking:
             try:
                 await self._load_beginning(own.path, lineage)
             except RequestFailed as failure:
-                if failure.kind != "checkpoint":
+                if failure.kind not in ("checkpoint", "disk"):
                     raise
-                self._put_away(folder, own, lineage, str(failure))
+                self._put_away(folder, own, lineage, failure)
             else:
                 return lineage
-        path = self._terms.folders.snapshots / f"begin-{own.path.name}"
-        query = BlobQuery("state", self.stage, lineage.version)
+        path = self._terms.folders.snapshots / f"{BEGIN}{own.path.name}"
         donors = self._terms.history.holders(self.stage)
-        await self._fetch(query, donors, path, resumable=True)
-        await self._load_beginning(path, lineage)
+        try:
+            await self._first_of(donors, partial(self._begin_from, lineage, path))
+        finally:
+            _unlink(path)
+        for begun in path.parent.glob(f".{BEGIN}stage-{self.stage}-v*"):
+            _unlink(begun)  # on the way to it, and to versions that nobody wants any more
         return lineage
 
     async def admission(self) -> Admit:
@@ -215,19 +227,11 @@ class Taking:
         name = f"joined-{self.stage}-v{admit.version}.safetensors"
         path = self._terms.folders.snapshots / name
         donors = [PeerId(donor) for donor in dict.fromkeys(admit.donors)]
-        alone = [[donor] for donor in donors] if len(donors) > 1 else []
         try:
             failpoints.recovering(admit.version, self.stage, self._worker.pid)
-            if await self._load_from(donors, admit, path):
-                return
-            for donor in alone:
-                with suppress(DownloadFailed):
-                    if await self._load_from(donor, admit, path):
-                        return
+            await self._first_of(donors, partial(self._load_from, admit, path))
         finally:
-            path.unlink(missing_ok=True)
-        words = f"no donor gave the state of stage {self.stage} that its leader knows"
-        raise DownloadFailed(words)
+            _unlink(path)
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -237,7 +241,39 @@ class Taking:
         load = Load(path=str(path), version=lineage.version, expected_hash=expected)
         await self._worker.call(load)
 
-    async def _load_from(self, donors: list[PeerId], admit: Admit, path: Path) -> bool:
+    async def _first_of(
+        self, donors: list[PeerId], load: Callable[[list[PeerId]], Awaitable[bool]]
+    ) -> None:
+        """Load what all donors together give, or else what one of them does.
+
+        Raises:
+            DownloadFailed: nobody gave what ``load`` takes.
+        """
+        alone = [[donor] for donor in donors] if len(donors) > 1 else []
+        if await load(donors):
+            return
+        for donor in alone:
+            with suppress(DownloadFailed):
+                if await load(donor):
+                    return
+        raise DownloadFailed(f"no donor gave the state of stage {self.stage} that is wanted")
+
+    async def _begin_from(self, lineage: Lineage, path: Path, donors: list[PeerId]) -> bool:
+        """Load what these donors give; whether it is where the lineage begins."""
+        query = BlobQuery("state", self.stage, lineage.version)
+        sources = await self._fetch(query, donors, path, resumable=True)
+        try:
+            await self._load_beginning(path, lineage)
+        except RequestFailed as failure:
+            if failure.kind != "checkpoint":
+                raise
+            self._refuse(donors, str(failure))
+            for source in sorted(sources):
+                self._terms.hub.perform(Penalise(source, "checkpoint-of-wrong-state", 20))
+            return False
+        return True
+
+    async def _load_from(self, admit: Admit, path: Path, donors: list[PeerId]) -> bool:
         """Load what these donors give; whether it is what we were admitted at."""
         await self._fetch(BlobQuery("state", self.stage, admit.version), donors, path)
         problem = "it is not the one that the stage's leader knows"
@@ -250,24 +286,28 @@ class Taking:
         else:
             if not admit.state or state_digest(loaded.hash) == admit.state:
                 return True
-        words = f"the state of {', '.join(map(short, donors))} is not taken: {problem}"
-        self._terms.hub.perform(Explain("transfer", words, "warning"))
+        self._refuse(donors, problem)
         return False
 
+    def _refuse(self, donors: list[PeerId], problem: str) -> None:
+        words = f"the state of {', '.join(map(short, donors))} is not taken: {problem}"
+        self._terms.hub.perform(Explain("transfer", words, "warning"))
+
     def _put_away(
-        self, folder: CheckpointFolder, own: Checkpoint, lineage: Lineage, problem: str
+        self, folder: CheckpointFolder, own: Checkpoint, lineage: Lineage, problem: RequestFailed
     ) -> None:
-        """Take a checkpoint of ours out of use; its bytes stay, for it may be the only copy."""
+        """Take a checkpoint of ours out of use; its bytes stay, for it may be the only copy. One
+        that cannot be read now keeps its name."""
         terms = self._terms
         terms.shelf.withdraw(own.stage, own.version)
         try:
             differs = read_info(own.path).hash != lineage.hashes[own.stage].hex()
         except CheckpointError:
             differs = False
-        try:
-            kept = folder.set_aside(own) if differs else folder.condemn(own)
-        except OSError:
-            kept = own.path  # on a disk that does not let us it stays
+        kept = own.path  # there it stays on a disk that does not let us, too
+        if problem.kind == "checkpoint":
+            with suppress(OSError):
+                kept = folder.set_aside(own) if differs else folder.condemn(own)
         words = f"{problem}; it is kept as {kept} and the state is fetched from others"
         terms.hub.perform(Explain("transfer", words, "warning"))
         terms.history.disk_changed()
@@ -303,18 +343,20 @@ class Taking:
 
     async def _fetch(
         self, query: BlobQuery, donors: list[PeerId], path: Path, *, resumable: bool = False
-    ) -> None:
+    ) -> frozenset[PeerId]:
+        """Download to ``path``; return who answers for what came."""
         self.phase = f"downloading the {query.kind} of stage {query.stage}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._download = Download(self._terms.hub, query, donors, path, resumable=resumable)
-        begin = trio.current_time()
+        download = Download(self._terms.hub, query, donors, path, resumable=resumable)
+        self._download, begin = download, trio.current_time()
         try:
-            await self._download.run(IDLE_S)
+            await download.run(IDLE_S)
         finally:
             self._download = None
         seconds, size = max(trio.current_time() - begin, 1e-3), path.stat().st_size
         words = f"{size / 1e6:.1f} MB in {seconds:.1f} s, {size / seconds / 1e6:.1f} MB/s"
         self._terms.hub.perform(Explain("transfer", f"fetched the {query.kind}: {words}"))
+        return download.sources
 
     def _note_admit(self, sender: PeerId, admit: Admit) -> None:
         """Only who serves the stage lets anybody in, and gives its state."""
@@ -331,3 +373,9 @@ class Taking:
         self._changed = trio.Event()
         with trio.move_on_after(LOOK_S):
             await self._changed.wait()
+
+
+def _unlink(path: Path) -> None:
+    """Remove a working copy if there is one and the disk lets us."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)

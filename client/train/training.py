@@ -15,7 +15,7 @@ from pathlib import Path
 
 import trio
 
-from client.compute.process import open_worker
+from client.compute.process import RequestFailed, WorkerDied, open_worker
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
@@ -46,6 +46,8 @@ FINISH_S = 240.0
 """For handing over, saving, and a copy elsewhere; each of these is bounded, too."""
 USUAL_SEATS = 2
 """The home and a second stage beside it; whether memory holds both, the matching reckons."""
+MEASURING_WORKERS = 4
+"""So many may die before we believe that a restart does not mend it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class Training:
 
     async def run(self) -> None:
         """Train whenever the node may, until cancelled."""
-        sweep_copies(self._terms.folders.snapshots)
+        sweep_copies(self._terms.folders.snapshots, self._history.lineage.version)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._offer)
             while True:
@@ -158,23 +160,46 @@ class Training:
     async def _enter(self) -> None:
         """Measure what we can do and enter the swarm with it."""
         settings, engine, data = self._site.settings, self._engine, self._site.data
-        worker = await self.staging.worker_ready()
-        self._capacity = await measured_capacity(worker, settings, data)
         try:
-            check_fits(engine.manifest, usable_memory_bytes(self._capacity, settings))
+            capacity, problem = await self._measured()
+            if problem and self._site.data_path is not None:
+                next_step = "give --data the swarm's text, or leave it out to copy it from a member"
+                raise UserError(problem, next_step, ExitCode.CONFIG)
         except UserError as error:
             self.staging.failure = error
             return
         addresses = tuple(self._site.addresses())
         seats = settings.seats or USUAL_SEATS
-        own = advert(self._capacity, settings, addresses, seats, int(time.time()), kept_line(data))
-        problem = await self.staging.text_problem()
-        if problem and self._site.data_path is not None:
-            next_step = "give --data the swarm's text, or leave it out to copy it from a member"
-            self.staging.failure = UserError(problem, next_step, ExitCode.CONFIG)
-            return
+        own = advert(capacity, settings, addresses, seats, int(time.time()), kept_line(data))
         engine.describe(own, has_text=not problem)
         await Presence(engine, settings, data).run()
+
+    async def _measured(self) -> tuple[Capacity, str]:
+        """Return what we can do, and why the training text is not here; empty: it is.
+
+        Raises:
+            UserError: we are too small for any stage, the device is of no use, or one worker after
+                the other dies of it.
+        """
+        settings, data, manifest = self._site.settings, self._site.data, self._engine.manifest
+        for _ in range(MEASURING_WORKERS):
+            try:
+                worker = await self.staging.worker_ready()
+                self._capacity = await measured_capacity(worker, settings, data)
+                check_fits(manifest, usable_memory_bytes(self._capacity, settings))
+                return self._capacity, await self.staging.text_problem()
+            except RequestFailed as failure:
+                words = f"this machine cannot be measured: {failure}"
+                raise UserError(words, "choose another --device", ExitCode.CONFIG) from failure
+            except WorkerDied as death:
+                self.tally.worker_restarts += 1
+                self._engine.news.recovery(f"{death}; starting it again", "worker", "detected")
+            try:
+                await self.staging.workers.renew_idle()
+            except OSError as error:
+                raise UserError(f"no compute worker can be started: {error}") from error
+        words = f"the compute worker died {MEASURING_WORKERS} times while it measured this machine"
+        raise UserError(words, "see the log; fewer --threads or another --device may help")
 
     # --- parts -------------------------------------------------------------------------------
 

@@ -63,6 +63,18 @@ class WorkerPool:
             await self._came.wait()
         return self._idle.worker
 
+    async def renew_idle(self) -> None:
+        """Let the idle worker go, which has died, and start another.
+
+        Raises:
+            OSError: no process can be started.
+        """
+        hosted, self._idle = self._idle, None
+        if hosted is not None:
+            hosted.over.set()
+            await hosted.gone.wait()
+        self._set_idle(await self._start())
+
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[Worker]:
         """A worker for the length of the block; afterwards its process is gone.

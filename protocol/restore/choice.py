@@ -14,19 +14,29 @@ from protocol.restore.stored import ERA_BITS, Lineage, Stored
 SEED = Lineage()
 
 
-def newest_whole(stored: Mapping[PeerId, Stored], stages: int, lineage: Lineage) -> Lineage:
+def newest_whole(
+    stored: Mapping[PeerId, Stored], stages: int, lineage: Lineage, reached: int | None = None
+) -> Lineage:
     """Return the newest version of ``lineage`` that is complete, as where another could begin.
 
     Of a version's hashes of one stage, the one that most volunteers have counts: a single damaged
     or lying copy decides nothing where there is another.
+
+    Args:
+        reached: the newest version there can be as far as we have seen: of later ones a single
+            volunteer's word does not count. None: we have not seen the lineage trained.
     """
     held: dict[int, list[Counter[bytes]]] = {}
-    for one in stored.values():
+    authors: dict[int, set[PeerId]] = {}
+    for author, one in stored.items():
         for copy in one.copies:
             if belongs(copy.version, one.lineage, lineage):
                 by_stage = held.setdefault(copy.version, [Counter() for _ in range(stages)])
                 by_stage[copy.stage][copy.hash] += 1
+                authors.setdefault(copy.version, set()).add(author)
     whole = [version for version, by_stage in held.items() if version and all(by_stage)]
+    if reached is not None:
+        whole = [v for v in whole if v <= reached or len(authors[v]) > 1]
     if not whole:
         return SEED
     version = max(whole)

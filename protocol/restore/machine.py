@@ -48,6 +48,8 @@ REFRESH_S: Final = 180.0
 """How often our record is said again; it holds for ten minutes."""
 MANY_CHECKPOINTS: Final = 2
 """A roll-back by more checkpoint intervals than this waits ``PATIENCE_S`` for missing copies."""
+AHEAD_STEPS: Final = 2
+"""The newest copies may be so far ahead of the newest version that we have seen served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,12 @@ class Restore:
         """Return the stored records of live members."""
         return {p: s for p, s in self._stored.items() if p in self._outlook.live or p == self._me}
 
+    def newest_whole(self) -> Lineage:
+        """Return the newest version that every stage has with live members, as far as we know."""
+        trained = self._newest > self.lineage.version
+        reached = self._newest + AHEAD_STEPS if trained else None
+        return newest_whole(self.stored_live(), self._stages, self.lineage, reached)
+
     def may_begin(self, stage: int, now: float) -> bool:
         """Whether a stage without state may begin where the lineage does: we have not seen it past
         that, and most of those of whom we know are here and have been for a moment, so that hardly
@@ -265,6 +273,8 @@ class Restore:
     def _resume(self, now: float) -> list[RestoreEffect]:
         """closed -> open: at the seed if nobody has a copy, else at the newest complete one."""
         live = self._outlook.live
+        if self._me not in self._stored:
+            return []  # what we have ourselves could not be read yet
         if live - self._stored.keys():
             self._due = now + SETTLE_S
             if now < self._changed_at + SETTLE_S:
@@ -295,7 +305,7 @@ class Restore:
         if not self._outlook.quorum(now):
             self._due = now + LOST_S
             return self._explain(f"{trouble}; waiting for a majority of the swarm")
-        target = newest_whole(self.stored_live(), self._stages, self.lineage)
+        target = self.newest_whole()
         newest = max(self._newest, newest_of_any(self._stored, self.lineage))
         lost = newest - target.version
         if (until := since + self._patience_s(lost)) > now:

@@ -103,6 +103,25 @@ class TestLost:
         assert adopted(made.tick(20.0 + LOST_S)) is None
         assert adopted(made.tick(20.0 + LOST_S + TURN_S)) is not None
 
+    @pytest.mark.parametrize("version", [30, 50, 1 << 40])
+    def test_one_that_says_it_has_what_nobody_has_made_decides_nothing(self, version: int) -> None:
+        decider, liar, *_ = sorted(PEERS, key=lambda peer: rank("restore", 0, peer))
+        made = running(decider, (0, 20))
+        lie = stored((0, 20), (1, 20), (0, version), (1, version))
+        made.receive(liar, lie, 11.0)
+        assert made.newest_whole().version == 20, "that one stays on the disks"
+        made.update(outlook(27, None), 20.0)
+        lineage = adopted([*made.tick(20.0 + LOST_S), *made.tick(20.0 + LOST_S + PATIENCE_S)])
+        assert lineage is not None
+        assert lineage.version == 20
+
+    def test_what_several_have_made_out_of_sight_counts(self) -> None:
+        """We were cut off while the others went on, and they have all been restarted since."""
+        made = running(PEERS[0], (0, 20))
+        made.receive(PEERS[1], stored((0, 90)), 20.0)
+        made.receive(PEERS[2], stored((1, 90)), 20.0)
+        assert made.newest_whole().version == 90
+
     def test_others_follow_who_see_the_same(self) -> None:
         decider, other = first(PEERS), max(PEERS, key=lambda p: rank("restore", 0, p))
         made = running(decider)
@@ -284,6 +303,16 @@ class TestResume:
         made.update(outlook(None, None, live=PEERS[:2]), 0.2)
         assert not made.open, "the other has not said what it has"
 
+    def test_so_are_our_own_until_our_disk_can_be_read(self) -> None:
+        made = Restore(PEERS[0], 2, EVERY, SEED, seq=5)
+        made.update(outlook(None, None, live=PEERS[:1]), 0.2)
+        assert adopted(made.tick(30.0)) is None
+        assert not made.open
+        assert adopted(made.set_copies(copies((0, 20), (1, 20)), 30.0)) is None
+        lineage = adopted(made.tick(30.0 + SETTLE_S))
+        assert lineage is not None
+        assert lineage.version == 20
+
     def test_it_goes_on_at_the_newest_version_that_every_stage_has(self) -> None:
         me = first(PEERS[:2])
         made = machine(me, (0, 30), (0, 20))
@@ -295,6 +324,12 @@ class TestResume:
         assert lineage is not None
         assert lineage.version == 30
         assert made.open
+
+    def test_whoever_has_it_all_is_believed_while_nobody_has_seen_it_trained(self) -> None:
+        made = machine(PEERS[0], (0, 20), (1, 20))
+        made.receive(PEERS[1], stored((0, 90), (1, 90)), 0.1)
+        made.update(outlook(None, None, live=PEERS[:2]), 0.2)
+        assert made.newest_whole().version == 90
 
     def test_a_newer_version_is_waited_for(self) -> None:
         me = first(PEERS[:2])

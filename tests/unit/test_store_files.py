@@ -262,6 +262,36 @@ def test_an_inventory_passes_over_what_is_damaged_or_misnamed(tmp_path: Path) ->
     assert CheckpointFolder(tmp_path / "missing").inventory(read_example, ValueError) == []
 
 
+def test_what_cannot_be_read_now_is_left_out_and_stays(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    for version in (5, 6):
+        folder.path(0, version).write_text(f"0 {version}")
+
+    def read(path: Path) -> ExampleHeader:
+        if path == folder.path(0, 6):
+            raise OSError(24, "Too many open files")
+        return read_example(path)
+
+    assert folder.inventory(read, ValueError) == [(0, 5, "ab", 1)]
+    assert [entry.version for entry in folder.entries()] == [5, 6]
+
+
+def test_what_was_put_away_before_stays(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    put_away = []
+    for text in ("one", "two", "three"):
+        folder.path(0, 5).write_text(text)
+        (entry,) = folder.entries()
+        put_away.append(folder.condemn(entry))
+    assert [path.read_text() for path in put_away] == ["one", "two", "three"]
+    assert [path.name for path in put_away] == [
+        "stage-0-v5.safetensors.damaged",
+        "stage-0-v5.safetensors.damaged-2",
+        "stage-0-v5.safetensors.damaged-3",
+    ]
+    assert folder.entries() == []
+
+
 def test_what_every_stage_has_stays_and_so_do_milestones(tmp_path: Path) -> None:
     names = [f"stage-{s}-v{v}.safetensors" for s in (0, 1) for v in (100, 150, 200, 250, 300)]
     checkpoints(tmp_path, names)

@@ -178,3 +178,5 @@ def test_copies_that_a_killed_process_left_are_swept_but_begun_downloads_are_not
     assert sweep_copies(tmp_path) == 5
     assert {path.name for path in tmp_path.iterdir()} == {resumed, "a folder"}
     assert sweep_copies(tmp_path / "none") == 0
+    assert sweep_copies(tmp_path, version=5) == 0
+    assert sweep_copies(tmp_path, version=6) == 1, "nobody goes on with it"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from client.simulate.chaos.volunteer import Volunteer
 from protocol.effects import Explain, Publish
 from protocol.ids import PeerId
-from protocol.restore.choice import holders, newest_whole
+from protocol.restore.choice import holders
 from protocol.restore.machine import Adopt, Outlook, Restore, RestoreEffect
 from protocol.restore.stored import Stored, parse_stored
 
@@ -51,7 +51,7 @@ class Histories:
         if not volunteer.alive or volunteer.incarnation != incarnation:
             return
         machine = volunteer.restore
-        newest = newest_whole(machine.stored_live(), self._stages, machine.lineage)
+        newest = machine.newest_whole()
         protected = {(stage, newest.version) for stage in range(self._stages)}
         if made_in == machine.lineage:
             volunteer.disk.write(volunteer.stage, version, saved, protected)

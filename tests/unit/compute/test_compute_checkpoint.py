@@ -1,7 +1,9 @@
 """Checkpoints: identical between replicas, verified on the way in, never half written."""
 
+import errno
 import hashlib
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -23,7 +25,7 @@ from client.compute.checkpoint import (
     read_info,
     verify,
 )
-from client.compute.errors import CheckpointError, DiskError
+from client.compute.errors import CheckpointError, CheckpointUnreadable, DiskError
 from client.compute.requests import ApplyLocal, ForwardBackward, Load, Save
 
 
@@ -310,10 +312,25 @@ def test_every_kind_of_damage_is_found(checkpoint: Path, tmp_path: Path) -> None
     assert worker.replica.state_hash() == before
 
 
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.EACCES, errno.ESTALE])
+def test_what_cannot_be_read_now_is_not_called_damaged(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    worker = opened(0, [4])
+    monkeypatch.setattr(Path, "open", fail)
+    for read in (read_info, verify):
+        with pytest.raises(CheckpointUnreadable, match="cannot open"):
+            read(checkpoint)
+    assert worker.fails(Load(path=str(checkpoint), version=2)).kind == "disk"
+
+
 def small_file(*, delayed=False, **changes) -> bytes:
     layout = (("a", (2, 3)), ("b", (4,)))
     header = build_header(
-        swarm="ab", stage=0, stages=2, version=5, digest="00", layout=layout, delayed=delayed
+        swarm="ab", stage=0, stages=2, version=5, digest="00" * 32, layout=layout, delayed=delayed
     )
     fields = json.loads(header[8:])
     for key, value in changes.items():
@@ -358,6 +375,8 @@ HOSTILE_HEADERS = {
     "negative version": {"__version": "-1"},
     "huge version": {"__version": "9" * 5000},
     "number as version": {"__version": 5},
+    "hash that is no hex": {"__hash": "0" * 63 + "g"},
+    "short hash": {"__hash": "00"},
     "extra metadata": {"__extra": "x"},
 }
 

@@ -1,7 +1,9 @@
-"""A newcomer whose disk takes no state: it goes on trying, and joins when the disk does take it."""
+"""A disk that takes no state, or gives none for a while: the node goes on trying."""
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +11,9 @@ import pytest
 import trio
 from train_swarm import open_swarm
 from trio.testing import MockClock
+
+from client.compute.checkpoint import build_header
+from client.train.history import UNREAD_S
 
 
 @pytest.mark.parametrize("problem", ["full", "no folder"])
@@ -36,3 +41,38 @@ async def test_a_disk_that_takes_no_state_does_not_end_the_node(
             snapshots.unlink()
         await swarm.until(lambda: newcomer.serves(0))
         assert newcomer.engine.guard.internal_errors == 0
+
+
+@pytest.mark.parametrize("method", ["iterdir", "open"])
+async def test_copies_that_cannot_be_read_for_a_while_are_neither_condemned_nor_denied(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    disk = tmp_path / "copies"
+    disk.mkdir()
+    async with open_swarm(tmp_path, steps=8) as swarm:
+        for version in (4, 8):
+            header = build_header(
+                swarm=swarm.file.swarm,
+                stage=1,
+                stages=2,
+                version=version,
+                digest="ab" * 32,
+                layout=(("w", (4,)),),
+            )
+            (disk / f"stage-1-v{version}.safetensors").write_bytes(header + bytes(48))
+
+        def fail(path: Path, *_: object) -> None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, method, fail)
+            volunteer = await swarm.add(copies=disk)
+            await trio.sleep(1)
+        history, me = volunteer.engine.history, volunteer.engine.signer.peer
+        assert history is not None
+        said = history.machine.stored_live()
+        assert me not in said or not said[me].copies
+        assert (me in said) == (method == "open"), "what was not looked at is not called empty"
+        await trio.sleep(UNREAD_S + 1)
+        assert [copy.version for copy in history.machine.stored_live()[me].copies] == [4, 8]
+        assert len(list(volunteer.disk.iterdir())) == 2

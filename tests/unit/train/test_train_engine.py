@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 import trio
 from train_swarm import ADVERT, open_swarm
 
+from client.train.engine import Engine
 from protocol.effects import Publish
 from protocol.ids import PeerId
+from protocol.limits import MAX_ADVERT_TTL_S
 from protocol.matching.machine import Matching
 from protocol.membership.shared import POSTING
 
@@ -83,3 +86,18 @@ async def test_who_has_a_slow_line_reduces_nothing_and_every_step_is_exact(
         assert min(own.values()) > 0
         await swarm.until_done()
         swarm.assert_exact()
+
+
+async def test_what_somebody_had_is_forgotten_when_its_record_expires(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        stayer, gone = await swarm.add(), await swarm.add()
+        history, peer = stayer.engine.history, gone.engine.signer.peer
+        assert history is not None
+        await swarm.until(lambda: peer in history.machine._stored)
+        swarm.vanish(gone)
+        wall, later = time.time, MAX_ADVERT_TTL_S
+        monkeypatch.setattr(Engine, "wall", lambda _: wall() + later)
+        await swarm.until(lambda: peer not in history.machine._stored)
+        assert stayer.engine.signer.peer in history.machine._stored

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,6 +104,43 @@ async def test_a_bad_file_of_ours_is_put_away_and_others_are_asked(
         away = spare.disk / f"stage-1-v8.safetensors{suffix}"
         assert away.read_bytes() == bad, "its bytes are kept"
         assert sum(str(away) in words for words in said) == 1
+        swarm._assert_losses()
+
+
+def shorten(path: Path) -> None:
+    path.write_bytes(bytes(1000))
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [(differ, "checkpoint-of-wrong-state"), (shorten, "checkpoint-of-wrong-size")],
+)
+async def test_who_offers_another_state_first_does_not_keep_the_stage_from_beginning(
+    tmp_path: Path,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    harm: Callable[[Path], None],
+    reason: str,
+) -> None:
+    async with open_swarm(tmp_path, steps=14, checkpoint_every=4) as swarm:
+        first, disk = await orphaned(swarm)
+        liar, honest = await keep(swarm, disk), await keep(swarm, disk)
+        another = tmp_path / "another"
+        shutil.copy(disk / "stage-1-v8.safetensors", another)
+        harm(another)
+        lie = offer_of_file("state", 1, 8, another)
+        liar.engine.shelf.put(lie, another, temporary=False)
+        hesitate(honest.engine.shelf, monkeypatch)
+        spare = await swarm.add()
+        spare.assign(1)
+        snapshots = spare.disk.parent / "snapshots"
+        snapshots.mkdir(parents=True)
+        (snapshots / ".begin-stage-1-v4.safetensors.part.tmp").write_bytes(b"begun long ago")
+        await swarm.until_done()
+        assert lineage(first).version == 8
+        assert spare.engine.commits[0].version == 9
+        assert dict(spare.engine.penalties) == {reason: 1}
+        assert not list(snapshots.iterdir()), "working copies stay no longer than they are needed"
         swarm._assert_losses()
 
 

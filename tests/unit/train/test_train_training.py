@@ -5,16 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
+import pytest
 import trio
 from local_worker import LocalWorker
 from train_swarm import TestSwarm, Volunteer, _starter, open_swarm
 
 from client.config import Settings
+from client.errors import ExitCode
 from client.store.checkpoints import CheckpointFolder
 from client.train.capacity import Capacity
 from client.train.history import History
 from client.train.pausing import Pauses
-from client.train.training import Site, Training
+from client.train.training import MEASURING_WORKERS, Site, Training
 
 
 class ScriptedTraining(Training):
@@ -116,3 +118,49 @@ async def test_who_starts_removes_the_copies_of_a_process_that_was_killed(
     async with open_swarm(tmp_path) as swarm:
         await _pausable(swarm, tmp_path, Pauses(tmp_path, lambda said: None))
         await swarm.until(lambda: not left.exists())
+
+
+async def _measuring(
+    swarm: TestSwarm, folder: Path, device: str = "cpu"
+) -> tuple[Training, list[LocalWorker]]:
+    """One that measures what it can do as nodes do; its workers, as they are started."""
+    volunteer, workers = await swarm.add(), list[LocalWorker]()
+    engine, home = volunteer.engine, folder / "measuring"
+    home.mkdir()
+    settings = Settings(threads=1, device=device)
+    site = Site(settings, None, home, CheckpointFolder(volunteer.disk), list)
+    history, pauses = cast(History, engine.history), Pauses(folder, lambda said: None)
+    training = Training(engine, engine.news, history, site, pauses, _starter(workers))
+    swarm._nursery.start_soon(training.run)
+    return training, workers
+
+
+async def test_a_device_that_is_not_there_is_said_to_the_user(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        training, _ = await _measuring(swarm, tmp_path, device="cuda:99")
+        await trio.sleep(20)
+        failure = training.staging.failure
+        assert failure is not None
+        assert "no device 'cuda:99'" in str(failure)
+        assert "--device" in failure.next_step
+        assert failure.exit_code == ExitCode.CONFIG
+
+
+@pytest.mark.parametrize("deaths", [1, MEASURING_WORKERS])
+async def test_a_worker_that_dies_while_it_measures_is_replaced_a_few_times(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, deaths: int
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        training, workers = await _measuring(swarm, tmp_path)
+        for died in range(deaths):
+            await swarm.until(lambda: len(workers) > died)  # noqa: B023
+            workers[died].die()
+        await trio.sleep(20)
+        assert training.tally.worker_restarts == deaths
+        if deaths < MEASURING_WORKERS:
+            assert training.staging.failure is None
+            assert training._engine.matching is not None, "it has entered the swarm"
+        else:
+            assert f"died {deaths} times" in str(training.staging.failure)
