@@ -99,6 +99,14 @@ class Board:
         self._stale.update(self._stages)
         self.revision += 1
 
+    def forget_after(self, newest_ms: int) -> None:
+        """Drop what was issued later: the clock was set back, and nothing would replace it."""
+        for stage, notices in enumerate(self._kept):
+            kept = {p: n for p, n in notices.items() if n.posting.issued_ms <= newest_ms}
+            self._kept[stage] = kept
+        self._stale.update(self._stages)
+        self.revision += 1
+
     def pin(self, author: PeerId, posting: Posting, now: float) -> bool:
         """Keep a posting; False if it is not newer than what the same author said before."""
         stage = bodies.stage_of(posting)

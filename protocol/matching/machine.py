@@ -29,6 +29,7 @@ from protocol.matching.seats import Seats
 from protocol.matching.steward import Steward
 from protocol.matching.stewards import beacon_at
 from protocol.matching.stewardships import Stewardships
+from protocol.matching.timing import CLOCK_DRIFT_S
 from protocol.matching.volunteer import State
 
 Body = bodies.Direct | bodies.Posting | exchange_bodies.Letter | exchange_bodies.Spread
@@ -139,9 +140,16 @@ class Matching:
 
     # --- inputs -------------------------------------------------------------------------------
 
-    def set_wall_offset(self, offset_s: float) -> None:
-        """Correct the wall clock (Unix time minus monotonic)."""
+    def set_wall_offset(self, offset_s: float, now: float) -> None:
+        """Take Unix time minus monotonic: the machine was suspended, or its clock was set."""
+        if abs(offset_s - self._outlook.wall_offset_s) <= CLOCK_DRIFT_S:
+            return
         self._outlook.wall_offset_s = offset_s
+        if self._outlook.take_back_numbers(now):
+            self._offices.held.clear()  # nobody has heard of them
+            latest = self._outlook.latest_number(now)
+            self._outlook.board.forget_after(latest)
+            self._exchange.registry.forget_after(latest)
 
     def update_members(self, members: Iterable[Member], now: float) -> list[Effect]:
         """Take the membership view: every live member, ourselves included."""

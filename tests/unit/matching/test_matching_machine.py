@@ -154,6 +154,30 @@ def test_a_successor_continues_with_the_next_term() -> None:
     assert posting.mandate == Mandate(BEACON, 6)
 
 
+def test_a_clock_set_back_takes_back_what_nobody_accepted() -> None:
+    """Otherwise everything we say for three hours is stale, and our own steward deaf to us."""
+    matching, three_hours = machine(), 3 * 3600.0
+    matching.set_wall_offset(WALL_S - NOW + three_hours, NOW)
+    run(matching, 5)
+    ahead = matching._outlook.number(NOW + 5)
+    matching.set_wall_offset(WALL_S - NOW, NOW + 5)
+    number = matching._outlook.number(NOW + 5)
+    assert ahead - number >= three_hours * 1000 - 10
+    assert matching.postings(NOW + 5) == {}
+    run(matching, 20)
+    assert matching.postings(NOW + 20)[Stage(0)].posting.mandate.beacon == BEACON
+    assert matching.stewardships
+
+
+def test_a_clock_set_back_a_little_lets_numbers_rise_on() -> None:
+    matching = machine()
+    run(matching, 5)
+    before = matching._outlook.number(NOW + 5)
+    matching.set_wall_offset(WALL_S - NOW - 60, NOW + 5)
+    assert matching._outlook.number(NOW + 5) == before + 1
+    assert matching.stewardships
+
+
 def test_an_older_posting_of_the_same_author_changes_nothing() -> None:
     matching = machine(count=2)
     newer = msgspec.structs.replace(POSTING, epoch=9)
