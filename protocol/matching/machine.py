@@ -270,7 +270,8 @@ class Matching:
             body: Body = (exchange_bodies.decode if ours else bodies.decode_body)(kind, encoded)
             if body.stage >= self._stage_count:
                 raise RemoteProtocolError("matching-stage-unknown", penalty=20)
-            if not bodies.is_fresh(body, self._outlook.wall_s(now)):
+            wall_s = self._outlook.wall_s(now)
+            if not bodies.is_fresh(body, wall_s) or not _is_of_now(body, beacon_at(wall_s)):
                 raise RemoteProtocolError("matching-stale", penalty=1)
         except RemoteProtocolError as error:
             self._outlook.counters[error.reason] += 1
@@ -299,3 +300,13 @@ class Matching:
     def _look(self, now: float) -> list[Effect]:
         """The outlook changed: let every part look."""
         return self._offices.look(now) + self._seats.look(now) + self._exchange.look(now)
+
+
+def _is_of_now(body: Body, beacon: int) -> bool:
+    """Tell whether a record is of this beacon or one beside it, as every honest record is: who may
+    write depends on the beacon, so a liar must not choose it."""
+    if isinstance(body, exchange_bodies.Spread):
+        named = {body.mandate.beacon, body.round.epoch.beacon}
+    else:
+        named = {body.mandate.beacon} if isinstance(body, bodies.Posting) else set()
+    return all(abs(one - beacon) <= 1 for one in named)
