@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +11,12 @@ import pytest
 import trio
 from train_swarm import open_swarm
 from trio.testing import MockClock
+
+from client.errors import UserError
+from client.events import Event, LogLine
+from client.store import swarms
+from client.store.swarms import SwarmStore
+from client.train.bootstrap import remember_swarm
 
 
 @pytest.mark.parametrize("problem", ["full", "no folder"])
@@ -36,3 +44,25 @@ async def test_a_disk_that_takes_no_state_does_not_end_the_node(
             snapshots.unlink()
         await swarm.until(lambda: newcomer.serves(0))
         assert newcomer.engine.guard.internal_errors == 0
+
+
+async def test_a_swarm_that_is_known_is_entered_though_the_disk_is_full(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with open_swarm(tmp_path, steps=1) as swarm:
+        file, store, told = swarm.file, SwarmStore(tmp_path / "swarms"), list[Event]()
+    write = swarms.write_atomic
+    monkeypatch.setattr(swarms, "write_atomic", full)
+    with pytest.raises(UserError, match="cannot write the swarm") as caught:
+        remember_swarm(file, store, told.append)
+    assert "cache prune" in caught.value.next_step
+    monkeypatch.setattr(swarms, "write_atomic", write)
+    store.remember(file)
+    monkeypatch.setattr(swarms, "write_atomic", full)
+    remember_swarm(file, store, told.append)
+    [line] = told
+    assert isinstance(line, LogLine)
+    assert (line.level, "No space left" in line.words) == ("warning", True)
