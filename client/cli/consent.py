@@ -89,6 +89,6 @@ def _rate(bytes_per_s: int) -> str:
 def _remembered(folder: Path) -> bool:
     try:
         kept = msgspec.json.decode((folder / FILE_NAME).read_bytes(), type=Consent)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, msgspec.MsgspecError):
         return False
     return kept.terms >= TERMS
