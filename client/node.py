@@ -36,7 +36,7 @@ from client.store.identity import IdentityLock, ensure_identity, load_identity
 from client.store.paths import Folders, find_folders, make_private
 from client.store.swarms import SwarmStore
 from client.train.acquaintances import Acquaintances
-from client.train.bootstrap import find_swarm
+from client.train.bootstrap import find_swarm, remember_swarm
 from client.train.credit import Credit
 from client.train.engine import Engine
 from client.train.handshake import Handshake
@@ -118,7 +118,7 @@ async def _run(
         swarm = await _with_stop(find, stop, settings.dial_timeout_s)
         if swarm is None:
             return ExitCode.OK
-        store.remember(swarm)
+        remember_swarm(swarm, store, on_event)
         node = Node(options, folders, signer, network, swarm, store, on_event, seen)
         return await node.run(stop)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -28,12 +30,15 @@ def set_setting(path: Path, key: str, text: str | None) -> str:
     resolve({}, {}, None, path)  # what is there must be right, or we would hide a fault
     before = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     kept = _replaced(before, key, line)
+    if not _same_but_for(key, before, kept):
+        raise ConfigError(
+            f"{path} is written in a way that is not understood here", "volunteer config edit"
+        )
     try:
         make_private(path.parent)
         write_atomic(path, ("\n".join(kept) + "\n").encode() if kept else b"")
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}", "make it writable") from error
-    resolve({}, {}, None, path)
     return line
 
 
@@ -59,14 +64,21 @@ def _replaced(lines: list[str], key: str, line: str) -> list[str]:
 
 
 def _end_of_value(lines: list[str], index: int) -> int:
-    """Return the line after a value; an array may go over several."""
-    text = lines[index]
-    if text.count("[") <= text.count("]"):
-        return index + 1
-    for end in range(index + 1, len(lines)):
-        if "]" in lines[end]:
-            return end + 1
-    return index + 1
+    """Return the line after a value; arrays and some texts go over several."""
+    ends = range(index + 1, len(lines) + 1)
+    return next((end for end in ends if _parsed(lines[index:end]) is not None), index + 1)
+
+
+def _same_but_for(key: str, before: Sequence[str], after: Sequence[str]) -> bool:
+    old, new = _parsed(before), _parsed(after)
+    return old is not None and new is not None and {**old, key: None} == {**new, key: None}
+
+
+def _parsed(lines: Sequence[str]) -> dict[str, object] | None:
+    try:
+        return tomllib.loads("\n".join(lines))
+    except tomllib.TOMLDecodeError:
+        return None
 
 
 def _toml(value: object, text: str) -> str:

@@ -51,7 +51,10 @@ def agreed(folder: Path, settings: Settings, *, yes: bool) -> bool:
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             return False
     consent = Consent(TERMS, time.time())
-    write_atomic(make_private(folder) / FILE_NAME, msgspec.json.encode(consent))
+    try:
+        write_atomic(make_private(folder) / FILE_NAME, msgspec.json.encode(consent))
+    except OSError as error:
+        say(f"you will be asked again: cannot write to {folder}: {error.strerror}")
     return True
 
 

@@ -50,8 +50,9 @@ def start(home: Home, swarm: str, arguments: Sequence[str]) -> Started:
     folder = make_private(home.folders.data) / "logs"
     folder.mkdir(mode=0o700, exist_ok=True)
     errors = folder / ERRORS_NAME
-    with errors.open("wb") as stderr:
-        errors.chmod(0o600)
+    errors.write_bytes(b"")
+    errors.chmod(0o600)
+    with errors.open("ab") as stderr:  # the process itself adds its traceback
         process = subprocess.Popen(
             [*COMMAND, "join", "--headless", "--quiet", "--swarm", "-", *arguments],
             stdin=subprocess.PIPE,

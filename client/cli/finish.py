@@ -10,7 +10,7 @@ from msgspec import Struct
 from client.cli.home import find_home
 from client.cli.output import print_json, printable, say
 from client.cli.running import connect, not_running
-from client.control.client import ControlClient, ControlError, NotRunning
+from client.control.client import ControlClient, NotRunning
 from client.control.snapshot import LeavingView
 from client.errors import ExitCode, UserError
 
@@ -62,8 +62,6 @@ def finish(
             left = _wait_until_gone(node, wait_s)
         except NotRunning as error:
             raise not_running(swarm) from error
-        except ControlError as error:
-            raise UserError(str(error), "is it an older version? stop and start it") from error
     if json:
         print_json(
             Finished(

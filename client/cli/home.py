@@ -88,7 +88,15 @@ def own_host() -> str:
 
 
 def free_port(host: str) -> int:
-    """Return a TCP port that is free now."""
+    """Return a TCP port that is free now.
+
+    Raises:
+        UserError: no address of this machine.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
+        try:
+            probe.bind((host, 0))
+        except (OSError, UnicodeError) as error:
+            words = f"cannot listen on {host}: {getattr(error, 'strerror', None) or error}"
+            raise UserError(words, "correct the setting listen_host", ExitCode.CONFIG) from error
         return int(probe.getsockname()[1])

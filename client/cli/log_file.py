@@ -16,7 +16,9 @@ from msgspec import Struct, field
 
 NAME = "volunteer.log"
 ERRORS_NAME = "errors.log"
-"""What a node in the background wrote besides: a traceback, if anything."""
+"""Tracebacks, and what a node in the background wrote besides."""
+MAX_ERROR_BYTES = 2**20
+"""A node that crashes at every start must not fill the disk: then it begins anew."""
 MAX_BYTES = 4 * 2**20
 KEPT = 3
 """Files, the newest included."""
@@ -79,6 +81,20 @@ class LogFile:
             if newer.exists():
                 newer.replace(older)
         return self._open()
+
+
+def append_error(folder: Path, text: str) -> Path | None:
+    """Add a traceback to the errors in a log folder; return the file, None if it takes nothing."""
+    path, flags = folder / ERRORS_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(path, flags, 0o600), "ab") as file:
+            if file.tell() > MAX_ERROR_BYTES:
+                file.truncate(0)
+            file.write(text.encode(errors="replace"))
+    except OSError:
+        return None
+    return path
 
 
 def log_files(folder: Path) -> list[Path]:

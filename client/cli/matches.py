@@ -17,7 +17,7 @@ from client.cli.output import print_json, printable
 from client.cli.records import check_records
 from client.cli.running import connect, not_running
 from client.cli.target import find_swarm
-from client.control.client import ControlError, NotRunning
+from client.control.client import NotRunning
 from client.errors import ExitCode, UserError
 from protocol.invite import SwarmFile
 
@@ -64,8 +64,6 @@ def matches(
         except NotRunning as error:
             if not watch:
                 raise not_running(swarm) from error
-        except ControlError as error:
-            raise UserError(str(error), "is it an older version? stop and start it") from error
     return ExitCode.OK
 
 

@@ -14,6 +14,7 @@ import psutil
 import trio
 
 from client import faults
+from client.cli.crash import keep_traceback
 from client.cli.home import Home
 from client.cli.log_file import LogFile
 from client.cli.log_writer import as_json, log_writer
@@ -64,7 +65,8 @@ def serve(
     try:
         return trio.run(_run, options, write, headless)
     except Exception as error:
-        _note_end(error, log, write, as_line=settings.log_format == "json" and not quiet)
+        if not _note_end(error, log, write, as_line=settings.log_format == "json" and not quiet):
+            keep_traceback(error, home.folders.logs)
         raise
     finally:
         log.close()
@@ -72,8 +74,12 @@ def serve(
 
 def _note_end(
     error: Exception, log: LogFile, write: Callable[[Event], None], *, as_line: bool
-) -> None:
-    """Leave in the log why the node ended; a log for programs is all that they read."""
+) -> bool:
+    """Leave in the log why the node ended; a log for programs is all that they read.
+
+    Returns:
+        whether it is something the user can mend, and no fault of ours.
+    """
     known = first_of(ExceptionGroup("", [error]), UserError)
     words = f"{known}; {known.next_step}" if known else f"internal error: {error!r}"
     line = LogLine(words=words, level="error")
@@ -82,6 +88,7 @@ def _note_end(
         known.told = True
     else:
         log.write(as_json(line, time.time()))
+    return known is not None
 
 
 def refuse_if_too_small(manifest: Manifest, settings: Settings) -> None:

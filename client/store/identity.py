@@ -105,8 +105,9 @@ class IdentityLock:
                 f"stop it, or give this one an identity of its own with {HOME_VARIABLE}",
                 ExitCode.TEMPORARY,
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # a full disk: the lock counts, the number is for people
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
 
     def release(self) -> None:

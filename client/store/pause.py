@@ -24,7 +24,7 @@ def load_pause(folder: Path) -> KeptPause | None:
     """Return the kept pause; None if there is none, or none that can be read."""
     try:
         return msgspec.json.decode((folder / FILE_NAME).read_bytes(), type=KeptPause)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 

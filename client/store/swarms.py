@@ -22,10 +22,10 @@ _NAME = re.compile(r"[0-9a-f]{64}")
 
 
 class SwarmStore:
-    """A folder of remembered swarms; raises ``OSError`` where the disk does."""
+    """A ``folder`` of remembered swarms; raises ``OSError`` where the disk does."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
 
     def remember(self, swarm: SwarmFile) -> None:
         """Store a swarm; members met before are kept behind the ones given now."""
@@ -33,7 +33,7 @@ class SwarmStore:
         if known is not None:
             peers = _merged(swarm.peers, known.peers)
             swarm = replace(swarm, peers=peers, secret=swarm.secret or known.secret)
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomic(self._path(swarm.swarm), str(swarm).encode())
 
     def meet(self, swarm: SwarmId, peers: Iterable[Address]) -> None:
@@ -58,12 +58,12 @@ class SwarmStore:
 
     def all(self) -> list[SwarmFile]:
         """Return every swarm that is remembered and whole, by id."""
-        names = sorted(path.stem for path in self._folder.glob(f"*{SUFFIX}"))
+        names = sorted(path.stem for path in self.folder.glob(f"*{SUFFIX}"))
         found = (self.load(SwarmId(name)) for name in names)
         return [swarm for swarm in found if swarm is not None]
 
     def _path(self, swarm: SwarmId) -> Path:
-        return self._folder / f"{swarm}{SUFFIX}"
+        return self.folder / f"{swarm}{SUFFIX}"
 
 
 def _merged(first: tuple[Address, ...], then: tuple[Address, ...]) -> tuple[Address, ...]:

@@ -5,11 +5,13 @@ Bounded in time; what was tried and what happened is in the error, so that a use
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import trio
 
 from client.errors import ExitCode, UserError
+from client.events import Event, LogLine
 from client.net.errors import NetworkError
 from client.net.network import Inbound, NetEvent, Network
 from client.store.swarms import SwarmStore
@@ -18,7 +20,7 @@ from protocol.address import Address
 from protocol.admission import admission_proof
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
-from protocol.invite import Invite, SwarmFile, Target
+from protocol.invite import MAX_PEERS, Invite, SwarmFile, Target
 from protocol.manifest import swarm_id
 from protocol.wire.envelope import verify_manifest
 from protocol.wire.messages import Goodbye, Hello, ManifestReply, ManifestRequest
@@ -60,7 +62,7 @@ async def find_swarm(
     elif known is None:
         raise UserError("the invite names no member but ourselves", "ask for a new invite")
     if known is not None:
-        return known
+        return replace(known, peers=tuple(dict.fromkeys((*named, *known.peers)))[:MAX_PEERS])
     swarm = target.swarm if isinstance(target, Invite) else None
     secret = target.secret if isinstance(target, Invite) else None
     proof = admission_proof(secret, swarm, me, member) if secret and swarm else b""
@@ -69,6 +71,21 @@ async def find_swarm(
     return SwarmFile(
         fetched.manifest, fetched.encoded, fetched.signature, tuple(named), secret=secret
     )
+
+
+def remember_swarm(swarm: SwarmFile, store: SwarmStore, tell: Callable[[Event], None]) -> None:
+    """Keep a swarm for the next start; one that is known already does without.
+
+    Raises:
+        UserError: the disk does not take it.
+    """
+    try:
+        store.remember(swarm)
+    except OSError as error:
+        problem = f"cannot write the swarm to {store.folder}: {error.strerror}"
+        if store.load(swarm.swarm) is None:
+            raise UserError(problem, "make room: volunteer cache prune") from error
+        tell(LogLine(words=problem, level="warning"))
 
 
 def _known_swarm(target: Target, store: SwarmStore) -> SwarmFile | None:

@@ -147,5 +147,5 @@ def advert(
 def _load(path: Path) -> Capacity | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Capacity)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None

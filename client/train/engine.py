@@ -29,8 +29,8 @@ from client.train.loopback import Loopback
 from client.train.measuring import Measuring
 from client.train.news import News
 from client.train.outbox import Outbox
-from client.train.portrait import Portrait
-from client.train.views import matching_members, may_speak, most_served_era, swarm_view
+from client.train.portrait import NO_TEXT, Portrait
+from client.train.views import era_followed, matching_members, may_speak, swarm_view
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendSigned
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, Stage, SwarmId, short
@@ -64,8 +64,6 @@ from protocol.wire.messages import (
     Records,
     Signed,
 )
-
-NO_TEXT = "this machine does not have the swarm's training text (--data gives it)"
 
 
 class Engine:
@@ -175,7 +173,13 @@ class Engine:
         matching = self.matching.next_deadline(self.now()) if self.matching else None
         return [*deadlines, matching]
 
+    def _set_clock(self) -> None:
+        """The machine may have been suspended, or its clock set right."""
+        if self.matching is not None:
+            self.matching.set_wall_offset(self.wall() - self.now(), self.now())
+
     def _tick(self) -> None:
+        self._set_clock()
         now = self.now()
         deadline = self.membership.next_deadline()
         if deadline is not None and deadline <= now:
@@ -193,6 +197,7 @@ class Engine:
     # --- the network -----------------------------------------------------------------------
 
     def _network_event(self, event: NetEvent) -> None:
+        self._set_clock()
         match event:
             case PeerUp(peer):
                 self.handshake.greet(peer)
@@ -302,18 +307,13 @@ class Engine:
             self.matched(self.matching.update_members(members, self.now()))
         if self.staging is not None:
             lines = self.measuring.lines()
-            stages, era = self.manifest.stage_count, self._era()
-            view = swarm_view(roster, lines, self.signer.peer, stages, era)
+            stages, me = self.manifest.stage_count, self.signer.peer
+            era = era_followed(self.history and self.history.lineage, roster, stages, me)
+            view = swarm_view(roster, lines, me, stages, era)
             self.staging.update_view(view)
             self._text_may_have_come()
             if self.history is not None:
                 self.history.update(roster, view)
-
-    def _era(self) -> int:
-        """The lineage we follow; for a mere observer the one in which most seats serve."""
-        if self.history is not None:
-            return self.history.lineage.era
-        return most_served_era(self.membership.roster, self.manifest.stage_count, self.signer.peer)
 
     def _text_may_have_come(self) -> None:
         """Somebody serves stage 0 now: the text can be copied from there."""

@@ -17,6 +17,7 @@ from protocol.membership.roster import Roster
 from protocol.membership.shared import WHOLE
 from protocol.membership.view import Member as LiveMember
 from protocol.membership.view import Replica as Held
+from protocol.restore.stored import Lineage
 from protocol.view import Replica, SwarmView
 
 UNKNOWN = (0.0, 0.0)
@@ -83,8 +84,10 @@ def eras_served(roster: Roster, stages: int, own: PeerId) -> Counter[int]:
     )
 
 
-def most_served_era(roster: Roster, stages: int, own: PeerId) -> int:
-    """Return the era of most seats that serve; 0 if none does."""
+def era_followed(lineage: Lineage | None, roster: Roster, stages: int, own: PeerId) -> int:
+    """Return the era of our lineage; for a mere observer that of most seats that serve, or 0."""
+    if lineage is not None:
+        return lineage.era
     eras = eras_served(roster, stages, own)
     return max(eras, key=lambda era: (eras[era], era), default=0)
 

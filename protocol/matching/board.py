@@ -99,6 +99,14 @@ class Board:
         self._stale.update(self._stages)
         self.revision += 1
 
+    def forget_after(self, newest_ms: int) -> None:
+        """Drop what was issued later: the clock was set back, and nothing would replace it."""
+        for stage, notices in enumerate(self._kept):
+            kept = {p: n for p, n in notices.items() if n.posting.issued_ms <= newest_ms}
+            self._kept[stage] = kept
+        self._stale.update(self._stages)
+        self.revision += 1
+
     def pin(self, author: PeerId, posting: Posting, now: float) -> bool:
         """Keep a posting; False if it is not newer than what the same author said before."""
         stage = bodies.stage_of(posting)
@@ -230,15 +238,18 @@ class Board:
         self._expires_at = min(times, default=INFINITY)
 
     def _believed(self, notice: Notice, now: float) -> bool:
+        return now < notice.received_at + POSTING_TTL_S and self._is_candidate(notice)
+
+    def _is_candidate(self, notice: Notice) -> bool:
         stage, beacon = bodies.stage_of(notice.posting), notice.posting.mandate.beacon
         if self._population is None or abs(beacon - self._beacon) > 1:
             return False
-        fresh = now < notice.received_at + POSTING_TTL_S
-        return fresh and notice.author in self._population.candidates(stage, beacon)
+        return notice.author in self._population.candidates(stage, beacon)
 
-    def _worth_forgetting(self, notice: Notice) -> tuple[bool, tuple[int, int, bytes]]:
+    def _worth_forgetting(self, notice: Notice) -> tuple[bool, bool, tuple[int, int, bytes]]:
         stranger = self._population is None or notice.author not in self._population
-        return (stranger, _precedence(notice.author, notice.posting))
+        precedence = _precedence(notice.author, notice.posting)
+        return (stranger, not self._is_candidate(notice), precedence)
 
 
 def stage_levels(postings: list[Posting]) -> list[StageLevel]:

@@ -29,6 +29,7 @@ from protocol.matching.seats import Seats
 from protocol.matching.steward import Steward
 from protocol.matching.stewards import beacon_at
 from protocol.matching.stewardships import Stewardships
+from protocol.matching.timing import CLOCK_DRIFT_S
 from protocol.matching.volunteer import State
 
 Body = bodies.Direct | bodies.Posting | exchange_bodies.Letter | exchange_bodies.Spread
@@ -139,9 +140,16 @@ class Matching:
 
     # --- inputs -------------------------------------------------------------------------------
 
-    def set_wall_offset(self, offset_s: float) -> None:
-        """Correct the wall clock (Unix time minus monotonic)."""
+    def set_wall_offset(self, offset_s: float, now: float) -> None:
+        """Take Unix time minus monotonic: the machine was suspended, or its clock was set."""
+        if abs(offset_s - self._outlook.wall_offset_s) <= CLOCK_DRIFT_S:
+            return
         self._outlook.wall_offset_s = offset_s
+        if self._outlook.take_back_numbers(now):
+            self._offices.held.clear()  # nobody has heard of them
+            latest = self._outlook.latest_number(now)
+            self._outlook.board.forget_after(latest)
+            self._exchange.registry.forget_after(latest)
 
     def update_members(self, members: Iterable[Member], now: float) -> list[Effect]:
         """Take the membership view: every live member, ourselves included."""
@@ -262,7 +270,8 @@ class Matching:
             body: Body = (exchange_bodies.decode if ours else bodies.decode_body)(kind, encoded)
             if body.stage >= self._stage_count:
                 raise RemoteProtocolError("matching-stage-unknown", penalty=20)
-            if not bodies.is_fresh(body, self._outlook.wall_s(now)):
+            wall_s = self._outlook.wall_s(now)
+            if not bodies.is_fresh(body, wall_s) or not _is_of_now(body, beacon_at(wall_s)):
                 raise RemoteProtocolError("matching-stale", penalty=1)
         except RemoteProtocolError as error:
             self._outlook.counters[error.reason] += 1
@@ -291,3 +300,13 @@ class Matching:
     def _look(self, now: float) -> list[Effect]:
         """The outlook changed: let every part look."""
         return self._offices.look(now) + self._seats.look(now) + self._exchange.look(now)
+
+
+def _is_of_now(body: Body, beacon: int) -> bool:
+    """Tell whether a record is of this beacon or one beside it, as every honest record is: who may
+    write depends on the beacon, so a liar must not choose it."""
+    if isinstance(body, exchange_bodies.Spread):
+        named = {body.mandate.beacon, body.round.epoch.beacon}
+    else:
+        named = {body.mandate.beacon} if isinstance(body, bodies.Posting) else set()
+    return all(abs(one - beacon) <= 1 for one in named)

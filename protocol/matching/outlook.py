@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from protocol.ids import PeerId
+from protocol.limits import MAX_CLOCK_SKEW_S
 from protocol.matching.board import Board
 from protocol.matching.exchange.roll import Roll
 from protocol.matching.population import Population
@@ -44,3 +45,15 @@ class Outlook:
         """
         self._last_number = max(self._last_number + 1, int(self.wall_s(now) * 1000), 1)
         return self._last_number
+
+    def latest_number(self, now: float) -> int:
+        """Return the highest number that others accept at a moment, given the clocks' skew."""
+        return int((self.wall_s(now) + MAX_CLOCK_SKEW_S) * 1000)
+
+    def take_back_numbers(self, now: float) -> bool:
+        """After the clock was set back: begin anew if nobody accepts the numbers given since.
+        Return whether we do."""
+        if self._last_number <= self.latest_number(now):
+            return False
+        self._last_number = 0
+        return True

@@ -19,6 +19,8 @@ from protocol.matching.steward import Steward
 from protocol.matching.timing import BEACON_S, LISTEN_S, SUCCESSION_STEP_S
 
 INFINITY = float("inf")
+ABSURD_EPOCH = 2**30
+"""Nobody counts this far, but a liar; our mandate is newer, so our epochs may begin anew."""
 
 
 class Stewardships:
@@ -132,7 +134,7 @@ class Stewardships:
         self._vacant_since.pop(stage, None)
         if stage in self.held:
             return list(self.held[stage].continue_as(mandate, now))
-        epoch = notice.posting.epoch if notice else 0
+        epoch = notice.posting.epoch if notice and notice.posting.epoch < ABSURD_EPOCH else 0
         steward = self.held[stage] = Steward(self._outlook, stage, mandate, epoch)
         words = f"{short(self._outlook.me)} is now steward of stage {stage}, term {term}"
         said = Explain("matching", words, "debug")

@@ -86,6 +86,9 @@ SECOND_FETCH_S = 600.0
 """Who needs longer to fetch a stage leaves it alone. A second stage is averaged too: at a step of
 ten minutes that takes a sixth of the link of somebody who fetches its state in ten."""
 
+CLOCK_DRIFT_S = 1.0
+"""The wall clock may run this far from the monotonic one before it is read anew."""
+
 BEACON_S = 600
 STEWARD_AGE_S = 600.0
 MEASURED_S = 300.0

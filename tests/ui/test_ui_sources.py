@@ -333,6 +333,25 @@ def test_a_broken_connection_is_said_and_made_anew_from_where_it_was(path: Path)
     node.close()
 
 
+@pytest.mark.parametrize("known", [MODERN, OLD])
+def test_a_node_that_was_started_again_is_heard_from_its_beginning(
+    path: Path, known: dict[str, object]
+) -> None:
+    """Its events are numbered anew; what it says after the old number would be all we hear."""
+    node = Node(path, dict(known))
+    with attached(path) as (_, mailbox):
+        until(lambda: mailbox.link.state == "live")
+        node.update(update(1, event(41)))
+        taken(mailbox, lambda one: one.update is not None and one.update.events[-1].seq == 41)
+        node.methods["hello"] = msgspec.structs.replace(HELLO, pid=8)
+        node.asked.clear()
+        node.drop()
+        until(lambda: any("since" in name for _, params in node.asked for name in params))
+        asked = [params for method, params in node.asked if method in ("subscribe", "events")]
+        assert next(iter(asked[0].values())) == 0
+    node.close()
+
+
 @pytest.mark.parametrize("nonsense", [b"nonsense\n", b"[]\n", b"\xff\n",
                                       b'{"method":"update","params":{"seq":"x"}}\n'])  # fmt: skip
 def test_nonsense_from_the_socket_only_costs_the_connection(path: Path, nonsense: bytes) -> None:

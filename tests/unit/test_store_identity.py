@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -132,3 +133,14 @@ def test_a_lock_can_be_taken_again_after_release(tmp_path: Path) -> None:
         with lock, pytest.raises(UserError, match=str(os.getpid())):
             IdentityLock(tmp_path).acquire()
     lock.release()
+
+
+def test_a_full_disk_does_not_keep_the_lock_from_being_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with IdentityLock(tmp_path), pytest.raises(UserError, match="another already runs"):
+        IdentityLock(tmp_path).acquire()

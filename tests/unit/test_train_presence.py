@@ -215,3 +215,9 @@ def test_the_advert_claims_no_more_of_the_line_than_is_lent() -> None:
     said = capacity.advert(measured, settings, (), 2, 1, Line(5e7, 3.0, 5e7, 3.0))
     assert (said.upload_bytes_per_s, said.upload_limit_bytes_per_s) == (1e6, 1e6)
     assert (said.download_bytes_per_s, said.download_limit_bytes_per_s) == (5e7, 9e7)
+
+
+def test_a_damaged_measurement_is_none(tmp_path: Path) -> None:
+    for damaged in (b"", b'{"device":"\xff"}'):
+        (tmp_path / capacity.FILE_NAME).write_bytes(damaged)
+        assert capacity._load(tmp_path / capacity.FILE_NAME) is None

@@ -60,6 +60,7 @@ class LiveSource:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._asked: dict[int, str] = {}
+        self._pid: int | None = None
         self._since = 0
         self._leaving = False
         """Whether the node was told to leave, or says that it does."""
@@ -120,7 +121,9 @@ class LiveSource:
             tries = 1
 
     def _converse(self, wire: Wire) -> None:
-        wire.greet()
+        pid = wire.greet().pid
+        if pid != self._pid:
+            self._pid, self._since = pid, 0  # another process numbers its events anew
         self._asked.clear()
         self._ask(wire, "history", points=CURVE_POINTS)
         number = wire.send("subscribe", events_since=self._since, matches=True, hz=HZ)

@@ -96,6 +96,13 @@ class Registry:
         self._quiet_from = max(self._quiet_from, now + RECORD_S)
         return True
 
+    def forget_after(self, newest_ms: int) -> None:
+        """Drop what was issued later: the clock was set back, and nothing would replace it."""
+        for name, shelf in self._shelves.items():
+            kept = {peer: k for peer, k in shelf.items() if k.body.issued_ms <= newest_ms}
+            self._shelves[name] = kept
+        self.revision += 1
+
     def is_idle(self, now: float) -> bool:
         """Tell whether no record counts any more."""
         return now >= self._quiet_from

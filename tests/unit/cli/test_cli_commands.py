@@ -179,6 +179,22 @@ def test_settings_are_changed_without_losing_comments(home: Path, within: Within
     assert within("config", "validate").returncode == 0
 
 
+def test_a_setting_over_several_lines_is_replaced_whole(home: Path, within: Within) -> None:
+    path = home / "config.toml"
+    make_private(home)
+    path.write_text('schedule = """\n18:00-08:00"""  # nights\nthreads = 4\n')
+    assert within("config", "set", "schedule", "20:00-06:00").returncode == 0
+    assert path.read_text() == 'schedule = "20:00-06:00"\nthreads = 4\n'
+
+
+def test_a_file_that_cannot_be_changed_by_lines_stays(home: Path, within: Within) -> None:
+    path, odd = home / "config.toml", 'control_group = """\nthreads = """\n'
+    make_private(home)
+    path.write_text(odd)
+    assert within("config", "set", "threads", "2").returncode == 78
+    assert path.read_text() == odd
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

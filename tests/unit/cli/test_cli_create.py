@@ -183,3 +183,13 @@ def test_the_table_of_prices_is_in_text_and_json(within: Within, tmp_path: Path)
     stages = msgspec.json.decode(done.stdout)["stages"]
     assert [stage["stage"] for stage in stages] == [0, 1]
     assert all(stage["seconds"] is None and stage["flops"] > 0 for stage in stages)
+
+
+def test_a_host_that_is_not_ours_is_refused_in_words(
+    within: Within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for host in ("no such host", "192.0.2.1"):
+        monkeypatch.setenv("VOLUNTEER_LISTEN_HOST", host)
+        done = within("create", "--no-measure", "--out", str(tmp_path / "a.swarm"))
+        assert done.returncode == ExitCode.CONFIG
+        assert f"cannot listen on {host}" in done.stderr

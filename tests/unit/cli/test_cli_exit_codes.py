@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from cli_process import REPOSITORY, Volunteer, Within
 
 from client.cli.main import run
 from client.control.snapshot import SCHEMA_VERSION
+from client.control.sockets import prepare_folder, socket_path
+from client.store.paths import runtime_folder
 
 SWARM_ID = "ab" * 32
 PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
@@ -51,6 +55,22 @@ def test_exit_code_and_reason(
     assert (done.returncode, done.stdout) == (code, "")
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_volunteer_that_hangs_is_not_taken_for_none(
+    within: Within, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="vol") as name, socket.socket(socket.AF_UNIX) as mute:
+        monkeypatch.setenv("VOLUNTEER_HOME", name)
+        path = socket_path(runtime_folder(Path(name)), SWARM_ID, PEER)
+        prepare_folder(path.parent)
+        mute.bind(str(path))
+        mute.listen(8)
+        done = within("status")
+        assert done.returncode == 75
+        assert f"listens on {path} but does not answer" in done.stderr
+        assert "volunteer logs" in done.stderr
+        assert within("status", "--swarm", "mine").returncode == 3
 
 
 def test_an_unknown_setting_names_the_nearest(volunteer: Volunteer) -> None:

@@ -13,7 +13,19 @@ import pytest
 import trio
 from control_fakes import FakeProvider, example_snapshot
 
-from client.cli.log_file import KEPT, NAME, LogFile, lines_of, log_files, read_lines
+from client.cli import serving
+from client.cli.crash import save_traceback
+from client.cli.home import Home, find_home
+from client.cli.log_file import (
+    ERRORS_NAME,
+    KEPT,
+    MAX_ERROR_BYTES,
+    NAME,
+    LogFile,
+    lines_of,
+    log_files,
+    read_lines,
+)
 from client.cli.log_writer import as_json, log_writer
 from client.cli.metrics import METRICS, exposition, serve_metrics
 from client.cli.progress import report_progress
@@ -22,6 +34,8 @@ from client.cli.systemd import Notifier
 from client.config import Settings
 from client.errors import UserError
 from client.events import Event, LogLine
+from protocol.address import Address
+from protocol.ids import peer_id_from_key
 
 
 @pytest.fixture
@@ -175,6 +189,38 @@ def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "logs")
     log.write("{}")
     log.close()
+
+
+def _crash(home: Home, failure: Exception, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return what the user reads of a node that ends so."""
+
+    async def fail(*_: object) -> None:
+        raise ExceptionGroup("a nursery", [failure])
+
+    monkeypatch.setattr(serving, "_run", fail)
+    target = Address("ip4", "192.0.2.1", 9, peer_id_from_key(bytes(32)))
+    with pytest.raises(ExceptionGroup) as caught:
+        serving.serve(home, Settings(), target, None, exit_when_done=False, headless=True)
+    return save_traceback(caught.value)
+
+
+def test_a_crash_leaves_its_traceback_beside_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under a service manager the temporary folder is nobody else's and goes with the process."""
+    monkeypatch.setenv("VOLUNTEER_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "elsewhere"))
+    home = find_home()
+    errors = home.folders.logs / ERRORS_NAME
+    _crash(home, UserError("the port is in use"), monkeypatch)
+    assert not errors.exists()
+    said = _crash(home, ZeroDivisionError("of ours"), monkeypatch)
+    assert said == f"the traceback is in {errors}"
+    assert "ZeroDivisionError: of ours" in errors.read_text()
+    assert errors.stat().st_mode & 0o777 == 0o600
+    for _ in range(3):
+        _crash(home, ZeroDivisionError("x" * MAX_ERROR_BYTES), monkeypatch)
+    assert errors.stat().st_size < MAX_ERROR_BYTES
 
 
 def test_what_is_below_the_level_is_in_no_log(

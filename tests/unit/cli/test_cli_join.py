@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -75,6 +76,17 @@ def test_new_terms_are_asked_about_and_yes_is_remembered(
     assert not consent.agreed(folder, Settings(), yes=False)
     (folder / consent.FILE_NAME).write_bytes(b"no")
     assert not consent.agreed(folder, Settings(), yes=False)
+
+
+def test_who_agrees_on_a_full_disk_may_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(consent, "write_atomic", full)
+    assert consent.agreed(tmp_path / "data", Settings(), yes=True)
+    assert "No space left" in capsys.readouterr().err
 
 
 # --- the background ------------------------------------------------------------------------------

@@ -110,12 +110,27 @@ def test_settings_of_the_user_do_not_reach_the_volunteers(
     assert {key for key in seen if key.startswith("VOLUNTEER_")} == {"VOLUNTEER_HOME"}
 
 
-def test_sigterm_ends_the_block_as_ctrl_c_does() -> None:
-    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_block_as_ctrl_c_does(number: signal.Signals) -> None:
+    before = signal.signal(number, signal.SIG_DFL)
+    timer = threading.Timer(0.05, os.kill, (os.getpid(), number))
     timer.start()
-    with pytest.raises(KeyboardInterrupt), terminate_as_interrupt():
-        signal.pause()
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    try:
+        with pytest.raises(KeyboardInterrupt), terminate_as_interrupt():
+            signal.pause()
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+
+
+def test_under_nohup_a_closed_terminal_ends_nothing() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with terminate_as_interrupt():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def _demo(swarm: LocalSwarm, *, kill: bool = True, timeout_s: float = DEADLINE_S) -> Observed:

@@ -14,6 +14,8 @@ from protocol.matching import bodies, stewards
 from protocol.matching.bodies import Mandate, Posting
 from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, Effect, GangStart
+from protocol.matching.exchange import bodies as exchange
+from protocol.matching.exchange.bodies import COMMIT, EPOCH_KIND, Epoch, EpochId, Round
 from protocol.matching.machine import Matching
 from protocol.matching.volunteer import State
 
@@ -154,6 +156,45 @@ def test_a_successor_continues_with_the_next_term() -> None:
     assert posting.mandate == Mandate(BEACON, 6)
 
 
+def test_a_successor_does_not_follow_a_liar_to_the_end_of_the_numbers() -> None:
+    """The epoch after the last one does not decode: the successor would be taken for hostile."""
+    matching = machine(count=2)
+    last = msgspec.structs.replace(POSTING, epoch=2**31 - 1)
+    matching.receive_record(peer(1), "posting", bodies.encode_body(last), NOW)
+    matching.tick(NOW)
+    matching.update_members([member(0)], NOW + 1)
+    matching.tick(NOW + 1)
+    effects = matching.tick(NOW + 2.5)
+    [post] = [e for e in effects if isinstance(e, Publish)][:1]
+    posting = bodies.decode_body(post.kind, post.body)
+    assert isinstance(posting, Posting)
+    assert (posting.mandate, posting.epoch) == (Mandate(BEACON, 6), 1)
+
+
+def test_a_clock_set_back_takes_back_what_nobody_accepted() -> None:
+    """Otherwise everything we say for three hours is stale, and our own steward deaf to us."""
+    matching, three_hours = machine(), 3 * 3600.0
+    matching.set_wall_offset(WALL_S - NOW + three_hours, NOW)
+    run(matching, 5)
+    ahead = matching._outlook.number(NOW + 5)
+    matching.set_wall_offset(WALL_S - NOW, NOW + 5)
+    number = matching._outlook.number(NOW + 5)
+    assert ahead - number >= three_hours * 1000 - 10
+    assert matching.postings(NOW + 5) == {}
+    run(matching, 20)
+    assert matching.postings(NOW + 20)[Stage(0)].posting.mandate.beacon == BEACON
+    assert matching.stewardships
+
+
+def test_a_clock_set_back_a_little_lets_numbers_rise_on() -> None:
+    matching = machine()
+    run(matching, 5)
+    before = matching._outlook.number(NOW + 5)
+    matching.set_wall_offset(WALL_S - NOW - 60, NOW + 5)
+    assert matching._outlook.number(NOW + 5) == before + 1
+    assert matching.stewardships
+
+
 def test_an_older_posting_of_the_same_author_changes_nothing() -> None:
     matching = machine(count=2)
     newer = msgspec.structs.replace(POSTING, epoch=9)
@@ -174,6 +215,11 @@ HOSTILE = [
     (
         "posting",
         bodies.encode_body(msgspec.structs.replace(POSTING, issued_ms=1)),
+        "matching-stale",
+    ),
+    (
+        "posting",
+        bodies.encode_body(msgspec.structs.replace(POSTING, mandate=Mandate(BEACON + 2, 1))),
         "matching-stale",
     ),
 ]
@@ -206,3 +252,53 @@ def test_a_crowd_of_liars_cannot_fill_the_board() -> None:
     for number in range(100, 200):
         matching.receive_record(peer(number), "posting", bodies.encode_body(POSTING), NOW)
     assert matching.postings(NOW)[Stage(0)].author == first
+
+
+def test_members_that_are_no_candidates_cannot_fill_the_board() -> None:
+    """Whatever mandate they claim: a later one counts more only among those who may speak."""
+    matching = machine(count=40)
+    first, *others = candidates(40)
+    matching.receive_record(first, "posting", bodies.encode_body(POSTING), NOW)
+    for beacon in (2**40 - 1, BEACON + 1):
+        later = msgspec.structs.replace(POSTING, mandate=Mandate(beacon, 5))
+        population = matching._outlook.population
+        liars = [p for p in others if p not in population.candidates(Stage(0), beacon)]
+        for liar in liars[:20]:
+            matching.receive_record(liar, "posting", bodies.encode_body(later), NOW)
+        assert matching.postings(NOW)[Stage(0)].author == first
+
+
+OTHER_BEACONS: list[tuple[int, int, bool]] = [
+    (0, 0, True),
+    (1, 1, True),
+    (-1, -1, True),
+    (0, 2, False),
+    (2, 2, False),
+    (0, -2, False),
+    (2**39, 0, False),
+]
+
+
+@pytest.mark.parametrize(("mandate", "epoch", "taken"), OTHER_BEACONS)
+def test_nobody_chooses_the_beacon_that_makes_it_a_candidate(
+    mandate: int, epoch: int, taken: bool
+) -> None:
+    """A full epoch of a beacon far ahead would stand before all genuine decisions."""
+    matching = machine(count=2)
+    round_ = Round(EpochId(BEACON + epoch, 1, 1), 1)
+    said = Epoch(
+        stage=0,
+        mandate=Mandate(BEACON + mandate, 1),
+        issued_ms=int(WALL_S * 1000),
+        round=round_,
+        phase=COMMIT,
+        quota_percent=90,
+        fair=100,
+        r=2,
+        digest=bytes(32),
+        reason="all move",
+    )
+    found = matching.receive_record(peer(1), EPOCH_KIND, exchange.encode(said), NOW)
+    refused = [e.reason for e in found if isinstance(e, Penalise)]
+    assert refused == ([] if taken else ["matching-stale"])
+    assert (matching._exchange.registry.revision > 0) is taken

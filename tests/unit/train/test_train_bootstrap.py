@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from train_swarm import open_swarm
@@ -13,7 +14,7 @@ from client.store.swarms import SwarmStore
 from client.train.bootstrap import find_swarm
 from protocol.address import Address
 from protocol.ids import peer_id_from_key
-from protocol.invite import SwarmFile
+from protocol.invite import MAX_PEERS, Invite, SwarmFile, Target
 
 GONE = Address("ip4", "192.0.2.1", 9, peer_id_from_key(bytes(range(32))))
 ME = peer_id_from_key(b"m" * 32)
@@ -25,7 +26,7 @@ async def file_of(folder: Path) -> SwarmFile:
         return SwarmFile(known.manifest, known.encoded, known.signature, (GONE,))
 
 
-async def find(target: SwarmFile, store: SwarmStore) -> SwarmFile | UserError:
+async def find(target: Target, store: SwarmStore) -> SwarmFile | UserError:
     async with open_memory_hub() as hub:
         network = hub.join(ME)
         try:
@@ -51,3 +52,16 @@ async def test_a_member_comes_back_though_nobody_answers(
     found = await find(target, store)
     assert isinstance(found, SwarmFile)
     assert found.swarm == target.swarm
+
+
+async def test_a_newer_invite_adds_its_members_though_none_answered_yet(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The node goes on dialling those it was told of; the newest word comes first."""
+    old, store = await file_of(tmp_path), SwarmStore(tmp_path / "swarms")
+    store.remember(old)
+    named = tuple(replace(GONE, port=port) for port in range(10, 10 + MAX_PEERS))
+    for count in (1, MAX_PEERS):
+        found = await find(Invite(old.swarm, named[:count], None), store)
+        assert isinstance(found, SwarmFile)
+        assert found.peers == (*named[:count], GONE)[:MAX_PEERS]

@@ -13,6 +13,11 @@ from train_swarm import open_swarm
 from trio.testing import MockClock
 
 from client.compute.checkpoint import build_header
+from client.errors import UserError
+from client.events import Event, LogLine
+from client.store import swarms
+from client.store.swarms import SwarmStore
+from client.train.bootstrap import remember_swarm
 from client.train.history import UNREAD_S
 
 
@@ -76,3 +81,25 @@ async def test_copies_that_cannot_be_read_for_a_while_are_neither_condemned_nor_
         await trio.sleep(UNREAD_S + 1)
         assert [copy.version for copy in history.machine.stored_live()[me].copies] == [4, 8]
         assert len(list(volunteer.disk.iterdir())) == 2
+
+
+async def test_a_swarm_that_is_known_is_entered_though_the_disk_is_full(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with open_swarm(tmp_path, steps=1) as swarm:
+        file, store, told = swarm.file, SwarmStore(tmp_path / "swarms"), list[Event]()
+    write = swarms.write_atomic
+    monkeypatch.setattr(swarms, "write_atomic", full)
+    with pytest.raises(UserError, match="cannot write the swarm") as caught:
+        remember_swarm(file, store, told.append)
+    assert "cache prune" in caught.value.next_step
+    monkeypatch.setattr(swarms, "write_atomic", write)
+    store.remember(file)
+    monkeypatch.setattr(swarms, "write_atomic", full)
+    remember_swarm(file, store, told.append)
+    [line] = told
+    assert isinstance(line, LogLine)
+    assert (line.level, "No space left" in line.words) == ("warning", True)

@@ -101,3 +101,21 @@ async def test_what_somebody_had_is_forgotten_when_its_record_expires(
         monkeypatch.setattr(Engine, "wall", lambda _: wall() + later)
         await swarm.until(lambda: peer not in history.machine._stored)
         assert stayer.engine.signer.peer in history.machine._stored
+
+
+@pytest.mark.parametrize("shift_s", [3600.0, -3600.0])
+async def test_the_matching_follows_the_clock_when_it_is_set(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+    shift_s: float,
+) -> None:
+    """After a suspend the monotonic clock lags behind; every posting of others looked stale."""
+    async with open_swarm(tmp_path) as swarm:
+        engine = (await swarm.add()).engine
+        engine.describe(ADVERT, has_text=True)
+        wall = engine.wall() + shift_s
+        monkeypatch.setattr(engine, "wall", lambda: wall)
+        engine._tick()
+        assert engine.matching is not None
+        assert engine.matching._outlook.wall_s(engine.now()) == pytest.approx(wall, abs=1)

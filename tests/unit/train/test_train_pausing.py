@@ -75,3 +75,9 @@ async def test_a_damaged_file_is_no_pause_and_a_full_disk_no_end(tmp_path: Path)
     lost.pause(None, "")
     assert lost.now is not None
     assert any(one.level == "warning" for one in said)
+
+
+async def test_a_damaged_file_is_no_pause(tmp_path: Path) -> None:
+    for damaged in (b"", b"{}", b'{"reason":"\xff","since":1.0}'):
+        (tmp_path / FILE_NAME).write_bytes(damaged)
+        assert _pauses(tmp_path).now is None
