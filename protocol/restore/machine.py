@@ -187,8 +187,7 @@ class Restore:
 
     def newest_whole(self) -> Lineage:
         """Return the newest version that every stage has with live members, as far as we know."""
-        trained = self._newest > self.lineage.version
-        reached = self._newest + AHEAD_STEPS if trained else None
+        reached = self._newest + AHEAD_STEPS if self._newest > self.lineage.version else None
         return newest_whole(self.stored_live(), self._stages, self.lineage, reached)
 
     def may_begin(self, stage: int, now: float) -> bool:
@@ -347,9 +346,7 @@ class Restore:
                 return None
             return serving, "this lineage is the one that trains"
         if (majority := self._outvoted(count, now)) is not None:
-            self._troubled_at = (
-                None  # those who left with us, and have yet to return, are no reason
-            )
+            self._troubled_at = None  # those who left with us and have yet to return are no reason
             return majority, "most volunteers follow it and nobody has followed ours"
         later = [lineage for lineage in count if lineage.era > self.lineage.era]
         if not later:

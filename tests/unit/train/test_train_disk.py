@@ -18,7 +18,6 @@ from client.events import Event, LogLine
 from client.store import swarms
 from client.store.swarms import SwarmStore
 from client.train.bootstrap import remember_swarm
-from client.train.history import UNREAD_S
 
 
 @pytest.mark.parametrize("problem", ["full", "no folder"])
@@ -66,20 +65,25 @@ async def test_copies_that_cannot_be_read_for_a_while_are_neither_condemned_nor_
             )
             (disk / f"stage-1-v{version}.safetensors").write_bytes(header + bytes(48))
 
+        failed = list[Path]()
+
         def fail(path: Path, *_: object) -> None:
+            failed.append(path)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
         with monkeypatch.context() as patch:
             patch.setattr(Path, method, fail)
             volunteer = await swarm.add(copies=disk)
-            await trio.sleep(1)
-        history, me = volunteer.engine.history, volunteer.engine.signer.peer
-        assert history is not None
-        said = history.machine.stored_live()
+            history, me = volunteer.engine.history, volunteer.engine.signer.peer
+            assert history is not None
+            machine = history.machine
+            looked = (lambda: failed) if method == "iterdir" else machine.stored_live
+            await swarm.until(looked)
+        said = machine.stored_live()
         assert me not in said or not said[me].copies
         assert (me in said) == (method == "open"), "what was not looked at is not called empty"
-        await trio.sleep(UNREAD_S + 1)
-        assert [copy.version for copy in history.machine.stored_live()[me].copies] == [4, 8]
+        await swarm.until(lambda: any(one.copies for one in machine.stored_live().values()))
+        assert [copy.version for copy in machine.stored_live()[me].copies] == [4, 8]
         assert len(list(volunteer.disk.iterdir())) == 2
 
 
