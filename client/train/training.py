@@ -174,7 +174,7 @@ class Training:
             self.staging.failure = UserError(problem, next_step, ExitCode.CONFIG)
             return
         engine.describe(own, has_text=not problem)
-        await Presence(engine, settings, data).run()
+        await Presence(engine, settings, data, self._site.addresses).run()
 
     # --- parts -------------------------------------------------------------------------------
 
