@@ -122,17 +122,32 @@ class Host:
     """Made by `open_host`."""
 
     def __init__(
-        self, identity: Identity, handler: Handler, nursery: trio.Nursery, limits: HostLimits
+        self,
+        identity: Identity,
+        handler: Handler,
+        nursery: trio.Nursery,
+        limits: HostLimits,
+        bound: Sequence[tuple[str, int]],
     ) -> None:
         self._identity = identity
         self._handler = handler
         self._nursery = nursery
         self._limits = limits
+        self._bound = bound
         self._alive: Counter[str] = Counter()
         self._strangers: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         """Connections that did not come about or ended by a violation, by reason."""
-        self.addresses: tuple[str, ...] = ()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where others reach us now: this machine may move to another network."""
+        peer = self.peer_id
+        return tuple(
+            own_address(host, port, peer)
+            for ip, port in self._bound
+            for host in reachable_hosts(ip)
+        )
 
     @property
     def peer_id(self) -> PeerId:
@@ -260,8 +275,8 @@ async def open_host(
     identity = make_identity(seed)
     listeners = [await _listen(*parse_listen(where)) for where in listen]
     async with trio.open_nursery() as nursery:
-        host = Host(identity, handler, nursery, limits or HostLimits())
-        host.addresses = tuple(_addresses(listeners, identity.peer))
+        bound = [listener.socket.getsockname() for listener in listeners]
+        host = Host(identity, handler, nursery, limits or HostLimits(), bound)
         if listeners:
             nursery.start_soon(trio.serve_listeners, host._serve, listeners)
         try:
@@ -278,11 +293,6 @@ async def _listen(ip: str, port: int) -> trio.SocketListener:
             raise PortInUse(ip, port) from error
         raise ListenError(f"cannot listen on {ip} port {port}: {error.strerror}") from error
     return listener
-
-
-def _addresses(listeners: Sequence[trio.SocketListener], peer: PeerId) -> list[str]:
-    bound = [listener.socket.getsockname() for listener in listeners]
-    return [own_address(host, port, peer) for ip, port in bound for host in reachable_hosts(ip)]
 
 
 def _cause(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from client.compute.process import Worker
 from client.compute.requests import Probe
 from client.config import Settings
 from client.store.atomic import write_atomic
+from protocol.limits import MAX_ADDRESSES
 from protocol.membership.advert import Advert, Flops
 
 PROBE_SIZES = [384, 768]
@@ -132,7 +133,7 @@ def advert(
     upload, download = line_rates(line, settings)
     share = settings.compute_share / 100
     return Advert(
-        addresses=addresses[:8],
+        addresses=addresses[:MAX_ADDRESSES],
         flops=Flops(fp32=share * capacity.fp32_flops, bf16=share * capacity.bf16_flops),
         memory_bytes=usable_memory_bytes(capacity, settings),
         upload_bytes_per_s=upload,

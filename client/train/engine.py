@@ -308,7 +308,8 @@ class Engine:
         if self.staging is not None:
             lines = self.measuring.lines()
             stages, me = self.manifest.stage_count, self.signer.peer
-            era = era_followed(self.history and self.history.lineage, roster, stages, me)
+            lineage = None if self.history is None else self.history.lineage
+            era = era_followed(lineage, roster, stages, me)
             view = swarm_view(roster, lines, me, stages, era)
             self.staging.update_view(view)
             self._text_may_have_come()

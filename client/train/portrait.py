@@ -1,17 +1,18 @@
 """What we say of ourselves to the swarm: the one holder of our own advert.
 
-Changes that others plan by (what we cannot serve) are told at once, changes of degree (how long we
-may stay, what our line has proved) with the advert's next renewal.
+Changes that others plan by (what we cannot serve, where we are) are told at once, changes of degree
+(how long we may stay, what our line has proved) with the advert's next renewal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from protocol.ids import Stage
+from protocol.limits import MAX_ADDRESSES
 from protocol.membership.advert import Advert
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
@@ -71,6 +72,12 @@ class Portrait:
                 download_bytes_per_s=download,
             )
             self._membership.amend(self._advert)
+
+    def move(self, addresses: Sequence[str]) -> None:
+        """Say where others reach us, if that has changed."""
+        here = tuple(addresses)[:MAX_ADDRESSES]
+        if self._advert is not None and set(here) != set(self._advert.addresses):
+            self._tell(msgspec.structs.replace(self._advert, addresses=here))
 
     def _tell(self, advert: Advert) -> None:
         self._advert = advert

@@ -1,12 +1,12 @@
-"""Keeps up what this volunteer says of itself: how long it may stay, what its line has proved.
+"""Keeps up what this volunteer says of itself: where it is, how long it may stay, how fast it is.
 
 Once a minute it writes the session's length and the measured line beside the identity and amends
-the advert; membership tells the swarm when it renews the advert anyway.
+the advert; membership tells the swarm when it renews the advert anyway, new addresses at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
@@ -47,11 +47,12 @@ class Presence:
         engine: Amended,
         settings: Settings,
         folder: Path,
+        addresses: Callable[[], Sequence[str]],
         local: Callable[[], datetime] = datetime.now,
     ) -> None:
         self._engine, self._settings, self._folder = engine, settings, folder
         self._schedule, self._local = parse_schedule(settings.schedule), local
-        self._history = SessionHistory(folder)
+        self._history, self._addresses = SessionHistory(folder), addresses
         self._line = kept_line(folder)
         self._began = engine.now()
 
@@ -74,6 +75,7 @@ class Presence:
         rest_s = self._history.expected_rest_s(length_s, self._hours_left_s())
         session_s = _two_digits(rest_s)
         self._engine.portrait.amend(session_s=session_s, upload=upload, download=download)
+        self._engine.portrait.move(self._addresses())
 
     def _hours_left_s(self) -> float | None:
         """Seconds until the owner's schedule ends this session, at least one; None: it does not."""

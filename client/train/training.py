@@ -172,7 +172,7 @@ class Training:
         seats = settings.seats or USUAL_SEATS
         own = advert(capacity, settings, addresses, seats, int(time.time()), kept_line(data))
         engine.describe(own, has_text=not problem)
-        await Presence(engine, settings, data).run()
+        await Presence(engine, settings, data, self._site.addresses).run()
 
     async def _measured(self) -> tuple[Capacity, str]:
         """Return what we can do, and why the training text is not here; empty: it is.

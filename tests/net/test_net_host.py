@@ -224,3 +224,12 @@ def test_another_version_of_the_library_is_refused() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert b"ImportError: libp2p 0.9.0 is installed" in done.stderr
+
+
+async def test_a_machine_that_moves_has_other_addresses(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hosts() as host:
+        port = parse_address(host.addresses[0]).port
+        monkeypatch.setattr("client.net.host.reachable_hosts", lambda ip: ["192.0.2.7"])
+        assert host.addresses == (f"/ip4/192.0.2.7/tcp/{port}/p2p/{host.peer_id}",)

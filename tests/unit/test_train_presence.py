@@ -52,6 +52,10 @@ def test_a_line_is_kept_and_a_damaged_file_is_none(tmp_path: Path) -> None:
     assert kept_line(tmp_path) == Line()
 
 
+def here() -> tuple[str, ...]:
+    return advert().addresses
+
+
 class Node:
     """Enough of an engine."""
 
@@ -74,7 +78,7 @@ def test_presence_tells_how_long_we_stay_and_what_our_line_has_shown(tmp_path: P
     earlier.beat(5400)
     node = Node()
     node.portrait.enter(advert(), {})
-    presence = Presence(node, Settings(), tmp_path)
+    presence = Presence(node, Settings(), tmp_path, here)
     for n in range(100):
         node.measuring.incoming.begin(peer(1), n / 20)
         node.measuring.incoming.arrived(peer(1), 2_000_000, (n + 1) / 20)
@@ -100,7 +104,7 @@ def test_a_session_ends_with_the_owners_hours(tmp_path: Path, clock: str, sessio
     node.portrait.enter(advert(), {})
     settings = Settings(schedule="22:00-07:00")
     presence = Presence(
-        node, settings, tmp_path, lambda: datetime.fromisoformat(f"2026-03-02 {clock}")
+        node, settings, tmp_path, here, lambda: datetime.fromisoformat(f"2026-03-02 {clock}")
     )
     presence.beat()
     node.portrait.set_unable({})
@@ -118,7 +122,7 @@ def test_what_only_reached_the_owners_limit_says_nothing_of_the_line(
     save_line(tmp_path, Line(download_bytes_per_s=9e6, download_s=60.0))
     node = Node()
     node.portrait.enter(advert(), {})
-    presence = Presence(node, Settings(download_limit_bytes_per_s=limit), tmp_path)
+    presence = Presence(node, Settings(download_limit_bytes_per_s=limit), tmp_path, here)
     for n in range(100):
         node.measuring.incoming.begin(peer(1), n / 20)
         node.measuring.incoming.arrived(peer(1), 2_000_000, (n + 1) / 20)
@@ -129,7 +133,7 @@ def test_what_only_reached_the_owners_limit_says_nothing_of_the_line(
 def test_a_full_disk_does_not_stop_the_telling(tmp_path: Path) -> None:
     node = Node()
     node.portrait.enter(advert(), {})
-    presence = Presence(node, Settings(), tmp_path / "gone")
+    presence = Presence(node, Settings(), tmp_path / "gone", here)
     presence.beat()
 
 
@@ -221,3 +225,20 @@ def test_a_damaged_measurement_is_none(tmp_path: Path) -> None:
     for damaged in (b"", b'{"device":"\xff"}'):
         (tmp_path / capacity.FILE_NAME).write_bytes(damaged)
         assert capacity._load(tmp_path / capacity.FILE_NAME) is None
+
+
+def test_who_moves_to_another_network_says_so_at_once(tmp_path: Path) -> None:
+    """Others would dial the old address until the node is started again."""
+    node, now = Node(), list(here())
+    node.portrait.enter(advert(), {})
+    presence = Presence(node, Settings(), tmp_path, lambda: now)
+    said = len(node.told)
+    presence.beat()
+    assert len(node.told) == said
+    now[:] = [f"/ip4/10.0.0.{n}/tcp/4001" for n in range(20)]
+    presence.beat()
+    (publish,) = [e for e in node.told[said:] if isinstance(e, Publish)]
+    assert parse_advert(publish.body, peer(0), peer(0), 2).addresses == tuple(now[:8])
+    said = len(node.told)
+    presence.beat()
+    assert len(node.told) == said
