@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import numpy as np
 import trio
 
 from client.compute.payload import Header
@@ -100,7 +101,7 @@ class SeatDriver:
             manifest.tokens_per_microbatch * manifest.microbatches_per_step,
         )
         batch, context = manifest.sequences_per_microbatch, manifest.model.context
-        self._tokens_bytes = 2 * batch * (context + 1)
+        self._tokens_bytes, self._vocab = 2 * batch * (context + 1), manifest.model.vocab
         elements = batch * context * (-(-manifest.model.width // 128) * 128)
         self._largest_tensor = 4 * elements + SLACK_BYTES
         shard = Header(manifest.averaging_codec, "average", (seat.size,))
@@ -128,7 +129,7 @@ class SeatDriver:
         parts: tuple[bytes, ...] = (payload,)
         if isinstance(message, Forward):
             if not self._plausible(message, payload):
-                self._hub.perform(Penalise(sender, "forward-of-wrong-size", 20))
+                self._hub.perform(Penalise(sender, "malformed-forward", 20))
                 return
             parts = (payload[: message.tokens_bytes], payload[message.tokens_bytes :])
         digest = payload_digest(payload) if isinstance(message, Reduced) else b""
@@ -162,9 +163,14 @@ class SeatDriver:
         self._payloads.close()
 
     def _plausible(self, message: Forward, payload: bytes) -> bool:
+        """Whether the sizes are right, and the tokens, which only the last stage uses: it would
+        blame us for them."""
         tensor_bytes = len(payload) - message.tokens_bytes
         exact = message.tokens_bytes == self._tokens_bytes
-        return exact and 0 < tensor_bytes <= self._largest_tensor
+        if not exact or not 0 < tensor_bytes <= self._largest_tensor:
+            return False
+        tokens = np.frombuffer(payload, "<u2", self._tokens_bytes // 2)
+        return int(tokens.max()) < self._vocab
 
     # --- effects ---------------------------------------------------------------------------
 

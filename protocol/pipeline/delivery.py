@@ -21,20 +21,13 @@ from protocol.pipeline.backups import Backup, BackupBudget, next_backup
 from protocol.pipeline.effects import Rerouted, SendPayload
 from protocol.pipeline.holding import BUSY_RETRY_S, Delivery, Holder, forward, fresh_delivery
 from protocol.pipeline.next_hop import NextHop
-from protocol.pipeline.suspicion import judge, late_words
+from protocol.pipeline.suspicion import PATIENCE, SILENT_POINTS, judge, late_words
 from protocol.pipeline.timing import ANSWER_S
 from protocol.wire.messages import Have, Receipt
 
-TAKEN_AHEAD = 2
-"""A stage takes boundaries of its step and the next one, and of one more where updates are delayed;
-what is sent too early is refused, and sent for nothing."""
 ASK_S = 1.0
 """How long we wait for the next stage to say who holds a microbatch; then we send it again."""
 BUSY_RETRY_MAX_S = 1.0
-PATIENCE = 4
-"""How often, and once more per stage behind it, an answer is enough of who brings nothing."""
-SILENT_POINTS = 2
-"""What a missed deadline costs its peer's reputation: a habit adds up, a bad moment fades."""
 
 DeliveryEffect = Effect | SendPayload | Rerouted
 Rates = Mapping[PeerId, float]
@@ -147,11 +140,16 @@ class Deliveries:
         self._settle_on(delivery, sender, now)
         return True
 
-    def redo(self, microbatch: int, cause: str, now: float) -> list[DeliveryEffect]:
-        """Fetch a gradient again (the one that came was corrupt)."""
+    def redo(
+        self, microbatch: int, cause: str, now: float, *, malformed_by: PeerId | None = None
+    ) -> list[DeliveryEffect]:
+        """Fetch a gradient again (the one that came was corrupt). Who gave a malformed one has no
+        other: somebody else is to work it out; if nobody can, it is asked again after a pause."""
         if (delivery := self._open.get(microbatch)) is None:
             return []
         delivery.returned = False
+        if malformed_by:
+            delivery.spoil(malformed_by, self._live, self._committed, now)
         return self._redo(delivery, delivery.holder, cause, now)
 
     def forget(self, step: int) -> None:
@@ -199,6 +197,9 @@ class Deliveries:
         closed = delivery.step < self._committed
         if not self._live or (closed and delivery.returned):
             return []  # nobody to ask, or nothing missing there
+        if now < delivery.not_before:
+            delivery.deadline = delivery.not_before
+            return []
         return self._ask(delivery, now) if delivery.again or closed else self._offer(delivery, now)
 
     def _nobody_has(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
@@ -212,9 +213,10 @@ class Deliveries:
     def _offer(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
         """idle | asking -> offered, or idle until a replica appears, is free or near enough."""
         delivery.deadline = None
-        if delivery.step > self._committed + TAKEN_AHEAD:
+        if delivery.too_early(self._committed):
             return []
-        exclude = delivery.busy if self._live - delivery.busy else set()
+        helpful = delivery.helpful(self._live, self._committed)
+        exclude = self._live - (helpful - delivery.busy or helpful)
         if (chosen := self.hops.choose(now, exclude)) is None:
             delivery.deadline = now + BUSY_RETRY_MAX_S if self._live else None
             return []
@@ -237,11 +239,11 @@ class Deliveries:
     def _ask(self, delivery: Delivery, now: float) -> list[DeliveryEffect]:
         """idle -> asking: does a replica of the next stage hold it already?"""
         delivery.attempt += 1
-        delivery.asked = set(self._live)
-        delivery.sent_to |= self._live  # a gradient in the bulk lane may overtake the answer
+        delivery.asked = delivery.helpful(self._live, self._committed)
+        delivery.sent_to |= delivery.asked  # a gradient in the bulk lane may overtake the answer
         delivery.deadline = now + ASK_S
         question = Have(self._stage, delivery.step, delivery.microbatch, delivery.attempt)
-        return [Send(peer, question) for peer in sorted(self._live)]
+        return [Send(peer, question) for peer in sorted(delivery.asked)]
 
     def _asked_answer(
         self, delivery: Delivery, sender: PeerId, receipt: Receipt, now: float
@@ -299,10 +301,9 @@ class Deliveries:
             return self._without(delivery, holder, now)
         self._discharge(holder)
         delivery.holder = None
-        if self._live - delivery.busy:
+        if delivery.helpful(self._live, self._committed) - delivery.busy:
             return self._offer(delivery, now)
-        delivery.busy = set()
-        delivery.deadline = now + delivery.backoff_s
+        delivery.busy, delivery.deadline = set(), now + delivery.backoff_s
         delivery.backoff_s = min(2 * delivery.backoff_s, BUSY_RETRY_MAX_S)
         return []
 
@@ -333,7 +334,9 @@ class Deliveries:
             return []
         if delivery.backup is None or delivery.returned:
             return self._route(delivery, now)
-        delivery.holder, delivery.backup = delivery.backup, None
+        delivery.holder, delivery.backup = (left := delivery.backup), None
+        if left.deadline is None:  # it seemed to run in vain
+            self._await_gradient(delivery, left, now)
         return []
 
     def _redo(

@@ -10,7 +10,12 @@ from protocol.ids import PeerId
 from protocol.pipeline.effects import PayloadKey, SendPayload
 from protocol.wire.messages import Forward
 
+TAKEN_AHEAD = 2
+"""A stage takes boundaries of its step and the next one, and of one more where updates are delayed;
+what is sent too early is refused, and sent for nothing."""
 BUSY_RETRY_S = 0.02
+SPOILT_RETRY_S = 1.0
+"""How long nobody is asked for a gradient again if only who gave a malformed one can have it."""
 
 
 @dataclass(slots=True)
@@ -50,6 +55,8 @@ class Delivery:
     """Replicas that have not yet answered our Have; None: nobody is asked who has it."""
     sent_to: set[PeerId] = field(default_factory=set)
     busy: set[PeerId] = field(default_factory=set)
+    spoilt: set[PeerId] = field(default_factory=set)
+    """Who gave a malformed gradient of it: they would only give the same again."""
     again: bool = False
     """Somebody else of our stage, or we, sent it before to a replica that is gone."""
     backed_up: bool = False
@@ -58,6 +65,8 @@ class Delivery:
     deadline: float | None = None
     """When to ask or send again without a holder, in monotonic seconds; None: on news only."""
     backoff_s: float = BUSY_RETRY_S
+    not_before: float = 0.0
+    """Until then nobody is asked or sent it, in monotonic seconds."""
 
     @property
     def state(self) -> Literal["idle", "asking", "offered", "held"]:
@@ -78,6 +87,22 @@ class Delivery:
     def held_by(self, peer: PeerId) -> Holder | None:
         """Return a replica's part in it."""
         return next((holder for holder in self.holders() if holder.peer == peer), None)
+
+    def too_early(self, committed: int) -> bool:
+        """Return whether the next stage, at that version, does not take it yet."""
+        return self.step > committed + TAKEN_AHEAD
+
+    def helpful(self, live: set[PeerId], committed: int) -> set[PeerId]:
+        """Return who of the next stage, at that version, may bring its gradient: not who spoilt it,
+        if another one can work it out, which none can once the step is closed there."""
+        others = live - self.spoilt
+        return others if others and self.step >= committed else set(live)
+
+    def spoil(self, giver: PeerId, live: set[PeerId], committed: int, now: float) -> None:
+        """Note who gave a malformed gradient; nobody is asked for a while if only it can help."""
+        self.spoilt.add(giver)
+        if giver in self.helpful(live, committed):
+            self.not_before = now + SPOILT_RETRY_S
 
     def next_deadline(self) -> float | None:
         """Return when something is to be done about it."""

@@ -372,18 +372,18 @@ class Pipeline:
     def _failed(
         self, hop: Hop, task: ForwardTask | LossTask | BackwardTask, outcome: Outcome, now: float
     ) -> list[PipelineEffect]:
-        """A task went wrong: blame a bad tensor on its sender and get it again."""
-        blamed, back = list[PipelineEffect](), isinstance(task, BackwardTask)
+        """A task went wrong: blame a bad tensor on who gave it and get it again."""
+        blame, back = ("malformed-tensor", 20), isinstance(task, BackwardTask)
         if outcome.error == "poisoned" and not self._divergence.found(hop, back=back):
-            blamed = [Penalise(hop.giver, "tensor-spoils-pass", SPOILT_POINTS)] if hop.giver else []
-        elif outcome.error != "codec":
+            blame = ("tensor-spoils-pass", SPOILT_POINTS)
+        elif outcome.error != "codec" or (back and outcome.part):  # our own input has gone bad
             words = f"microbatch {hop.microbatch}: the worker says {outcome.error}"
             return [Fault("poisoned" if outcome.error == "poisoned" else "internal", words)]
-        elif not back:
-            blamed = [Penalise(peer, "malformed-tensor", 20) for peer in hop.upstreams]
+        blamed = [Penalise(hop.giver, *blame)] if hop.giver else []
         if back:
             hop.phase = Phase.SENT
-            return [*blamed, *self._deliveries.redo(hop.microbatch, "corrupt gradient", now)]
+            by, cause = hop.giver if outcome.error == "codec" else None, "corrupt gradient"
+            return [*blamed, *self._deliveries.redo(hop.microbatch, cause, now, malformed_by=by)]
         del self._hops[hop.microbatch]
         if not hop.upstreams:
             return [Fault("internal", "the worker refuses our own samples")]

@@ -9,6 +9,10 @@ from protocol.pipeline.holding import Delivery, Holder
 
 OVERSLEPT_S = 1.0
 """A deadline noticed so late means that we slept: nobody's silence is proven."""
+PATIENCE = 4
+"""How often, and once more per stage behind it, an answer is enough of who brings nothing."""
+SILENT_POINTS = 2
+"""What a missed deadline costs its peer's reputation: a habit adds up, a bad moment fades."""
 WORKING_TIMES = 3
 """Who brings other gradients is waited for so many times as long for this one."""
 

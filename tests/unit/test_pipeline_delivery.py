@@ -317,7 +317,7 @@ class TestHostileAnswers:
         for _ in range(40):
             now += source.choice([0.01, 1.0, 25.0])
             sender = source.choice([A, B, C, STRANGER])
-            match source.randrange(4):
+            match source.randrange(5):
                 case 0:
                     live = set(source.sample([A, B, C], source.randint(0, 3)))
                     made.update(rated(live), 0, now)
@@ -326,6 +326,9 @@ class TestHostileAnswers:
                 case 2:
                     made.gradient(sender, STEP, M, now)
                 case 3:
+                    if made._open[M].returned:
+                        made.redo(M, "corrupt", now, malformed_by=sender)
+                case 4:
                     verdict = source.choice(["accepted", "busy", "stale", "known", "absent"])
                     made.receipt(sender, receipt(verdict, source.randint(0, 12)), now)
         made.update({}, 0, now)  # everybody is gone: whatever they held has to go again

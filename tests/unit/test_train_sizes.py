@@ -1,4 +1,4 @@
-"""What a seat keeps of its siblings' tensors: nothing longer than its whole stage."""
+"""What a seat keeps of what others send: no shard longer than its stage, no impossible tokens."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from protocol.effects import Effect, Penalise
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Reduced, Segment
+from protocol.wire.messages import Forward, Reduced, Segment
 
-ME, SIBLING = peer(0), peer(1)
+ME, SIBLING, UPSTREAM, DOWNSTREAM = (peer(number) for number in range(4))
 SIZE, STEP = 300, 3
 
 
@@ -40,14 +40,20 @@ class Hub:
             self.blamed.append(effect)
 
 
+def driver_of(hub: Hub, store: BoundaryStore, stages: int, **terms: Any) -> SeatDriver:
+    """That of a seat of stage 1, whose view is still empty."""
+    place = Place(ME, 1, stages, 4)
+    seat = Seat(place, size=SIZE, steps=9, tokens_per_step=1, step=STEP, serving=True)
+    worker: Any = SimpleNamespace(pid=0)
+    around: list[Any] = [Payloads(store), hub, SimpleNamespace(), None, Turnstile()]
+    return SeatDriver(seat, manifest(**terms), worker, *around)
+
+
 @pytest.mark.parametrize("codec", ["s8", "bf16", "fp32"])
 @pytest.mark.parametrize("message", [Segment(1, STEP, 1, 0), Reduced(1, STEP, 1, 1, 0.5)])
 def test_a_shard_longer_than_the_stage_is_not_kept(codec: str, message: Segment | Reduced) -> None:
-    seat = Seat(Place(ME, 1, 2, 4), size=SIZE, steps=9, tokens_per_step=1, step=STEP, serving=True)
     hub, store = Hub(), BoundaryStore(2**20, 0)
-    around: list[Any] = [Payloads(store), hub, SimpleNamespace(), None, Turnstile()]
-    terms = manifest(averaging_codec=codec)
-    driver = SeatDriver(seat, terms, cast(Any, SimpleNamespace(pid=0)), *around)
+    driver = driver_of(hub, store, 2, averaging_codec=codec)
     ours = [Replica(ME, STEP, True), Replica(SIBLING, STEP, True)]
     driver.update_view(SwarmView.of([[], ours]))
     whole = Header(cast(Any, codec), "average", (SIZE,)).size_bytes
@@ -56,4 +62,22 @@ def test_a_shard_longer_than_the_stage_is_not_kept(codec: str, message: Segment 
     assert hub.blamed == [Penalise(SIBLING, "shard-of-wrong-size", 20)]
     driver.receive(SIBLING, message, bytes(whole))
     assert store.statistics().memory_bytes == whole
+    assert len(hub.blamed) == 1
+
+
+def test_a_token_outside_the_vocabulary_is_blamed_on_who_sent_it() -> None:
+    """A stage in the middle has no use for tokens: passed on, they would be its own fault."""
+    hub, store = Hub(), BoundaryStore(2**20, 0)
+    driver, terms = driver_of(hub, store, 3), manifest()
+    count = terms.sequences_per_microbatch * (terms.model.context + 1)
+    highest = (terms.model.vocab - 1).to_bytes(2, "little")
+    stages = [[Replica(each, STEP, True)] for each in (UPSTREAM, ME, DOWNSTREAM)]
+    driver.update_view(SwarmView.of(stages))
+    message = Forward(1, STEP + 1, 4 * (STEP + 1), 1, 2 * count, again=False)  # not run yet
+    outside = highest * (count - 1) + terms.model.vocab.to_bytes(2, "little")
+    driver.receive(UPSTREAM, message, outside + b"tensor")
+    assert store.statistics().entries == 0
+    assert hub.blamed == [Penalise(UPSTREAM, "malformed-forward", 20)]
+    driver.receive(UPSTREAM, message, highest * count + b"tensor")
+    assert store.statistics().memory_bytes == 2 * count + len(b"tensor")
     assert len(hub.blamed) == 1
