@@ -18,6 +18,7 @@ from protocol.pipeline.effects import ApplyTask, Compute, DropStep, PayloadKey, 
 from protocol.pipeline.hop import Hop, Phase
 from protocol.pipeline.pipeline import Pipeline
 from protocol.restore.machine import Restore
+from protocol.rounds import leader, plans
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.rounds.quorum import Quorum
@@ -90,12 +91,12 @@ def does_not_subtract_doubles(patch: Patch) -> None:
 
 def counts_doubles_for_both(patch: Patch) -> None:
     """The leader's plan counts an id for every member that has it."""
-    original = RoundLeader._split
+    original = plans.split
 
-    def split(self: RoundLeader, members: list[PeerId]) -> Any:
-        return [original(self, [peer])[0] for peer in members]
+    def split(reports: Any, members: list[PeerId], *of_step: int) -> Any:
+        return [original(reports, [peer], *of_step)[0] for peer in members]
 
-    patch.setattr(RoundLeader, "_split", split)
+    patch.setattr(leader, "split", split)
 
 
 def closes_an_incomplete_step(patch: Patch) -> None:
