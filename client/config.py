@@ -52,7 +52,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Addresses to advertise instead of those found: /ip4/203.0.113.7/tcp/4001 of a forward."""
     dial_timeout_s: Annotated[float, Meta(gt=0, le=600)] = 20.0
     """Longest wait for a first member of the swarm."""
-    max_links: Annotated[int, Meta(ge=4, le=1024)] = 64
+    max_links: Annotated[int, Meta(ge=4, le=1024)] = 256
+    """Connections at which no more are accepted."""
     upload_limit_bytes_per_s: Rate = 0
     download_limit_bytes_per_s: Rate = 0
     daily_quota_bytes: Size = 0

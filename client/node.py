@@ -29,6 +29,7 @@ from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
 from client.limits.limits import limits_of
 from client.net.errors import ListenError, NetworkError, PortInUse
+from client.net.host import HostLimits
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
 from client.net.pacing import Rates
@@ -107,7 +108,9 @@ async def _run(
         listen = [(settings.listen_host, settings.listen_port)]
         try:
             rates = Rates(settings.upload_limit_bytes_per_s, settings.download_limit_bytes_per_s)
-            network = await stack.enter_async_context(open_network(seed, listen, rates=rates))
+            limits = HostLimits(connections=settings.max_links)
+            opened = open_network(seed, listen, limits=limits, rates=rates)
+            network = await stack.enter_async_context(opened)
         except PortInUse as error:
             raise UserError(str(error), "see --listen-port", ExitCode.TEMPORARY) from error
         except (ListenError, NetworkError) as error:

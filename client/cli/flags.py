@@ -30,7 +30,7 @@ class SettingFlags:
     dial_timeout_s: float | None = None
     """Longest wait for a first member of the swarm, in seconds."""
     max_links: int | None = None
-    """Connections to other volunteers at most."""
+    """Connections to other volunteers at which no more are accepted."""
     upload_limit_bytes_per_s: Annotated[str | None, Parameter(alias="--upload-limit")] = None
     """Upload at most so much, such as 2MB/s or 20Mbit/s."""
     download_limit_bytes_per_s: Annotated[str | None, Parameter(alias="--download-limit")] = None
