@@ -135,12 +135,16 @@ async def _measuring(
     return training, workers
 
 
+async def _has_begun_or_failed(swarm: TestSwarm, training: Training) -> None:
+    await swarm.until(lambda: training.staging.failure or training._engine.matching is not None)
+
+
 async def test_a_device_that_is_not_there_is_said_to_the_user(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with open_swarm(tmp_path) as swarm:
         training, _ = await _measuring(swarm, tmp_path, device="cuda:99")
-        await trio.sleep(20)
+        await _has_begun_or_failed(swarm, training)
         failure = training.staging.failure
         assert failure is not None
         assert "no device 'cuda:99'" in str(failure)
@@ -157,7 +161,7 @@ async def test_a_worker_that_dies_while_it_measures_is_replaced_a_few_times(
         for died in range(deaths):
             await swarm.until(lambda: len(workers) > died)  # noqa: B023
             workers[died].die()
-        await trio.sleep(20)
+        await _has_begun_or_failed(swarm, training)
         assert training.tally.worker_restarts == deaths
         if deaths < MEASURING_WORKERS:
             assert training.staging.failure is None
