@@ -8,8 +8,8 @@ microbatches of 4 sequences per step, whatever the number of replicas. Tensors (
 averaging where there are siblings) are told from the rest: receipts, ledgers, rounds, heartbeats,
 gossip, framing, encryption. All share the cores here, so a step takes as many times longer as there
 are more of them, which it does not where each brings its own; and heartbeats go out every second to
-every link. So the messages are given without these, too. There are links among all up to 16
-volunteers; then a volunteer has 4, and those of its stage and the next ones.
+every link. So the messages are given without these, too. There are links among all here: they are
+up to 64 volunteers.
 
 Writes ``size.jsonl`` and ``size.md``. 32 volunteers take about 14 GB.
 """
