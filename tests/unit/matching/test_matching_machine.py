@@ -144,30 +144,26 @@ def test_a_steward_gives_way_to_a_higher_term() -> None:
     assert not matching.stewardships
 
 
-def test_a_successor_continues_with_the_next_term() -> None:
+def posted_by_the_successor(of: Posting) -> Posting:
+    """What the only one left posts after the steward, who said this, has gone."""
     matching = machine(count=2)
-    matching.receive_record(peer(1), "posting", bodies.encode_body(POSTING), NOW)
+    matching.receive_record(peer(1), "posting", bodies.encode_body(of), NOW)
     matching.tick(NOW)
     matching.update_members([member(0)], NOW + 1)
     matching.tick(NOW + 1)
-    effects = matching.tick(NOW + 2.5)
-    [post] = [e for e in effects if isinstance(e, Publish)][:1]
+    [post] = [e for e in matching.tick(NOW + 2.5) if isinstance(e, Publish)][:1]
     posting = bodies.decode_body(post.kind, post.body)
-    assert posting.mandate == Mandate(BEACON, 6)
+    assert isinstance(posting, Posting)
+    return posting
+
+
+def test_a_successor_continues_with_the_next_term() -> None:
+    assert posted_by_the_successor(POSTING).mandate == Mandate(BEACON, 6)
 
 
 def test_a_successor_does_not_follow_a_liar_to_the_end_of_the_numbers() -> None:
     """The epoch after the last one does not decode: the successor would be taken for hostile."""
-    matching = machine(count=2)
-    last = msgspec.structs.replace(POSTING, epoch=2**31 - 1)
-    matching.receive_record(peer(1), "posting", bodies.encode_body(last), NOW)
-    matching.tick(NOW)
-    matching.update_members([member(0)], NOW + 1)
-    matching.tick(NOW + 1)
-    effects = matching.tick(NOW + 2.5)
-    [post] = [e for e in effects if isinstance(e, Publish)][:1]
-    posting = bodies.decode_body(post.kind, post.body)
-    assert isinstance(posting, Posting)
+    posting = posted_by_the_successor(msgspec.structs.replace(POSTING, epoch=2**31 - 1))
     assert (posting.mandate, posting.epoch) == (Mandate(BEACON, 6), 1)
 
 
