@@ -58,9 +58,14 @@ class _Opened:
 
 
 class Executor:
-    """Executes requests against the stage it holds."""
+    """Executes requests against the stage it holds.
 
-    def __init__(self) -> None:
+    With ``owns_process`` this process does nothing else, and is held to the owner's memory limit;
+    without, a stage's request is only compared with the limit.
+    """
+
+    def __init__(self, *, owns_process: bool = False) -> None:
+        self._owns_process = owns_process
         self._opened: _Opened | None = None
         self._saver = saving.Saver()
         self._throttle = Throttle()
@@ -145,7 +150,8 @@ class Executor:
         chosen = device.select_device(request.device)
         self._opened = None  # first free what the stage before held
         allowance.check_fits(request)
-        allowance.enforce(request, chosen)
+        if self._owns_process:
+            allowance.enforce(request, chosen)
         torch.set_num_threads(request.threads)
         self._throttle = Throttle(request.compute_share, on_cpu=chosen.type == "cpu")
         replica = open_replica(request, chosen)

@@ -37,7 +37,7 @@ def serve(channel: Channel) -> None:
     Raises:
         FrameError: the node sent something that is no frame.
     """
-    executor = Executor()
+    executor = Executor(owns_process=True)
     try:
         while True:
             _serve_one(executor, channel, channel.receive())

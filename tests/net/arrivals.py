@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import trio
+
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound
 from protocol.wire.messages import Backward
@@ -16,3 +18,9 @@ async def next_inbound(network: Libp2pNetwork) -> Inbound:
         event = await network.events.receive()
         if isinstance(event, Inbound):
             return event
+
+
+async def is_up(network: Libp2pNetwork, other: Libp2pNetwork) -> None:
+    """Wait until ``network`` has its link to ``other``: who was dialled has it later."""
+    while other.peer_id not in network.statistics().peers:
+        await trio.sleep(0.01)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from arrivals import backward, next_inbound
+from arrivals import backward, is_up, next_inbound
 
 from client.net.carrier import LANES, UPKEEP_BURST
 from client.net.errors import DialError
@@ -192,6 +192,7 @@ async def test_unfinished_frames_of_many_connections_are_bounded(
 async def test_repeated_offences_ban_the_peer(networks: Networks) -> None:
     async with networks() as a, networks() as b:
         await b.connect(a.addresses[0])
+        await is_up(a, b)
         for _ in range(10):
             a.penalise(b.peer_id, 10, "bad-signature")
         assert await a.events.receive() == PeerUp(b.peer_id)

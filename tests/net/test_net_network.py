@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from arrivals import backward, next_inbound
+from arrivals import backward, is_up, next_inbound
 
 from client.net.addresses import parse_address
 from client.net.carrier import WINDOW_BYTES
@@ -158,6 +158,7 @@ async def test_many_small_messages_both_ways(networks: Networks) -> None:
     count = 3000
     async with networks() as a, networks() as b:
         await b.connect(a.addresses[0])
+        await is_up(a, b)
 
         async def send(source: Libp2pNetwork, target: Libp2pNetwork) -> None:
             for number in range(count):

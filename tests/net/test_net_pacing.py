@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
+from arrivals import is_up
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -148,9 +149,7 @@ async def test_heartbeats_are_not_behind_tensors(networks: Networks, where: str)
     async with limited as near, free as far:
         await near.connect(far.addresses[0])
         sender, taker = (near, far) if where == "upload" else (far, near)
-        with trio.fail_after(30):
-            while taker.peer_id not in sender.statistics().peers:  # who was dialled hears it later
-                await trio.sleep(0.01)
+        await is_up(sender, taker)
         queued = trio.current_time()
         for number in range(10):  # ten seconds of tensors
             await sender.send(taker.peer_id, backward(number), bytes(MB))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from arrivals import backward
+from arrivals import backward, is_up
 from relay import open_relay
 
 from client.net import carrier, libp2p_network, links
@@ -26,11 +26,6 @@ SMALLER, LARGER = sorted((os.urandom(32) for _ in range(2)), key=lambda s: make_
 
 async def kinds(network: Libp2pNetwork, count: int) -> list[type[NetEvent]]:
     return [type(await network.events.receive()) for _ in range(count)]
-
-
-async def is_up(network: Libp2pNetwork, other: Libp2pNetwork) -> None:
-    while other.peer_id not in network.statistics().peers:
-        await trio.sleep(0.01)
 
 
 async def greet(a: Libp2pNetwork, b: Libp2pNetwork) -> None:

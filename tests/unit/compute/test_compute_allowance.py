@@ -1,5 +1,8 @@
 """The owner's memory limits inside a worker: refused beforehand, and held to while it runs."""
 
+import resource
+import sys
+
 import msgspec
 import pytest
 import torch
@@ -42,6 +45,13 @@ def test_a_gpu_is_held_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set_to == [(0.4, device)]
     allowance.enforce(limited(0, vram_share=40), torch.device("cpu"))
     assert len(set_to) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+def test_a_process_that_does_other_things_is_not_limited() -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    LocalWorker().call(limited(allowance.stage_need(open_request(0, [4])).total_bytes))
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
 @pytest.mark.slow
