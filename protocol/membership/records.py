@@ -131,7 +131,17 @@ class RecordStore:
         return -1 if floor is None else floor.seq
 
     def put_own(self, envelope: Envelope, wall: float) -> Offer:
-        """Offer a record that we signed ourselves."""
+        """Offer a record that we signed ourselves.
+
+        What we signed before our clock was set back is from the future now, which nobody takes, and
+        numbered by that clock: it gives way.
+
+        Raises:
+            RemoteProtocolError: it is malformed or breaks its kind's rules.
+        """
+        before = self._held.get((envelope.kind, open_record(envelope).key))
+        if before is not None and before.signer == self._own and _is_ahead(before, wall):
+            self._remove(before)
         return self.offer(envelope, self._own, wall)
 
     def offer(self, envelope: Envelope, introducer: PeerId, wall: float) -> Offer:
@@ -260,3 +270,8 @@ class RecordStore:
         del share[key]
         if not share:
             del self._shares[kind][held.introducer]
+
+
+def _is_ahead(held: Held, wall: float) -> bool:
+    """Whether a record is from further ahead than clocks may differ."""
+    return held.record.issued > wall + MAX_CLOCK_SKEW_S

@@ -281,6 +281,19 @@ def test_expiry_and_no_return_of_an_older_record_with_a_longer_life() -> None:
     assert held.offer(fresh, peer(9), WALL + 40).held is not None
 
 
+def test_after_the_clock_is_set_back_we_replace_what_we_said_before() -> None:
+    held = store()
+    day_s, later = 86_400, 2**40
+    assert held.put_own(advert_record(0, later, WALL + day_s), WALL + day_s).held
+    assert held.offer(advert_record(1, later, WALL + day_s), peer(9), WALL + day_s).held
+    assert held.put_own(advert_record(0, 5), WALL).held
+    assert held.seq(("advert", OWN)) == 5
+    assert not held.put_own(advert_record(0, 4), WALL).held
+    assert not held.put_own(advert_record(1, 5), WALL).held
+    assert held.offer(advert_record(1, 5), peer(9), WALL).reason == "known"
+    assert len(held) == 2
+
+
 def notes(limit: int, protected: frozenset[str] = frozenset()) -> RecordStore:
     kinds = {"note": Kind(limit, 64, lambda _signer, _record: None)}
     return RecordStore(SWARM, OWN, kinds, lambda slot: slot[1] in protected)
