@@ -9,6 +9,9 @@ loses, the segment's owner adds to the same residual: it enters the next sum wit
 contribution, whoever owns the segment then. So over all members nothing is ever lost, and segments
 may move freely between rounds.
 
+Sums are decoded as they come, into the gradients' scratch, where `apply` finds them unless a pass
+has used the scratch meanwhile.
+
 Shapes: N parameters of the stage; segment i is [bounds[i], bounds[i+1]).
 """
 
@@ -21,10 +24,10 @@ import torch
 from torch import Tensor
 
 from client.compute.errors import CodecError, PoisonedTensor, ShapeError, StaleRequest
-from client.compute.payload import Buffer
+from client.compute.payload import Buffer, sealed_digest
 from client.compute.replica import Replica, squared_norm
-from client.compute.replies import Applied, Contributed, Reduced
-from client.compute.requests import Apply, ApplyLocal, Contribute, Reduce
+from client.compute.replies import Applied, Contributed, Reduced, SumDecoded
+from client.compute.requests import Apply, ApplyLocal, Contribute, DecodeSum, Reduce
 
 _NORM_TOLERANCE = 1e-6  # machines add squares in different orders
 
@@ -42,12 +45,21 @@ class _Attempt:
     lost_in_sum: dict[int, Tensor] = field(default_factory=dict)  # by segment owned
 
 
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    """A segment's sum that lies decoded in scratch."""
+
+    digest: bytes
+    squared_norm: float
+
+
 class Averager:
     """The averaging side of a replica."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._attempt: _Attempt | None = None
+        self._decoded: dict[int, _Decoded] = {}  # by segment of the attempt
         lossless = replica.wire.averaging_codec == "fp32"
         self._residual = None if lossless else torch.zeros_like(replica.gradient_sum)
 
@@ -61,6 +73,10 @@ class Averager:
         self._attempt = None
         if self._residual is not None:
             self._residual.zero_()
+
+    def forget_sums(self) -> None:
+        """The scratch is somebody else's now: what is applied has to be decoded again."""
+        self._decoded.clear()
 
     def contribute(self, request: Contribute) -> tuple[Contributed, list[memoryview]]:
         """Encode gradient sum plus residual, segment by segment."""
@@ -77,9 +93,11 @@ class Averager:
         """Sum one segment over the members, in their order; remember what encoding it loses."""
         attempt = self._current(request.step, request.attempt)
         parts = self._parts(attempt, request, payloads)
-        start, end = attempt.bounds[request.segment : request.segment + 2]
-        wire = self._replica.wire
-        total, part = torch.zeros(end - start), torch.empty(end - start)
+        scratch = self._scratch(attempt.bounds, request.segment)
+        wire, on_cpu = self._replica.wire, scratch.device.type == "cpu"
+        self._decoded.pop(request.segment, None)
+        total = torch.zeros(scratch.shape)
+        part = scratch if on_cpu else torch.empty_like(total)
         for place, payload in parts:
             if place is None:
                 wire.segment_back(payload, part)
@@ -94,7 +112,11 @@ class Averager:
         wire.segment_back(encoded, part)
         if self._residual is not None:
             attempt.lost_in_sum[request.segment] = total.sub_(part)
-        return Reduced(squared_norm=squared_norm(part)), [encoded]
+        if not on_cpu:
+            scratch.copy_(part)
+        norm = squared_norm(part)
+        self._decoded[request.segment] = _Decoded(sealed_digest(encoded), norm)
+        return Reduced(squared_norm=norm), [encoded]
 
     def _blame_largest(self, parts: Sequence[tuple[int | None, Buffer]], scratch: Tensor) -> None:
         """A sum cannot be sent: whoever gave the largest number is to blame, unless we did.
@@ -112,6 +134,14 @@ class Averager:
             error.part = culprit
             raise error
 
+    def decode_sum(self, request: DecodeSum, payloads: Payloads) -> SumDecoded:
+        """Check a broadcast sum before anybody relies on it, and keep its numbers for `apply`."""
+        attempt = self._current(request.step, request.attempt)
+        if request.segment >= len(attempt.sent) or len(payloads) != 1:
+            raise ShapeError(f"no segment {request.segment}, or not one sum of it")
+        self._decode(attempt.bounds, request.segment, payloads[0], request.squared_norm, blamed=0)
+        return SumDecoded()
+
     def apply(self, request: Apply, payloads: Payloads) -> Applied:
         """Make the next version from the broadcast sums, after checking all of them."""
         replica = self._replica
@@ -121,13 +151,15 @@ class Averager:
         segments = len(bounds) - 1
         if len(payloads) != segments or len(request.squared_norms) != segments:
             raise ShapeError(f"{segments} sums and as many norms were expected")
-        total = replica.flat.gradients  # scratch between passes
-        for place, (start, end) in enumerate(pairwise(bounds)):
-            replica.wire.segment_in(payloads[place], total[start:end], place)
-            _check_norm(total[start:end], request.squared_norms[place], place)
+        if attempt is None:
+            self.forget_sums()  # they are another attempt's, whose bounds may be others
+        for segment, claimed in enumerate(request.squared_norms):
+            self._decode(bounds, segment, payloads[segment], claimed, blamed=segment)
         if attempt is not None:
             self._settle(attempt)
-        return self._update(total, math.fsum(request.squared_norms), request.tokens)
+        return self._update(
+            replica.flat.gradients, math.fsum(request.squared_norms), request.tokens
+        )
 
     def apply_local(self, request: ApplyLocal) -> Applied:
         """Make the next version from this replica's own sum and whatever residual it has."""
@@ -139,6 +171,7 @@ class Averager:
 
     def _update(self, total: Tensor, squares: float, tokens: int) -> Applied:
         self._attempt = None
+        self.forget_sums()
         norm = self._replica.update(total, squares, tokens)
         version, digest = self._replica.version, self._replica.state_hash()
         return Applied(version=version, hash=digest, grad_norm=norm)
@@ -146,9 +179,30 @@ class Averager:
     def _with_residual(self) -> Tensor:
         """Gradient sum plus residual (N,), in scratch."""
         replica = self._replica
+        self.forget_sums()
         if self._residual is None:
             return replica.flat.gradients.copy_(replica.gradient_sum)
         return torch.add(replica.gradient_sum, self._residual, out=replica.flat.gradients)
+
+    def _scratch(self, bounds: Sequence[int], segment: int) -> Tensor:
+        """Where the sum of a segment is decoded: gradients, which are scratch between passes."""
+        return self._replica.flat.gradients[bounds[segment] : bounds[segment + 1]]
+
+    def _decode(
+        self, bounds: Sequence[int], segment: int, payload: Buffer, claimed: float, *, blamed: int
+    ) -> None:
+        """Have a sum in scratch, sound and with the squared norm that is claimed.
+
+        Raises:
+            CodecError: it is not; `blamed` is its place.
+        """
+        known, digest = self._decoded.get(segment), sealed_digest(payload)
+        if known is None or known.digest != digest:
+            self._decoded.pop(segment, None)
+            scratch = self._scratch(bounds, segment)
+            self._replica.wire.segment_in(payload, scratch, blamed)
+            known = self._decoded[segment] = _Decoded(digest, squared_norm(scratch))
+        _check_norm(known.squared_norm, claimed, blamed)
 
     def _current(self, step: int, number: int) -> _Attempt:
         self._replica.check_step(step)
@@ -211,9 +265,8 @@ def _checked(bounds: Sequence[int], size: int) -> tuple[int, ...]:
     return tuple(bounds)
 
 
-def _check_norm(segment: Tensor, claimed: float, part: int) -> None:
+def _check_norm(actual: float, claimed: float, part: int) -> None:
     """An owner that lies about its segment's norm would scale everybody's update."""
-    actual = squared_norm(segment)
     if not abs(claimed - actual) <= _NORM_TOLERANCE * actual:  # false for NaN as well
         error = CodecError(f"segment {part} claims a squared norm of {claimed}, it has {actual}")
         error.part = part

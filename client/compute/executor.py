@@ -27,6 +27,7 @@ from client.compute.requests import (
     ApplyLocal,
     Backward,
     Contribute,
+    DecodeSum,
     Drop,
     Forward,
     ForwardBackward,
@@ -46,9 +47,13 @@ Answer = Callable[[Reply, Sequence[Buffer]], None]
 _Result = tuple[Reply, Sequence[Buffer]]
 
 
-_TASKS = Forward | ForwardBackward | Backward | Subtract | Contribute | Reduce | Apply | ApplyLocal
+_PASSES = Forward | ForwardBackward | Backward | Subtract
+_ROUND = Contribute | Reduce | DecodeSum | Apply | ApplyLocal
+_TASKS = _PASSES | _ROUND
 _CHANGES = Apply | ApplyLocal | Load | OpenStage
 """Requests that change the tensors of the version."""
+_NO_GRADIENTS = _ROUND | Forward | Drop | Save | Probe | PrepareData
+"""Requests that leave the gradients' scratch to the averager."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,8 @@ class Executor:
     def _run_within_limit(self, request: AnyRequest, payloads: Sequence[Buffer]) -> _Result:
         if isinstance(request, _CHANGES):
             self._saver.release()
+        if self._opened is not None and not isinstance(request, _NO_GRADIENTS):
+            self._opened.averager.forget_sums()
         begin = self._throttle.begin()
         try:
             result = self._run(request, payloads)
@@ -131,6 +138,8 @@ class Executor:
                 return self._stage.averager.contribute(request)
             case Reduce():
                 return self._stage.averager.reduce(request, payloads)
+            case DecodeSum():
+                return self._stage.averager.decode_sum(request, payloads), ()
             case Apply():
                 return self._stage.averager.apply(request, payloads), ()
             case ApplyLocal():

@@ -201,6 +201,11 @@ def seal(buffer: bytearray | memoryview) -> None:
     buffer[_DIGEST_START : _DIGEST_START + DIGEST_BYTES] = digest(buffer)
 
 
+def sealed_digest(buffer: Buffer) -> bytes:
+    """The digest in a payload's header, whether or not its bytes have it; empty for no payload."""
+    return bytes(memoryview(buffer)[_DIGEST_START : _DIGEST_START + DIGEST_BYTES])
+
+
 def check_seal(buffer: Buffer) -> None:
     """Refuse a payload whose bytes are not the ones that were sealed.
 
@@ -209,6 +214,5 @@ def check_seal(buffer: Buffer) -> None:
     """
     if len(buffer) < HEADER.size:
         raise CodecError(f"payload of {len(buffer)} bytes is shorter than its header")
-    sealed = bytes(memoryview(buffer)[_DIGEST_START : _DIGEST_START + DIGEST_BYTES])
-    if not compare_digest(sealed, digest(buffer)):
+    if not compare_digest(sealed_digest(buffer), digest(buffer)):
         raise CodecError("payload does not match its digest")

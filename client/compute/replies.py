@@ -77,6 +77,10 @@ class Reduced(Reply, frozen=True, kw_only=True):
     squared_norm: float
 
 
+class SumDecoded(Reply, frozen=True, kw_only=True):
+    """The sum is sound and waits for `Apply`."""
+
+
 class Applied(Reply, frozen=True, kw_only=True):
     """The stage stands at `version`; `grad_norm` is the mean gradient's norm before clipping."""
 
@@ -145,6 +149,7 @@ AnyReply = (
     | Dropped
     | Contributed
     | Reduced
+    | SumDecoded
     | Applied
     | Saved
     | Loaded

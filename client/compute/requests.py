@@ -29,6 +29,7 @@ from client.compute.replies import (
     Saved,
     StageOpened,
     Subtracted,
+    SumDecoded,
 )
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
@@ -198,6 +199,19 @@ class Reduce(Request[Reduced], frozen=True, kw_only=True):
     own: Count
 
 
+class DecodeSum(Request[SumDecoded], frozen=True, kw_only=True):
+    """Decode the sum of a segment of the last `Contribute`, as its owner broadcast it, and check it
+    against `squared_norm`, which the owner claims. `Apply` need not do it again.
+
+    Payload: the sum.
+    """
+
+    step: Count
+    attempt: Count
+    segment: Count
+    squared_norm: float
+
+
 class Apply(Request[Applied], frozen=True, kw_only=True):
     """Make version `step` + 1 from the segments' sums, as every replica got them.
 
@@ -261,6 +275,7 @@ AnyRequest = (
     | Drop
     | Contribute
     | Reduce
+    | DecodeSum
     | Apply
     | ApplyLocal
     | Save

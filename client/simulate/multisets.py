@@ -21,6 +21,7 @@ from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,
     ContributeTask,
+    DecodeTask,
     ForwardTask,
     LossTask,
     Outcome,
@@ -92,6 +93,8 @@ class MultisetWorker:
                     payloads[PayloadKey(step, "segment", i, attempt, self._place.me)] = whole
             case ReduceTask():
                 return self._reduce(task, payloads)
+            case DecodeTask():
+                decode_ids(payloads[task.reduced])
             case ApplyTask(step, _, _, keys):
                 return self._apply(step, [payloads[key] for key in keys if key])
             case ApplyLocalTask(step):

@@ -16,6 +16,7 @@ from client.compute.requests import (
     ApplyLocal,
     Backward,
     Contribute,
+    DecodeSum,
     Forward,
     ForwardBackward,
     Reduce,
@@ -28,6 +29,7 @@ from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,
     ContributeTask,
+    DecodeTask,
     ForwardTask,
     LossTask,
     Outcome,
@@ -108,7 +110,7 @@ def _subtract(task: SubtractTask, place: Place) -> Call:
 
 
 def _round_call(
-    task: ContributeTask | ReduceTask | ApplyTask | ApplyLocalTask, place: Place
+    task: ContributeTask | ReduceTask | DecodeTask | ApplyTask | ApplyLocalTask, place: Place
 ) -> Call:
     match task:
         case ContributeTask(step, attempt, bounds):
@@ -125,7 +127,10 @@ def _round_call(
             others = tuple(key for key in parts if key.peer != place.me)
             result = PayloadKey(step, "reduced", segment, attempt, place.me)
             return Call(reduce, others, results=(result,))
-        case ApplyTask(step, attempt, bounds, reduced, sq_norms):
+        case DecodeTask(step, attempt, segment, reduced, sq_norm):
+            decode = DecodeSum(step=step, attempt=attempt, segment=segment, squared_norm=sq_norm)
+            return Call(decode, (reduced,))
+        case ApplyTask(step, attempt, bounds, sums, sq_norms):
             apply = Apply(
                 step=step,
                 attempt=attempt,
@@ -133,7 +138,7 @@ def _round_call(
                 squared_norms=list(sq_norms),
                 tokens=place.tokens_per_step,
             )
-            return Call(apply, reduced)
+            return Call(apply, sums)
         case ApplyLocalTask(step):
             return Call(ApplyLocal(step=step, tokens=place.tokens_per_step))
 

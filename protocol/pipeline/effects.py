@@ -111,6 +111,18 @@ class ReduceTask:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeTask:
+    """Decode an owner's broadcast of a segment ahead of ``ApplyTask``, and check it."""
+
+    step: int
+    attempt: int
+    segment: int
+    reduced: PayloadKey
+    sq_norm: float
+    """As the owner claims."""
+
+
+@dataclass(frozen=True, slots=True)
 class ApplyTask:
     """Apply the broadcast bytes: version ``step`` becomes ``step + 1``."""
 
@@ -136,6 +148,7 @@ Task = (
     | SubtractTask
     | ContributeTask
     | ReduceTask
+    | DecodeTask
     | ApplyTask
     | ApplyLocalTask
 )

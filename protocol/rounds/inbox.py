@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from protocol import limits
 from protocol.ids import PeerId
-from protocol.pipeline.effects import ApplyTask, PayloadKey, ReduceTask
+from protocol.pipeline.effects import ApplyTask, DecodeTask, PayloadKey, ReduceTask
 from protocol.rounds.plans import Broadcast, active, owner, reduced_key
 from protocol.wire.messages import Plan, Reduced, Segment
 
@@ -35,6 +35,8 @@ class Inbox:
         self._parts: set[Entry] = set()
         self._broadcasts: dict[Entry, Broadcast] = {}
         self._reducing: set[int] = set()
+        self._decoding: set[int] = set()
+        self._decoded: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._parts) + len(self._broadcasts)
@@ -47,7 +49,7 @@ class Inbox:
 
     def follow(self, plan: Plan) -> set[PeerId]:
         """Begin an attempt: forget older ones and what impostors sent; return the impostors."""
-        self._reducing = set()
+        self._reducing, self._decoding, self._decoded = set(), set(), set()
         self._parts = {part for part in self._parts if part[0] >= plan.attempt}
         impostors: set[PeerId] = set()
         for attempt, segment, sender in list(self._broadcasts):
@@ -103,6 +105,26 @@ class Inbox:
                 size = plan.bounds[i + 1] - plan.bounds[i]
                 tasks.append(ReduceTask(step, attempt, i, tuple(keys), size))
         return tasks
+
+    def decodings(self, plan: Plan, me: PeerId) -> list[DecodeTask]:
+        """Return the broadcasts of others that can be decoded now and were not begun."""
+        tasks = []
+        for i in active(plan):
+            entry = _entry(plan, i)
+            if entry in self._broadcasts and entry[2] != me and i not in self._decoding:
+                self._decoding.add(i)
+                key = PayloadKey(plan.step, "reduced", i, plan.attempt, entry[2])
+                norm = self._broadcasts[entry].sq_norm
+                tasks.append(DecodeTask(plan.step, plan.attempt, i, key, norm))
+        return tasks
+
+    def sound(self, segment: int) -> None:
+        """The sum of a segment is decoded: it is what its owner says."""
+        self._decoded.add(segment)
+
+    def all_sound(self, plan: Plan) -> bool:
+        """Whether every sum is here and decoded."""
+        return self._decoded.issuperset(active(plan))
 
     def broadcasts(self, plan: Plan) -> Sequence[Broadcast] | None:
         """Return the owners' broadcasts of all segments in order, None while one is missing."""

@@ -22,10 +22,9 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.place import Place
-from protocol.rounds.member import REFUSED
 from protocol.rounds.newcomers import Newcomers
 from protocol.rounds.patience import Patience
-from protocol.rounds.plans import most_common, split
+from protocol.rounds.plans import REFUSED, most_common, split
 from protocol.rounds.quorum import Quorum, electors
 from protocol.rounds.reports import Report, unfinished
 from protocol.rounds.shards import segmented, shard_bounds, uplinks

@@ -2,17 +2,15 @@
 
     waiting -> draining -> contributing -> exchanging -> ready -> applying
 
-``waiting``: no plan yet. ``draining``: the worker still has a task that adds to the gradient.
-``observing``: the plan lists us as a joining peer, we only collect and apply what is broadcast.
 A plan with a higher attempt starts over from ``draining`` at any point before ``applying``; the
 promise not to go back to a lower attempt is what keeps one lineage (I5). Two-phase: a member that
 has said Ready can still be told to start over, and nothing is applied before Commit, so a death in
-the middle costs one attempt and no state.
+the middle costs one attempt and no state. Nor does what is no tensor: contributions are decoded
+before they are summed, sums before their members say Ready.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 
 from protocol import limits
@@ -23,6 +21,7 @@ from protocol.pipeline.effects import (
     ApplyLocalTask,
     Compute,
     ContributeTask,
+    DecodeTask,
     Fault,
     Keep,
     Outcome,
@@ -30,29 +29,17 @@ from protocol.pipeline.effects import (
     ReduceTask,
     SendPayload,
     SubtractTask,
+    Task,
 )
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.inbox import Inbox, TooMany
-from protocol.rounds.plans import blame_impostor, in_sending_order, owner, plan_digest
+from protocol.rounds.plans import REFUSED, blame_impostor, in_sending_order, owner, plan_digest
+from protocol.rounds.progress import Progress
 from protocol.rounds.shards import check_bounds
 from protocol.wire.messages import Plan, Ready, Reduced, Segment
 
 RoundEffect = Effect | Compute | SendPayload | Keep | Fault
-REFUSED = bytes(32)
-"""In place of a digest: the member cannot get ready, for it got what is no tensor."""
-
-
-class Progress(enum.Enum):
-    """Where the member stands in the round."""
-
-    WAITING = "waiting"
-    DRAINING = "draining"
-    CONTRIBUTING = "contributing"
-    EXCHANGING = "exchanging"
-    READY = "ready"
-    OBSERVING = "observing"
-    APPLYING = "applying"
 
 
 class RoundMember:
@@ -249,13 +236,15 @@ class RoundMember:
         return [Keep((key,)), *self._exchange()] if key else []
 
     def _exchange(self) -> list[RoundEffect]:
-        """Reduce our segments as their parts come; get ready once every segment is here."""
+        """Reduce our segments as their parts come, decode the others' sums; get ready once every
+        sum is here and sound."""
         if self.progress is Progress.OBSERVING:
             return self._try_ready()
         if self.progress is not Progress.EXCHANGING:
             return []
-        reductions = self._inbox.reductions(self._require_plan(), self._place.me)
-        return [*map(Compute, reductions), *self._try_ready()]
+        plan, me = self._require_plan(), self._place.me
+        tasks: list[Task] = [*self._inbox.reductions(plan, me), *self._inbox.decodings(plan, me)]
+        return [*map(Compute, tasks), *(self._try_ready() if self._inbox.all_sound(plan) else [])]
 
     def _try_ready(self) -> list[RoundEffect]:
         plan = self._require_plan()
@@ -302,11 +291,21 @@ class RoundMember:
 
     # --- the worker's outcomes -------------------------------------------------------------
 
-    def contributed(self, task: ContributeTask, outcome: Outcome) -> list[RoundEffect]:
-        """Our segments are encoded: send each to its owner."""
+    def computed(
+        self, task: ContributeTask | ReduceTask | DecodeTask, outcome: Outcome
+    ) -> list[RoundEffect]:
+        """Take what a task of the round came to; of another attempt's than ours, nothing."""
         plan = self._plan
         if plan is None or plan.attempt != task.attempt or plan.step != task.step:
             return []
+        if isinstance(task, ContributeTask):
+            return self._contributed(plan, task, outcome)
+        if isinstance(task, ReduceTask):
+            return self._reduced(plan, task, outcome)
+        return self._decoded(plan, task, outcome)
+
+    def _contributed(self, plan: Plan, task: ContributeTask, outcome: Outcome) -> list[RoundEffect]:
+        """Our segments are encoded: send each to its owner."""
         if outcome.error:
             return self._not_contributed(task, outcome.error)
         self.progress = Progress.EXCHANGING
@@ -331,48 +330,63 @@ class RoundMember:
             return [Compute(task)]
         return [Fault("internal", f"contributing to step {task.step} failed: {error}")]
 
-    def was_reduced(self, task: ReduceTask, outcome: Outcome) -> list[RoundEffect]:
+    def _reduced(self, plan: Plan, task: ReduceTask, outcome: Outcome) -> list[RoundEffect]:
         """One of our segments is summed: broadcast the bytes that everyone will apply."""
-        plan = self._plan
-        if plan is None or plan.attempt != task.attempt or plan.step != task.step:
-            return []
         if outcome.error in ("codec", "poisoned"):
-            return self._refuse(plan, task, outcome)
+            return self._refuse_part(plan, task, outcome)
         if outcome.error:  # our own trouble: others can go on without us
-            return [
-                Fault("internal", f"summing a shard of step {task.step} failed: {outcome.error}")
-            ]
+            words = f"summing a shard of step {task.step} failed: {outcome.error}"
+            return [Fault("internal", words)]
         message = Reduced(plan.stage, plan.step, plan.attempt, task.segment, outcome.sq_norm)
         me = self._place.me
         key = self._inbox.broadcast(me, message, outcome.digests[0])
         if key is None:
             return []
+        self._inbox.sound(task.segment)
         others = [m.peer for m in plan.members if m.peer != me]
         effects: list[RoundEffect] = [
             SendPayload(PeerId(peer), message, (key,)) for peer in [*others, *plan.observers]
         ]
         return [*effects, *self._exchange()]
 
-    def _refuse(self, plan: Plan, task: ReduceTask, outcome: Outcome) -> list[RoundEffect]:
-        """A contribution of another is no tensor: blame its sender, have the round made anew."""
-        words = f"step {task.step}: a contribution to our shard is {outcome.error}"
-        effects: list[RoundEffect] = [Explain("round", words, "error")]
+    def _decoded(self, plan: Plan, task: DecodeTask, outcome: Outcome) -> list[RoundEffect]:
+        """The sum of another's segment is sound, or its owner is to blame."""
+        if outcome.error == "codec":
+            refusal = self._refuse(plan, f"the sum of segment {task.segment} is malformed")
+            return [*refusal, *self._blame_owner(plan, task.segment)]
+        if outcome.error:
+            words = f"decoding a sum of step {task.step} failed: {outcome.error}"
+            return [Fault("internal", words)]
+        self._inbox.sound(task.segment)
+        return self._exchange()
+
+    def _refuse(self, plan: Plan, words: str) -> list[RoundEffect]:
+        """Have the round made anew."""
+        refusal = Ready(plan.stage, plan.step, plan.attempt, REFUSED, 0.0)
+        said = Explain("round", f"step {plan.step}: {words}", "error")
+        return [said, Send(self._leader, refusal)]
+
+    def _blame_owner(self, plan: Plan, segment: int) -> list[RoundEffect]:
+        """Who broadcasts what is no sum of its segment, or lies about its norm, is to blame."""
+        culprit = owner(plan, segment)
+        if culprit is None or culprit == self._place.me:
+            return []
+        return [Penalise(culprit, "malformed-sum", 50)]
+
+    def _refuse_part(self, plan: Plan, task: ReduceTask, outcome: Outcome) -> list[RoundEffect]:
+        """A contribution of another is no tensor: blame its sender."""
+        effects = self._refuse(plan, f"a contribution to our segment is {outcome.error}")
         senders = [key.peer for key in task.parts if key.peer != self._place.me]
         if outcome.part is not None and outcome.part < len(senders):
             effects.append(Penalise(PeerId(senders[outcome.part]), "malformed-shard", 20))
-        refusal = Ready(plan.stage, plan.step, plan.attempt, REFUSED, 0.0)
-        return [*effects, Send(self._leader, refusal)]
+        return effects
 
     def not_applied(self, outcome: Outcome) -> list[RoundEffect]:
-        """The next version could not be made; who broadcast what is no sum of its shard, or lied
-        about its norm, is to blame: it cost every replica its state."""
+        """The next version could not be made."""
         fault = Fault("internal", f"applying step {self.step} failed: {outcome.error}")
         if outcome.error != "codec" or outcome.part is None or self._plan is None:
             return [fault]
-        culprit = owner(self._plan, outcome.part)
-        if culprit is None or culprit == self._place.me:
-            return [fault]
-        return [Penalise(culprit, "malformed-sum", 50), fault]
+        return [*self._blame_owner(self._plan, outcome.part), fault]
 
     def why(self) -> str:
         """Say in words where the round stands."""

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from protocol.pipeline.pipeline import Pipeline, PipelineEffect
 from protocol.pipeline.place import Place
-from protocol.rounds.member import Progress, RoundMember
+from protocol.rounds.member import RoundMember
+from protocol.rounds.progress import Progress
 from protocol.view import SwarmView
 
 

@@ -22,6 +22,7 @@ from protocol.pipeline.effects import (
     BackwardTask,
     Committed,
     ContributeTask,
+    DecodeTask,
     Fault,
     ForwardTask,
     Keep,
@@ -297,10 +298,8 @@ class Seat:
                 return [*self.pipeline.computed(task, outcome, now), *self.member.advance()]
             case SubtractTask():
                 return [Fault("internal", "subtracting failed")] if outcome.error else []
-            case ContributeTask():
-                return list(self.member.contributed(task, outcome))
-            case ReduceTask():
-                return list(self.member.was_reduced(task, outcome))
+            case ContributeTask() | ReduceTask() | DecodeTask():
+                return list(self.member.computed(task, outcome))
             case ApplyTask() | ApplyLocalTask():
                 return self._applied(outcome, now)
 

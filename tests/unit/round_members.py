@@ -7,6 +7,7 @@ from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.effects import (
     Compute,
     ContributeTask,
+    DecodeTask,
     Keep,
     Outcome,
     PayloadKey,
@@ -90,6 +91,14 @@ def sent(effects: list[object], kind: type) -> list[tuple[PeerId, object]]:
     ]
 
 
+def decoded(member: RoundMember, effects: list[object]) -> list[object]:
+    """These effects, and those of having decoded the sums that they ask to be."""
+    wanted = [task for task in tasks(effects) if isinstance(task, DecodeTask)]
+    later = [effect for task in wanted for effect in member.computed(task, Outcome())]
+    rest = [e for e in effects if not isinstance(e, Compute) or e.task not in wanted]
+    return [*rest, *later]
+
+
 def digest(n: int) -> bytes:
     return bytes([n]) * 32
 
@@ -100,7 +109,7 @@ def exchanging(attempt: int = 1) -> tuple[Table, Plan]:
     order = plan({ME: {8, 9}, B: {10, 11}}, attempt=attempt)
     [task] = tasks(list(table.member.plan(LEADER, order)))
     assert isinstance(task, ContributeTask)
-    effects = list(table.member.contributed(task, Outcome()))
+    effects = list(table.member.computed(task, Outcome()))
     assert [to for to, _ in sent(effects, Segment)] == [B]
     return table, order
 
@@ -110,9 +119,9 @@ def ready(attempt: int = 1) -> tuple[Table, Plan, bytes]:
     table, order = exchanging(attempt)
     [reduce] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, attempt, 0))))
     assert isinstance(reduce, ReduceTask)
-    table.member.was_reduced(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
-    effects = list(table.member.reduced(B, Reduced(STAGE, STEP, attempt, 1, 3.0), digest(2)))
-    [(to, message)] = sent(effects, Ready)
+    table.member.computed(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
+    effects = table.member.reduced(B, Reduced(STAGE, STEP, attempt, 1, 3.0), digest(2))
+    [(to, message)] = sent(decoded(table.member, list(effects)), Ready)
     assert to == LEADER
     assert isinstance(message, Ready)
     assert message.loss_sum == 8 + 9

@@ -16,6 +16,7 @@ from round_members import (
     Table,
     bitmap,
     blamed,
+    decoded,
     digest,
     exchanging,
     kept,
@@ -101,10 +102,10 @@ class TestHostile:
         assert set(blamed(effects)) == expected
         [task] = tasks(effects)
         assert isinstance(task, ContributeTask)
-        table.member.contributed(task, Outcome())
+        decoded(table.member, list(table.member.computed(task, Outcome())))
         [reduce] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, 1, 0))))
         assert isinstance(reduce, ReduceTask)
-        done = list(table.member.was_reduced(reduce, Outcome(sq_norm=2.0, digests=(digest(1),))))
+        done = list(table.member.computed(reduce, Outcome(sq_norm=2.0, digests=(digest(1),))))
         [(_, message_ready)] = sent(done, Ready)
         [apply] = tasks(list(table.member.committed(1, message_ready.digest)))  # type: ignore[attr-defined]
         assert isinstance(apply, ApplyTask)

@@ -16,6 +16,7 @@ from round_members import (
     C,
     Table,
     blamed,
+    decoded,
     digest,
     exchanging,
     kept,
@@ -31,14 +32,15 @@ from protocol.pipeline.effects import (
     ApplyTask,
     Compute,
     ContributeTask,
+    DecodeTask,
     Fault,
     Outcome,
     PayloadKey,
     ReduceTask,
     SubtractTask,
 )
-from protocol.rounds.member import REFUSED, Progress
-from protocol.rounds.plans import Broadcast, plan_digest
+from protocol.rounds.plans import REFUSED, Broadcast, plan_digest
+from protocol.rounds.progress import Progress
 from protocol.wire.messages import Plan, Ready, Reduced, Segment
 
 BROADCASTS = [Broadcast(digest(1), 2.0), Broadcast(digest(2), 3.0)]
@@ -62,7 +64,7 @@ class TestTheUsualRound:
         order = plan({B: {9}, C: {10, 11}, ME: {8}})
         [task] = tasks(list(table.member.plan(LEADER, order)))
         assert isinstance(task, ContributeTask)
-        table.member.contributed(task, Outcome())
+        table.member.computed(task, Outcome())
         table.member.segment(C, Segment(STAGE, STEP, 1, 2))
         [reduce] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, 1, 2))))
         assert isinstance(reduce, ReduceTask)
@@ -80,9 +82,9 @@ class TestTheUsualRound:
         table = Table(*IDS)
         [task] = tasks(list(table.member.plan(LEADER, plan({ME: set(IDS)}, observers=[C]))))
         assert isinstance(task, ContributeTask)
-        [reduce] = tasks(list(table.member.contributed(task, Outcome())))
+        [reduce] = tasks(list(table.member.computed(task, Outcome())))
         assert isinstance(reduce, ReduceTask)
-        effects = list(table.member.was_reduced(reduce, Outcome(digests=(digest(1),))))
+        effects = list(table.member.computed(reduce, Outcome(digests=(digest(1),))))
         assert [to for to, _ in sent(effects, Reduced)] == [C]
 
     def test_messages_may_overtake_the_plan(self) -> None:
@@ -91,20 +93,20 @@ class TestTheUsualRound:
         assert kept(list(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))))
         [task] = tasks(list(table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}}))))
         assert isinstance(task, ContributeTask)
-        [reduce] = tasks(list(table.member.contributed(task, Outcome())))
+        [reduce] = tasks(decoded(table.member, list(table.member.computed(task, Outcome()))))
         assert isinstance(reduce, ReduceTask)
-        effects = list(table.member.was_reduced(reduce, Outcome(digests=(digest(1),))))
-        assert sent(effects, Ready)
+        table.member.computed(reduce, Outcome(digests=(digest(1),)))
+        assert table.member.ready
 
     def test_a_shard_without_elements_is_nobodys_work(self) -> None:
         table = Table(8, 9)
         order = plan({ME: {8, 9}, B: {10, 11}}, bounds=[0, 0, SIZE])
         [task] = tasks(list(table.member.plan(LEADER, order)))
         assert isinstance(task, ContributeTask)
-        effects = list(table.member.contributed(task, Outcome()))
+        effects = list(table.member.computed(task, Outcome()))
         assert [m.segment for _, m in sent(effects, Segment)] == [1]  # type: ignore[attr-defined]
-        effects = list(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)))
-        [(_, message)] = sent(effects, Ready)
+        effects = table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
+        [(_, message)] = sent(decoded(table.member, list(effects)), Ready)
         [apply] = tasks(list(table.member.committed(1, message.digest)))  # type: ignore[attr-defined]
         assert isinstance(apply, ApplyTask)
         assert apply.reduced == (None, PayloadKey(STEP, "reduced", 1, 1, B))
@@ -120,7 +122,7 @@ class TestSegments:
         order = plan({ME: {8, 9}, B: {10, 11}}, bounds=list(self.BOUNDS))
         [task] = tasks(list(table.member.plan(LEADER, order)))
         assert isinstance(task, ContributeTask)
-        return table, order, sent(list(table.member.contributed(task, Outcome())), Segment)
+        return table, order, sent(list(table.member.computed(task, Outcome())), Segment)
 
     def test_one_is_summed_while_the_next_one_comes(self) -> None:
         table, _, said = self.exchanging()
@@ -128,7 +130,7 @@ class TestSegments:
         [first] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, 1, 0))))
         assert isinstance(first, ReduceTask)
         assert (first.segment, first.size) == (0, 128)
-        done = list(table.member.was_reduced(first, Outcome(sq_norm=1.0, digests=(digest(0),))))
+        done = list(table.member.computed(first, Outcome(sq_norm=1.0, digests=(digest(0),))))
         assert [(to, m.segment) for to, m in sent(done, Reduced)] == [(B, 0)]  # type: ignore[attr-defined]
         [second] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, 1, 1))))
         assert isinstance(second, ReduceTask)
@@ -138,14 +140,15 @@ class TestSegments:
         table, order, _ = self.exchanging()
         for segment in (3, 2):
             message = Reduced(STAGE, STEP, 1, segment, float(segment))
-            assert not sent(list(table.member.reduced(B, message, digest(segment))), Ready)
+            effects = list(table.member.reduced(B, message, digest(segment)))
+            assert not sent(decoded(table.member, effects), Ready)
         said: list[tuple[PeerId, object]] = []
         for segment in (1, 0):
             [task] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, 1, segment))))
             assert isinstance(task, ReduceTask)
             assert not said
             outcome = Outcome(sq_norm=float(segment), digests=(digest(segment),))
-            said = sent(list(table.member.was_reduced(task, outcome)), Ready)
+            said = sent(list(table.member.computed(task, outcome)), Ready)
         [(_, message_ready)] = said
         broadcasts = [Broadcast(digest(n), float(n)) for n in range(4)]
         agreed = plan_digest(LEADER, order, broadcasts)
@@ -160,7 +163,7 @@ class TestSegments:
         order = plan({B: {9}, ME: {8}, C: {10, 11}}, bounds=[0, 0, 128, 128, 256, 256, 512])
         [task] = tasks(list(table.member.plan(LEADER, order)))
         assert isinstance(task, ContributeTask)
-        said = sent(list(table.member.contributed(task, Outcome())), Segment)
+        said = sent(list(table.member.computed(task, Outcome())), Segment)
         # C comes after us in the plan; segments 0, 2 and 4 have no elements
         assert [(to, m.segment) for to, m in said] == [(C, 5), (B, 1)]  # type: ignore[attr-defined]
 
@@ -221,8 +224,8 @@ class TestAttempts:
         table, order = exchanging()
         table.member.plan(C, plan({ME: {8, 9}, B: {10, 11}}, attempt=2))
         old = ContributeTask(STEP, 1, tuple(order.bounds))
-        assert table.member.contributed(old, Outcome()) == []
-        assert table.member.was_reduced(ReduceTask(STEP, 1, 0, (), 256), Outcome()) == []
+        assert table.member.computed(old, Outcome()) == []
+        assert table.member.computed(ReduceTask(STEP, 1, 0, (), 256), Outcome()) == []
 
     def test_contributions_to_an_old_attempt_are_dropped(self) -> None:
         table, _ = exchanging(attempt=4)
@@ -280,10 +283,10 @@ class TestCommits:
         late, _ = exchanging()
         [reduce] = tasks(list(late.member.segment(B, Segment(STAGE, STEP, 1, 0))))
         assert isinstance(reduce, ReduceTask)
-        late.member.was_reduced(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
+        late.member.computed(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
         assert late.member.committed(1, agreed) == []
         effects = list(late.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)))
-        [task] = tasks(effects)
+        [task] = tasks(decoded(late.member, effects))
         assert isinstance(task, ApplyTask)
 
     @pytest.mark.parametrize("change", [lambda d: digest(7), lambda d: d[::-1]])
@@ -334,7 +337,7 @@ class TestFailures:
         table = Table(8, 9)
         [task] = tasks(list(table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}}))))
         assert isinstance(task, ContributeTask)
-        [fault] = table.member.contributed(task, Outcome(error="poisoned"))
+        [fault] = table.member.computed(task, Outcome(error="poisoned"))
         assert isinstance(fault, Fault)
         assert fault.kind == "poisoned"
 
@@ -342,12 +345,12 @@ class TestFailures:
         table = Table(8, 9)
         [task] = tasks(list(table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}}))))
         assert isinstance(task, ContributeTask)
-        [again] = table.member.contributed(task, Outcome(error="oom"))
+        [again] = table.member.computed(task, Outcome(error="oom"))
         assert again == Compute(task)
-        [fault] = table.member.contributed(task, Outcome(error="oom"))
+        [fault] = table.member.computed(task, Outcome(error="oom"))
         assert isinstance(fault, Fault)
         assert fault.kind == "internal"
-        [other] = table.member.contributed(task, Outcome(error="stale"))
+        [other] = table.member.computed(task, Outcome(error="stale"))
         assert isinstance(other, Fault)
         assert other.kind == "internal"
 
@@ -356,7 +359,7 @@ class TestFailures:
         table, _ = exchanging()
         [reduce] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, 1, 0))))
         assert isinstance(reduce, ReduceTask)
-        [fault] = table.member.was_reduced(reduce, Outcome(error=error))
+        [fault] = table.member.computed(reduce, Outcome(error=error))
         assert isinstance(fault, Fault)
         assert fault.kind == "internal"
 
@@ -364,10 +367,48 @@ class TestFailures:
         table, _ = exchanging()
         [reduce] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, 1, 0))))
         assert isinstance(reduce, ReduceTask)
-        effects = list(table.member.was_reduced(reduce, Outcome(error="codec", part=0)))
+        effects = list(table.member.computed(reduce, Outcome(error="codec", part=0)))
         assert not sent(effects, Reduced)
         [(to, refusal)] = sent(effects, Ready)
         assert to == LEADER
         assert refusal == Ready(STAGE, STEP, 1, REFUSED, 0.0)
         assert blamed(effects) == [(B, "malformed-shard")]
         assert not table.member.ready
+
+    def test_a_sum_is_decoded_before_anybody_relies_on_it(self) -> None:
+        table, _ = exchanging()
+        [reduce] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, 1, 0))))
+        table.member.computed(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))  # type: ignore[arg-type]
+        effects = list(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)))
+        key = PayloadKey(STEP, "reduced", 1, 1, B)
+        assert tasks(effects) == [DecodeTask(STEP, 1, 1, key, 3.0)]
+        assert not table.member.ready
+
+    def test_a_malformed_sum_costs_an_attempt_and_its_owner_is_blamed(self) -> None:
+        table, _ = exchanging()
+        effects = list(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)))
+        [task] = tasks(effects)
+        assert isinstance(task, DecodeTask)
+        effects = list(table.member.computed(task, Outcome(error="codec", part=0)))
+        assert sent(effects, Ready) == [(LEADER, Ready(STAGE, STEP, 1, REFUSED, 0.0))]
+        assert blamed(effects) == [(B, "malformed-sum")]
+        assert not any(isinstance(effect, Fault) for effect in effects)
+        [again] = tasks(list(table.member.plan(C, plan({ME: {8, 9}, B: {10, 11}}, attempt=2))))
+        assert isinstance(again, ContributeTask)
+
+    @pytest.mark.parametrize("error", ["oom", "gone", "internal"])
+    def test_a_sum_that_we_cannot_decode_is_nobody_elses_fault(self, error: str) -> None:
+        table, _ = exchanging()
+        effects = list(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)))
+        [task] = tasks(effects)
+        assert isinstance(task, DecodeTask)
+        [fault] = table.member.computed(task, Outcome(error=error))
+        assert isinstance(fault, Fault)
+
+    def test_who_observes_applies_without_a_word(self) -> None:
+        """It has no say in whether the round is made anew."""
+        table = Table()
+        table.member.plan(LEADER, plan({B: {8, 9}, C: {10, 11}}, observers=[ME]))
+        for peer, segment in ((B, 0), (C, 1)):
+            message = Reduced(STAGE, STEP, 1, segment, 3.0)
+            assert tasks(list(table.member.reduced(peer, message, digest(2)))) == []

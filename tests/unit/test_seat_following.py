@@ -83,7 +83,8 @@ def test_who_is_slow_to_apply_is_not_left_behind() -> None:
     order = Plan(STAGE, STEP, 1, members, [0, 0, 64], [])
     [contribute] = tasks(made.receive(SIBLING, order, 1.0))
     made.computed(contribute, Outcome(), 1.1)
-    made.receive(SIBLING, Reduced(STAGE, STEP, 1, 1, 1.0), 1.2, bytes(32))
+    [decode] = tasks(made.receive(SIBLING, Reduced(STAGE, STEP, 1, 1, 1.0), 1.2, bytes(32)))
+    made.computed(decode, Outcome(), 1.2)
     digest = made.member.ready
     [apply] = tasks(made.receive(SIBLING, Commit(STAGE, STEP, 1, digest, 0.0), 1.3))
     assert isinstance(apply, ApplyTask)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from client.simulate.chaos.links import Trick
 from client.simulate.chaos.schedule import Fault
 from client.simulate.chaos.volunteer import Volunteer
-from protocol.rounds.member import Progress
+from protocol.rounds.progress import Progress
 from protocol.seat.seat import Seat
 
 AIM_S: Final = 4.0

@@ -31,6 +31,7 @@ from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.effects import (
     BackwardTask,
     Committed,
+    DecodeTask,
     ForwardTask,
     LossTask,
     Outcome,
@@ -311,11 +312,11 @@ class ChaosWorld(SeatWorld[Volunteer]):
     def _compute(self, peer: Volunteer, task: Task, epoch: int) -> None:
         if peer.epoch != epoch or peer.worker is None:
             return
-        spoilt = isinstance(task, LossTask | BackwardTask)
+        spoilt = isinstance(task, LossTask | BackwardTask | DecodeTask)
         spoilt |= isinstance(task, ForwardTask) and peer.stage > 0
         if peer.corrupt and spoilt:
             peer.corrupt -= 1
-            self.computed(peer, task, Outcome(error="codec"))
+            self.computed(peer, task, Outcome(error="codec", part=0))
             return
         try:
             outcome = peer.worker.run(task, peer.payloads)

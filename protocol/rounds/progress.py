@@ -1,0 +1,21 @@
+"""Where a member stands in a round."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Progress(enum.Enum):
+    """``waiting``: no plan yet.
+
+    ``draining``: the worker still has a task that adds to the gradient. ``observing``: the plan
+    lists us as a joining peer, we only collect and apply what is broadcast.
+    """
+
+    WAITING = "waiting"
+    DRAINING = "draining"
+    CONTRIBUTING = "contributing"
+    EXCHANGING = "exchanging"
+    READY = "ready"
+    OBSERVING = "observing"
+    APPLYING = "applying"
