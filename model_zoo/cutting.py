@@ -55,13 +55,26 @@ def _linear_partition(costs: Sequence[float], parts: int) -> tuple[int, ...]:
     for runs in range(2, parts + 1):
         row, chosen = list(best), [0] * (count + 1)
         for end in range(runs, count + 1):
-            row[end], chosen[end] = min(
-                (_joined(best[start], prefix[end] - prefix[start]), start)
-                for start in range(runs - 1, end)
-            )
+            row[end], chosen[end] = _last_run(best, prefix, end, runs - 1)
         best = row
         starts.append(chosen)
     return _lengths(starts, count)
+
+
+def _last_run(
+    best: list[tuple[float, float]], prefix: list[float], end: int, first: int
+) -> tuple[tuple[float, float], int]:
+    """The best sums of runs that end at `end`, and where the last of them starts, from `first` on.
+
+    From the shortest last run to the longest: once it alone is dearer, the longer ones are, too.
+    """
+    chosen = _joined(best[end - 1], prefix[end] - prefix[end - 1]), end - 1
+    for start in range(end - 2, first - 1, -1):
+        total = prefix[end] - prefix[start]
+        if total > chosen[0][0]:
+            break
+        chosen = min(chosen, (_joined(best[start], total), start))
+    return chosen
 
 
 def _joined(before: tuple[float, float], total: float) -> tuple[float, float]:

@@ -10,7 +10,8 @@ stage each: second seats, which the client has too, even the levels out further.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from client.plan.machines import Machine, StageWork
 from protocol.limits import MAX_REPLICAS_IN_ROUND
@@ -32,13 +33,10 @@ def place(
     what one round takes (``MAX_REPLICAS_IN_ROUND`` a stage) are left out.
     """
     placing = _Placing(stages, redundancy)
-    fits = [sum(work.fits(machine) for work in stages) for machine in machines]
-    order = sorted(
-        range(len(machines)),
-        key=lambda i: (fits[i], -max(work.rate(machines[i]) for work in stages)),
-    )
-    for index in order:
-        placing.add(machines[index])
+    kinds = Counter(stages)
+    order = sorted(machines, key=lambda machine: _choice(machine, kinds))
+    for machine in order:
+        placing.add(machine)
     if not all(placing.members):
         return None
     few = len(stages) ** len(machines) <= MOST_TRIED
@@ -47,6 +45,12 @@ def place(
     if len(machines) <= SEARCHED_MACHINES:
         placing.improve()
     return placing.members
+
+
+def _choice(machine: Machine, kinds: Mapping[StageWork, int]) -> tuple[int, float]:
+    """How many stages the machine fits, and its best rate, the highest first."""
+    fits = sum(count for work, count in kinds.items() if work.fits(machine))
+    return fits, -max(work.rate(machine) for work in kinds)
 
 
 def _best_of_all(
@@ -84,13 +88,17 @@ class _Placing:
         self.members: list[list[Machine]] = [[] for _ in stages]
         self._stages, self._redundancy = stages, redundancy
         self._levels = [0.0] * len(stages)
+        self._kinds = list(dict.fromkeys(stages))
+        """Most stages are alike, and machines and stages may be many."""
+        self._kind = [self._kinds.index(work) for work in stages]
 
     def add(self, machine: Machine) -> None:
         """Put a machine where it is needed most; nowhere if it fits nowhere."""
+        rates = [work.rate(machine) for work in self._kinds]
         open_to = [
             stage
-            for stage, work in enumerate(self._stages)
-            if work.rate(machine) > 0 and len(self.members[stage]) < MAX_REPLICAS_IN_ROUND
+            for stage, kind in enumerate(self._kind)
+            if rates[kind] > 0 and len(self.members[stage]) < MAX_REPLICAS_IN_ROUND
         ]
         if open_to:
             self._put(machine, min(open_to, key=self._need))
