@@ -224,7 +224,8 @@ def _swarm(
             peer = next(p for p in world.peers.values() if p.alive and p.stage == stage)
             assert peer.worker is not None
             state |= read_parameters(Path(peer.worker.save(plan.steps).split("\n")[0]))
-        return [world.losses[step] for step in range(plan.steps)], state
+        # a step that was completed for a leader that died may have none
+        return [world.losses[step] for step in sorted(world.losses)], state
 
 
 def _newest_loss(world: TrainingWorld) -> float:

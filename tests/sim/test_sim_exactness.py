@@ -12,7 +12,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tensor_swarms import Lab, largest_difference, plan_for, train, write_text
+from tensor_swarms import (
+    Lab,
+    largest_difference,
+    plan_for,
+    train,
+    train_through_a_death,
+    write_text,
+)
 
 from client.compute.payload import CodecName
 from client.simulate.training import TrainingWorld
@@ -92,7 +99,7 @@ class TestDelayed:
         plan = plan_for("gpt", 2, STEPS, delayed=True)
         world = lab.world(plan, 2, seed=seed)
         kill_one_per_stage(world, first_s=0.5, pause_s=2.0)
-        losses = train(world)
+        losses = train_through_a_death(world, lab.reference(plan))
         assert sum(not peer.alive for peer in world.peers.values()) == 2
         assert largest_difference(losses, lab.reference(plan)) < CLOSE, f"seed {seed}"
 
@@ -101,7 +108,7 @@ class TestDelayed:
         world = lab.world(plan, 2)
         newcomers = [world.join(stage, f"new {stage}") for stage in range(2)]
         kill_one_per_stage(world, first_s=2.5, pause_s=1.0)
-        losses = train(world)
+        losses = train_through_a_death(world, lab.reference(plan))
         assert largest_difference(losses, lab.reference(plan)) < CLOSE
         for peer in newcomers:
             assert peer.serving
@@ -136,7 +143,7 @@ def test_deaths_change_no_loss(lab: Lab, boundary: CodecName, seed: int) -> None
     calm = train(lab.world(plan, 2, boundary=boundary, seed=seed))
     world = lab.world(plan, 2, boundary=boundary, seed=seed)
     kill_one_per_stage(world, first_s=0.5, pause_s=2.0)
-    losses = train(world)
+    losses = train_through_a_death(world, calm)
     assert sum(not peer.alive for peer in world.peers.values()) == 2
     assert largest_difference(losses, calm) < CLOSE, f"seed {seed}"
 
@@ -148,7 +155,7 @@ def test_newcomers_end_bit_identical(lab: Lab, seed: int) -> None:
     world = lab.world(plan, 2, seed=seed)
     newcomers = [world.join(stage, f"new {stage}") for stage in range(2)]
     kill_one_per_stage(world, first_s=2.5, pause_s=1.0)
-    losses = train(world)
+    losses = train_through_a_death(world, lab.reference(plan))
     assert largest_difference(losses, lab.reference(plan)) < CLOSE, f"seed {seed}"
     for peer in newcomers:
         assert peer.serving, f"seed {seed}"
