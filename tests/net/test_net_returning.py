@@ -141,6 +141,7 @@ async def test_a_dead_connection_does_not_beat_a_live_one(
         monkeypatch.setattr(libp2p_network, "EVENT_ITEMS", 1)
         async with networks(SMALLER) as a:
             await a.connect(b.addresses[0])
+            await is_up(b, a)
             for number in range(5):  # more than a's events take: its reader waits
                 await b.send(a.peer_id, Goodbye(str(number)))
             while b.statistics().frames_out < 5:
