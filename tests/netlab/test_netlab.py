@@ -90,7 +90,7 @@ def test_the_wire_delays_in_order_loses_and_holds_no_more_than_it_may() -> None:
     ends, back = b"aaaabbbb", b"bbbbaaaa"
 
     def packet(which: bytes, size: int = 40) -> bytes:
-        return (bytes(12) + which).ljust(size, b"\0")
+        return (bytes(22) + which).ljust(size, b"\0")
 
     wire = Wire({ends: (0.1, 0.05, 0.0), back: (0.0, 0.0, 0.25)})
     sent = [packet(ends, 40 + n) for n in range(100)]
