@@ -17,7 +17,7 @@ import trio
 
 from client import __version__
 from client.compute.checkpoint import examine
-from client.compute.errors import CheckpointError
+from client.compute.errors import CheckpointError, CheckpointUnreadable
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
 from client.net.libp2p_network import Libp2pNetwork, open_network
@@ -203,7 +203,7 @@ async def _copy_newest(
                 for stage in range(swarm.manifest.stage_count)
             ]
         except DiskFailed as error:
-            next_step = "make room, or let TMPDIR name a folder that has it"
+            next_step = "make room, or let TMPDIR name a folder on another disk"
             raise UserError(str(error), next_step) from error
         except DownloadFailed as error:
             say(f"version {chosen.version}: {error}")
@@ -279,6 +279,9 @@ async def _copy(
         named = chosen.hashes[stage].hex()
         if (info.stage, info.version, info.hash) != (stage, version, named):
             raise CheckpointError("it is not the state that its holders say they have")
+    except CheckpointUnreadable as error:  # our own disk: nobody lied
+        path.unlink(missing_ok=True)
+        raise DiskFailed(f"stage {stage}: {error}") from error
     except CheckpointError as error:
         liars.update(download.sources)
         path.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import trio
 
-from client.compute.payload import Header
+from client.compute.payload import Header, sealed_digest
 from client.compute.process import RequestFailed, Submitted, Worker, WorkerDied
 from client.compute.replies import Contributed
 from client.compute.requests import Request
@@ -27,7 +27,7 @@ from client.train.hub import Hub
 from client.train.patience import Patience
 from client.train.payloads import PayloadGone, Payloads
 from client.train.turnstile import Turnstile
-from client.train.worker_tasks import Call, Place, payload_digest, to_call, to_outcome
+from client.train.worker_tasks import Call, Place, to_call, to_outcome
 from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
@@ -132,7 +132,8 @@ class SeatDriver:
                 self._hub.perform(Penalise(sender, "malformed-forward", 20))
                 return
             parts = (payload[: message.tokens_bytes], payload[message.tokens_bytes :])
-        digest = payload_digest(payload) if isinstance(message, Reduced) else b""
+        # the worker holds the bytes against their seal before we are Ready for them
+        digest = sealed_digest(payload) if isinstance(message, Reduced) else b""
         now = self._hub.now()
         self._perform(self.seat.receive(sender, message, now, digest), parts)
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from client.compute.payload import sealed_digest
 from client.compute.replies import Applied, LossComputed, Reduced, Reply
 from client.compute.requests import (
     Apply,
@@ -149,7 +150,7 @@ def to_outcome(reply: Reply, payloads: Sequence[bytes]) -> Outcome:
         case LossComputed():
             return Outcome(loss_sum=reply.loss_sum, seconds=reply.seconds)
         case Reduced():
-            digests = tuple(payload_digest(payload) for payload in payloads)
+            digests = tuple(map(sealed_digest, payloads))
             return Outcome(sq_norm=reply.squared_norm, digests=digests, seconds=reply.seconds)
         case Applied():
             return Outcome(hash=reply.hash, grad_norm=reply.grad_norm, seconds=reply.seconds)
@@ -158,5 +159,5 @@ def to_outcome(reply: Reply, payloads: Sequence[bytes]) -> Outcome:
 
 
 def payload_digest(payload: bytes) -> bytes:
-    """Return the BLAKE2b-256 of a payload, as rounds and transfers compare it."""
+    """Return the BLAKE2b-256 of a payload, as transfers compare it."""
     return hashlib.blake2b(payload, digest_size=32).digest()

@@ -193,7 +193,7 @@ class Seat:
     def receive(
         self, sender: PeerId, message: Message, now: float, digest: bytes = b""
     ) -> list[SeatEffect]:
-        """Take a message; ``digest`` is the BLAKE2b-256 of its payload (Reduced only)."""
+        """Take a message; ``digest`` names its payload, whose task checks it (Reduced only)."""
         if not may_say(self._view, self.place.stage, sender, message):
             return stamped(unheard(self.place.stage, sender, message), self.era)
         if era_of(message, self.era) != self.era:

@@ -58,9 +58,11 @@ def test_nothing_grows_without_bound() -> None:
 
 
 def test_a_node_that_was_started_again_is_heard_again() -> None:
-    record = recorded_from(update(1, event(500)))
-    record.apply(update(900, event(1, "back", time=NOW + 900)))
-    assert record.events[-1].words == "back"
+    record = recorded_from(update(1, event(2), pid=1))
+    again = [event(n, f"back {n}", time=NOW + 900) for n in (1, 2, 3)]
+    record.apply(update(900, *again[:1], pid=2))
+    record.apply(update(901, *again, pid=2))
+    assert [e.words for e in record.events][1:] == ["back 1", "back 2", "back 3"]
 
 
 def test_another_node_begins_a_new_record() -> None:

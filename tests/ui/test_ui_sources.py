@@ -63,6 +63,13 @@ def test_what_waits_is_bounded_and_what_is_dropped_is_counted() -> None:
     assert merge(older, update(3, peer=ANNA)).events == []
 
 
+def test_the_events_of_a_node_that_was_started_again_are_not_taken_for_old_ones() -> None:
+    older = update(1, event(1), event(2), event(3), pid=1)
+    found = merge(older, update(1, event(1), event(2), pid=2))
+    assert [e.seq for e in found.events] == [1, 2]
+    assert found.missed == 3
+
+
 def test_the_state_of_the_link_alone_is_news() -> None:
     mailbox = Mailbox()
     mailbox.put_link(Link("live"))

@@ -13,6 +13,7 @@ from protocol_examples import manifest, peer
 from trio.testing import MockClock
 
 from client.compute.checkpoint import build_header
+from client.compute.errors import CheckpointUnreadable
 from client.compute.memory import stage_parameters
 from client.compute.replica import state_hash
 from client.errors import UserError
@@ -201,6 +202,19 @@ async def test_who_serves_what_the_records_do_not_name_is_not_asked_again(
     paths = await swarm.copy(tmp_path / "out")
     assert HOLDER in swarm.asked
     assert [path.read_bytes() for path in paths] == [checkpoint(s, 20, 0) for s in (0, 1)]
+
+
+async def test_when_our_disk_does_not_give_a_file_back_nobody_is_blamed(
+    swarm: Swarm, tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(path: Path) -> None:
+        raise CheckpointUnreadable(f"cannot read {path.name}: Input/output error")
+
+    monkeypatch.setattr(gather, "examine", unreadable)
+    with pytest.raises(UserError, match="stage 0: cannot read .*: Input/output error") as refused:
+        await swarm.copy(tmp_path / "out")
+    assert "TMPDIR" in refused.value.next_step
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 async def test_where_all_is_false_nothing_is_taken(

@@ -59,7 +59,7 @@ class Record:
             self._forget()
         self._peer = update.snapshot.peer
         update = msgspec.structs.replace(update, time=moment(update.time))
-        fresh = self._fresh(update.events)
+        fresh = self._fresh(update)
         self.missed += update.missed
         self.events.extend(fresh)
         self.incidents.learn(fresh, self.snapshot, update.snapshot, update.time)
@@ -94,13 +94,11 @@ class Record:
         for seen in (self.events, self.losses, self.speeds, self.traffic, self._bytes):
             seen.clear()
 
-    def _fresh(self, events: Sequence[EventView]) -> list[EventView]:
-        """Return those not seen yet; a lower number means that the node was started again."""
-        known = self.events[-1] if self.events else None
-        last = known.seq if known else 0
-        if known and events and events[-1].seq < last and events[-1].time > known.time:
-            last = 0
-        return [_timely(event) for event in events if event.seq > last]
+    def _fresh(self, update: Update) -> list[EventView]:
+        """Return the events not seen yet; a node that was started again numbers them anew."""
+        again = self.snapshot is not None and self.snapshot.pid != update.snapshot.pid
+        last = self.events[-1].seq if self.events and not again else 0
+        return [_timely(event) for event in update.events if event.seq > last]
 
     def _note_step(self, event: EventView) -> None:
         step, loss = event.data.get("step"), event.data.get("loss")

@@ -98,6 +98,9 @@ def merge(older: Update, newer: Update) -> Update:
     """Return the newer update with what it does not repeat of the older one."""
     if older.snapshot.peer != newer.snapshot.peer:
         return newer
+    if older.snapshot.pid != newer.snapshot.pid:  # started again: its events are numbered anew
+        missed = older.missed + newer.missed + len(older.events)
+        return msgspec.structs.replace(newer, missed=missed)
     last = older.events[-1].seq if older.events else 0
     events = [*older.events, *(event for event in newer.events if event.seq > last)]
     dropped = max(0, len(events) - MAX_EVENTS)

@@ -73,7 +73,10 @@ class TestDecodedAhead:
     def test_what_is_no_sum_is_refused_and_the_sum_still_taken(self, round_) -> None:
         (worker, _), bounds, sums, norms = round_
         before = worker.replica.gradient_sum.clone()
-        for bad, norm in ((sums[2], norms[1]), (sums[1][:-1], norms[1]), (sums[1], 2 * norms[1])):
+        damaged = bytearray(sums[1])  # its seal is as it was, and all that the node looks at
+        damaged[-1] ^= 1
+        wrong = (sums[2], sums[1][:-1], damaged)
+        for bad, norm in (*((payload, norms[1]) for payload in wrong), (sums[1], 2 * norms[1])):
             failed = worker.fails(self.decode(1, norm), bad)
             assert (failed.kind, failed.part) == ("codec", 0)
         assert torch.equal(worker.replica.gradient_sum, before)
