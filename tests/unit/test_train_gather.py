@@ -211,7 +211,7 @@ async def test_when_our_disk_does_not_give_a_file_back_nobody_is_blamed(
         raise CheckpointUnreadable(f"cannot read {path.name}: Input/output error")
 
     monkeypatch.setattr(gather, "examine", unreadable)
-    with pytest.raises(UserError, match="stage 0: cannot read .*: Input/output error") as refused:
+    with pytest.raises(UserError, match=r"stage 0: cannot read .*: Input/output error") as refused:
         await swarm.copy(tmp_path / "out")
     assert "TMPDIR" in refused.value.next_step
     assert list((tmp_path / "out").iterdir()) == []
