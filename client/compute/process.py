@@ -29,6 +29,7 @@ _POLL_S = 0.01
 _STDERR_LINES = 20
 _STDERR_LINE_BYTES = 4096
 _INLINE_CHUNK_BYTES = 1 << 20
+_READ_AHEAD_BYTES = 4096  # a frame without inline payloads comes in one read
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 
@@ -84,6 +85,7 @@ class Worker:
         self._talking = trio.CancelScope()
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
         self._stderr_rest = b""
+        self._unread = bytearray()
 
     @property
     def pid(self) -> int:
@@ -175,13 +177,17 @@ class Worker:
         call.done.set()
 
     async def _exactly(self, size: int) -> bytearray:
-        data = bytearray()
-        while len(data) < size:
-            missing = size - len(data)
-            piece = await self._stream.receive_some(min(missing, _INLINE_CHUNK_BYTES))
+        while (missing := size - len(self._unread)) > 0:
+            most = max(_READ_AHEAD_BYTES, min(missing, _INLINE_CHUNK_BYTES))
+            piece = await self._stream.receive_some(most)
             if not piece:
                 raise trio.EndOfChannel
-            data += piece
+            self._unread += piece
+        if len(self._unread) == size:  # mostly, and then nothing is copied
+            data, self._unread = self._unread, bytearray()
+        else:
+            data = self._unread[:size]
+            del self._unread[:size]
         return data
 
     def close(self) -> None:

@@ -34,9 +34,9 @@ class Inbox:
     def __init__(self) -> None:
         self._parts: set[Entry] = set()
         self._broadcasts: dict[Entry, Broadcast] = {}
-        self._reducing: set[int] = set()
-        self._decoding: set[int] = set()
-        self._decoded: set[int] = set()
+        self._came: list[Entry] = []  # broadcasts that were not looked at since they came
+        self._to_reduce: list[int] = []
+        self._unsound: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._parts) + len(self._broadcasts)
@@ -46,10 +46,13 @@ class Inbox:
         self._parts = {p for p in self._parts if p[2] != peer or p[0] == attempt}
         for entry in [e for e in self._broadcasts if e[2] == peer and e[0] != attempt]:
             del self._broadcasts[entry]
+        self._came = [entry for entry in self._came if entry in self._broadcasts]
 
-    def follow(self, plan: Plan) -> set[PeerId]:
+    def follow(self, plan: Plan, me: PeerId) -> set[PeerId]:
         """Begin an attempt: forget older ones and what impostors sent; return the impostors."""
-        self._reducing, self._decoding, self._decoded = set(), set(), set()
+        segments = active(plan)
+        self._to_reduce = [i for i in segments if owner(plan, i) == me]
+        self._unsound = set(segments)
         self._parts = {part for part in self._parts if part[0] >= plan.attempt}
         impostors: set[PeerId] = set()
         for attempt, segment, sender in list(self._broadcasts):
@@ -58,6 +61,7 @@ class Inbox:
                 del self._broadcasts[attempt, segment, sender]
             if impostor:
                 impostors.add(sender)
+        self._came = list(self._broadcasts)
         return impostors
 
     def contribution(self, sender: PeerId, message: Segment) -> PayloadKey | None:
@@ -91,40 +95,42 @@ class Inbox:
         if sum(known == sender for _, _, known in self._broadcasts) >= MAX_EARLY:
             raise TooMany
         self._broadcasts[entry] = Broadcast(digest, message.sq_norm)
+        self._came.append(entry)
         return reduced_key(sender, message)
 
-    def reductions(self, plan: Plan, me: PeerId) -> list[ReduceTask]:
-        """Return the sums that can be made now and were not begun."""
+    def reductions(self, plan: Plan) -> list[ReduceTask]:
+        """Return the sums of our segments that can be made now and were not begun."""
         contributors = [PeerId(member.peer) for member in plan.members]
-        step, attempt, tasks = plan.step, plan.attempt, []
-        for i in active(plan):
-            mine = owner(plan, i) == me and i not in self._reducing
-            if mine and all((attempt, i, peer) in self._parts for peer in contributors):
-                self._reducing.add(i)
+        step, attempt, tasks, waiting = plan.step, plan.attempt, list[ReduceTask](), list[int]()
+        for i in self._to_reduce:
+            if all((attempt, i, peer) in self._parts for peer in contributors):
                 keys = [PayloadKey(step, "segment", i, attempt, peer) for peer in contributors]
                 size = plan.bounds[i + 1] - plan.bounds[i]
                 tasks.append(ReduceTask(step, attempt, i, tuple(keys), size))
+            else:
+                waiting.append(i)
+        self._to_reduce = waiting
         return tasks
 
     def decodings(self, plan: Plan, me: PeerId) -> list[DecodeTask]:
         """Return the broadcasts of others that can be decoded now and were not begun."""
+        came, self._came = self._came, []
         tasks = []
-        for i in active(plan):
-            entry = _entry(plan, i)
-            if entry in self._broadcasts and entry[2] != me and i not in self._decoding:
-                self._decoding.add(i)
-                key = PayloadKey(plan.step, "reduced", i, plan.attempt, entry[2])
+        for entry in came:
+            attempt, segment, sender = entry
+            if attempt == plan.attempt and segment in self._unsound and sender != me:
+                key = PayloadKey(plan.step, "reduced", segment, attempt, sender)
                 norm = self._broadcasts[entry].sq_norm
-                tasks.append(DecodeTask(plan.step, plan.attempt, i, key, norm))
+                tasks.append(DecodeTask(plan.step, attempt, segment, key, norm))
         return tasks
 
     def sound(self, segment: int) -> None:
         """The sum of a segment is decoded: it is what its owner says."""
-        self._decoded.add(segment)
+        self._unsound.discard(segment)
 
-    def all_sound(self, plan: Plan) -> bool:
-        """Whether every sum is here and decoded."""
-        return self._decoded.issuperset(active(plan))
+    def all_sound(self) -> bool:
+        """Whether every sum of the attempt is here and decoded."""
+        return not self._unsound
 
     def broadcasts(self, plan: Plan) -> Sequence[Broadcast] | None:
         """Return the owners' broadcasts of all segments in order, None while one is missing."""

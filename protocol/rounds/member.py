@@ -186,7 +186,7 @@ class RoundMember:
 
     def _expose(self) -> list[RoundEffect]:
         """The plan says who owns which segment."""
-        impostors = self._inbox.follow(self._require_plan())
+        impostors = self._inbox.follow(self._require_plan(), self._place.me)
         return list(map(blame_impostor, sorted(impostors)))
 
     def advance(self) -> list[RoundEffect]:
@@ -243,8 +243,8 @@ class RoundMember:
         if self.progress is not Progress.EXCHANGING:
             return []
         plan, me = self._require_plan(), self._place.me
-        tasks: list[Task] = [*self._inbox.reductions(plan, me), *self._inbox.decodings(plan, me)]
-        return [*map(Compute, tasks), *(self._try_ready() if self._inbox.all_sound(plan) else [])]
+        tasks: list[Task] = [*self._inbox.reductions(plan), *self._inbox.decodings(plan, me)]
+        return [*map(Compute, tasks), *(self._try_ready() if self._inbox.all_sound() else [])]
 
     def _try_ready(self) -> list[RoundEffect]:
         plan = self._require_plan()
