@@ -84,8 +84,8 @@ class Averager:
         replica.check_step(request.step)
         bounds = _checked(request.bounds, replica.size)
         self._attempt = None
-        total = self._with_residual()
-        sent = [replica.wire.segment_out(total[a:b]) for a, b in pairwise(bounds)]
+        # sum and code one segment after the other: it is still in the cache then
+        sent = [replica.wire.segment_out(self._with_residual(a, b)) for a, b in pairwise(bounds)]
         self._attempt = _Attempt(request.attempt, bounds, frozenset(replica.counted), sent)
         return Contributed(microbatches=sorted(replica.counted)), sent
 
@@ -164,7 +164,7 @@ class Averager:
     def apply_local(self, request: ApplyLocal) -> Applied:
         """Make the next version from this replica's own sum and whatever residual it has."""
         self._replica.check_step(request.step)
-        total = self._with_residual()
+        total = self._with_residual(0, self._replica.size)
         if self._residual is not None:
             self._residual.zero_()
         return self._update(total, squared_norm(total), request.tokens)
@@ -176,13 +176,14 @@ class Averager:
         version, digest = self._replica.version, self._replica.state_hash()
         return Applied(version=version, hash=digest, grad_norm=norm)
 
-    def _with_residual(self) -> Tensor:
-        """Gradient sum plus residual (N,), in scratch."""
-        replica = self._replica
+    def _with_residual(self, start: int, end: int) -> Tensor:
+        """Gradient sum plus residual from ``start`` to ``end``, in scratch."""
         self.forget_sums()
+        scratch = self._replica.flat.gradients[start:end]
+        gradients = self._replica.gradient_sum[start:end]
         if self._residual is None:
-            return replica.flat.gradients.copy_(replica.gradient_sum)
-        return torch.add(replica.gradient_sum, self._residual, out=replica.flat.gradients)
+            return scratch.copy_(gradients)
+        return torch.add(gradients, self._residual[start:end], out=scratch)
 
     def _scratch(self, bounds: Sequence[int], segment: int) -> Tensor:
         """Where the sum of a segment is decoded: gradients, which are scratch between passes."""
@@ -243,14 +244,14 @@ class Averager:
         """residual <- residual + gradient sum - what was sent + what the owned sums lost."""
         if self._residual is None:
             return
-        self._residual.add_(self._replica.gradient_sum)
         for segment, (start, end) in enumerate(pairwise(attempt.bounds)):
+            residual = self._residual[start:end].add_(self._replica.gradient_sum[start:end])
             sent = torch.empty(end - start)
             self._replica.wire.segment_back(attempt.sent[segment], sent)
-            self._residual[start:end].sub_(sent.to(self._residual.device))
+            residual.sub_(sent.to(residual.device))
             lost = attempt.lost_in_sum.get(segment)
             if lost is not None:
-                self._residual[start:end].add_(lost.to(self._residual.device))
+                residual.add_(lost.to(residual.device))
 
 
 def _checked(bounds: Sequence[int], size: int) -> tuple[int, ...]:
