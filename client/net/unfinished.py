@@ -28,8 +28,6 @@ PATIENCE_S = 60.0
 """A sender that writes eight lanes in turn, half a megabyte each, needs so long at 70 kB/s."""
 FLOOR_BYTES_PER_S = 4000
 """32 kbit/s on one lane."""
-IN_A_ROW_BYTES = 256 * 1024
-"""What lies here already is taken without waiting for one's turn again, up to so much."""
 BUDGET_BYTES = 512 * 1024 * 1024
 """Eight of the largest frames; of the usual ones, hundreds."""
 
@@ -72,7 +70,6 @@ class Arrival:
         self.evict = evict
         self._patience_s = PATIENCE_S
         self._inside = False
-        self._in_a_row_bytes = 0
 
     async def receive_some(self, stream: YamuxStream, most: int | None) -> Buffer:
         """Wait for the next piece of the stream; empty at its end.
@@ -81,10 +78,6 @@ class Arrival:
             RemoteProtocolError: it is too long in coming.
             StreamReset, ConnectionLost: as the stream's own.
         """
-        if self._in_a_row_bytes < IN_A_ROW_BYTES and (more := stream.receive_nowait(most)):
-            self._in_a_row_bytes += len(more)
-            return more
-        self._in_a_row_bytes = 0
         if not self._inside:
             return await stream.receive_some(most)
         began = trio.current_time()
