@@ -9,7 +9,7 @@ relays streams: TCP must meet round-trip times and losses at its own ends, or it
 retransmissions would not be seen. Rates are not its business.
 
 Where all lines only delay, segments that the sender's kernel handed over together stay together, as
-they do between a kernel and its network card: an eighth of the packets at 100 Mb/s, and the wire
+they do between a kernel and its network card: a fifth of the packets at 100 Mb/s, and the wire
 leaves the cores to those it is there for. Jitter and loss are drawn for single packets.
 
 Memory: at most ``MAX_HELD_BYTES``; what comes beyond is lost, and counted.
