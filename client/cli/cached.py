@@ -1,7 +1,8 @@
 """What a volunteer keeps on disk, by kind, and what of it may go.
 
-What can be had again (training texts, working copies, files set aside) may be removed without
-asking the swarm; checkpoints are what training has made, and their last copy may be here.
+What can be had again (training texts of others, working copies, files set aside) may be removed
+without asking the swarm; checkpoints are what training has made and the texts of swarms founded
+here are what it is made of, and their last copy may be here.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 
 from client.store.atomic import is_temporary
 from client.store.checkpoints import DAMAGED, SET_ASIDE
+from client.store.texts import is_founders
 
 TEXTS: Final = "texts"
 SNAPSHOTS: Final = "snapshots"
@@ -42,9 +44,13 @@ def kept(data: Path) -> list[Kept]:
     checkpoints = list(_files(data / CHECKPOINTS))
     aside = [path for path in checkpoints if _is_aside(path)]
     left = [path for path in _files(data) if is_temporary(path)]
+    texts = _all(data / TEXTS)
+    own = tuple(filter(is_founders, texts))
+    copied = tuple(path for path in texts if path not in own)
     whole = [path for path in checkpoints if path not in {*aside, *left}]
     found = [
-        Kept(TEXTS, "training texts; downloaded again when needed", _all(data / TEXTS), True),
+        Kept(TEXTS, "training texts; downloaded again when needed", copied, True),
+        Kept("own-texts", "of swarms founded here; members get them from you", own, False),
         Kept(SNAPSHOTS, "working copies of stages", _all(data / SNAPSHOTS), True),
         Kept("set-aside", "checkpoints that are damaged or were left", tuple(aside), True),
         Kept("leftovers", "of writes that were cut short", tuple(left), True),

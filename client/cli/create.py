@@ -1,7 +1,8 @@
 """``volunteer create``: found a swarm.
 
-Writes one file, the signed ``.swarm`` file, and prints the invite on stdout. The founder is a
-volunteer like any other afterwards; the invite names its address so that others find somebody.
+Writes the signed ``.swarm`` file and prints the invite on stdout. The training text is copied into
+the founder's home, from where members get it. The founder is a volunteer like any other
+afterwards; the invite names its address so that others find somebody.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from msgspec import Struct
 
 from client.cli.home import find_home, founder_addresses
 from client.cli.options import RUN, ModelChoices, OptimizerChoices, RunChoices
-from client.cli.output import print_json, say
+from client.cli.output import human_bytes, print_json, say
 from client.cli.price_table import StagePrice, table
 from client.errors import ExitCode, UserError
 from client.store.atomic import write_atomic
+from client.store.texts import TextStore
 from protocol.address import Address
 from protocol.admission import SECRET_BYTES
 from protocol.invite import SwarmFile
@@ -27,6 +29,7 @@ from protocol.wire.envelope import Signer
 
 if TYPE_CHECKING:
     from client.cli.founding import Founding  # which imports torch
+    from model_zoo.data import Corpus
 
 
 class Created(Struct, frozen=True):
@@ -36,6 +39,8 @@ class Created(Struct, frozen=True):
     name: str
     invite: str
     file: str
+    text: str
+    """The founder's copy of the training text."""
     layers_per_stage: list[int]
     stages: list[StagePrice]
     parameters: int
@@ -70,7 +75,7 @@ def create(
     home = find_home({"announce": announce or None})
     signer = home.signer()
     addresses = founder_addresses(home.settings, signer.peer)
-    path = out or Path(f"{run.swarm_name}.swarm")
+    path = out or default_file(run.swarm_name)
     if path.exists() and not force:
         problem = f"{path} is there already"
         raise UserError(problem, "choose another --out, or --force", ExitCode.USAGE)
@@ -78,11 +83,54 @@ def create(
     from client.cli.founding import found_swarm  # imports torch: only when all else is in order
 
     founding = found_swarm(signer.peer, run, model, optimizer)
+    text = keep_text(founding.corpus, run.data, TextStore(home.folders.texts))
     swarm = sign(founding.manifest, signer, addresses)
     write_swarm_file(path, swarm)
     for warning in founding.warnings:
         say(f"note: {warning}")
-    _report(swarm, path, founding, json)
+    _report(swarm, path, text, founding, json)
+
+
+def default_file(name: str) -> Path:
+    """Return the file of a swarm's name in the current folder.
+
+    Raises:
+        UserError: the name would lead to another folder, or is no name of a file.
+    """
+    if name.startswith(".") or not name.isprintable() or set(name) & set("/\\"):
+        problem = f"{name!r} cannot be the name of a file here"
+        next_step = "choose a --name without / that begins with no dot, or a file with --out"
+        raise UserError(problem, next_step, ExitCode.USAGE)
+    return Path(f"{name}.swarm")
+
+
+def keep_text(corpus: Corpus, source: str, store: TextStore) -> Path:
+    """Copy the training text into the founder's home, unless it is there; return the copy.
+
+    A link would take no room, but would change whenever the user's file does.
+
+    Raises:
+        UserError: the disk has no room for it, or the file was changed meanwhile.
+    """
+    from client.compute.errors import WrongData
+    from client.compute.samples import keep
+    from model_zoo.data import BUILT_IN, Corpus, DataError
+
+    path = store.path(corpus.digest)
+    try:
+        if not path.exists() or Corpus.from_bytes_file(path).digest != corpus.digest:
+            keep(corpus, path)
+        if source != BUILT_IN:
+            store.remember(corpus.digest, Path(source).expanduser().absolute())
+    except (WrongData, DataError) as error:
+        raise UserError(str(error), "try again", ExitCode.TEMPORARY) from error
+    except OSError as error:
+        problem = f"cannot keep a copy of the text in {store.folder}: {error.strerror}"
+        next_step = (
+            f"it takes {human_bytes(corpus.size)}; make room, or set data_dir to another disk"
+        )
+        raise UserError(problem, next_step, ExitCode.CONFIG) from error
+    return path
 
 
 def sign(manifest: Manifest, signer: Signer, addresses: tuple[Address, ...]) -> SwarmFile:
@@ -104,7 +152,7 @@ def write_swarm_file(path: Path, swarm: SwarmFile) -> None:
         raise UserError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
 
 
-def _report(swarm: SwarmFile, path: Path, founding: Founding, as_json: bool) -> None:
+def _report(swarm: SwarmFile, path: Path, text: Path, founding: Founding, as_json: bool) -> None:
     manifest = swarm.manifest
     invite = str(swarm.invite)
     if as_json:
@@ -113,6 +161,7 @@ def _report(swarm: SwarmFile, path: Path, founding: Founding, as_json: bool) -> 
             name=manifest.name,
             invite=invite,
             file=str(path),
+            text=str(text),
             layers_per_stage=list(manifest.layers_per_stage),
             stages=list(founding.prices),
             parameters=parameter_count(manifest),
@@ -122,6 +171,8 @@ def _report(swarm: SwarmFile, path: Path, founding: Founding, as_json: bool) -> 
         return
     say(describe(manifest))
     say(table(founding.prices))
+    size = human_bytes(founding.corpus.size)
+    say(f"the text, {size}, is copied to {text}; members of stage 0 get it from you")
     say(f"wrote {path}; be the first: volunteer join --swarm {path}")
     say("others join with this invite, or with a copy of the file:")
     print(invite)

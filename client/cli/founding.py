@@ -51,6 +51,8 @@ class Founding:
     warnings: tuple[str, ...]
     prices: tuple[StagePrice, ...]
     """Of the stages, in pipeline order."""
+    corpus: Corpus
+    """The training text."""
 
 
 def found_swarm(
@@ -89,7 +91,7 @@ def found_swarm(
         delayed_update=True if run.delayed_update else msgspec.UNSET,
         policy=Policy(run.redundancy, run.checkpoint_every, run.private, run.dual_homing),
     )
-    return Founding(checked(manifest), tuple(_warnings(manifest)), prices)
+    return Founding(checked(manifest), tuple(_warnings(manifest)), prices, corpus)
 
 
 def checked(manifest: Manifest) -> Manifest:

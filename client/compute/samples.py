@@ -5,6 +5,7 @@ and served in chunks to volunteers who do not have it.
 """
 
 import os
+from hashlib import blake2b
 from pathlib import Path
 
 from client.compute.errors import WrongData
@@ -44,6 +45,8 @@ def prepare(request: PrepareData) -> DataReady:
     try:
         if path.exists() and Corpus.from_bytes_file(path).digest == request.digest:
             return DataReady(size_bytes=path.stat().st_size)
+        if not request.source:
+            raise WrongData("this machine does not have the swarm's training text")
         corpus = Corpus.open(request.source)
     except DataError as error:
         raise WrongData(str(error)) from error
@@ -52,17 +55,28 @@ def prepare(request: PrepareData) -> DataReady:
             f"{corpus.name} has the digest {corpus.digest[:12]}, the swarm trains on text with "
             f"{request.digest[:12]}"
         )
-    _keep(corpus, path)
+    keep(corpus, path)
     return DataReady(size_bytes=corpus.size)
 
 
-def _keep(corpus: Corpus, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+def keep(corpus: Corpus, path: Path) -> None:
+    """Copy a corpus into a file of plain bytes; what is there already is replaced.
+
+    Raises:
+        WrongData: its file was changed meanwhile.
+        OSError: the disk is full or not writable.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    copied = blake2b(digest_size=32)
     try:
         with temporary.open("wb") as file:
             for offset in range(0, corpus.size, _COPY_BYTES):
-                file.write(corpus.read(offset, _COPY_BYTES))
+                data = corpus.read(offset, _COPY_BYTES)
+                copied.update(data)
+                file.write(data)
+        if copied.hexdigest() != corpus.digest:
+            raise WrongData(f"{corpus.name} was changed while it was copied")
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

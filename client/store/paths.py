@@ -51,6 +51,11 @@ class Folders:
         return self.data / "swarms"
 
     @property
+    def texts(self) -> Path:
+        """Training texts."""
+        return self.data / "texts"
+
+    @property
     def logs(self) -> Path:
         """What the node has said."""
         return self.data / "logs"

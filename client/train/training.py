@@ -19,6 +19,7 @@ from client.compute.process import RequestFailed, WorkerDied, open_worker
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
+from client.store.texts import TextStore
 from client.train.buddies import Buddies
 from client.train.capacity import (
     Capacity,
@@ -41,6 +42,7 @@ from client.train.taking import Folders, Terms
 from client.train.tally import Tally
 from client.train.views import hosts
 from client.train.workers import OpenWorker
+from protocol.manifest import Data
 
 FINISH_S = 240.0
 """For handing over, saving, and a copy elsewhere; each of these is bounded, too."""
@@ -94,9 +96,9 @@ class Training:
             folders=Folders(
                 checkpoints=site.checkpoints.folder,
                 snapshots=site.data / "snapshots",
-                data=site.data / "texts" / f"{manifest.data.digest}.bin",
+                data=TextStore(site.data / "texts").path(manifest.data.digest),
             ),
-            data_source=str(site.data_path) if site.data_path else manifest.data.source,
+            data_source=_source(site, manifest.data),
             shelf=engine.shelf,
             history=history,
         )
@@ -228,3 +230,14 @@ class Training:
         if self._capacity is None:
             raise RuntimeError("a stage is only assigned after our capacity was advertised")
         return self._capacity
+
+
+def _source(site: Site, data: Data) -> str:
+    """Return where this machine may have the training text: what the user gave, what a founder gave
+    here, or Python's own source. Empty: nowhere but in the store."""
+    if site.data_path is not None:
+        return str(site.data_path)
+    origin = TextStore(site.data / "texts").origin(data.digest)
+    if origin is not None:
+        return str(origin)
+    return data.source if data.source == "stdlib" else ""

@@ -1,0 +1,123 @@
+"""A founder's own text: kept in the founder's home, whatever becomes of the file."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from cli_process import Within
+
+from client.compute.errors import WrongData
+from client.compute.requests import PrepareData
+from client.compute.samples import keep, prepare
+from client.errors import ExitCode
+from client.store.paths import home_folders
+from client.store.texts import TextStore
+from model_zoo.data import Corpus
+from protocol.invite import parse_swarm_file
+
+WORDS = "the quick brown fox jumps over the lazy dog\n" * 40
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    path = tmp_path / "book.txt"
+    path.write_text(WORDS)
+    return path
+
+
+def _create(within: Within, book: Path | str, out: Path) -> dict[str, str]:
+    done = within(
+        "create",
+        "--data",
+        str(book),
+        "--no-measure",
+        "--context",
+        "16",
+        "--out",
+        str(out),
+        "--json",
+    )
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, str] = json.loads(done.stdout)
+    return answer
+
+
+def test_create_takes_the_text_along(
+    within: Within, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named from one folder, found from every other, and after the file was changed or is gone."""
+    monkeypatch.chdir(book.parent)
+    answer = _create(within, book.name, tmp_path / "x.swarm")
+    digest = parse_swarm_file((tmp_path / "x.swarm").read_text()).manifest.data.digest
+    store = TextStore(home_folders(tmp_path / "home").texts)
+    assert answer["text"] == str(store.path(digest))
+    assert store.origin(digest) == book
+    with book.open("a") as file:
+        file.write("a line that came later\n")
+    assert Corpus.from_bytes_file(store.path(digest)).digest == digest
+    book.unlink()
+    assert store.path(digest).read_text() == WORDS
+
+
+def test_a_copy_that_is_lost_is_made_again_from_the_founders_file(
+    within: Within, book: Path, tmp_path: Path
+) -> None:
+    copy = Path(_create(within, book, tmp_path / "x.swarm")["text"])
+    copy.write_text("damaged")
+    assert Path(_create(within, book, tmp_path / "y.swarm")["text"]).read_text() == WORDS
+    store = TextStore(copy.parent)
+    copy.unlink()
+    request = PrepareData(source=str(store.origin(copy.stem)), digest=copy.stem, path=str(copy))
+    prepare(request)
+    assert copy.read_text() == WORDS
+
+
+def test_the_texts_of_a_jsonl_file_are_kept(within: Within, tmp_path: Path) -> None:
+    lines = tmp_path / "book.jsonl"
+    lines.write_text("".join(json.dumps({"text": line}) + "\n" for line in WORDS.splitlines()))
+    assert Path(_create(within, lines, tmp_path / "x.swarm")["text"]).read_text() == WORDS
+
+
+def test_a_founders_text_is_not_pruned(within: Within, book: Path, tmp_path: Path) -> None:
+    copy = Path(_create(within, book, tmp_path / "x.swarm")["text"])
+    assert within("cache", "prune", "--yes").returncode == 0
+    assert copy.read_text() == WORDS
+    assert "own-texts" in within("cache", "ls").stdout
+
+
+def test_a_text_that_changes_while_it_is_copied_is_not_kept(book: Path, tmp_path: Path) -> None:
+    corpus = Corpus.from_bytes_file(book)
+    with book.open("r+") as file:
+        file.write("THE")
+    with pytest.raises(WrongData, match="changed"):
+        keep(corpus, tmp_path / "texts" / "x.bin")
+    assert list((tmp_path / "texts").iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_home_that_cannot_be_written_is_said(within: Within, book: Path, tmp_path: Path) -> None:
+    texts = home_folders(tmp_path / "home").texts
+    texts.parent.mkdir(mode=0o700, parents=True)
+    texts.mkdir(mode=0o500)
+    done = within("create", "--data", str(book), "--no-measure", "--context", "16")
+    assert done.returncode == ExitCode.CONFIG
+    assert "cannot keep a copy of the text" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "a/b", "..", ".x"])
+def test_a_name_that_leads_out_of_the_folder_is_refused(
+    within: Within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    here = tmp_path / "a" / "b" / "c"
+    here.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    done = within("create", "--no-measure", "--name", name)
+    assert done.returncode == ExitCode.USAGE
+    assert "--out" in done.stderr
+    assert not list(tmp_path.rglob("*.swarm"))
+    named = within("create", "--no-measure", "--name", name, "--out", "x.swarm")
+    assert named.returncode == 0, named.stderr
+    assert (here / "x.swarm").exists()
