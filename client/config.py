@@ -9,6 +9,7 @@ one that does.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -228,11 +229,16 @@ def _checked(name: str, value: Any) -> object:
         return tuple(str(parse_address(text)) for text in value)
     if name == "schedule":
         return str(parse_schedule(value))
+    if name == "device" and not _DEVICE.fullmatch(value):
+        raise ValueError(
+            f"{value!r} is no device; there are auto, cpu, cuda and cuda:0, cuda:1 ..."
+        )
     if name.endswith("_bytes_per_s") and 0 < value < MIN_RATE_BYTES_PER_S:
         raise ValueError(f"at least {MIN_RATE_BYTES_PER_S} bytes/s, or 0 for no limit")
     return value
 
 
+_DEVICE: Final = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 _PARSERS: Final = (
     ("_bytes_per_s", parse_rate),
     ("_bytes", parse_size),

@@ -34,6 +34,7 @@ from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
 from client.net.pacing import Rates
 from client.store.identity import IdentityLock, ensure_identity, load_identity
+from client.store.last_run import RunRecord
 from client.store.paths import Folders, find_folders, make_private
 from client.store.swarms import SwarmStore
 from client.train.acquaintances import Acquaintances
@@ -50,7 +51,7 @@ from client.train.pausing import Pauses
 from client.train.power import keep_power_cap
 from client.train.status import leaving_views, limits_view, pause_view, take_snapshot
 from client.train.training import Site, Training
-from protocol.address import parse_address, parse_peer_address
+from protocol.address import Address, parse_address, parse_peer_address
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile, Target
 from protocol.wire.envelope import Signer
@@ -92,6 +93,7 @@ async def run_node(
     if seed is None:
         raise UserError(f"the identity in {folders.data} vanished", "start again")
     with IdentityLock(folders.data):
+        _note_begin(folders, options.target)
         return await _run(options, folders, signer, seed, on_event, stop)
 
 
@@ -121,9 +123,17 @@ async def _run(
         swarm = await _with_stop(find, stop, settings.dial_timeout_s)
         if swarm is None:
             return ExitCode.OK
+        _note_begin(folders, swarm)
         remember_swarm(swarm, store, on_event)
         node = Node(options, folders, signer, network, swarm, store, on_event, seen)
         return await node.run(stop)
+
+
+def _note_begin(folders: Folders, target: Target) -> None:
+    """Note in the data folder that this process is its node, and of which swarm."""
+    swarm = "" if isinstance(target, Address) else target.swarm
+    name = target.manifest.name if isinstance(target, SwarmFile) else ""
+    RunRecord(folders.data).begin(swarm, name)
 
 
 class _Stopped(Exception):
@@ -190,7 +200,11 @@ class Node:
         staging = self._training.staging
         now = take_snapshot(self._engine, staging, self._started, stopping, paused)
         limits = limits_view(self._limits, self._limiting.used_bytes)
-        return structs.replace(now, limits=limits, credit=self._credit.view())
+        started = self._training.entered or paused is not None
+        now = structs.replace(now, limits=limits, credit=self._credit.view(), started=started)
+        if started or stopping:
+            return now
+        return structs.replace(now, state="connecting", reason=self._training.phase)
 
     def matches(self, everything: bool) -> MatchesSnapshot:
         """Describe the matching now."""

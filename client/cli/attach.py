@@ -37,9 +37,10 @@ def attach(
     from client.cli.screen import show
 
     if host is None:
-        path = Path(socket) if socket else find_socket(find_home().folders.runtime, swarm)
-        return show(path, record, plain=plain)
+        folders = find_home().folders
+        path = Path(socket) if socket else find_socket(folders, swarm)
+        return show(path, folders, record, plain=plain)
     from client.cli.remote import ask_for_socket, forwarded
 
     with forwarded(host, socket or ask_for_socket(host, swarm)) as local:
-        return show(local, record, plain=plain)
+        return show(local, None, record, plain=plain)

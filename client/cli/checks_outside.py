@@ -16,8 +16,10 @@ from collections.abc import Iterable, Iterator
 from client.cli.checks import Check
 from client.cli.home import Home, own_host
 from client.cli.output import human_bytes
+from client.cli.running import ending_words
 from client.config import Settings
 from client.control.client import ControlClient, ControlError, running_nodes
+from client.store.last_run import RunRecord
 from client.store.swarms import SwarmStore
 from protocol.address import Address
 from protocol.invite import SwarmFile
@@ -101,7 +103,7 @@ def check_node(home: Home) -> Iterator[Check]:
     """What the volunteers that run here say of themselves."""
     running = running_nodes(home.folders.runtime)
     if not running:
-        yield Check("volunteer", "ok", "none runs now")
+        yield _check_last_run(RunRecord(home.folders.data))
     for path, _ in running:
         try:
             with ControlClient(path) as node:
@@ -119,6 +121,17 @@ def check_node(home: Home) -> Iterator[Check]:
             yield Check("volunteer", "warn", f"{words}; knows no other member", "is it the first?")
         else:
             yield Check("volunteer", "ok", words)
+
+
+def _check_last_run(record: RunRecord) -> Check:
+    run, ending = record.load(), record.ending()
+    if run is not None and run.runs:
+        words = f"process {run.pid} runs, but does not answer"
+        return Check("volunteer", "warn", words, "it starts or ends; else it hangs: volunteer logs")
+    if ending is None:
+        return Check("volunteer", "ok", "none runs now")
+    words = f"none runs now; {ending_words(ending)}"
+    return Check("volunteer", "warn" if ending.failed else "ok", words, ending.next_step)
 
 
 def _check_swarm(swarm: SwarmFile) -> Check:

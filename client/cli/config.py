@@ -156,7 +156,7 @@ def path(*, socket: bool = False, system: bool = False, swarm: str | None = None
         With --socket: name or beginning of the id of the swarm, where several volunteers run.
     """
     if socket:
-        print(find_socket(find_folders().runtime, swarm))
+        print(find_socket(find_folders(), swarm))
     else:
         print(SYSTEM_CONFIG_FILE if system else find_folders().config_file)
 

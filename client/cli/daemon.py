@@ -1,4 +1,7 @@
-"""Starts a node in the background and waits until it answers, or says why it does not.
+"""Starts a node in the background and waits until it takes part, or says why it does not.
+
+A node answers on its control socket before it has measured the machine and read the text; until it
+has entered the swarm, its start may still fail.
 
 The node is a process in a session of its own, so that closing the terminal, or killing what shows
 it, does not touch it. The invite goes to it through a pipe: nobody reads it in a process list.
@@ -16,8 +19,9 @@ from pathlib import Path
 from client.cli.home import Home
 from client.cli.log_file import ERRORS_NAME
 from client.cli.output import say
-from client.control.client import running_nodes
+from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.methods import Greeting
+from client.control.snapshot import Snapshot
 from client.errors import ExitCode, UserError
 from client.store.paths import make_private
 
@@ -30,14 +34,14 @@ MAX_ERROR_BYTES = 4000
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A node in the background that answers."""
+    """A node in the background that takes part, or is still on its way there."""
 
     socket: Path
     greeting: Greeting
 
 
 def start(home: Home, swarm: str, arguments: Sequence[str]) -> Started:
-    """Start ``volunteer join --headless`` in the background; return when it answers.
+    """Start ``volunteer join --headless`` in the background; return when it takes part.
 
     Args:
         home: of the volunteer; its log folder gets what the process says.
@@ -63,7 +67,7 @@ def start(home: Home, swarm: str, arguments: Sequence[str]) -> Started:
         )
     try:
         _hand_over(process, swarm)
-        return _wait_until_it_answers(process, home, errors)
+        return _wait_until_it_takes_part(process, home, errors)
     except KeyboardInterrupt:
         process.terminate()
         raise
@@ -79,20 +83,45 @@ def _hand_over(process: subprocess.Popen[str], swarm: str) -> None:
         return  # it has ended; what it said tells why
 
 
-def _wait_until_it_answers(process: subprocess.Popen[str], home: Home, errors: Path) -> Started:
+def _wait_until_it_takes_part(process: subprocess.Popen[str], home: Home, errors: Path) -> Started:
     deadline = time.monotonic() + home.settings.dial_timeout_s + GRACE_S
+    answers: Started | None = None
+    said = ""
     while time.monotonic() < deadline:
         if (code := process.poll()) is not None:
             raise _ended(code, errors)
-        for path, greeting in running_nodes(home.folders.runtime):
-            if greeting.pid == process.pid:
-                return Started(path, greeting)
+        answers = answers or _answering(process.pid, home.folders.runtime)
+        now = _status(answers.socket) if answers is not None else None
+        if answers is not None and now is not None:
+            if now.started:
+                return answers
+            if now.reason != said:
+                said = now.reason
+                say(f"{said} ...")
         time.sleep(LOOK_S)
+    if answers is not None:
+        say("it has not entered the swarm yet; volunteer status shows how far it is")
+        return answers
     raise UserError(
         f"process {process.pid} was started but does not answer yet",
         "see volunteer logs; it goes on trying",
         ExitCode.TEMPORARY,
     )
+
+
+def _answering(pid: int, folder: Path) -> Started | None:
+    """Return the node of this process if it answers."""
+    nodes = running_nodes(folder)
+    return next((Started(path, node) for path, node in nodes if node.pid == pid), None)
+
+
+def _status(socket: Path) -> Snapshot | None:
+    """Return how the node is; None: it does not say, because it ends or is busy."""
+    try:
+        with ControlClient(socket) as node:
+            return node.status()
+    except ControlError:
+        return None
 
 
 def _ended(code: int, errors: Path) -> UserError:

@@ -51,12 +51,13 @@ def events(
         Print one JSON document per line.
     """
     earliest = since_time(since) if since is not None else 0.0
-    with connect(find_home().folders.runtime, swarm) as node:
+    folders = find_home().folders
+    with connect(folders, swarm) as node:
         try:
             _print_all(node, follow, earliest, level, json)
         except NotRunning as error:
             if not follow:
-                raise not_running(swarm) from error
+                raise not_running(folders, swarm) from error
 
 
 def _print_all(

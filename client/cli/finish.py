@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from client.cli.home import find_home
 from client.cli.output import print_json, printable, say
-from client.cli.running import connect, not_running
+from client.cli.running import connect, not_running, wait_for_ending
 from client.control.client import ControlClient, NotRunning
 from client.control.snapshot import LeavingView
 from client.errors import ExitCode, UserError
@@ -52,7 +52,8 @@ def finish(
     wait_s
         Longest wait for the volunteer to be gone, in seconds; 0: do not wait.
     """
-    with connect(find_home().folders.runtime, swarm) as node:
+    folders = find_home().folders
+    with connect(folders, swarm) as node:
         greeting = node.greeting
         try:
             if not yes and not _agreed(node.status().leaving):
@@ -60,8 +61,10 @@ def finish(
                 return ExitCode.INTERRUPTED
             leaving = node.finish().leaving
             left = _wait_until_gone(node, wait_s)
+            if left:
+                wait_for_ending(folders, greeting.pid)  # its socket goes before its process
         except NotRunning as error:
-            raise not_running(swarm) from error
+            raise not_running(folders, swarm) from error
     if json:
         print_json(
             Finished(

@@ -132,14 +132,14 @@ def _in_background(
     running = None if detach else _running(home, target)
     if running is not None:
         say("it takes part already")
-        return show(running, record)
+        return show(running, home.folders, record)
     if not agreed(home.folders.data, home.settings, yes=not ask):
         say("nothing was started")
         return ExitCode.INTERRUPTED
     started = start(home, str(target), arguments)
     node = started.greeting
     if not detach:
-        return show(started.socket, record)
+        return show(started.socket, home.folders, record)
     if as_json:
         answer = Detached(
             pid=node.pid,

@@ -55,7 +55,7 @@ def matches(
     home = find_home()
     if records:
         return _records(home, swarm, json)
-    with connect(home.folders.runtime, swarm) as node:
+    with connect(home.folders, swarm) as node:
         try:
             _print(node.matches(everything), matches_report, json, watch)
             while watch:
@@ -63,7 +63,7 @@ def matches(
                 _print(node.matches(everything), matches_report, json, watch)
         except NotRunning as error:
             if not watch:
-                raise not_running(swarm) from error
+                raise not_running(home.folders, swarm) from error
     return ExitCode.OK
 
 

@@ -58,7 +58,7 @@ def pause(
         end = moment(until, "--until", past=False)
         if end <= time.time():
             raise UserError(f"--until: {until} is over", "give a later time", ExitCode.USAGE)
-    with connect(find_home().folders.runtime, swarm) as node:
+    with connect(find_home().folders, swarm) as node:
         view, who = node.pause(end, reason), node.greeting
     if json:
         answer = Paused(swarm=who.swarm, swarm_name=who.swarm_name, peer=who.peer, paused=view)

@@ -49,7 +49,7 @@ def peers(*, swarm: str | None = None, json: bool = False) -> None:
     json
         Print JSON.
     """
-    with connect(find_home().folders.runtime, swarm) as node:
+    with connect(find_home().folders, swarm) as node:
         found = members(node.status())
     if json:
         print_json(found)

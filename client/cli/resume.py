@@ -33,7 +33,7 @@ def resume(*, swarm: str | None = None, json: bool = False) -> None:
     json
         Print JSON.
     """
-    with connect(find_home().folders.runtime, swarm) as node:
+    with connect(find_home().folders, swarm) as node:
         resumed, who = node.resume(), node.greeting
         held = node.status().paused
     if json:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from client.cli.output import say
 from client.cli.progress_line import ProgressLine
-from client.cli.running import not_running
+from client.cli.running import ending_words, not_running, wait_for_ending
 from client.control.client import ControlClient, NotRunning
 from client.errors import ExitCode
+from client.store.paths import Folders
 
 SILENCE_S = 30.0
 LEFT_RUNNING = "it goes on in the background; volunteer attach shows it, volunteer finish ends it"
@@ -22,11 +23,14 @@ def can_draw() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def show(socket: Path, record: Path | None = None, *, plain: bool = False) -> int:
+def show(
+    socket: Path, folders: Folders | None, record: Path | None = None, *, plain: bool = False
+) -> int:
     """Show the node that listens on ``socket`` until the user goes; the node goes on.
 
     Args:
         socket: its control socket.
+        folders: of the home in which to look how it ended; None: it is on another machine.
         record: file to write what is shown to.
         plain: one line instead of the interface.
 
@@ -34,7 +38,7 @@ def show(socket: Path, record: Path | None = None, *, plain: bool = False) -> in
         UserError: the recording cannot be written.
     """
     if plain or not can_draw():
-        return follow(socket)
+        return follow(socket, folders)
     from client.cli.config_file import save_setting
     from client.ui.app import run
     from client.ui.source.live import LiveSource
@@ -48,13 +52,19 @@ def show(socket: Path, record: Path | None = None, *, plain: bool = False) -> in
     return run(LiveSource(socket, recorder), save=save_setting)
 
 
-def follow(socket: Path) -> int:
-    """Show a line that says how the node is until it ends, or Ctrl-C detaches."""
+def follow(socket: Path, folders: Folders | None) -> int:
+    """Show a line that says how the node is until it ends, or Ctrl-C detaches.
+
+    Returns:
+        what the node ended with, as far as it is known.
+    """
     line = ProgressLine()
     try:
         node = ControlClient(socket)
     except NotRunning as error:
-        raise not_running(None) from error
+        if folders is None:
+            raise
+        raise not_running(folders, None) from error
     try:
         with node:
             node.subscribe(hz=1.0)
@@ -65,8 +75,9 @@ def follow(socket: Path) -> int:
         return ExitCode.RUNTIME
     except NotRunning:
         line.end()
-        say("the volunteer has ended")
-        return ExitCode.OK
+        ending = wait_for_ending(folders, node.greeting.pid) if folders is not None else None
+        say(ending_words(ending) if ending else "the volunteer has ended")
+        return ExitCode.RUNTIME if ending is not None and ending.failed else ExitCode.OK
     except KeyboardInterrupt:
         line.end()
         say(LEFT_RUNNING)

@@ -26,6 +26,7 @@ from client.config import Settings
 from client.errors import ExitCode, UserError, first_of
 from client.events import Event, LogLine
 from client.node import NodeOptions, run_node
+from client.store.last_run import RunRecord
 from client.train.capacity import MEMORY_SHARE
 from client.train.opening import stage_fits
 from protocol.invite import SwarmFile, Target
@@ -50,8 +51,6 @@ def serve(
     if faults.arm(os.environ):
         say(f"volunteer: {faults.VARIABLE} is set, which is for tests only: this node will fail")
     genuine = target if isinstance(target, SwarmFile) else None
-    if genuine is not None:
-        refuse_if_too_small(genuine.manifest, settings)
     options = NodeOptions(
         settings=settings,
         manifest_bytes=genuine.encoded if genuine else None,
@@ -62,14 +61,34 @@ def serve(
     )
     log = LogFile(home.folders.logs)
     write = log_writer(settings, log, quiet=quiet)
+    record = RunRecord(home.folders.data)
     try:
-        return trio.run(_run, options, write, headless)
-    except Exception as error:
-        if not _note_end(error, log, write, as_line=settings.log_format == "json" and not quiet):
+        if genuine is not None:
+            refuse_if_too_small(genuine.manifest, settings)
+        code: ExitCode = trio.run(_run, options, write, headless, record)
+    except BaseException as error:
+        record.end(*_end_of(error))
+        as_line = settings.log_format == "json" and not quiet
+        if isinstance(error, Exception) and not _note_end(error, log, write, as_line=as_line):
             keep_traceback(error, home.folders.logs)
         raise
+    else:
+        record.end("it left the swarm in order", "", code)
+        return code
     finally:
         log.close()
+
+
+def _end_of(error: BaseException) -> tuple[str, str, int]:
+    """Return why the node ended, what to do next, and its exit code."""
+    group = BaseExceptionGroup("", [error])
+    known = first_of(group, UserError)
+    if known is not None:
+        return known.message, known.next_step, known.exit_code
+    if first_of(group, KeyboardInterrupt) is not None:
+        return "it was interrupted before it had started", "", ExitCode.INTERRUPTED
+    words = f"internal error: {error!r}"
+    return words, "please report it: volunteer doctor --bundle report.zip", ExitCode.RUNTIME
 
 
 def _note_end(
@@ -104,12 +123,14 @@ def refuse_if_too_small(manifest: Manifest, settings: Settings) -> None:
     stage_fits(manifest, smallest, usable_bytes)
 
 
-async def _run(options: NodeOptions, write: Callable[[Event], None], headless: bool) -> ExitCode:
+async def _run(
+    options: NodeOptions, write: Callable[[Event], None], headless: bool, record: RunRecord
+) -> ExitCode:
     supervised = Supervised(Notifier())
     settings = options.settings
     async with trio.open_nursery() as nursery:
         stop = trio.Event()
-        await nursery.start(_stop_on_signal, stop, write)
+        await nursery.start(_stop_on_signal, stop, write, record)
         nursery.start_soon(supervised.keep_informed, stop)
         nursery.start_soon(_tell, supervised, write, headless)
         if settings.metrics_port:
@@ -133,6 +154,7 @@ async def _tell(supervised: Supervised, write: Callable[[Event], None], headless
 async def _stop_on_signal(
     stop: trio.Event,
     write: Callable[[Event], None],
+    record: RunRecord,
     task_status: Any = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Begin an orderly stop at the first signal; at the second, end at once.
@@ -147,6 +169,7 @@ async def _stop_on_signal(
         task_status.started()
         async for _ in signals:
             if stop.is_set():
+                record.end("it was told twice to stop, and ended at once", "", ExitCode.INTERRUPTED)
                 os._exit(ExitCode.INTERRUPTED)
             write(LogLine(words="stopping: handing off and saving; once more to stop at once"))
             stop.set()

@@ -34,7 +34,7 @@ def stages(*, swarm: str | None = None, json: bool = False) -> None:
     json
         Print JSON.
     """
-    with connect(find_home().folders.runtime, swarm) as node:
+    with connect(find_home().folders, swarm) as node:
         now = node.status()
     if json:
         answer = Stages(

@@ -8,8 +8,8 @@ import time
 import msgspec
 
 from client.cli.home import find_home
-from client.cli.output import print_json, printable
-from client.cli.running import connect, not_running
+from client.cli.output import print_json, printable, say
+from client.cli.running import connect, ending_words, not_running, wait_for_ending
 from client.cli.status_text import progress_line, status_report
 from client.control.client import ControlClient, NotRunning
 from client.control.snapshot import Snapshot
@@ -33,14 +33,17 @@ def status(
     plain
         One line; with --watch a further one whenever the step or the state changes.
     """
-    with connect(find_home().folders.runtime, swarm) as node:
+    folders = find_home().folders
+    with connect(folders, swarm) as node:
         try:
             shown = _print(node.status(), json, watch, plain)
             while watch:
                 shown = _look_again(node, json, plain, shown)
         except NotRunning as error:
             if not watch:
-                raise not_running(swarm) from error
+                raise not_running(folders, swarm) from error
+            ending = wait_for_ending(folders, node.greeting.pid)
+            say(ending_words(ending) if ending else "the volunteer has ended")
 
 
 def _look_again(

@@ -33,7 +33,7 @@ def stop(*, swarm: str | None = None, json: bool = False) -> None:
     json
         Print JSON.
     """
-    with connect(find_home().folders.runtime, swarm) as node:
+    with connect(find_home().folders, swarm) as node:
         node.stop()
         who = node.greeting
     if json:

@@ -220,4 +220,6 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     credit: CreditView = field(default_factory=CreditView)
     last_error: str = ""
     """The newest warning or error that concerns this node; empty: none since it started."""
+    started: bool = True
+    """It is measured and has entered the swarm, or is paused; before that its start may fail."""
     schema_version: int = SCHEMA_VERSION

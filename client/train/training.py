@@ -84,6 +84,10 @@ class Training:
         self._offered = trio.Event()
         self._leaving = trio.Lock()
         self._over = False
+        self.entered = False
+        """Whether the machine is measured, the text looked at, and the swarm entered with both."""
+        self.phase = "measuring this machine"
+        """What has to be done before that, in words."""
         manifest, swarm = engine.manifest, engine.swarm
         self._terms = Terms(
             hub=engine,
@@ -174,6 +178,7 @@ class Training:
         seats = settings.seats or USUAL_SEATS
         own = advert(capacity, settings, addresses, seats, int(time.time()), kept_line(data))
         engine.describe(own, has_text=not problem)
+        self.entered = True
         await Presence(engine, settings, data, self._site.addresses).run()
 
     async def _measured(self) -> tuple[Capacity, str]:
@@ -189,10 +194,12 @@ class Training:
                 worker = await self.staging.worker_ready()
                 self._capacity = await measured_capacity(worker, settings, data)
                 check_fits(manifest, usable_memory_bytes(self._capacity, settings))
+                self.phase = "reading the training text"
                 return self._capacity, await self.staging.text_problem()
             except RequestFailed as failure:
-                words = f"this machine cannot be measured: {failure}"
-                raise UserError(words, "choose another --device", ExitCode.CONFIG) from failure
+                words = f"this machine cannot be measured: {_said(failure)}"
+                next_step = "leave --device out, or give --device cpu"
+                raise UserError(words, next_step, ExitCode.CONFIG) from failure
             except WorkerDied as death:
                 self.tally.worker_restarts += 1
                 self._engine.news.recovery(f"{death}; starting it again", "worker", "detected")
@@ -241,3 +248,8 @@ def _source(site: Site, data: Data) -> str:
     if origin is not None:
         return str(origin)
     return data.source if data.source == "stdlib" else ""
+
+
+def _said(failure: RequestFailed) -> str:
+    """Return the worker's words, without the kind that stands before them."""
+    return str(failure).removeprefix(f"{failure.kind}: ")

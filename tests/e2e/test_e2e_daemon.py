@@ -131,3 +131,52 @@ def test_detach_returns_when_it_answers_and_commands_reach_it(folder: Path) -> N
     kept = parsed(volunteer(home, "credit", "--json"))["swarms"][0]
     assert kept["microbatches"] > 0
     assert not kept["running"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--device", "cuda:99"), "this machine has no device 'cuda:99'"),
+        (("--data", "/nowhere/text.txt"), "cannot read /nowhere/text.txt"),
+        (("--data", __file__), "the swarm trains on text with"),
+    ],
+)
+def test_detach_says_why_a_node_could_not_start(
+    folder: Path, flags: tuple[str, str], words: str
+) -> None:
+    """The node answers on its socket before it finds out."""
+    home, swarm = folder / "v1", str(folder / "x.swarm")
+    done = volunteer(home, "join", "--swarm", swarm, "--detach", "--yes", *LIMITS, *flags)
+    assert done.returncode == ExitCode.CONFIG
+    assert words in done.stderr
+    assert "takes part" not in done.stderr
+    for command in ("status", "attach"):
+        said = volunteer(home, command)
+        assert said.returncode == ExitCode.NOT_RUNNING
+        assert words in said.stderr
+        assert "(exit code 78)" in said.stderr
+        assert "start it again: volunteer join --swarm daemon" in said.stderr
+
+
+def test_a_node_that_was_killed_is_said_to_have_ended_without_a_word(folder: Path) -> None:
+    home = folder / "v1"
+    swarm = ("--swarm", str(folder / "x.swarm"))
+    started = parsed(volunteer(home, "join", *swarm, "--detach", "--yes", "--json", *LIMITS))
+    os.kill(started["pid"], signal.SIGKILL)
+    wait_for(lambda: None if _runs(started["pid"]) else True, "it is gone")
+    said = volunteer(home, "status")
+    assert said.returncode == ExitCode.NOT_RUNNING
+    assert "of daemon, was last seen at" in said.stderr
+    assert f"ended without a word: it was killed, or ran out of memory; the log is {home}" in (
+        said.stderr
+    )
+    parsed(volunteer(home, "join", *swarm, "--detach", "--yes", "--json", *LIMITS))
+    assert volunteer(home, "finish", "--yes").returncode == 0
+    assert "it left the swarm in order" in volunteer(home, "status").stderr
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False

@@ -106,19 +106,42 @@ from client.store.paths import runtime_folder
 home = Path(os.environ["VOLUNTEER_HOME"])
 (home / "told").write_text(sys.stdin.read())
 (home / "arguments").write_text(" ".join(sys.argv[1:]))
+{provider}
 async def serve():
     path = socket_path(runtime_folder(home), "ab" * 32, "12D3KooWexamplepeer")
-    async with serve_control(path, FakeProvider()):
+    provider = Provider()
+    async with serve_control(path, provider):
         while (home / "told").exists():
-            await trio.sleep(0.02)
+            await provider.live()
 trio.run(serve)
 """
+PROVIDERS = {
+    "healthy": """
+class Provider(FakeProvider):
+    async def live(self):
+        await trio.sleep(0.02)
+""",
+    "unable": """
+from msgspec.structs import replace
+class Provider(FakeProvider):
+    asked = 0
+    def snapshot(self):
+        self.asked += 1
+        return replace(super().snapshot(), started=False, reason="measuring this machine")
+    async def live(self):
+        while self.asked < 5:
+            await trio.sleep(0.02)
+        sys.exit("volunteer: this machine has no device 'cuda'\\n  give --device cpu")
+""",
+}
 
 
 @pytest.fixture
-def fake_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is started in the background is a stand-in."""
-    script = NODE.format(paths=[str(Path(__file__).parent), str(Path(__file__).parents[3])])
+def fake_node(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """What is started in the background is a stand-in, by the name of its provider."""
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[3])]
+    name = getattr(request, "param", "healthy")
+    script = NODE.format(paths=paths, provider=PROVIDERS[name])
     monkeypatch.setattr(daemon, "COMMAND", (sys.executable, "-c", script))
 
 
@@ -140,6 +163,17 @@ def test_detach_starts_a_session_of_its_own_and_keeps_the_invite_out_of_sight(
     finally:
         (home / "told").unlink()
         os.waitpid(answer["pid"], 0)
+
+
+@pytest.mark.usefixtures("fake_node")
+@pytest.mark.parametrize("fake_node", ["unable"], indirect=True)
+def test_a_node_that_answers_has_not_started_yet(home: Path, within: Within) -> None:
+    """It answers before it knows whether its device and its text are of use."""
+    done = within("join", "--swarm", INVITE.format(peer=PEER), "--detach", "--yes")
+    assert done.returncode == ExitCode.RUNTIME
+    assert "measuring this machine ..." in done.stderr
+    assert "this machine has no device 'cuda'\n  give --device cpu" in done.stderr
+    assert "takes part" not in done.stderr
 
 
 def test_what_ends_at_once_says_why_with_its_exit_code(home: Path, within: Within) -> None:
@@ -199,7 +233,9 @@ def test_plain_shows_a_line_until_the_node_ends(
 
     codes: list[int] = []
     with node_of(home, Watched()) as path:
-        watcher = threading.Thread(target=lambda: codes.append(screen.follow(path)))
+        watcher = threading.Thread(
+            target=lambda: codes.append(screen.follow(path, find_home().folders))
+        )
         watcher.start()
         assert asked.wait(10)
     watcher.join(20)

@@ -1,0 +1,194 @@
+"""How the newest run of a node began and ended: one small file beside the identity.
+
+It is written when a node has the identity's lock, and again when the node ends; so it tells until
+the next start why nobody answers. A node that was killed, or lost its machine, cannot write its
+end: whoever looks then finds a run without one whose process is gone. A damaged file is none.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import psutil
+from msgspec import Meta, Struct
+
+from client.store.atomic import write_atomic
+
+FILE_NAME: Final = "last-run.json"
+MAX_FILE_BYTES: Final = 16 * 1024
+MAX_CHARS: Final = 1000
+CLOCK_S: Final = 5.0
+"""A process's start, as the system reckons it, moves by no more than this."""
+SIGNS_OF_LIFE: Final = ("logs/volunteer.log", "sessions.json")
+"""Files that a living node writes about once a minute."""
+
+Words = Annotated[str, Meta(max_length=4 * MAX_CHARS)]
+
+
+class LastRun(Struct, frozen=True, kw_only=True):
+    """One run of a node."""
+
+    pid: int
+    process_began: float
+    """Unix seconds; tells the process from a later one of the same number."""
+    began: float
+    """Unix seconds."""
+    swarm: Words = ""
+    """Its id, as far as it was known; empty: not yet."""
+    swarm_name: Words = ""
+    ended: float | None = None
+    """Unix seconds; None: it runs, or it could not say that it ended."""
+    reason: Words = ""
+    next_step: Words = ""
+    exit_code: int = 0
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process is there."""
+        if self.ended is not None:
+            return False
+        try:
+            process = psutil.Process(self.pid)
+            began: float = process.create_time()
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return False  # ended, and nobody has asked how
+        except psutil.Error:
+            return False
+        return abs(began - self.process_began) < CLOCK_S
+
+    @property
+    def again(self) -> str:
+        """How to start it again."""
+        named = self.swarm_name and self.swarm_name.isprintable()
+        swarm = shlex.quote(self.swarm_name) if named else "X"
+        return f"start it again: volunteer join --swarm {swarm}"
+
+
+class Ending(Struct, frozen=True, kw_only=True):
+    """How a run ended, for people and programs."""
+
+    time: float
+    """Unix seconds; of a run that ended without a word, its last sign of life."""
+    words: str
+    """Why."""
+    next_step: str
+    """What to do about it, and the command that starts it again."""
+    exit_code: int | None = None
+    """None: it was killed, or the machine went."""
+    swarm: str = ""
+    swarm_name: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended otherwise than it was meant to."""
+        return self.exit_code != 0
+
+
+class RunRecord:
+    """The file in a node's data folder; what cannot be written is not known later."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._path = folder, folder / FILE_NAME
+
+    def begin(self, swarm: str = "", swarm_name: str = "") -> None:
+        """Note that this process is the node now; call again when more is known of the swarm."""
+        known = self.load()
+        began = known.began if known is not None and _is_ours(known) else time.time()
+        self._write(_own_run(began, swarm, swarm_name[:MAX_CHARS]))
+
+    def end(self, reason: str, next_step: str, exit_code: int) -> None:
+        """Note how this process's run ended, or that it could not begin.
+
+        Does nothing while another process is the node of this folder.
+        """
+        known = self.load()
+        if known is not None and known.runs and not _is_ours(known):
+            return
+        now = time.time()
+        run = known if known is not None and _is_ours(known) else _own_run(now)
+        self._write(
+            msgspec.structs.replace(
+                run,
+                ended=now,
+                reason=reason[:MAX_CHARS],
+                next_step=next_step[:MAX_CHARS],
+                exit_code=exit_code,
+            )
+        )
+
+    def load(self) -> LastRun | None:
+        """Return the newest run, None if none is known."""
+        try:
+            with self._path.open("rb") as file:
+                return msgspec.json.decode(file.read(MAX_FILE_BYTES), type=LastRun)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+
+    def ending(self, pid: int | None = None) -> Ending | None:
+        """Return how the newest run ended, if it is that of process ``pid``.
+
+        None: there was none, it goes on, or it was another process's.
+        """
+        run = self.load()
+        if run is None or run.runs or pid not in (None, run.pid):
+            return None
+        if run.ended is None:
+            return self._without_a_word(run)
+        return Ending(
+            time=run.ended,
+            words=run.reason,
+            next_step="; ".join(filter(None, (run.next_step, run.again))),
+            exit_code=run.exit_code,
+            swarm=run.swarm,
+            swarm_name=run.swarm_name,
+        )
+
+    def _without_a_word(self, run: LastRun) -> Ending:
+        last = max([run.began, *self._signs()])
+        log = self._folder / "logs" / "volunteer.log"
+        how = "ended without a word: it was killed, or ran out of memory"
+        if last < psutil.boot_time():
+            how = "ended without a word: this machine was switched off or restarted"
+        return Ending(
+            time=last,
+            words=f"{how}; the log is {log}",
+            next_step=run.again,
+            swarm=run.swarm,
+            swarm_name=run.swarm_name,
+        )
+
+    def _signs(self) -> list[float]:
+        found = []
+        for name in SIGNS_OF_LIFE:
+            try:
+                found.append((self._folder / name).stat().st_mtime)
+            except OSError:
+                continue
+        return [time_s for time_s in found if time_s <= time.time()]
+
+    def _write(self, run: LastRun) -> None:
+        try:
+            write_atomic(self._path, msgspec.json.encode(run))
+        except OSError:
+            return  # a full disk must not keep a node from starting or ending
+
+
+def _own_run(began: float, swarm: str = "", swarm_name: str = "") -> LastRun:
+    process = psutil.Process()
+    return LastRun(
+        pid=process.pid,
+        process_began=process.create_time(),
+        began=began,
+        swarm=swarm,
+        swarm_name=swarm_name,
+    )
+
+
+def _is_ours(run: LastRun) -> bool:
+    """Whether it is a run of this process that goes on."""
+    return run.pid == os.getpid() and run.runs

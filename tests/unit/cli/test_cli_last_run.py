@@ -1,0 +1,151 @@
+"""What every surface says of a node that ended: ``status``, ``attach``, ``doctor`` and others."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from cli_process import Volunteer
+from control_fakes import FakeProvider, example_snapshot
+from nodes import node_of
+
+from client.cli import running, screen, serving
+from client.cli.checks_outside import check_node
+from client.cli.home import find_home
+from client.config import Settings
+from client.control.snapshot import Snapshot
+from client.errors import ExitCode
+from client.store.identity import IdentityLock
+from client.store.last_run import FILE_NAME, LastRun, RunRecord
+from protocol.address import Address
+from protocol.ids import peer_id_from_key
+
+PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
+DEAD = LastRun(
+    pid=2**22 + 5,
+    process_began=1e9,
+    began=1e9,
+    swarm="ab" * 32,
+    swarm_name="example",
+    ended=1.8e9,
+    reason="this machine has no device 'cuda'",
+    next_step="give --device cpu",
+    exit_code=78,
+)
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="vol") as name:  # a socket's path must be short
+        monkeypatch.setenv("VOLUNTEER_HOME", name)
+        (Path(name) / "data").mkdir(mode=0o700)
+        yield Path(name)
+
+
+def _keep(home: Path, run: LastRun) -> None:
+    (home / "data" / FILE_NAME).write_bytes(msgspec.json.encode(run))
+
+
+@pytest.mark.parametrize("command", ["status", "attach", "pause", "finish", "stop", "peers"])
+def test_every_command_says_why_the_node_is_not_there(
+    home: Path, volunteer: Volunteer, command: str
+) -> None:
+    _keep(home, DEAD)
+    done = volunteer(command, VOLUNTEER_HOME=str(home))
+    assert done.returncode == ExitCode.NOT_RUNNING
+    for words in ("of example", "(exit code 78)", "no device 'cuda'", "give --device cpu",
+                  "start it again: volunteer join --swarm example"):  # fmt: skip
+        assert words in done.stderr, words
+
+
+def test_another_swarm_s_end_is_not_told(home: Path) -> None:
+    _keep(home, DEAD)
+    folders = find_home().folders
+    assert "no device" in str(running.not_running(folders, "example"))
+    assert "no device" in str(running.not_running(folders, "abab"))
+    assert "no device" not in str(running.not_running(folders, "other"))
+
+
+def test_a_node_that_does_not_answer_yet_is_no_dead_one(home: Path) -> None:
+    RunRecord(home / "data").begin()
+    found = running.not_running(find_home().folders, None)
+    assert f"process {os.getpid()} does not answer yet" in str(found)
+    (check,) = check_node(find_home())
+    assert (check.status, f"process {os.getpid()} runs" in check.words) == ("warn", True)
+
+
+def test_the_doctor_knows_how_it_ended(home: Path) -> None:
+    assert [check.status for check in check_node(find_home())] == ["ok"]
+    _keep(home, DEAD)
+    (check,) = check_node(find_home())
+    assert (check.status, "no device 'cuda'" in check.words) == ("warn", True)
+    assert "give --device cpu" in check.next_step
+    _keep(home, msgspec.structs.replace(DEAD, exit_code=0, reason="it left the swarm in order"))
+    (check,) = check_node(find_home())
+    assert check.status == "ok"
+
+
+def test_who_watches_a_node_end_is_told_why(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The node's control socket closes before the process has written its end."""
+    ended = msgspec.structs.replace(DEAD, pid=os.getpid())
+
+    class Ending(FakeProvider):
+        def snapshot(self) -> Snapshot:
+            _keep(home, ended)
+            return example_snapshot()
+
+    codes: list[int] = []
+    with node_of(home, Ending()) as path:
+        folders = find_home().folders
+        watcher = threading.Thread(target=lambda: codes.append(screen.follow(path, folders)))
+        watcher.start()
+        while not (home / "data" / FILE_NAME).exists():
+            watcher.join(0.01)
+    watcher.join(20)
+    assert codes == [ExitCode.RUNTIME]
+    assert "no device 'cuda'" in capsys.readouterr().err
+
+
+# --- what a node writes --------------------------------------------------------------------------
+
+
+def test_a_node_that_fails_leaves_its_reason(home: Path) -> None:
+    found = find_home({"listen_host": "127.0.0.1", "dial_timeout_s": 0.5})
+    target = Address("ip4", "127.0.0.1", 1, peer_id_from_key(bytes(32)))
+    with pytest.raises(BaseExceptionGroup):
+        serving.serve(found, found.settings, target, None, exit_when_done=False, headless=True)
+    record = RunRecord(found.folders.data)
+    ending = record.ending()
+    assert ending is not None
+    assert ending.exit_code == ExitCode.UNREACHABLE
+    assert "no member of the swarm answered" in ending.words
+    assert stat.S_IMODE((found.folders.data / FILE_NAME).stat().st_mode) == 0o600
+
+
+def test_a_second_node_of_the_home_does_not_write_over_the_first(home: Path) -> None:
+    found = find_home()
+    found.signer()
+    record = RunRecord(found.folders.data)
+    with IdentityLock(found.folders.data):
+        record.begin("ab" * 32, "example")
+        first = record.load()
+        done = Volunteer(home)(
+            "join", "--headless", "--swarm", f"/ip4/127.0.0.1/tcp/1/p2p/{PEER}",
+            "--listen-host", "127.0.0.1",
+        )  # fmt: skip
+        assert done.returncode == ExitCode.TEMPORARY
+        assert record.load() == first
+
+
+def test_a_device_that_cannot_be_is_refused_at_once(volunteer: Volunteer) -> None:
+    done = volunteer("join", "--headless", "--swarm", f"/ip4/127.0.0.1/tcp/1/p2p/{PEER}",
+                     "--device", "gpu")  # fmt: skip
+    assert done.returncode == ExitCode.CONFIG
+    assert "'gpu' is no device; there are auto, cpu, cuda" in done.stderr
+    assert Settings(device="cuda:1").device == "cuda:1"

@@ -1,0 +1,157 @@
+"""The record of how a home's newest run ended."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from client.store import last_run
+from client.store.last_run import FILE_NAME, LastRun, RunRecord
+
+SLEEPER = """
+import sys, time
+from pathlib import Path
+from client.store.last_run import RunRecord
+RunRecord(Path(sys.argv[1])).begin("ab" * 32, "example")
+print("begun", flush=True)
+time.sleep(1000)
+"""
+
+
+def _run(**changes: object) -> LastRun:
+    fields: dict[str, object] = {"pid": 2**22 + 5, "process_began": 1e9, "began": 1e9}
+    return LastRun(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def _keep(folder: Path, run: LastRun) -> None:
+    (folder / FILE_NAME).write_bytes(msgspec.json.encode(run))
+
+
+def test_nothing_is_known_before_the_first_run(tmp_path: Path) -> None:
+    assert RunRecord(tmp_path).load() is None
+    assert RunRecord(tmp_path).ending() is None
+
+
+def test_a_run_that_goes_on_has_no_ending_and_its_end_says_why(tmp_path: Path) -> None:
+    record = RunRecord(tmp_path)
+    record.begin("ab" * 32)
+    began = record.load()
+    assert began is not None
+    assert began.runs
+    record.begin("ab" * 32, "my swarm")
+    again = record.load()
+    assert again is not None
+    assert (again.began, again.swarm_name) == (began.began, "my swarm")
+    assert record.ending() is None
+
+    record.end("the disk is full", "make room", 78)
+    ending = record.ending()
+    assert ending is not None
+    assert (ending.words, ending.exit_code, ending.failed) == ("the disk is full", 78, True)
+    assert ending.next_step == "make room; start it again: volunteer join --swarm 'my swarm'"
+    assert abs(ending.time - time.time()) < 60
+    assert record.ending(os.getpid()) == ending
+    assert record.ending(os.getpid() + 1) is None, "that was another process"
+    record.begin()
+    assert record.ending() is None, "the next start"
+
+
+def test_leaving_in_order_is_no_failure(tmp_path: Path) -> None:
+    record = RunRecord(tmp_path)
+    record.begin()
+    record.end("it left the swarm in order", "", 0)
+    ending = record.ending()
+    assert ending is not None
+    assert not ending.failed
+
+
+def test_who_was_killed_is_found_to_have_ended_without_a_word(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SLEEPER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        record = RunRecord(tmp_path)
+        assert record.ending() is None
+        record.end("a second one could not start", "", 75)
+        assert record.ending() is None, "what runs stands above what could not start beside it"
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and not yet asked how
+        ending = record.ending(process.pid)
+        assert ending is not None
+        assert (ending.exit_code, ending.failed, ending.swarm_name) == (None, True, "example")
+        assert "ended without a word" in ending.words
+        assert f"the log is {tmp_path / 'logs' / 'volunteer.log'}" in ending.words
+    assert record.ending() == ending
+
+
+def test_the_time_of_a_silent_end_is_that_of_the_last_sign_of_life(tmp_path: Path) -> None:
+    boot = psutil.boot_time()
+    _keep(tmp_path, _run(began=boot + 1))
+    (tmp_path / "logs").mkdir()
+    log = tmp_path / "logs" / "volunteer.log"
+    log.write_bytes(b"")
+    os.utime(log, (boot + 50, boot + 50))
+    ending = RunRecord(tmp_path).ending()
+    assert ending is not None
+    assert ending.time == boot + 50
+    assert "killed" in ending.words
+    os.utime(log, (boot - 500, boot - 500))
+    _keep(tmp_path, _run(began=boot - 1000))
+    ending = RunRecord(tmp_path).ending()
+    assert ending is not None
+    assert ending.time == boot - 500
+    assert "switched off or restarted" in ending.words
+
+
+def test_another_process_of_the_same_number_is_not_taken_for_it(tmp_path: Path) -> None:
+    """In a container the node has the same number at every start."""
+    _keep(tmp_path, _run(pid=os.getpid(), began=5.0))
+    record = RunRecord(tmp_path)
+    assert record.ending() is not None
+    record.begin()
+    known = record.load()
+    assert known is not None
+    assert known.began > 5.0
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"\xff", b"[" * 10_000, b'{"pid":"x"}', b"x" * 10**6]
+)
+def test_a_damaged_record_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FILE_NAME).write_bytes(content)
+    record = RunRecord(tmp_path)
+    assert record.ending() is None
+    record.end("it could not begin", "", 1)
+    assert record.ending() is not None
+
+
+def test_a_full_disk_does_not_keep_a_node_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(last_run, "write_atomic", full)
+    record = RunRecord(tmp_path)
+    record.begin()
+    record.end("words", "", 1)
+    assert record.load() is None
+
+
+def test_a_name_of_a_stranger_is_not_made_part_of_a_command(tmp_path: Path) -> None:
+    _keep(tmp_path, _run(swarm_name="x; rm -r ~"))
+    ending = RunRecord(tmp_path).ending()
+    assert ending is not None
+    assert "--swarm 'x; rm -r ~'" in ending.next_step
+    _keep(tmp_path, _run(swarm_name="x\x1b[31m"))
+    ending = RunRecord(tmp_path).ending()
+    assert ending is not None
+    assert "\x1b" not in ending.next_step
