@@ -1,0 +1,92 @@
+"""Attack a swarm.
+
+    python -m tests.hostile list               what there is
+    python -m tests.hostile table [NAME ...]   try attacks (default: all), each on a swarm made
+                                               for it; write the table
+    python -m tests.hostile NAME               try one, print its row
+    python -m tests.hostile NAME --swarm FILE  attack a swarm that runs already
+
+Everything runs on this machine; a swarm of your own is attacked where its file says its members
+are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from client.cli.local_swarm import terminate_as_interrupt
+from client.errors import UserError
+from tests.hostile import report
+from tests.hostile.attack import Attack, all_attacks, attack_named
+from tests.hostile.scene import Result, Scene
+
+
+def main() -> int:
+    """Read the arguments and do it; return the exit code: 1 if a bound does not hold."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.hostile",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", help="list, table, or the name of an attack")
+    parser.add_argument("names", nargs="*", help="with table: which")
+    parser.add_argument("--swarm", type=Path, help="a .swarm file: attack that swarm")
+    parser.add_argument("--seconds", type=float, default=60.0, help="with --swarm: how long")
+    parser.add_argument("--logs", type=Path, help="keep the volunteers' logs in this folder")
+    arguments = parser.parse_args()
+    try:
+        return perform(arguments)
+    except UserError as error:
+        print(f"hostile: {error}", file=sys.stderr)
+        return int(error.exit_code)
+
+
+def perform(arguments: argparse.Namespace) -> int:
+    """Do what the arguments say."""
+    if arguments.what == "list":
+        for attack in all_attacks().values():
+            print(f"{attack.name:28}{attack.issue:5}{attack.what}")
+        return 0
+    if arguments.what == "table":
+        chosen = [attack_named(name) for name in arguments.names] or list(all_attacks().values())
+        missed = [attack.name for attack in chosen if not tried(attack, arguments.logs, keep=True)]
+        print(report.write(all_attacks()))
+        return int(bool(missed))
+    attack = attack_named(arguments.what)
+    if arguments.swarm is not None:
+        return by_hand(attack, arguments.swarm, arguments.seconds)
+    return int(not tried(attack, arguments.logs, keep=False))
+
+
+def tried(attack: Attack, logs: Path | None, *, keep: bool) -> bool:
+    """Try an attack on a swarm of its own and print its row; return whether all bounds hold."""
+    with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="hst") as folder:
+        try:
+            result: Result = Scene(attack, Path(folder)).play()
+        finally:
+            if logs is not None:
+                shutil.copytree(Path(folder) / "logs", logs / attack.name, dirs_exist_ok=True)
+    if keep:
+        report.keep(result)
+    print(report.row_of(result, attack), flush=True)
+    return not result.misses(attack)
+
+
+def by_hand(attack: Attack, swarm: Path, seconds: float) -> int:
+    """Attack a swarm that runs already."""
+    if attack.stranger is not None:
+        program = ["tests.hostile.stranger", attack.name, "--seconds", str(seconds)]
+        more = ["--swarm", str(swarm)]
+    else:
+        program = ["tests.hostile.member", attack.name]
+        more = ["join", "--headless", "--swarm", str(swarm)]
+    return subprocess.call([sys.executable, "-m", *program, *more])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

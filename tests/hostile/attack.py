@@ -1,0 +1,117 @@
+"""An attack: what one peer does to others, and what the others must come through.
+
+One file of ``tests/hostile/attacks`` an attack. It defines ``ATTACK``, which is found by its name.
+There are two kinds of attacker. A *stranger* has an identity and links and writes messages by hand
+(``stranger.py``). A *member* is a whole volunteer, node and worker, whose messages to others are
+distorted on their way out (``member.py``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import trio
+
+from client.errors import ExitCode, UserError
+from protocol.ids import PeerId
+from protocol.manifest import Manifest
+from protocol.wire.messages import Message
+from tests.hostile import attacks
+
+if TYPE_CHECKING:
+    from tests.hostile.stranger import Stranger
+
+MIB = 2**20
+Outgoing = tuple[Message, bytes] | tuple[Message, bytes, float]
+"""A message and its payload, and after how many seconds it is sent."""
+
+
+class Distorter:
+    """What a lying member sends in place of what an honest one would; the base of such attacks."""
+
+    def __init__(self, me: PeerId, manifest: Manifest) -> None:
+        self.me, self.manifest = me, manifest
+
+    def outgoing(self, peer: PeerId, message: Message, payload: bytes) -> Sequence[Outgoing]:
+        """Return what goes to ``peer`` instead of this message; nothing swallows it."""
+        return [(message, payload)]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What the honest volunteers must come through."""
+
+    rate: float = 0.8
+    """Least share of the steps per second before, from ``within_s`` after the attack began on."""
+    within_s: float = 15.0
+    memory_bytes: int = 64 * MIB
+    """Most that any honest node's memory may grow by, two minutes after the attack included."""
+    files: int = 16
+    """File descriptors that a node may have more than before, when the attacker has gone."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One attack, and the swarm that it is tried on."""
+
+    name: str
+    issue: str
+    """The item of the list of faults that it reproduces."""
+    what: str
+    """What the attacker does, in one sentence."""
+    stranger: Callable[[Stranger], Awaitable[None]] | None = None
+    """Runs until it is cancelled or returns."""
+    member: Callable[[PeerId, Manifest], Distorter] | None = None
+    honest: int = 0
+    """Honest volunteers beside the attacker; 0: as many as make two replicas of every stage, the
+    attacker counted if it is a member."""
+    stages: int = 2
+    stage: int = 1
+    """Where a member sits."""
+    microbatches: int = 8
+    """Per step."""
+    steps: int = 100_000
+    """Of the run; it is not meant to end."""
+    lasts_s: float = 45.0
+    """How long the attack goes on."""
+    rest_s: float = 10.0
+    """How long the honest ones are watched after it; 120 where memory is what is attacked."""
+    bounds: Bounds = field(default_factory=Bounds)
+    flags: tuple[str, ...] = ()
+    """Further flags of the honest volunteers' ``join``."""
+
+    def __post_init__(self) -> None:
+        if (self.stranger is None) == (self.member is None):
+            raise ValueError(f"{self.name}: either a stranger or a member attacks")
+        if not self.honest:
+            object.__setattr__(self, "honest", 2 * self.stages - (self.member is not None))
+
+
+def all_attacks() -> dict[str, Attack]:
+    """Return every attack by its name."""
+    found = [
+        importlib.import_module(f"{attacks.__name__}.{module.name}").ATTACK
+        for module in pkgutil.iter_modules(attacks.__path__)
+    ]
+    return {attack.name: attack for attack in found}
+
+
+def attack_named(name: str) -> Attack:
+    """Return an attack.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    known = all_attacks()
+    if name not in known:
+        raise UserError(f"no attack {name!r}", f"one of {', '.join(known)}", ExitCode.USAGE)
+    return known[name]
+
+
+async def forever() -> None:
+    """Go on until cancelled: an attack that has said what it had to say."""
+    await trio.sleep_forever()

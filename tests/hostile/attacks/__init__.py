@@ -1,0 +1,1 @@
+"""One file an attack; see ``tests/hostile/attack.py``."""

@@ -1,0 +1,41 @@
+"""One identity whose heartbeats say that it serves a stage, and that never does any work."""
+
+from __future__ import annotations
+
+import msgspec
+
+from protocol.wire.messages import Heartbeat
+from protocol.wire.parts import SeatStatus
+from tests.hostile.attack import Attack
+from tests.hostile.stranger import Stranger
+
+STAGE = 0
+
+
+async def attack(stranger: Stranger) -> None:
+    """Say the seat that an honest replica of the stage has, whatever that is, as our own."""
+    stranger.pulse()
+    await stranger.introduce()
+    async for heard in stranger.heard:
+        if not isinstance(heard.message, Heartbeat):
+            continue
+        for seat in heard.message.seats:
+            if seat.stage == STAGE and seat.state == "serving":
+                ours = msgspec.structs.replace(seat, rate=1e6, queue=0, missing=())
+                await _boast(stranger, ours)
+
+
+async def _boast(stranger: Stranger, seat: SeatStatus) -> None:
+    if stranger.seats != [seat]:
+        fresh = not stranger.seats
+        stranger.seats = [seat]
+        if fresh:
+            await stranger.introduce([seat])
+
+
+ATTACK = Attack(
+    name="seat-by-word",
+    issue="B4",
+    what="A stranger's heartbeats say that it serves stage 0.",
+    stranger=attack,
+)

@@ -1,0 +1,124 @@
+"""A lying member: a whole volunteer whose messages to others are distorted on their way out.
+
+    python -m tests.hostile.member NAME join --swarm FILE --headless …
+
+Node and worker are the real ones. It is honest until the file that ``LIES_FROM`` names is there,
+so that the same swarm is measured with it before and after it begins to lie; without the variable
+it lies from the start.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from client import node
+from client.cli.main import main as volunteer
+from client.net.errors import LinkFull, PeerUnreachable
+from client.net.libp2p_network import Libp2pNetwork, open_network
+from client.train.portrait import Portrait
+from protocol.ids import PeerId, Stage
+from protocol.invite import parse_swarm_file
+from protocol.manifest import Manifest
+from protocol.wire.messages import Message
+from tests.hostile.attack import Attack, Distorter, attack_named
+
+LIES_FROM = "HOSTILE_LIES_FROM"
+LOOK_S = 0.1
+
+
+class LyingNetwork:
+    """Stands before a node's network; once it lies, every message passes the distorter."""
+
+    def __init__(self, network: Libp2pNetwork, distorter: Distorter, nursery: trio.Nursery) -> None:
+        self._network, self._distorter, self._nursery = network, distorter, nursery
+        self.lies = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+    async def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
+        """Send what the distorter makes of it, waiting for room."""
+        for out, content in self._distorted(peer, message, payload):
+            await self._network.send(peer, out, content)
+
+    def send_nowait(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
+        """Queue what the distorter makes of it."""
+        for out, content in self._distorted(peer, message, payload):
+            self._network.send_nowait(peer, out, content)
+
+    def _distorted(
+        self, peer: PeerId, message: Message, payload: bytes
+    ) -> Sequence[tuple[Message, bytes]]:
+        if not self.lies:
+            return [(message, payload)]
+        at_once = []
+        for out in self._distorter.outgoing(peer, message, payload):
+            if len(out) == 3:
+                self._nursery.start_soon(self._later, peer, *out)
+            else:
+                at_once.append(out)
+        return at_once
+
+    async def _later(self, peer: PeerId, message: Message, payload: bytes, delay_s: float) -> None:
+        await trio.sleep(delay_s)
+        with suppress(PeerUnreachable, LinkFull):
+            await self._network.send(peer, message, payload)
+
+    async def watch(self, file: Path | None) -> None:
+        """Begin to lie when the file is there."""
+        while file is not None and not file.exists():
+            await trio.sleep(LOOK_S)
+        self.lies = True
+
+
+def main() -> None:
+    """Run ``volunteer`` with the rest of the arguments, lying."""
+    attack = attack_named(sys.argv[1])
+    flag = sys.argv.index("--swarm")
+    manifest = parse_swarm_file(Path(sys.argv[flag + 1]).read_text()).manifest
+    _lie(attack, manifest)
+    command = sys.argv.index("join")  # what stands before it started this program
+    sys.argv[:command] = ["volunteer"]
+    raise SystemExit(volunteer())
+
+
+def _sit(stage: Stage, manifest: Manifest) -> None:
+    """Let the node say that it can serve this stage only."""
+    others = {
+        Stage(other): "this attack has its place"
+        for other in range(manifest.stage_count)
+        if other != stage
+    }
+    tell = Portrait.set_unable
+    Portrait.set_unable = (  # type: ignore[method-assign]
+        lambda self, unable: tell(self, {**unable, **others})
+    )
+
+
+def _lie(attack: Attack, manifest: Manifest) -> None:
+    """Let the node open a network that lies."""
+    assert attack.member is not None
+    make = attack.member
+    _sit(Stage(attack.stage), manifest)
+    file = os.environ.get(LIES_FROM)
+
+    @asynccontextmanager
+    async def lying(*arguments: Any, **keywords: Any) -> AsyncIterator[Any]:
+        async with open_network(*arguments, **keywords) as real, trio.open_nursery() as nursery:
+            liar = LyingNetwork(real, make(real.peer_id, manifest), nursery)
+            nursery.start_soon(liar.watch, Path(file) if file else None)
+            yield liar
+            nursery.cancel_scope.cancel()
+
+    node.open_network = lying  # type: ignore[assignment]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,338 @@
+"""One attack on a real swarm of processes on this machine, and what it did to the honest ones.
+
+    honest start -> all serve -> before (20 s) -> attack (its ``lasts_s``) -> rest (its ``rest_s``)
+
+Everybody talks TCP on loopback. A lying member is in place, honest, before the first measurement;
+a stranger comes with the attack. The attacker is killed at the end of the attack.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from client.cli.create import sign, write_swarm_file
+from client.cli.founding import found_swarm
+from client.cli.home import free_port
+from client.cli.local_swarm import LocalSwarm, Member, environment
+from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.control.snapshot import Snapshot
+from client.errors import UserError
+from client.store.identity import ensure_identity
+from client.store.paths import home_folders, make_private
+from client.train.capacity import FILE_NAME as CAPACITY_FILE
+from protocol.address import Address
+from protocol.ids import short
+from tests.bench.machines import this_machine
+from tests.hostile.attack import MIB, Attack
+from tests.hostile.member import LIES_FROM
+
+HOST = "127.0.0.1"
+REPOSITORY = Path(__file__).parents[2]
+MODEL = ModelChoices(layers=2, width=32, heads=2, context=16)
+LIAR = "liar"
+START_S = 180.0
+BEFORE_S = 20.0
+WARM_STEPS = 5
+POLL_S = 0.5
+OFFENCES = ("banned", "set aside", "aside:")
+"""Words of an event that says somebody is shut out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What one attack did. Rates in steps per second, memory in bytes of the worst honest node."""
+
+    attack: str
+    issue: str
+    rate_before: float
+    rate_at_first: float
+    """In the first ``within_s`` of the attack."""
+    rate_during: float
+    """From then on."""
+    rate_after: float
+    """When the attacker had gone."""
+    memory_before: int
+    memory_during: int
+    memory_after: int
+    files_before: int
+    files_after: int
+    honest: int
+    alive: int
+    steps_lost: int
+    """How far the newest committed step fell back."""
+    blamed: dict[str, int] = field(default_factory=dict)
+    """Whom the honest ones shut out, by name, and how many of them did."""
+    seconds: float = 0.0
+    machine: str = ""
+    version: str = ""
+    """Commit of the code."""
+
+    def misses(self, attack: Attack) -> list[str]:
+        """Return the bounds that do not hold, in words."""
+        bounds = attack.bounds
+        grown = max(self.memory_during, self.memory_after) - self.memory_before
+        wrongly = [name for name in self.blamed if name != LIAR]
+        told = {
+            f"{self.honest - self.alive} honest volunteers ended": self.alive < self.honest,
+            f"the run fell back by {self.steps_lost} steps": self.steps_lost > 0,
+            f"rate {self.share:.2f} of before": self.share < bounds.rate,
+            f"memory grew by {grown / MIB:.0f} MiB": grown > bounds.memory_bytes,
+            "file descriptors stayed open": self.files_after - self.files_before > bounds.files,
+            f"honest ones were blamed: {', '.join(wrongly)}": bool(wrongly),
+        }
+        return [words for words, missed in told.items() if missed]
+
+    @property
+    def share(self) -> float:
+        """Rate during the attack, once it had ``within_s``, against the rate before."""
+        return self.rate_during / self.rate_before if self.rate_before else 0.0
+
+
+@dataclass
+class Sample:
+    """One look at the honest volunteers."""
+
+    at: float
+    """Monotonic seconds."""
+    step: int
+    memory: int
+    files: int
+
+
+class Scene:
+    """A swarm under attack; ends all its processes with the block."""
+
+    def __init__(self, attack: Attack, folder: Path) -> None:
+        self.attack, self.folder = attack, folder
+        self._go = folder / "lie"
+        self._swarm_file = folder / "x.swarm"
+        self._samples: list[Sample] = []
+        self._names: dict[str, str] = {}
+        self._blamed: dict[str, set[str]] = {}
+        self._stranger: subprocess.Popen[str] | None = None
+
+    def play(self) -> Result:
+        """Run it and return what happened."""
+        began = time.monotonic()
+        _found(self.attack, self.folder)
+        with LocalSwarm(self._swarm_file, self.folder, self.folder / "logs") as swarm:
+            try:
+                self._swarm = swarm
+                self._start()
+                before = self._watch(BEFORE_S)
+                self._attack()
+                at_first = self._watch(self.attack.bounds.within_s)
+                during = self._watch(self.attack.lasts_s - self.attack.bounds.within_s)
+                self._end_attack()
+                after = self._watch(self.attack.rest_s)
+                return self._result(before, at_first, during, after, time.monotonic() - began)
+            finally:
+                self._end_attack()
+
+    # --- who is there ----------------------------------------------------------------------
+
+    @property
+    def _honest(self) -> list[Member]:
+        return [member for member in self._swarm.members if member.name != LIAR]
+
+    def _start(self) -> None:
+        first = self._swarm.start("v1", self._flags())
+        first.wait_until_it_answers(START_S)
+        kept = home_folders(first.home).data / CAPACITY_FILE
+        self._until(kept.exists, "a measured machine")
+        if self.attack.member is not None:
+            self._share(kept, LIAR)
+            self._start_liar()
+        for number in range(2, self.attack.honest + 1):
+            self._share(kept, f"v{number}")
+            self._swarm.start(f"v{number}", self._flags())
+        self._until(self._all_serve, "everybody serving")
+        begin = max(look.step for look in self._looks())
+        self._until(lambda: self._newest() >= begin + WARM_STEPS, "the first steps")
+
+    def _start_liar(self) -> None:
+        self._swarm.start(
+            LIAR,
+            self._flags(),
+            variables={LIES_FROM: str(self._go), "PYTHONPATH": str(REPOSITORY)},
+            within=[sys.executable, "-m", "tests.hostile.member", self.attack.name],
+        )
+
+    def _share(self, kept: Path, name: str) -> None:
+        data = make_private(home_folders(self.folder / name).data)
+        shutil.copyfile(kept, data / CAPACITY_FILE)
+
+    def _flags(self) -> list[str]:
+        common = ["--listen-host", HOST, "--threads", "1", "--seats", "1"]
+        return [*common, *self.attack.flags]
+
+    def _all_serve(self) -> bool:
+        looks = self._looks()
+        self._names.update({short(look.peer): name for name, look in self._named_looks()})
+        serving = [s.stage for look in looks for s in look.seats if s.state == "serving"]
+        counts = [serving.count(stage) for stage in range(self.attack.stages)]
+        return min(counts) >= len(self._swarm.members) // self.attack.stages
+
+    def _named_looks(self) -> list[tuple[str, Snapshot]]:
+        looks = [(member.name, member.snapshot()) for member in self._swarm.members]
+        return [(name, look) for name, look in looks if look is not None]
+
+    def _looks(self) -> list[Snapshot]:
+        return [look for _, look in self._named_looks()]
+
+    def _newest(self) -> int:
+        return max((look.step for look in self._looks()), default=0)
+
+    def _until(self, is_so: object, what: str) -> None:
+        deadline = time.monotonic() + START_S
+        while not is_so():  # type: ignore[operator]
+            if time.monotonic() > deadline:
+                tails = "\n".join(f"{m.name}: {m.log_tail(8)}" for m in self._swarm.members)
+                raise UserError(f"{self.attack.name}: no {what} in {START_S:.0f} s\n{tails}", "")
+            time.sleep(POLL_S)
+
+    # --- the attack ------------------------------------------------------------------------
+
+    def _attack(self) -> None:
+        if self.attack.member is not None:
+            self._go.touch()
+            return
+        peers = [a for look in self._looks() for a in ("--peer", _loopback(look))]
+        command = [sys.executable, "-m", "tests.hostile.stranger", self.attack.name]
+        more = ["--swarm", str(self._swarm_file), "--seconds", str(self.attack.lasts_s + 60)]
+        with (self.folder / "logs" / "stranger.log").open("w") as log:
+            self._stranger = subprocess.Popen(
+                [*command, *more, *peers],
+                cwd=REPOSITORY,
+                env=environment(self.folder / LIAR),
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self._stranger.stdout is not None
+        if self._stranger.stdout.readline().strip() != "begun":
+            words = (self.folder / "logs" / "stranger.log").read_text()[-2000:]
+            raise UserError(f"{self.attack.name}: the attack did not begin\n{words}", "")
+
+    def _end_attack(self) -> None:
+        if self._stranger is not None:
+            self._stranger.kill()
+            self._stranger.wait()
+            self._stranger = None
+        for member in self._swarm.members:
+            if member.name == LIAR and member.alive:
+                member.kill()
+
+    # --- looking ---------------------------------------------------------------------------
+
+    def _watch(self, seconds: float) -> list[Sample]:
+        """Look at everybody for so long."""
+        samples = []
+        deadline = time.monotonic() + max(seconds, 2 * POLL_S)
+        while time.monotonic() < deadline:
+            samples.append(self._look())
+            time.sleep(POLL_S)
+        self._samples += samples
+        return samples
+
+    def _look(self) -> Sample:
+        looks = [member.snapshot() for member in self._honest]
+        step = max((look.step for look in looks if look is not None), default=0)
+        memory, files = 0, 0
+        for member in self._honest:
+            self._hear(member)
+            try:
+                process = psutil.Process(member.process.pid)
+                memory = max(memory, process.memory_info().rss)
+                files = max(files, process.num_fds())
+            except psutil.Error:
+                continue
+        return Sample(time.monotonic(), step, memory, files)
+
+    def _hear(self, member: Member) -> None:
+        for event in member.new_events():
+            if any(word in event.words for word in OFFENCES):
+                for tail, name in self._names.items():
+                    if tail in event.words or str(event.data.get("peer", "")).endswith(tail):
+                        self._blamed.setdefault(name, set()).add(member.name)
+                        break
+                else:
+                    if self.attack.stranger is not None:
+                        self._blamed.setdefault(LIAR, set()).add(member.name)
+
+    def _result(
+        self,
+        before: list[Sample],
+        at_first: list[Sample],
+        during: list[Sample],
+        after: list[Sample],
+        seconds: float,
+    ) -> Result:
+        newest, lost = 0, 0
+        for sample in self._samples:
+            lost = max(lost, newest - sample.step if sample.step else 0)
+            newest = max(newest, sample.step)
+        return Result(
+            attack=self.attack.name,
+            issue=self.attack.issue,
+            rate_before=_rate(before),
+            rate_at_first=_rate(at_first),
+            rate_during=_rate(during),
+            rate_after=_rate(after),
+            memory_before=max(sample.memory for sample in before),
+            memory_during=max(sample.memory for sample in [*at_first, *during]),
+            memory_after=after[-1].memory,
+            files_before=max(sample.files for sample in before),
+            files_after=after[-1].files,
+            honest=self.attack.honest,
+            alive=sum(member.alive for member in self._honest),
+            steps_lost=lost,
+            blamed=dict(Counter({name: len(by) for name, by in self._blamed.items()})),
+            seconds=round(seconds, 1),
+            machine=this_machine(),
+            version=_commit(),
+        )
+
+
+def _rate(samples: Sequence[Sample]) -> float:
+    if len(samples) < 2:
+        return 0.0
+    first, last = samples[0], samples[-1]
+    return round(max(0, last.step - first.step) / (last.at - first.at), 3)
+
+
+def _loopback(look: Snapshot) -> str:
+    return next(address for address in look.addresses if f"/ip4/{HOST}/" in address)
+
+
+def _found(attack: Attack, folder: Path) -> None:
+    run = RunChoices(
+        stages=attack.stages,
+        microbatches=attack.microbatches,
+        sequences=2,
+        steps=attack.steps,
+        checkpoint_every=50,
+        dual_homing=0,
+        measure=False,
+        name=f"hostile-{attack.name}"[:40],
+    )
+    signer = ensure_identity(make_private(home_folders(folder / "v1").data))
+    manifest = found_swarm(signer.peer, run, MODEL, OptimizerChoices()).manifest
+    swarm = sign(manifest, signer, (Address("ip4", HOST, free_port(HOST), signer.peer),))
+    write_swarm_file(folder / "x.swarm", swarm)
+
+
+def _commit() -> str:
+    git = ["git", "-C", str(REPOSITORY), "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(git, capture_output=True, text=True, check=False, env=os.environ)
+    return done.stdout.strip()

@@ -1,0 +1,247 @@
+"""A stranger: an identity and links of its own, no worker, and messages written by hand.
+
+    python -m tests.hostile.stranger NAME --swarm FILE [--peer ADDRESS ...] [--seconds 60]
+
+Runs one attack against a swarm, by hand or for ``scene.py``. It prints ``begun`` when it has its
+links and the attack begins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from client.net.errors import LinkFull, NetworkError, PeerUnreachable
+from client.net.libp2p_network import Libp2pNetwork, open_network
+from client.net.network import Inbound, PeerDown, PeerUp
+from client.train.handshake import PROTOCOL
+from protocol.admission import admission_proof
+from protocol.ids import PeerId, SwarmId
+from protocol.invite import SwarmFile, parse_swarm_file
+from protocol.manifest import Manifest
+from protocol.membership.advert import ADVERT, Advert, Flops, encode_advert
+from protocol.membership.record import Record, seal
+from protocol.wire.envelope import Signer
+from protocol.wire.messages import Heartbeat, Hello, Message, Records
+from protocol.wire.parts import SeatStatus
+from tests.hostile.attack import Attack, attack_named
+
+HOST = "127.0.0.1"
+HEARD = 4096
+"""Messages kept for the attack to read; the oldest give way."""
+PULSE_S = 1.0
+
+
+@dataclass
+class Stranger:
+    """An attacker's identity with its network. Made by ``open_stranger``."""
+
+    signer: Signer
+    network: Libp2pNetwork
+    file: SwarmFile
+    addresses: tuple[str, ...]
+    """Where the honest ones listen."""
+    nursery: trio.Nursery
+    peers: list[PeerId] = field(default_factory=list)
+    """Honest peers with which a link is up and greeted."""
+    heard: trio.MemoryReceiveChannel[Inbound] = field(init=False)
+    """What they say, newest ``HEARD`` messages."""
+    seats: list[SeatStatus] = field(default_factory=list)
+    """What the heartbeats of ``pulse`` say."""
+    lost: list[str] = field(default_factory=list)
+    """Whom the heartbeats of ``pulse`` call lost."""
+    _sink: trio.MemorySendChannel[Inbound] = field(init=False)
+    _newest: dict[PeerId, int] = field(default_factory=dict)
+    _seq: int = 0
+    _records: int = 0
+
+    def __post_init__(self) -> None:
+        self._sink, self.heard = trio.open_memory_channel[Inbound](HEARD)
+
+    @property
+    def me(self) -> PeerId:
+        """Our peer id."""
+        return self.signer.peer
+
+    @property
+    def manifest(self) -> Manifest:
+        """What is trained."""
+        return self.file.manifest
+
+    @property
+    def swarm(self) -> SwarmId:
+        """The swarm's id."""
+        return self.file.swarm
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return trio.current_time()
+
+    def wall(self) -> float:
+        """Unix seconds."""
+        return time.time()
+
+    async def say(self, peer: PeerId, message: Message, payload: bytes = b"") -> bool:
+        """Send a message, waiting for room; return whether there was a link."""
+        try:
+            await self.network.send(peer, message, payload)
+        except PeerUnreachable:
+            return False
+        return True
+
+    async def say_to_all(self, message: Message, payload: bytes = b"") -> None:
+        """Send a message to every honest peer that has a link."""
+        for peer in list(self.peers):
+            await self.say(peer, message, payload)
+
+    def record(
+        self, kind: str, key: str, body: bytes, *, seq: int = 0, ttl_s: int = 600
+    ) -> Records:
+        """Return a signed record of ours, ready to be sent.
+
+        Args:
+            kind, key, body: what it says under which name.
+            seq: its number; 0: a higher one each time.
+            ttl_s: how long it holds, in seconds.
+        """
+        self._records += 1
+        number = seq or int(self.wall() * 1000) + self._records
+        record = Record(key, number, int(self.wall()), ttl_s, body)
+        return Records([seal(self.signer, kind, record, self.swarm)])
+
+    def advert(self, serves: Sequence[SeatStatus] = (), *, seats: int = 1) -> Records:
+        """Return a plausible signed advert of ours; ``serves``: the stages that it boasts of."""
+        advert = Advert(
+            addresses=self.network.addresses,
+            flops=Flops(fp32=1e11),
+            memory_bytes=2**34,
+            upload_bytes_per_s=1e7,
+            download_bytes_per_s=1e7,
+            seats=seats,
+            joined=int(self.wall()),
+            serves=tuple(serves),
+        )
+        return self.record(ADVERT, self.me, encode_advert(advert))
+
+    async def introduce(self, serves: Sequence[SeatStatus] = ()) -> None:
+        """Become a member: send our advert to everybody we are linked with."""
+        await self.say_to_all(self.advert(serves))
+
+    def pulse(self, seats: Sequence[SeatStatus] = ()) -> None:
+        """Begin to send a heartbeat every second that says these seats (``seats`` changes it)."""
+        self.seats = list(seats)
+        self.nursery.start_soon(self._pulse)
+
+    async def another(self) -> Stranger:
+        """Return a second identity with links of its own to the same peers."""
+        other: Stranger = await self.nursery.start(_run_stranger, self.file, self.addresses)
+        return other
+
+    async def _pulse(self) -> None:
+        while True:
+            for peer in list(self.peers):
+                self._beat(peer)
+            await trio.sleep(PULSE_S)
+
+    def _beat(self, peer: PeerId) -> None:
+        self._seq += 1
+        echo = self._newest.get(peer, -1) + 1
+        beat = Heartbeat(self._seq, list(self.seats), list(self.lost), echo)
+        with suppress(PeerUnreachable, LinkFull):
+            self.network.send_nowait(peer, beat)
+
+    async def listen(self) -> None:
+        """Greet who comes up and take in what is said, until cancelled."""
+        async for event in self.network.events:
+            match event:
+                case PeerUp(peer):
+                    await self.say(peer, self._hello(peer))
+                case PeerDown(peer):
+                    if peer in self.peers:
+                        self.peers.remove(peer)
+                case Inbound(peer, Hello()):
+                    if peer not in self.peers:
+                        self.peers.append(peer)
+                case Inbound(peer, message):
+                    if isinstance(message, Heartbeat):
+                        self._newest[peer] = max(message.seq, self._newest.get(peer, 0))
+                    self._keep(event)
+
+    def _keep(self, event: Inbound) -> None:
+        try:
+            self._sink.send_nowait(event)
+        except trio.WouldBlock:
+            with suppress(trio.WouldBlock):
+                self.heard.receive_nowait()
+            with suppress(trio.WouldBlock):
+                self._sink.send_nowait(event)
+
+    def _hello(self, peer: PeerId) -> Hello:
+        proof = b""
+        if self.file.secret is not None:
+            proof = admission_proof(self.file.secret, self.swarm, self.me, peer)
+        return Hello(PROTOCOL, self.swarm, "volunteer/0.1.0", proof)
+
+
+@asynccontextmanager
+async def open_stranger(file: SwarmFile, addresses: Sequence[str]) -> AsyncIterator[Stranger]:
+    """Open a new identity and link it with every address that answers."""
+    seed = secrets.token_bytes(32)
+    async with open_network(seed, [(HOST, 0)]) as network, trio.open_nursery() as nursery:
+        stranger = Stranger(Signer(seed), network, file, tuple(addresses), nursery)
+        nursery.start_soon(stranger.listen)
+        for address in addresses:
+            with suppress(NetworkError):
+                await network.connect(address)
+        with trio.move_on_after(5.0):
+            while len(stranger.peers) < len(network.statistics().peers):
+                await trio.sleep(0.05)
+        yield stranger
+        nursery.cancel_scope.cancel()
+
+
+async def _run_stranger(
+    file: SwarmFile,
+    addresses: Sequence[str],
+    task_status: trio.TaskStatus[Stranger] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    async with open_stranger(file, addresses) as stranger:
+        task_status.started(stranger)
+        await trio.sleep_forever()
+
+
+async def perform(
+    attack: Attack, file: SwarmFile, addresses: Sequence[str], lasts_s: float
+) -> None:
+    """Link up, attack for so many seconds, and leave."""
+    assert attack.stranger is not None
+    with trio.move_on_after(lasts_s + 30.0):
+        async with open_stranger(file, addresses) as stranger:
+            print("begun", flush=True)
+            with trio.move_on_after(lasts_s):
+                await attack.stranger(stranger)
+                await trio.sleep_forever()
+
+
+def main() -> None:
+    """Read the arguments and attack."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name")
+    parser.add_argument("--swarm", type=Path, required=True)
+    parser.add_argument("--peer", action="append", default=[])
+    parser.add_argument("--seconds", type=float, default=60.0)
+    arguments = parser.parse_args()
+    file = parse_swarm_file(arguments.swarm.read_text())
+    addresses = arguments.peer or [str(address) for address in file.peers]
+    trio.run(perform, attack_named(arguments.name), file, addresses, arguments.seconds)
+
+
+if __name__ == "__main__":
+    main()
