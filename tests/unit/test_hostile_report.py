@@ -1,0 +1,81 @@
+"""The table of attacks: which bounds a result misses, and what is kept of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from client.errors import UserError
+from tests.hostile import report
+from tests.hostile.attack import MIB, Attack, Distorter, all_attacks, attack_named, forever
+from tests.hostile.scene import Result
+
+ATTACK = Attack(name="x", issue="B0", what="Nothing.", member=Distorter)
+HELD = Result(
+    attack="x",
+    issue="B0",
+    rate_before=2.0,
+    rate_at_first=0.1,
+    rate_during=1.7,
+    rate_after=2.0,
+    memory_before=100 * MIB,
+    memory_during=110 * MIB,
+    memory_after=105 * MIB,
+    files_before=25,
+    files_after=26,
+    honest=3,
+    alive=3,
+    steps_lost=0,
+    blamed={"liar": 3},
+)
+
+
+def test_every_attack_of_the_folder_is_found_and_says_what_it_does() -> None:
+    found = all_attacks()
+    assert len(found) >= 2
+    assert all(name == attack.name and attack.what.endswith(".") for name, attack in found.items())
+
+
+def test_an_unknown_attack_names_the_known_ones() -> None:
+    with pytest.raises(UserError) as caught:
+        attack_named("nonsense")
+    assert "seat-by-word" in caught.value.next_step
+
+
+def test_an_attack_is_a_strangers_or_a_members() -> None:
+    with pytest.raises(ValueError, match="either"):
+        Attack(name="x", issue="B0", what="Both.", member=Distorter, stranger=lambda _: forever())
+
+
+def test_a_result_within_all_bounds_misses_none() -> None:
+    assert HELD.misses(ATTACK) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"alive": 2}, "1 honest volunteers ended"),
+        ({"steps_lost": 7}, "fell back by 7 steps"),
+        ({"rate_during": 1.5}, "rate 0.75 of before"),
+        ({"memory_during": 165 * MIB}, "memory grew by 65 MiB"),
+        ({"memory_after": 165 * MIB}, "memory grew by 65 MiB"),
+        ({"files_after": 42}, "file descriptors stayed open"),
+        ({"blamed": {"liar": 1, "v2": 1}}, "honest ones were blamed: v2"),
+    ],
+)
+def test_each_bound_is_told_when_it_is_missed(change: dict[str, object], words: str) -> None:
+    result = Result(**{**msgspec.to_builtins(HELD), **change})
+    assert [told for told in result.misses(ATTACK) if words in told]
+
+
+def test_the_table_shows_the_newest_result_of_each_attack(tmp_path: Path) -> None:
+    report.keep(HELD, tmp_path)
+    report.keep(Result(**{**msgspec.to_builtins(HELD), "rate_during": 0.2}), tmp_path)
+    text = report.write({"x": ATTACK}, tmp_path).read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| x ")]
+    assert len(rows) == 1
+    assert "| 0.20 | 0.10 |" in rows[0]
+    assert "liar by 3" in rows[0]
+    assert "rate 0.10 of before" in rows[0]
