@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import trio
 
 from client.store.checkpoints import CheckpointFolder, Stored
+from client.store.company import load_company, save_company
 from client.store.lineage import load_lineage, save_lineage
 from client.train.blobs import Shelf
 from client.train.hub import Hub
@@ -27,11 +28,14 @@ from protocol.manifest import Manifest
 from protocol.membership.roster import Roster
 from protocol.membership.view import RecordChanged, RecordGone
 from protocol.restore.choice import holders
+from protocol.restore.company import Companion, Company
 from protocol.restore.machine import Adopt, Outlook, Restore, RestoreEffect
 from protocol.restore.stored import Copy, Lineage, parse_stored
 from protocol.rounds.quorum import Touch
 from protocol.view import SwarmView
 
+COMPANY_EVERY_S: Final = 1.0
+"""Who is there is written down once in so long at most."""
 UNREAD_S: Final = 30.0
 """A disk of which not everything could be read is looked at again after so long."""
 
@@ -69,6 +73,9 @@ class History:
         self._hub, self._me, self.touch = hub, me, touch
         self._swarm, self._stages = swarm, manifest.stage_count
         self._folder, self._shelf = folder, shelf
+        known = load_company(folder.folder)
+        self._company = Company(map(Companion, {*met} - {me}) if known is None else known)
+        self._company_changed = trio.Event()
         self.machine = Restore(
             me,
             manifest.stage_count,
@@ -76,6 +83,7 @@ class History:
             load_lineage(folder.folder),
             int(time.time() * 1000),
             met,
+            self._company,
         )
         self.seats: Restarts | None = None
         self._stale = trio.Event()
@@ -105,6 +113,21 @@ class History:
         newest = self.machine.newest_whole()
         return {(stage, newest.version) for stage in range(self._stages)}
 
+    def waiting(self) -> str:
+        """Say what the run waits for before it goes on from copies, and how long; empty: for
+        nothing."""
+        waiting = self.machine.waiting
+        if waiting is None:
+            return ""
+        if waiting.until is None:
+            return waiting.words
+        left_s = max(0.0, waiting.until - self._hub.now())
+        return f"{waiting.words}; it goes on in {math.ceil(left_s)} s at the latest"
+
+    def version(self) -> int:
+        """Return the newest version that the swarm has, as far as we know."""
+        return max(self.lineage.version, self.machine.newest_whole().version)
+
     # --- inputs ------------------------------------------------------------------------------
 
     def record(self, record: RecordChanged | RecordGone) -> None:
@@ -128,6 +151,8 @@ class History:
         eras = eras_served(roster, self._stages, self._me)
         outlook = Outlook(live, versions, eras, self._has_quorum, view.moved(), view.unseen)
         self._perform(self.machine.update(outlook, self._hub.now()))
+        if self._company.update(live - {self._me}, self.machine.newest, roster.has_left):
+            self._company_changed.set()
 
     def _has_quorum(self, now: float) -> bool:
         return self.seats is None or self.seats.has_quorum(now)
@@ -160,7 +185,28 @@ class History:
         self._ended = True
 
     async def run(self) -> None:
-        """Say what is on our disk, now and whenever it changes."""
+        """Say what is on our disk and write down who is there, now and whenever it changes."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_saying)
+            nursery.start_soon(self._keep_company)
+
+    async def _keep_company(self) -> None:
+        folder, company = self._folder.folder, self._company
+        try:
+            while True:
+                await self._company_changed.wait()
+                self._company_changed = trio.Event()
+                try:
+                    await trio.to_thread.run_sync(save_company, folder, company.companions())
+                except OSError:
+                    self._company_changed.set()  # a full disk may have room soon
+                await trio.sleep(COMPANY_EVERY_S)
+        finally:
+            if self._company_changed.is_set():  # who left just before us has nothing that we lack
+                with suppress(OSError):
+                    save_company(folder, company.companions())
+
+    async def _keep_saying(self) -> None:
         while True:
             self._stale = trio.Event()
             complete = False

@@ -52,6 +52,8 @@ def take_snapshot(
     own_share = _own_share(engine, staging)
     workers, stages = _workers(staging), _stages(engine)
     closed = min((stage.version for stage in stages), default=0)
+    on_disk = engine.history.version() if engine.history else 0
+    told = progress.tokens // per_step if progress else 0
     return Snapshot(
         version=__version__,
         pid=os.getpid(),
@@ -60,7 +62,7 @@ def take_snapshot(
         swarm_name=manifest.name,
         state=state,
         reason=reason,
-        step=max(closed, progress.tokens // per_step if progress else 0),
+        step=min(manifest.steps, max(closed, on_disk, told)),
         steps=manifest.steps,
         loss=progress.loss if progress else None,
         tokens_per_s=pace,
@@ -135,6 +137,8 @@ def _state(
     if paused is not None:
         held = ", ".join(map(str, staging.tenancies))
         return "paused", f"{paused.reason}; handing over stage {held}" if held else paused.reason
+    if engine.history is not None and (waits := engine.history.waiting()):
+        return "waiting", waits
     seats = [driver.seat for driver in staging.drivers()]
     serving = [seat for seat in seats if seat.serving]
     if not serving:

@@ -6,6 +6,7 @@ over. Nothing here outlives the attempt except files under their final names.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -158,10 +159,18 @@ class Taking:
             may_begin = history.machine.may_begin(self.stage, self._terms.hub.now())
             if may_begin and (others or not begun):
                 return False
-            self.phase = f"waiting for somebody who has the state of stage {self.stage}"
-            if not history.open:
-                self.phase = "finding out where the run stands"
+            self.phase = self._waits_for(begun)
             await self._next_change()
+
+    def _waits_for(self, begun: bool) -> str:
+        history, now = self._terms.history, self._terms.hub.now()
+        if not history.open:
+            return "finding out where the run stands"
+        begins_by = history.machine.begins_by(self.stage)
+        if begun or begins_by is None or begins_by <= now:
+            return f"waiting for somebody who has the state of stage {self.stage}"
+        left_s = math.ceil(begins_by - now)
+        return f"waiting up to {left_s} s for more of those who were here, then stage {self.stage}"
 
     async def begin(self) -> Lineage:
         """Load the version from which the lineage begins, from our disk or from who has it.

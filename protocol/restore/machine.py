@@ -15,6 +15,7 @@ separate ways end in the lineage that most follow. Times are monotonic seconds.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from typing import Final
 from protocol.effects import Effect, Explain, Publish
 from protocol.ids import PeerId, rank, short
 from protocol.restore.choice import SEED, holders, newest_of_any, newest_whole, next_era
+from protocol.restore.company import Company
 from protocol.restore.stored import MAX_COPIES, STORED, Copy, Lineage, Stored, encode_stored
 
 LOST_S: Final = 1.0
@@ -48,6 +50,8 @@ REFRESH_S: Final = 180.0
 """How often our record is said again; it holds for ten minutes."""
 MANY_CHECKPOINTS: Final = 2
 """A roll-back by more checkpoint intervals than this waits ``PATIENCE_S`` for missing copies."""
+MOST_NAMES: Final = 3
+"""So many of those who are waited for are named."""
 AHEAD_STEPS: Final = 2
 """The newest copies may be so far ahead of the newest version that we have seen served."""
 
@@ -79,6 +83,15 @@ class Adopt:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why the run does not go on yet."""
+
+    words: str
+    until: float | None = None
+    """When it goes on without those it waits for, monotonic seconds; None: not before they come."""
+
+
 RestoreEffect = Effect | Adopt
 
 
@@ -90,6 +103,7 @@ class Restore:
         lineage: what we followed when we were last here.
         seq: that of our first record; has to rise over restarts (unix milliseconds do).
         met: members of earlier sessions: they may have newer copies.
+        company: how far the swarm was when each of them was last there, if that is known.
     """
 
     def __init__(
@@ -100,9 +114,10 @@ class Restore:
         lineage: Lineage = SEED,
         seq: int = 0,
         met: Iterable[PeerId] = (),
+        company: Company | None = None,
     ) -> None:
         self._me, self._stages, self._every, self._seq = me, stages, checkpoint_every, seq
-        self._met = frozenset(met) | {me}
+        self._met, self._company = frozenset(met) | {me}, company
         self._refresh_at: float | None = None
         self.lineage = lineage
         self.open = False
@@ -124,6 +139,8 @@ class Restore:
         self._step_s = 0.0
         self._outvoted_since: float | None = None
         self._said = ""
+        self.waiting: Waiting | None = None
+        """What the run waits for before it goes on from copies; None: for nothing."""
         self._due: float | None = None
 
     # --- inputs ------------------------------------------------------------------------------
@@ -190,6 +207,11 @@ class Restore:
         reached = self._newest + AHEAD_STEPS if self._newest > self.lineage.version else None
         return newest_whole(self.stored_live(), self._stages, self.lineage, reached)
 
+    @property
+    def newest(self) -> int | None:
+        """Newest version of our lineage that we have seen served; None: it is not settled."""
+        return self._newest if self.open else None
+
     def may_begin(self, stage: int, now: float) -> bool:
         """Whether a stage without state may begin where the lineage does: we have not seen it past
         that, and most of those of whom we know are here and have been for a moment, so that hardly
@@ -199,6 +221,14 @@ class Restore:
         patient = self._few_since is not None and now >= self._few_since + PATIENCE_S
         most = self._few_since is None or patient
         return self.open and most and now >= self._live_at + SETTLE_S
+
+    def begins_by(self, stage: int) -> float | None:
+        """Return when a stage without state may begin at the latest, monotonic seconds; None: that
+        does not depend on time alone."""
+        if not self.open or self._seen.get(stage, 0) > self.lineage.version:
+            return None
+        few = self._few_since
+        return max(self._live_at + SETTLE_S, -math.inf if few is None else few + PATIENCE_S)
 
     def _count_members(self, now: float) -> None:
         """Note since when we see no more than half of those of whom we know."""
@@ -211,7 +241,7 @@ class Restore:
     # --- looking -----------------------------------------------------------------------------
 
     def _look(self, now: float) -> list[RestoreEffect]:
-        self._due = None
+        self._due = self.waiting = None
         self._count_members(now)
         if not self._outlook.live:
             return []
@@ -286,6 +316,7 @@ class Restore:
                 return []
         if now < self._changed_at + SETTLE_S:
             self._due = self._changed_at + SETTLE_S
+            self.waiting = Waiting("asking the others which versions they have", self._due)
             return []
         if self._troubled_since is None:
             self._troubled_since = now
@@ -303,37 +334,62 @@ class Restore:
         """Begin the next lineage if it is our turn and enough of the run is there."""
         if not self._outlook.quorum(now):
             self._due = now + LOST_S
-            return self._explain(f"{trouble}; waiting for a majority of the swarm")
+            return self._wait(f"{trouble}; waiting for a majority of the swarm")
         target = self.newest_whole()
         newest = max(self._newest, newest_of_any(self._stored, self.lineage))
         lost = newest - target.version
-        if (until := since + self._patience_s(lost)) > now:
+        patience_s = self._patience_s(lost, target.version)
+        if (until := since + patience_s) > now:
             self._due = min(now + SETTLE_S, until)
             newer = f"version {newest}" if lost > 0 else "a newer one"
-            return self._explain(
+            return self._wait(
                 f"{trouble}; version {target.version} is the newest that every stage has here, "
-                f"waiting for those who may have {newer}"
+                f"waiting up to {patience_s:.0f} s for {self._awaited(target.version)}, "
+                f"who may have {newer}",
+                until,
             )
         order = sorted(self._outlook.live, key=lambda p: rank("restore", self.lineage.era, p))
         turn = since + TURN_S * order.index(self._me) if self._me in order else since + 60
         if now < turn:
             self._due = turn
+            self.waiting = Waiting(f"{trouble}; {short(order[0])} says where the run goes on", turn)
             return []
         lineage = next_era(self.lineage, target, self._me)
-        return self._adopt(lineage, f"{trouble}; {lost} steps are done again", now)
+        return self._adopt(lineage, f"{trouble}; {_again(lost)}", now)
 
-    def _patience_s(self, lost: int) -> float:
-        """Return how long copies are waited for that would save so many steps.
+    def _patience_s(self, lost: int, version: int) -> float:
+        """Return how long copies are waited for that would save so many steps beyond ``version``.
 
         While others could go on with training a wait costs more than when everybody was away.
         """
         if self.open:
             return PATIENCE_S if lost > MANY_CHECKPOINTS * self._every else 0.0
+        if version and lost <= self._every and self._away_ahead(version) == frozenset():
+            return 0.0
         if 2 * len(self._met & self._outlook.live) <= len(self._met):
             return PATIENCE_S
         if lost <= 0:
             return 0.0
         return PATIENCE_S if lost > self._every else BRIEF_PATIENCE_S
+
+    def _away_ahead(self, version: int) -> frozenset[PeerId] | None:
+        """Return who is not here and may have newer copies than ``version``.
+
+        None: we cannot tell, because others have newer copies than we: they went on without us.
+        """
+        here = self.stored_live()
+        own = here[self._me].copies if self._me in here else ()
+        ours = max((copy.version for copy in own), default=0)
+        if self._company is None or newest_of_any(here, self.lineage) > ours:
+            return None
+        return self._company.ahead(version) - here.keys()
+
+    def _awaited(self, version: int) -> str:
+        """Name those who are not here and may have newer copies."""
+        names = sorted(short(peer) for peer in self._away_ahead(version) or () if peer)
+        if not names or len(names) > MOST_NAMES:
+            return "those"
+        return ", ".join(names)
 
     def _to_follow(self, now: float) -> tuple[Lineage, str] | None:
         """Return the lineage of others that we ought to be in, and why."""
@@ -380,21 +436,27 @@ class Restore:
         return by_era[max(known)[1]] if known else None
 
     def _adopt(self, lineage: Lineage, reason: str, now: float) -> list[RestoreEffect]:
-        self.lineage, self.open = lineage, True
+        was_open, self.lineage, self.open = self.open, lineage, True
         self._newest, self._seen = lineage.version, {}
         self._troubled_since, self._behind_since, self._closed_at = None, {}, {}
         self._outvoted_since = None
         self._outlook = Outlook(self._outlook.live, (None,) * self._stages)
         self._said = ""
         words = f"beginning anew at version {lineage.version}: {reason}"
-        effects: list[RestoreEffect] = [Explain("swarm", words, "warning")]
+        effects: list[RestoreEffect] = [Explain("swarm", words, "warning" if was_open else "info")]
         if (own := self._stored.get(self._me)) is not None:
             kept = tuple(copy for copy in own.copies if copy.version <= lineage.version)
             effects.append(self._publish(Stored(lineage, kept), now))
         return [*effects, Adopt(lineage, reason)]
 
-    def _explain(self, words: str) -> list[RestoreEffect]:
+    def _wait(self, words: str, until: float | None = None) -> list[RestoreEffect]:
+        """Tell what the run waits for, once."""
+        self.waiting = Waiting(words, until)
         if words == self._said:
             return []
         self._said = words
-        return [Explain("swarm", words, "warning")]
+        return [Explain("swarm", words, "warning" if self.open else "info")]
+
+
+def _again(lost: int) -> str:
+    return f"{lost} steps are done again" if lost > 0 else "no step is lost"

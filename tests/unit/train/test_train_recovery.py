@@ -8,6 +8,8 @@ import pytest
 from train_swarm import TestSwarm, Volunteer, open_swarm
 from trio.testing import MockClock
 
+from client.store.company import load_company
+from protocol.restore.company import Company
 from protocol.restore.stored import Lineage
 
 
@@ -90,3 +92,42 @@ async def test_a_split_that_lasts_heals(tmp_path: Path, autojump_clock: MockCloc
         await swarm.until(lambda: first.engine.membership.roster.member(alone) is not None)
         await swarm.until_done()
         swarm.assert_exact()
+
+
+async def test_who_was_there_is_on_disk_and_how_far_the_run_was_when_it_went(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Whoever comes back alone can tell whether the others may have gone on without it."""
+    async with open_swarm(tmp_path, steps=24, checkpoint_every=4) as swarm:
+        first, second, dual = await dual_home(swarm)
+        swarm.vanish(second)
+        await swarm.until(lambda: list(dual.disk.glob("*-v24.*")))
+        swarm.vanish(dual)
+        known = load_company(dual.disk)
+        assert known is not None
+        assert {one.peer for one in known} == {v.engine.signer.peer for v in (first, second)}
+        ahead = Company(known).ahead(24)
+        assert ahead == {first.engine.signer.peer}, "the other went before that was made"
+
+
+async def test_a_swarm_that_was_shut_down_says_what_it_waits_for_and_how_long(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=24, checkpoint_every=4) as swarm:
+        first, second = await swarm.add(0), await swarm.add(1)
+        swarm.start()
+        await swarm.until(lambda: list(first.disk.glob("stage-0-v12.*")))
+        for gone in (first, second):
+            swarm.vanish(gone)
+        back = await swarm.add(copies=first.disk)
+        history = back.engine.history
+        assert history is not None
+        await swarm.until(lambda: "version 0 is the newest that every stage" in history.waiting())
+        assert "waiting up to 120 s" in history.waiting()
+        assert "who may have version 12; it goes on in 1" in history.waiting()
+        other = await swarm.add(copies=second.disk)
+        await swarm.until(lambda: history.open)
+        assert history.waiting() == ""
+        assert lineage(back).version >= 8
+        assert history.version() == lineage(back).version
+        assert lineage(other) == lineage(back)

@@ -1,0 +1,92 @@
+"""Who may have newer copies than we: those who were in the swarm when we last knew how far it was.
+
+A swarm that comes back waits for members that may bring newer versions. Nobody can have a version
+newer than ours who was gone before ours was made: a step is closed by one side of a swarm at most
+(``rounds/quorum.py``). So it is enough to remember, of each member, how far the swarm was when it
+was last there, and whether it said goodbye: what it had by then it had told.
+
+Holds one entry per member met, bounded, and outlives the process: whoever holds it writes it down
+whenever it changes. No I/O here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from protocol.ids import PeerId
+from protocol.wire.fields import StepIndex
+
+MAX_COMPANIONS: Final = 512
+"""Members remembered; what is dropped beyond counts as a nameless one that we never meet again."""
+
+
+class Companion(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A member that was there with us."""
+
+    peer: Annotated[str, Meta(max_length=128)]
+    version: StepIndex | None = None
+    """Newest version of any stage that was served when it went; None: we did not see it go."""
+    left: bool = False
+    """It said goodbye, so it has nothing newer than that. Whoever fell silent may have gone on."""
+
+    def may_be_ahead(self, of: int) -> bool:
+        """Whether it may have copies of a version newer than ``of``, which we have."""
+        if self.version is None:
+            return True
+        return self.version > of or (self.version == of and not self.left)
+
+
+class Company:
+    """See the module's docstring.
+
+    Args:
+        known: what was written down in earlier sessions.
+    """
+
+    def __init__(self, known: Iterable[Companion] = ()) -> None:
+        self._known = {PeerId(one.peer): one for one in known}
+        self._live: frozenset[PeerId] = frozenset()
+
+    def companions(self) -> tuple[Companion, ...]:
+        """Return what has to be written down, at most ``MAX_COMPANIONS`` of them."""
+        return tuple(self._known.values())
+
+    def update(
+        self, live: Collection[PeerId], newest: int | None, left: Callable[[PeerId], bool]
+    ) -> bool:
+        """Take who is there besides us; return whether there is something to be written down.
+
+        Args:
+            newest: newest version of any stage that is served; None while nobody knows where the
+                run stands: whoever goes then may have gone on before, and counts as unseen.
+            left: whether a member that is not there any more said goodbye.
+        """
+        now = frozenset(live)
+        came, went = now - self._live, list[PeerId]()
+        self._known |= {peer: Companion(peer) for peer in sorted(came)}
+        if newest is not None:
+            unseen = (peer for peer, one in self._known.items() if one.version is None)
+            went = [peer for peer in unseen if peer and peer not in now]
+            self._known |= {peer: Companion(peer, newest, left(peer)) for peer in went}
+        self._live = now
+        if len(self._known) > MAX_COMPANIONS:
+            self._drop()
+        return bool(came or went)
+
+    def _drop(self) -> None:
+        latest = sorted(self._known.values(), key=_weight, reverse=True)
+        kept = latest[: MAX_COMPANIONS // 2]
+        nameless = Companion("", latest[len(kept)].version)
+        self._known = {PeerId(one.peer): one for one in (*kept, nameless)}
+
+    def ahead(self, of: int) -> frozenset[PeerId]:
+        """Return who may have copies of a version newer than ``of``, which we have; "" stands for
+        those whose names were dropped."""
+        return frozenset(peer for peer, one in self._known.items() if one.may_be_ahead(of))
+
+
+def _weight(one: Companion) -> tuple[bool, int, bool]:
+    return one.version is None, one.version or 0, not one.left
