@@ -110,6 +110,12 @@ METRICS: Final[dict[str, Described]] = {
     "volunteer_rounds_restarted_total": _counter(
         "Rounds that were made anew.", lambda now: now.counters.rounds_restarted
     ),
+    "volunteer_rounds_restarted_as_leader_total": Described(
+        "counter",
+        "Those that this volunteer made anew itself.",
+        ("reason",),
+        lambda now: {(why,): float(n) for why, n in now.counters.restarts_led.items()},
+    ),
     "volunteer_rerouted_microbatches_total": _counter(
         "Sent again to another replica.", lambda now: now.counters.rerouted_microbatches
     ),
@@ -119,8 +125,11 @@ METRICS: Final[dict[str, Described]] = {
     "volunteer_doubled_microbatches_total": _counter(
         "Counted twice; must stay 0.", lambda now: now.counters.doubled_microbatches
     ),
-    "volunteer_refused_frames_total": _counter(
-        "Messages of others that were refused.", lambda now: now.counters.refused_frames
+    "volunteer_refused_frames_total": Described(
+        "counter",
+        "Messages and connections of others that were refused.",
+        ("reason",),
+        lambda now: {(why,): float(n) for why, n in now.counters.refused_by_reason.items()},
     ),
     "volunteer_contributed_microbatches_total": _counter(
         "In committed steps, over all sessions.", lambda now: now.credit.microbatches

@@ -30,11 +30,19 @@ def status_report(now: Snapshot) -> str:
         f"node {human_bytes(now.rss_bytes)}, up {human_duration(now.uptime_s)}",
         f"mended    {now.counters.rerouted_microbatches} rerouted, "
         f"{now.counters.lost_microbatches} replayed, {now.counters.doubled_microbatches} counted "
-        f"twice, {now.counters.refused_frames} frames refused",
+        f"twice, {now.counters.rounds_restarted} of {now.counters.rounds_committed} rounds made "
+        f"anew{_reasons(now.counters.restarts_led)}, "
+        f"{now.counters.refused_frames} frames refused{_reasons(now.counters.refused_by_reason)}",
         f"given     {now.credit.microbatches} microbatches, {now.credit.tokens} tokens",
         *([f"warned    {now.last_error}"] if now.last_error else []),
     ]
     return "\n".join(lines)
+
+
+def _reasons(counts: dict[str, int]) -> str:
+    """Return reasons with how often, the most frequent first; nothing where there are none."""
+    most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return f" ({', '.join(f'{why} {count}' for why, count in most)})" if most else ""
 
 
 def _pause_lines(now: Snapshot) -> list[str]:

@@ -105,8 +105,14 @@ class Counters(Struct, frozen=True, kw_only=True):
     rerouted_microbatches: int = 0
     """Forwards sent again to another replica."""
     refused_frames: int = 0
+    """Frames and connections of others that were refused; those of honest peers cross on their way
+    with what makes them late (a step that is closed, a seat that is given up)."""
+    refused_by_reason: dict[str, int] = field(default_factory=dict)
     rounds_committed: int = 0
     rounds_restarted: int = 0
+    """Rounds that were planned anew, of the stages this volunteer holds."""
+    restarts_led: dict[str, int] = field(default_factory=dict)
+    """Those of them that it planned anew itself as the leader, by why."""
 
 
 class EventView(Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 
 import psutil
 
@@ -212,14 +213,19 @@ def _worker(worker: Worker | None, stage: int | None, restarts: int) -> WorkerVi
 def _counters(engine: Engine, staging: Staging) -> Counters:
     tally = staging.tally
     open_seats = sum(driver.miscounted for driver in staging.drivers())
+    restarts = Counter(tally.restarts)
+    for driver in staging.drivers():
+        restarts.update(driver.seat.leader.restarts)
+    refused = Counter(engine.penalties) + Counter(engine.network.statistics().refused)
     return Counters(
         lost_microbatches=tally.replayed,
         doubled_microbatches=tally.miscounted + open_seats,
         rerouted_microbatches=tally.rerouted,
-        refused_frames=sum(engine.penalties.values())
-        + sum(engine.network.statistics().refused.values()),
+        refused_frames=refused.total(),
+        refused_by_reason=dict(refused),
         rounds_committed=tally.rounds,
         rounds_restarted=tally.restarted,
+        restarts_led=dict(restarts),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from client.train.hub import Hub
 from client.train.news import News
 from protocol.pipeline.effects import Committed, GradientAccepted, Rerouted
@@ -21,6 +23,8 @@ class Tally:
         """Microbatches of ours in committed steps, over all our stages."""
         self.restarted = 0
         """Attempts at rounds that did not close them."""
+        self.restarts: Counter[str] = Counter()
+        """Rounds that seats of ours, closed by now, planned anew as leaders, by why."""
         self.miscounted = 0
         """Of seats that are closed; open ones count for themselves."""
         self.worker_restarts = 0

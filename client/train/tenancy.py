@@ -337,6 +337,7 @@ class Tenancy:
         if self.driver is None:
             return
         self._house.tally.miscounted += self.driver.miscounted
+        self._house.tally.restarts.update(self.driver.seat.leader.restarts)
         self._vow = (self.driver.seat.era, self.driver.seat.member.vow)
         self.driver.close()
         self.driver = self.saver = None

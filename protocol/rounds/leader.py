@@ -1,11 +1,11 @@
 """The leader's part in a round: collect ledgers, plan, commit. Any replica can take over.
 
 A plan exists only when the union of the live replicas' ledgers is exactly the step's M microbatches
-(I1): each id is counted for one member and dropped by the others. The commit exists only when every
-member has said Ready with the same digest. A member's death or a ledger that no longer fits voids
-the plan until then; the next one has a higher attempt. Once decided, a commit is final: the leader
-tells the others first and applies it itself when one of them knows (or none is left), so that no
-single death can leave a version that only the dead have seen.
+(I1): each id is counted for one member and taken out by the others. The commit exists only when
+every member has said Ready with the same digest. A member's death or a ledger that lacks what is
+counted of it voids the plan until then; the next one has a higher attempt. Once decided, a commit
+is final: the leader tells the others first and applies it itself when one of them knows (or none is
+left), so that no single death can leave a version that only the dead have seen.
 
 Plans and commits are made with a quorum only (quorum.py), so that of a split stage one part goes
 on. And a dead leader may have decided what it told only the dead: where all survivors of the newest
@@ -14,7 +14,9 @@ attempt are Ready with one digest, that attempt is completed instead of planning
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from typing import Literal
 
 from protocol import limits
 from protocol.effects import Effect, Explain, Penalise, Send
@@ -40,6 +42,18 @@ RESEND_S = 1.0
 VOTE_S = 0.25
 """How often a quorum that is missing is looked for again: it changes with every heartbeat."""
 MAX_REPORTS = 2 * limits.MAX_REPLICAS_IN_ROUND
+
+
+Restart = Literal[
+    "member lost",
+    "ledger changed",
+    "nothing came",
+    "malformed shard",
+    "gradients differ",
+    "member came back",
+    "leader changed",
+]
+"""Why a round was planned anew."""
 
 
 class RoundLeader:
@@ -70,6 +84,8 @@ class RoundLeader:
         self._newcomers = Newcomers(place, state)
         self._next: dict[PeerId, LedgerReport] = {}
         self._last_attempt, self._patience = (step, 0), Patience()
+        self.restarts: Counter[Restart] = Counter()
+        """Rounds that we have planned anew, of all steps, by why."""
         self._reset(step)
         self.leading = False
 
@@ -113,8 +129,13 @@ class RoundLeader:
         if self._decided is not None:
             return self._apply_if_last(now)
         if self._plan is not None and any(m.peer not in live for m in self._plan.members):
-            self._plan = None
+            self._void("member lost")
         return self._act(now)
+
+    def _void(self, why: Restart) -> None:
+        """Give up the plan; the next one has a higher attempt."""
+        self._plan = None
+        self.restarts[why] += 1
 
     # --- ledgers ---------------------------------------------------------------------------
 
@@ -140,21 +161,21 @@ class RoundLeader:
         plan = self._plan
         if self._decided is None and plan is not None:
             if not self._fits(sender):
-                self._plan = None
+                self._void("ledger changed")
             elif message.promised < plan.attempt and now > self._patience.planned_at + RESEND_S:
                 return [Send(sender, plan)]  # it was lost on its way, or refused too early
         return self._act(now)
 
     def _fits(self, peer: PeerId) -> bool:
-        """Whether the plan still matches a member's newest ledger."""
+        """Whether a member still has what the plan counts for it; what else it finishes meanwhile
+        it takes out again."""
         if self._plan is None:
             return False
         member = next((m for m in self._plan.members if m.peer == peer), None)
         if member is None:
             return not self.reports[peer].done
         counted = from_bitmap(member.counted, self.step, self._place.per_step)
-        dropped = from_bitmap(member.dropped, self.step, self._place.per_step)
-        return counted <= self.reports[peer].done <= counted | dropped
+        return counted <= self.reports[peer].done
 
     def _at_step(self) -> list[PeerId]:
         """Return the live replicas of this step once all of them have reported, else nobody."""
@@ -197,7 +218,7 @@ class RoundLeader:
         here = self._received() + len(self._ready)
         if self._plan is not None and self._patience.ran_out(here, now):
             effects.append(Explain("round", self._patience.words(self.step), "warning"))
-            self._plan = None
+            self._void("nothing came")
         if self._plan is not None:
             return [*effects, *self._try_decide(now)]
         members = self._at_step()
@@ -224,7 +245,10 @@ class RoundLeader:
         ]
 
     def _make_plan(self, members: list[PeerId], now: float) -> list[Effect]:
-        attempt = self._next_attempt(max(self.reports[peer].promised for peer in members))
+        promised = max(self.reports[peer].promised for peer in members)
+        if promised > (self._last_attempt[1] if self._last_attempt[0] == self.step else 0):
+            self.restarts["leader changed"] += 1
+        attempt = self._next_attempt(promised)
         self._last_attempt = (self.step, attempt)
         stage = self._view.stages[self._place.stage]
         arriving = {r.peer for r in stage if not r.serving and r.version <= self.step}
@@ -271,7 +295,7 @@ class RoundLeader:
         self._refusals += 1
         if self._refusals > MAX_REFUSALS:
             return []
-        self._plan = None
+        self._void("malformed shard")
         words = f"step {self.step}: {short(sender)} got a malformed shard; planning it anew"
         return [Explain("round", words, "warning"), *self._act(now)]
 
@@ -284,7 +308,7 @@ class RoundLeader:
             return []  # our own Ready for it counts no more
         digests = {message.digest for message in self._ready.values()}
         if len(digests) > 1:
-            self._plan = None
+            self._void("gradients differ")
             words = f"step {self.step}: members hold different gradients; planning it anew"
             return [Explain("round", words, "error"), *self._act(now)]
         members = [PeerId(member.peer) for member in plan.members]
@@ -300,7 +324,7 @@ class RoundLeader:
         back = (self._quorum.roll & serving).difference(members)
         if not back:
             return []
-        self._plan = None
+        self._void("member came back")
         names = ", ".join(map(short, sorted(back)))
         words = f"step {self.step}: {names} came back; planning it anew"
         return [Explain("round", words), *self._act(now)]

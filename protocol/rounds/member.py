@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 from protocol import limits
 from protocol.effects import Effect, Explain, Penalise, Send
-from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
 from protocol.pipeline.effects import (
     ApplyLocalTask,
@@ -34,7 +33,14 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.inbox import Inbox, TooMany
-from protocol.rounds.plans import REFUSED, blame_impostor, in_sending_order, owner, plan_digest
+from protocol.rounds.plans import (
+    REFUSED,
+    blame_impostor,
+    counts_all_once,
+    in_sending_order,
+    owner,
+    plan_digest,
+)
 from protocol.rounds.progress import Progress
 from protocol.rounds.shards import check_bounds
 from protocol.wire.messages import Plan, Ready, Reduced, Segment
@@ -88,7 +94,6 @@ class RoundMember:
         self._leader = PeerId("")
         self._plan: Plan | None = None
         self._counted: frozenset[int] = frozenset()
-        self._dropped: frozenset[int] = frozenset()
         self._inbox = Inbox()
         self._digest = b""
         self._commit: tuple[int, bytes] | None = None
@@ -160,19 +165,16 @@ class RoundMember:
         mine = next((m for m in plan.members if m.peer == self._place.me), None)
         if not check_bounds(plan.bounds, len(plan.members), self._size):
             return [Penalise(sender, "plan-with-wrong-bounds", 20)]
+        if mine is not None and not counts_all_once(plan.members, self._place.per_step):
+            return [Penalise(sender, "plan-that-miscounts", 20)]
         if plan.state and self._state() not in (b"", plan.state):
             words = f"our state of version {self.step} differs from our siblings'"
             return [Fault("behind", words)]
         if mine is None:
             return self._observe(sender, plan)
-        try:
-            counted = from_bitmap(mine.counted, plan.step, self._place.per_step)
-            dropped = from_bitmap(mine.dropped, plan.step, self._place.per_step)
-        except RemoteProtocolError as error:
-            return [Penalise(sender, error.reason, error.penalty)]
+        counted = from_bitmap(mine.counted, plan.step, self._place.per_step)
         self.promised, self._plan, self._leader = plan.attempt, plan, sender
-        self._counted, self._dropped = counted, dropped
-        self._digest = b""
+        self._counted, self._digest = counted, b""
         self.progress = Progress.DRAINING
         return [*self._expose(), *self.advance()]
 
@@ -190,15 +192,17 @@ class RoundMember:
         return list(map(blame_impostor, sorted(impostors)))
 
     def advance(self) -> list[RoundEffect]:
-        """Go on if the accumulator now holds exactly what the plan counts for us."""
+        """Go on if the accumulator holds what the plan counts for us; the rest is taken out, for
+        the plan counts it for others."""
         if self.progress is not Progress.DRAINING or self._accumulating():
             return []
         ledger = self._ledger()
-        extra = ledger - self._counted
-        if not self._counted <= ledger or not extra <= self._dropped:
+        if not self._counted <= ledger:
             return []  # the plan is out of date; our next report makes the leader plan anew
         effects: list[RoundEffect] = []
-        for microbatch in sorted(extra):  # the worker is first in, first out: no need to wait
+        for microbatch in sorted(
+            ledger - self._counted
+        ):  # the worker is first in, first out: no need to wait
             effects.append(Compute(SubtractTask(self.step, microbatch)))
             effects += self._drop(microbatch)
         return [*effects, *self._contribute()]

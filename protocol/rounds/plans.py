@@ -76,7 +76,8 @@ def split(
     reports: Mapping[PeerId, Report], members: Sequence[PeerId], step: int, per_step: int
 ) -> list[PlanMember]:
     """Count every id for the member that has it and was done last: it is the slow one, and taking
-    a microbatch out again is work. The others drop it.
+    a microbatch out again is work. The others take it out, also where they finish it only after
+    the plan was made (a backup that came too late).
 
     Args:
         reports: in the order in which their ledgers changed.
@@ -84,13 +85,19 @@ def split(
     taken: set[int] = set()
     result = {}
     for peer in [peer for peer in reversed(list(reports)) if peer in members]:
-        done = reports[peer].done
-        counted, dropped = done - taken, done & taken
+        counted = reports[peer].done - taken
         taken |= counted
-        result[peer] = PlanMember(
-            peer, to_bitmap(counted, step, per_step), to_bitmap(dropped, step, per_step)
-        )
+        result[peer] = PlanMember(peer, to_bitmap(counted, step, per_step))
     return [result[peer] for peer in members]
+
+
+def counts_all_once(members: Sequence[PlanMember], per_step: int) -> bool:
+    """Return whether every microbatch of the step is counted for exactly one member (I1)."""
+    union, counted = 0, 0
+    for member in members:
+        bits = int.from_bytes(member.counted, "little")
+        union, counted = union | bits, counted + bits.bit_count()
+    return counted == per_step and union == (1 << per_step) - 1
 
 
 def most_common(states: list[bytes]) -> bytes:

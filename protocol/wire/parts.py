@@ -56,6 +56,5 @@ class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 class PlanMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     peer: PeerText
     counted: Bitmap
-    """Ids this member contributes."""
-    dropped: Bitmap
-    """Ids in its ledger that another member contributes: it subtracts them first."""
+    """Ids this member contributes. A plan counts every id for one member, so whatever else is in
+    a member's ledger it subtracts first."""

@@ -58,15 +58,11 @@ def bitmap(ids: object) -> bytes:
 def plan(
     counted: dict[PeerId, set[int]],
     *,
-    dropped: dict[PeerId, set[int]] | None = None,
     attempt: int = 1,
     bounds: list[int] | None = None,
     observers: list[PeerId] | None = None,
 ) -> Plan:
-    members = [
-        PlanMember(peer, bitmap(ids), bitmap((dropped or {}).get(peer, set())))
-        for peer, ids in counted.items()
-    ]
+    members = [PlanMember(peer, bitmap(ids)) for peer, ids in counted.items()]
     cuts = [SIZE * i // len(members) // 128 * 128 for i in range(len(members))]
     return Plan(STAGE, STEP, attempt, members, bounds or [*cuts, SIZE], list[str](observers or []))
 

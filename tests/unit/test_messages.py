@@ -11,10 +11,7 @@ from protocol.wire.parts import PlanMember
 
 def test_the_largest_plan_fits_a_header() -> None:
     full = b"\xff" * (limits.MAX_MICROBATCHES_PER_STEP // 8)
-    members = [
-        PlanMember(peer=peer(n), counted=full, dropped=full)
-        for n in range(limits.MAX_REPLICAS_IN_ROUND)
-    ]
+    members = [PlanMember(peer=peer(n), counted=full) for n in range(limits.MAX_REPLICAS_IN_ROUND)]
     plan = Plan(
         stage=limits.MAX_STAGES - 1,
         step=limits.MAX_STEP,

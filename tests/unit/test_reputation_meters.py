@@ -79,7 +79,7 @@ class Stage1:
 
 def plan(step: int, owner: dict[int, PeerId], attempt: int = 1) -> Plan:
     members = [
-        PlanMember(name, to_bitmap({m for m, o in owner.items() if o == name}, step, M), b"")
+        PlanMember(name, to_bitmap({m for m, o in owner.items() if o == name}, step, M))
         for name in sorted(set(owner.values()))
     ]
     return Plan(stage=1, step=step, attempt=attempt, members=members, bounds=[], observers=[])

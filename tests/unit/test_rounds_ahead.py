@@ -21,7 +21,7 @@ def reduced(step: int, attempt: int = 1, segment: int = 0) -> Reduced:
 
 
 def plan(step: int, attempt: int = 1) -> Plan:
-    return Plan(0, step, attempt, [PlanMember(B, b"", b"")], [0, 256], [ME])
+    return Plan(0, step, attempt, [PlanMember(B, b"")], [0, 256], [ME])
 
 
 def commit(step: int, attempt: int = 1) -> Commit:

@@ -50,13 +50,23 @@ class TestHostile:
         assert blamed(list(table.member.plan(C, order))) == [(C, "plan-with-wrong-bounds")]
         assert table.member.promised == 0
 
-    @pytest.mark.parametrize("field", ["counted", "dropped"])
-    def test_ids_beyond_the_step(self, field: str) -> None:
-        bits = {"counted": bitmap({8}), "dropped": b"", field: b"\xff"}
-        mine = PlanMember(ME, **bits)
-        order = Plan(STAGE, STEP, 1, [mine], [0, SIZE], [])
-        table = Table(8)
-        assert blamed(list(table.member.plan(C, order))) == [(C, "ledger-out-of-range")]
+    @pytest.mark.parametrize(
+        "counted",
+        [
+            {ME: b"\xff"},  # ids beyond the step
+            {ME: bitmap({8, 9}), B: bitmap({10})},  # one for nobody
+            {ME: bitmap({8, 9}), B: bitmap({9, 10, 11})},  # one for two
+            {ME: bitmap({8, 9}), B: bitmap({9, 10})},  # both, as many as there should be
+            {ME: b"", B: b""},
+        ],
+    )
+    def test_a_plan_that_does_not_count_every_id_once(self, counted: dict[PeerId, bytes]) -> None:
+        """What it counts for others we take out: nobody would count what it leaves out."""
+        members = [PlanMember(peer, bits) for peer, bits in counted.items()]
+        bounds = [0, SIZE] if len(members) == 1 else [0, 256, SIZE]
+        order = Plan(STAGE, STEP, 1, members, bounds, [])
+        table = Table(8, 9)
+        assert blamed(list(table.member.plan(C, order))) == [(C, "plan-that-miscounts")]
         assert table.member.promised == 0
 
     def test_a_plan_without_us(self) -> None:

@@ -78,7 +78,8 @@ def test_a_seat_that_was_left_behind_says_so_at_once() -> None:
 def test_who_is_slow_to_apply_is_not_left_behind() -> None:
     """It knows the commit and holds all that it covers: the next version is on its way."""
     made = seat(None)
-    stage, members = Replica(ME, STEP, True), [PlanMember(peer, b"", b"") for peer in (ME, SIBLING)]
+    stage = Replica(ME, STEP, True)
+    members = [PlanMember(ME, b""), PlanMember(SIBLING, b"\x0f")]
     made.update_view(SwarmView.of([[], [stage, Replica(SIBLING, STEP, True)]]), 0.0)
     order = Plan(STAGE, STEP, 1, members, [0, 0, 64], [])
     [contribute] = tasks(made.receive(SIBLING, order, 1.0))

@@ -89,9 +89,9 @@ def plausible(message: Message, numbers: dict[str, int], peers: list[PeerId]) ->
     }
     if isinstance(message, Plan):
         changes["members"] = [
-            PlanMember(peer, member.counted[:1], member.dropped[:1])
+            PlanMember(peer, member.counted[:1])
             for peer, member in zip(peers, message.members, strict=False)
-        ] or [PlanMember(ME, b"", b"")]
+        ] or [PlanMember(ME, b"")]
         changes["bounds"] = [0, 256, SIZE][: len(message.members) + 1]
     return msgspec.structs.replace(message, **changes)
 
@@ -141,18 +141,16 @@ def test_no_message_raises_or_applies_a_step(
     assert target.step == 3
 
 
+THEIRS = list(range(3 * PER_STEP, 4 * PER_STEP))
+
+
 def plan(attempt: int, *, members: list[PeerId], counted: dict[PeerId, list[int]]) -> Plan:
     return Plan(
         stage=1,
         step=3,
         attempt=attempt,
         members=[
-            PlanMember(
-                peer,
-                to_bitmap(counted.get(peer, []), 3, PER_STEP),
-                to_bitmap([], 3, PER_STEP),
-            )
-            for peer in members
+            PlanMember(peer, to_bitmap(counted.get(peer, []), 3, PER_STEP)) for peer in members
         ],
         bounds=[0, 256, SIZE] if len(members) == 2 else [0, SIZE],
         observers=[],
@@ -168,7 +166,7 @@ def test_a_plan_that_counts_what_we_do_not_hold_is_not_followed() -> None:
 
 def test_a_plan_with_wrong_bounds_is_penalised() -> None:
     target = seat()
-    bad = Plan(1, 3, 1, [PlanMember(ME, b"\0", b"\0")], [0, SIZE + 1], [])
+    bad = Plan(1, 3, 1, [PlanMember(ME, b"\0")], [0, SIZE + 1], [])
     effects = target.receive(SIBLING, bad, 0.0)
     assert [e.reason for e in effects if isinstance(e, Penalise)] == ["plan-with-wrong-bounds"]
 
@@ -176,13 +174,15 @@ def test_a_plan_with_wrong_bounds_is_penalised() -> None:
 def test_who_only_fetches_the_stage_plans_and_commits_nothing() -> None:
     target = seat()
     target._state = b"s"
-    foreign = msgspec.structs.replace(plan(1, members=[ME, SIBLING], counted={}), state=b"x")
+    foreign = msgspec.structs.replace(
+        plan(1, members=[ME, SIBLING], counted={SIBLING: THEIRS}), state=b"x"
+    )
     assert not [e for e in target.receive(ROGUE, foreign, 0.0) if isinstance(e, Fault)]
     assert [e for e in target.receive(SIBLING, foreign, 0.0) if isinstance(e, Fault)]
     effects = target.receive(ROGUE, Commit(1, 3, 9, bytes(32), 0.0), 0.0)
     assert [e.reason for e in effects if isinstance(e, Penalise)] == ["not-from-a-neighbour"]
     assert not target.member.knows_commit
-    target.receive(SIBLING, plan(1, members=[ME, SIBLING], counted={}), 1.0)
+    target.receive(SIBLING, plan(1, members=[ME, SIBLING], counted={SIBLING: THEIRS}), 1.0)
     assert target.member.plan_followed is not None
 
 
@@ -197,7 +197,7 @@ def test_a_reduced_shard_of_an_impostor_is_refused_once_the_plan_is_known() -> N
     target = seat()
     worker = Worker(target)
     worker.drain(list(target.receive(ROGUE, Reduced(1, 3, 1, 1, 0.5), 0.0, b"x" * 32)), 0.0)
-    good = plan(1, members=[ME, SIBLING], counted={})
+    good = plan(1, members=[ME, SIBLING], counted={SIBLING: THEIRS})
     seen = worker.drain(list(target.receive(SIBLING, good, 0.0)), 0.0)
     assert ROGUE in {e.peer for e in seen if isinstance(e, Penalise)}
     assert not [e for e in seen if isinstance(e, Send) and type(e.message).__name__ == "Ready"]
@@ -211,7 +211,7 @@ def test_who_broadcasts_what_cannot_be_applied_is_blamed(
     error: str, part: int | None, blamed: set[PeerId]
 ) -> None:
     target = seat()
-    target.receive(SIBLING, plan(1, members=[ME, SIBLING], counted={}), 1.0)
+    target.receive(SIBLING, plan(1, members=[ME, SIBLING], counted={SIBLING: THEIRS}), 1.0)
     apply = ApplyTask(3, 1, (0, 256, SIZE), (None, None), (0.0, 0.0))
     effects = target.computed(apply, Outcome(error=error, part=part), 2.0)
     assert {e.peer for e in effects if isinstance(e, Penalise)} == blamed

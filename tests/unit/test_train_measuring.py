@@ -110,7 +110,7 @@ class Swarm(World):
     def tell(self, owner: dict[int, PeerId]) -> None:
         """The traffic of a step: gradients to stage 0, the plan within stage 1."""
         members = [
-            PlanMember(n, to_bitmap({m for m, o in owner.items() if o == n}, self.steps, 40), b"")
+            PlanMember(n, to_bitmap({m for m, o in owner.items() if o == n}, self.steps, 40))
             for n in sorted(set(owner.values()))
         ]
         plan = Plan(1, self.steps, 1, members, [], [])

@@ -32,6 +32,10 @@ def redacted(text: str) -> str:
     return _PEER.sub(lambda found: "…" + found.group()[-6:], text)
 
 
+def _reasons(counts: dict[str, int]) -> str:
+    return ", ".join(f"{clean(why)} {count}" for why, count in counts.items()) or "none"
+
+
 def report(record: Record, link: str) -> str:
     """Return the report."""
     now = record.snapshot
@@ -61,6 +65,8 @@ def report(record: Record, link: str) -> str:
         f"counted: {count.rounds_committed} rounds, {count.rounds_restarted} restarted, "
         f"{count.rerouted_microbatches} rerouted, {count.lost_microbatches} replayed, "
         f"{count.doubled_microbatches} doubled, {count.refused_frames} refused",
+        f"made anew as leader: {_reasons(count.restarts_led)}",
+        f"refused: {_reasons(count.refused_by_reason)}",
         f"recovery: {summary(record.incidents)}",
         f"last error: {redacted(error.words if error else now.last_error or 'none')}",
         "stages:",
