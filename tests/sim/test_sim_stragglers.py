@@ -152,10 +152,13 @@ def test_backups_make_up_for_one_that_turns_slow_in_mid_step(stages: int, stage:
     assert median(with_backups) < median(without)
 
 
-@pytest.mark.parametrize(("stages", "replicas", "most"), [(2, 2, 0.0), (3, 2, 0.0), (2, 3, 0.005)])
+@pytest.mark.parametrize(
+    ("stages", "replicas", "most"), [(2, 2, 0.002), (3, 2, 0.002), (2, 3, 0.005)]
+)
 def test_even_swarms_speculate_on_next_to_nothing(stages: int, replicas: int, most: float) -> None:
-    """Tasks that differ by a tenth: nothing is done twice once times are known, if there are two
-    replicas; with three, leases of a few microbatches each leave a few in a thousand."""
+    """Tasks that differ by a tenth: once times are known one pass of a run at most is done twice
+    (in one or two runs of 24), if there are two replicas; with three, leases of a few microbatches
+    each leave a few in a thousand."""
     for seed in range(2):
         world = run(StragglerWorld(config(seed, stages, replicas, spread=0.1)))
         assert world.wasted() <= most, f"seed {seed}"
