@@ -115,6 +115,8 @@ def check_node(home: Home) -> Iterator[Check]:
         alone = not now.peers and now.uptime_s > 60
         if now.counters.doubled_microbatches:
             yield Check("volunteer", "fail", f"{words}; counted twice", "please report it")
+        elif now.lacks_text and now.state == "waiting":
+            yield Check("volunteer", "warn", words, "volunteer stop, then join with --data FILE")
         elif now.last_error:
             yield Check("volunteer", "warn", f"{words}; last: {now.last_error}", "volunteer logs")
         elif alone:

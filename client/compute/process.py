@@ -55,6 +55,7 @@ class RequestFailed(ComputeError):
     def __init__(self, failed: Failed) -> None:
         super().__init__(f"{failed.kind}: {failed.message}")
         self.kind: FailureKind = failed.kind
+        self.message = failed.message
         self.part = failed.part
 
 

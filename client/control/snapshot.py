@@ -228,4 +228,6 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """The newest warning or error that concerns this node; empty: none since it started."""
     started: bool = True
     """It is measured and has entered the swarm, or is paused; before that its start may fail."""
+    lacks_text: bool = False
+    """Neither this machine nor a member linked with it has the training text."""
     schema_version: int = SCHEMA_VERSION

@@ -94,6 +94,8 @@ class Shelf:
         item = self._items.get((query.kind, query.stage, version))
         if item is not None:
             self._hub.send(sender, item.offer)
+        elif query.kind == "data":
+            self._hub.send(sender, NoBlob("data", query.stage, query.version, "it is not here"))
         elif query.version is not None and query.version < self._newest(query):
             reason = "it is not kept any more"  # a later one may still be on its way: no answer
             self._hub.send(sender, NoBlob(query.kind, query.stage, query.version, reason))

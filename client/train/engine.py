@@ -29,7 +29,8 @@ from client.train.loopback import Loopback
 from client.train.measuring import Measuring
 from client.train.news import News
 from client.train.outbox import Outbox
-from client.train.portrait import NO_TEXT, Portrait
+from client.train.portrait import Portrait
+from client.train.text_search import TextSearch
 from client.train.views import era_followed, matching_members, may_speak, swarm_view
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendSigned
 from protocol.errors import LocalProtocolError
@@ -53,6 +54,7 @@ from protocol.pipeline.effects import Committed
 from protocol.restore.stored import STORED
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import (
+    BlobOffer,
     BlobQuery,
     ChunkRequest,
     Goodbye,
@@ -60,6 +62,7 @@ from protocol.wire.messages import (
     Hello,
     ManifestRequest,
     Message,
+    NoBlob,
     RecordDigest,
     Records,
     Signed,
@@ -89,6 +92,9 @@ class Engine:
         self.measuring = Measuring(signer.peer, manifest, self.membership)
         self.portrait = Portrait(self.membership, self, self._members)
         self.matching: Matching | None = None
+        self.text = TextSearch(
+            self, manifest.data, lambda: self.handshake.admitted, self._text_changed
+        )
         self.shelf = Shelf(self)
         self.agreements = Agreements(signer, swarm, self.news.explain)
         self.handshake: Handshake
@@ -103,7 +109,8 @@ class Engine:
         self._outbox = Outbox(network, nursery)
         self._alarm = Alarm(self._deadlines, self._tick)
         self._bulletin = Bulletin(self, signer.peer, self.membership, manifest, news)
-        self._view_dirty = self._lacks_text = False
+        self._view_dirty = False
+        self._unable: dict[Stage, str] = {}
         self._seat_numbers: dict[int, int] = {}  # by stage, as last told
 
     # --- the hub ---------------------------------------------------------------------------
@@ -144,13 +151,15 @@ class Engine:
     # --- running ---------------------------------------------------------------------------
 
     def describe(self, advert: Advert, *, has_text: bool) -> None:
-        """Enter the swarm with this advert; matching begins. Without the training text we cannot
-        begin stage 0, only copy it from somebody who has."""
+        """Enter the swarm with this advert; matching begins. Without the training text we can only
+        take stage 0 by copying it from somebody."""
+        if has_text:
+            self.text.found()
+        else:
+            self.text.lacks()
         self.matching = Matching(self.signer.peer, self.manifest, self.wall() - self.now())
-        self._lacks_text = not has_text
-        unable = {} if has_text else {Stage(0): NO_TEXT}
-        self.matched(self.matching.set_unable(unable, self.now()))
-        self.portrait.enter(advert, unable)
+        self.matched(self.matching.set_unable(self._unable, self.now()))
+        self.portrait.enter(advert, self._unable)
         self._view_changed()
         for record in self.membership.heard_before():
             with self.guard.against(record.signer, record.kind):
@@ -168,7 +177,7 @@ class Engine:
                 self._refresh()
 
     def _deadlines(self) -> list[float | None]:
-        parts = (self.membership, self.staging, self.history)
+        parts = (self.membership, self.text, self.staging, self.history)
         deadlines = [part.next_deadline() for part in parts if part is not None]
         matching = self.matching.next_deadline(self.now()) if self.matching else None
         return [*deadlines, matching]
@@ -186,6 +195,7 @@ class Engine:
             self._members(self.membership.tick(now, self.wall()))
         if self.matching is not None and self.matching.next_deadline(now) <= now:
             self.matched(self.matching.tick(now))
+        self.text.tick(now)
         if self.staging is not None:
             self.staging.tick(now)
             seats, network = self.staging.seats(), self.network
@@ -220,6 +230,7 @@ class Engine:
         was_admitted = peer in self.handshake.admitted
         self.handshake.gone(peer)
         self.measuring.gone(peer)
+        self.text.lost(peer)
         if was_admitted:
             down = self.membership.link_down(peer, event.reason, self.now(), by_peer=event.by_peer)
             self._members(down)
@@ -233,6 +244,7 @@ class Engine:
             case Hello() | ManifestRequest():
                 if self.handshake.receive(peer, message):
                     self._members(self.membership.link_up(peer, self.now()))
+                    self.text.linked(peer)
             case Goodbye(reason):
                 self.perform(Explain("membership", f"{short(peer)} says goodbye: {reason}"))
             case BlobQuery() if peer in self.handshake.admitted:
@@ -246,6 +258,10 @@ class Engine:
                 self._members(self.membership.receive(peer, message, now, wall))
             case Signed():
                 self._signed(peer, message)
+            case BlobOffer(kind="data") | NoBlob(kind="data") if not self.text.receive(
+                peer, message
+            ):
+                return
             case _ if self.staging is not None:
                 self.staging.receive(peer, message, payload)
 
@@ -312,16 +328,19 @@ class Engine:
             era = era_followed(lineage, roster, stages, me)
             view = swarm_view(roster, lines, me, stages, era)
             self.staging.update_view(view)
-            self._text_may_have_come()
+            self.text.view_changed(served=bool(view.serving(0)))
             if self.history is not None:
                 self.history.update(roster, view)
 
-    def _text_may_have_come(self) -> None:
-        """Somebody serves stage 0 now: the text can be copied from there."""
-        if self._lacks_text and self.staging and self.matching and self.staging.view.serving(0):
-            self._lacks_text = False
-            self.matched(self.matching.set_unable({}, self.now()))
-            self.portrait.set_unable({})
+    def _text_changed(self) -> None:
+        """Tell the matching and the swarm whether we can take stage 0."""
+        unable = self.text.unable()
+        if unable == self._unable:
+            return
+        self._unable = unable
+        if self.matching is not None:
+            self.matched(self.matching.set_unable(unable, self.now()))
+            self.portrait.set_unable(unable)
 
     def seats_changed(self) -> None:
         """Tell the neighbours what our seats are now."""

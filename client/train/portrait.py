@@ -17,8 +17,6 @@ from protocol.membership.advert import Advert
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
 
-NO_TEXT = "this machine does not have the swarm's training text (--data gives it)"
-
 
 class Clock(Protocol):
     """The two times that membership wants."""

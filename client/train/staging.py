@@ -17,7 +17,7 @@ from client.train.capacity import usable_memory_bytes
 from client.train.house import House, Owner
 from client.train.room import Room
 from client.train.seat_driver import SeatDriver
-from client.train.taking import Terms, prepare_request
+from client.train.taking import Terms, TextMissing, offer_text, prepare_request
 from client.train.tally import Tally
 from client.train.tenancy import Tenancy
 from client.train.turnstile import Turnstile
@@ -172,8 +172,9 @@ class Staging:
         try:
             await worker.call(prepare_request(self._house.terms))
         except RequestFailed as failure:
-            self._house.owner.perform(Explain("transfer", str(failure), "warning"))
-            return str(failure)
+            self._house.owner.perform(Explain("transfer", failure.message))
+            return failure.message
+        await offer_text(self._house.terms)
         return ""
 
     async def _hold(self, tenancy: Tenancy) -> None:
@@ -192,7 +193,7 @@ class Staging:
             self.assign(tenancy.stage)
 
     def _failed(self, tenancy: Tenancy, failure: UserError) -> None:
-        if not self.tenancies:
+        if not self.tenancies and not isinstance(failure, TextMissing):
             self.failure = failure
             return
         words = f"stage {tenancy.stage} is given up: {failure}"

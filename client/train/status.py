@@ -92,6 +92,7 @@ def take_snapshot(
         leaving=leaving_views(staging.view, engine.signer.peer),
         paused=paused,
         last_error=engine.news.last_error,
+        lacks_text=bool(engine.text.problem),
     )
 
 
@@ -138,6 +139,8 @@ def _state(
     if paused is not None:
         held = ", ".join(map(str, staging.tenancies))
         return "paused", f"{paused.reason}; handing over stage {held}" if held else paused.reason
+    if (problem := engine.text.problem) and not engine.membership.roster.serving(0):
+        return "waiting", problem
     if engine.history is not None and (waits := engine.history.waiting()):
         return "waiting", waits
     seats = [driver.seat for driver in staging.drivers()]

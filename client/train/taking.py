@@ -22,16 +22,17 @@ from client.compute.errors import CheckpointError
 from client.compute.process import RequestFailed, Worker
 from client.compute.requests import Load, PrepareData
 from client.config import Settings
-from client.errors import ExitCode, UserError
+from client.errors import UserError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train import failpoints
-from client.train.blobs import Download, DownloadFailed, Shelf, offer_of_file
+from client.train.blobs import DiskFailed, Download, DownloadFailed, Shelf, offer_of_file
 from client.train.capacity import Capacity
 from client.train.history import History
 from client.train.hub import Hub
 from client.train.news import News
 from client.train.opening import open_stage_request
 from client.train.state_size import is_plausible
+from client.train.text_search import ASK_AGAIN_S, QUERY, TextSearch
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId, short
 from protocol.manifest import Manifest
@@ -40,6 +41,9 @@ from protocol.rounds.reports import state_digest
 from protocol.view import SwarmView
 from protocol.wire.messages import Admit, BlobOffer, BlobQuery, Chunk, JoinStage, Message, NoBlob
 
+ANSWER_S = 2 * ASK_AGAIN_S + 2.0
+"""Members that have the training text have answered by then, though they hashed it when asked."""
+LOOK_FOR_ANSWERS_S = 0.1
 JOIN_RETRY_S = 1.0
 JOIN_TIMEOUT_S = 600.0
 IDLE_S = 120.0
@@ -72,8 +76,21 @@ class Terms:
     capacity: Callable[[], Capacity]
     folders: Folders
     data_source: str
+    """Where this machine may have the training text; empty: only in ``folders.data``."""
+    text: TextSearch
     shelf: Shelf
     history: History
+
+
+class TextMissing(UserError):
+    """Stage 0 cannot be had before somebody has the text; the volunteer can hold other stages."""
+
+
+async def offer_text(terms: Terms) -> None:
+    """Let others copy the training text that is here."""
+    path = terms.folders.data
+    offer = await trio.to_thread.run_sync(offer_of_file, "data", 0, 0, path)
+    terms.shelf.put(offer, path, temporary=False)
 
 
 def prepare_request(terms: Terms) -> PrepareData:
@@ -131,7 +148,8 @@ class Taking:
             The elements of the stage's gradient.
 
         Raises:
-            UserError: its training text cannot be had.
+            TextMissing: nobody has its training text.
+            DownloadFailed: those who have it did not give it.
         """
         terms, corpus = self._terms, ""
         if self.stage == 0:
@@ -322,39 +340,66 @@ class Taking:
         terms.history.disk_changed()
 
     async def _prepare_data(self) -> str:
-        """Have the training text here: this machine's own, or copied from a peer."""
+        """Have the training text here: this machine's own, or copied from members."""
         self.phase = "preparing the training text"
         terms = self._terms
-        data, path = terms.manifest.data, terms.folders.data
         try:
             await self._worker.call(prepare_request(terms))
         except RequestFailed as failure:
             if failure.kind != "data":
                 raise
-            terms.hub.perform(Explain("transfer", f"copying the training text: {failure}"))
-            await self._fetch(BlobQuery("data", 0, 0), self._text_donors(), path, resumable=True)
-            again = PrepareData(source=str(path), digest=data.digest, path=str(path))
-            await self._worker.call(again)
-        offer = await trio.to_thread.run_sync(offer_of_file, "data", 0, 0, path)
-        terms.shelf.put(offer, path, temporary=False)
-        return str(path)
+            await self._copy_text()
+        await offer_text(terms)
+        terms.text.found()
+        return str(terms.folders.data)
 
-    def _text_donors(self) -> list[PeerId]:
-        donors = [r.peer for r in self._view().serving(0) if r.peer != self._terms.me]
-        if donors:
+    async def _copy_text(self) -> None:
+        """Copy the training text from members who offer it; who gives another text is asked no
+        more."""
+        terms, path = self._terms, self._terms.folders.data
+        terms.text.lacks()
+        while True:
+            donors = await self._text_donors()
+            words = f"copying the training text from {', '.join(map(short, donors))}"
+            terms.hub.perform(Explain("transfer", words))
+            try:
+                sources = await self._fetch(QUERY, donors, path, resumable=True)
+                await self._worker.call(prepare_request(terms))
+            except DiskFailed:
+                raise
+            except DownloadFailed:
+                for donor in donors:
+                    terms.text.lost(donor)  # it is asked again after others
+                raise
+            except RequestFailed as failure:
+                if failure.kind != "data":
+                    raise
+                await trio.to_thread.run_sync(_unlink, path)
+                terms.text.lied(sources)
+            else:
+                return
+
+    async def _text_donors(self) -> list[PeerId]:
+        """Return members who offer the text.
+
+        Raises:
+            TextMissing: nobody does.
+        """
+        text = self._terms.text
+        self.phase = "asking who has the training text"
+        with trio.move_on_after(ANSWER_S):
+            while not text.donors():
+                await trio.sleep(LOOK_FOR_ANSWERS_S)
+        if donors := text.donors():
             return donors
-        digest = self._terms.manifest.data.digest[:12]
-        raise UserError(
-            "this machine does not have the swarm's training text and nobody serves it yet",
-            f"give it with --data FILE (its BLAKE2b-256 begins with {digest})",
-            ExitCode.CONFIG,
-        )
+        raise TextMissing("no member gives the training text")
 
     async def _fetch(
         self, query: BlobQuery, donors: list[PeerId], path: Path, *, resumable: bool = False
     ) -> frozenset[PeerId]:
         """Download to ``path``; return who answers for what came."""
-        self.phase = f"downloading the {query.kind} of stage {query.stage}"
+        what = "training text" if query.kind == "data" else "state"
+        self.phase = f"downloading the {what} of stage {query.stage}"
         path.parent.mkdir(parents=True, exist_ok=True)
         download = Download(self._terms.hub, query, donors, path, resumable=resumable)
         self._download, begin = download, trio.current_time()
@@ -364,7 +409,7 @@ class Taking:
             self._download = None
         seconds, size = max(trio.current_time() - begin, 1e-3), path.stat().st_size
         words = f"{size / 1e6:.1f} MB in {seconds:.1f} s, {size / seconds / 1e6:.1f} MB/s"
-        self._terms.hub.perform(Explain("transfer", f"fetched the {query.kind}: {words}"))
+        self._terms.hub.perform(Explain("transfer", f"fetched the {what}: {words}"))
         return download.sources
 
     def _note_admit(self, sender: PeerId, admit: Admit) -> None:

@@ -103,6 +103,7 @@ class Training:
                 data=TextStore(site.data / "texts").path(manifest.data.digest),
             ),
             data_source=_source(site, manifest.data),
+            text=engine.text,
             shelf=engine.shelf,
             history=history,
         )

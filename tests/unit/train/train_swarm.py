@@ -131,10 +131,15 @@ class TestSwarm:
         self._processes = processes
 
     async def add(
-        self, stage: int | None = None, memory_bytes: int = 0, copies: Path | None = None
+        self,
+        stage: int | None = None,
+        memory_bytes: int = 0,
+        copies: Path | None = None,
+        *,
+        text: bool = True,
     ) -> Volunteer:
         """Start a volunteer, link it to the others, assign it a stage; ``copies``: checkpoints that
-        lie on its disk."""
+        lie on its disk; ``text``: it has the training text."""
         number = len(self.volunteers) + len(self.dead)
         signer = Signer(bytes([number + 1]) * 32)
         losses: dict[int, float] = {}
@@ -164,7 +169,7 @@ class TestSwarm:
             folder,
             engine.shelf,
         )
-        terms = self._terms(engine, number, memory_bytes)
+        terms = self._terms(engine, number, memory_bytes, str(self._text) if text else "")
         start_worker = open_worker if self._processes else _starter(workers)
         staging = Staging(engine, terms, start_worker)
         engine.staging = history.seats = staging
@@ -254,7 +259,7 @@ class TestSwarm:
             tolerance = 1e-5 if step < 20 else 1e-3  # I3
             assert abs(losses[step] - loss) <= tolerance * loss, (step, losses[step], loss)
 
-    def _terms(self, engine: Engine, number: int, memory_bytes: int) -> Terms:
+    def _terms(self, engine: Engine, number: int, memory_bytes: int, source: str) -> Terms:
         home = self._folder / str(number)
         settings = Settings(threads=1, device="cpu", memory_limit_bytes=memory_bytes)
         capacity = Capacity("cpu", 1, 1e9, 0.0, PLENTY_BYTES, 1e9)
@@ -267,7 +272,8 @@ class TestSwarm:
             settings=settings,
             capacity=lambda: capacity,
             folders=Folders(home / "checkpoints", home / "snapshots", home / "data.bin"),
-            data_source=str(self._text),
+            data_source=source,
+            text=engine.text,
             shelf=engine.shelf,
             history=cast(History, engine.history),
         )

@@ -1,0 +1,99 @@
+"""A founder's own text: from ``create`` to volunteers without it, and words where it is gone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e_local import HOST, environment, volunteer, wait_for
+
+from client.cli.local_swarm import LocalSwarm, Member
+from client.control.snapshot import Snapshot
+from client.store.paths import home_folders
+from client.store.texts import TextStore
+from protocol.invite import parse_swarm_file
+
+pytestmark = pytest.mark.slow
+FLAGS = ("--listen-host", HOST, "--threads", "1")
+MODEL = ("--layers", "1", "--width", "32", "--heads", "2", "--context", "16", "--stages", "1")
+RUN = ("--steps", "50000", "--microbatch", "2", "--microbatches", "4", "--no-measure")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="vol") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def book(folder: Path) -> Path:
+    path = folder / "books" / "book.txt"
+    path.parent.mkdir()
+    path.write_text("".join(f"{n} quick brown foxes jump over the lazy dog\n" for n in range(999)))
+    return path
+
+
+@pytest.fixture
+def processes(folder: Path) -> Iterator[LocalSwarm]:
+    with LocalSwarm(folder / "x.swarm", folder, folder / "logs") as swarm:
+        yield swarm
+
+
+def _create(home: Path, book: Path, out: Path) -> TextStore:
+    """Found a swarm with a text that is named as seen from its own folder."""
+    command = [sys.executable, "-m", "client.cli.main", "create", "--data", book.name]
+    subprocess.run(
+        [*command, *MODEL, *RUN, "--name", "e2e", "--out", str(out)],
+        env={**environment(home), "VOLUNTEER_LISTEN_HOST": HOST},
+        cwd=book.parent,
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    return TextStore(home_folders(home).texts)
+
+
+def _when(member: Member, members: list[Member], state: str) -> Snapshot:
+    def look() -> Snapshot | None:
+        now = member.snapshot()
+        return now if now is not None and now.state == state else None
+
+    return wait_for(look, f"{member.name} {state}", members)
+
+
+def test_a_text_of_ones_own_reaches_a_volunteer_who_never_had_it(
+    folder: Path, book: Path, processes: LocalSwarm
+) -> None:
+    """The file is gone before anybody joins; every process starts in another folder."""
+    words = book.read_bytes()
+    _create(folder / "volunteer-1", book, folder / "x.swarm")
+    book.unlink()
+    founder = processes.start("volunteer-1", FLAGS)
+    founder.wait_until_it_answers(60.0)
+    second = processes.start("volunteer-2", FLAGS)
+    members = [founder, second]
+    now = _when(second, members, "training")
+    assert [seat.stage for seat in now.seats] == [0]
+    digest = parse_swarm_file((folder / "x.swarm").read_text()).manifest.data.digest
+    assert TextStore(home_folders(second.home).texts).path(digest).read_bytes() == words
+
+
+def test_a_text_that_nobody_has_is_asked_for_in_the_same_words_everywhere(
+    folder: Path, book: Path, processes: LocalSwarm
+) -> None:
+    store = _create(folder / "volunteer-1", book, folder / "x.swarm")
+    for kept in store.folder.iterdir():
+        kept.unlink()
+    founder = processes.start("volunteer-1", FLAGS)
+    now = _when(founder, [founder], "waiting")
+    words = now.reason
+    assert words.startswith("the text book.txt is missing: join with --data FILE")
+    assert words in volunteer(founder.home, "status").stdout
+    assert words in volunteer(founder.home, "doctor").stdout
+    assert words in volunteer(founder.home, "logs").stdout
+    helper = processes.start("volunteer-2", (*FLAGS, "--data", str(book)))
+    _when(founder, [founder, helper], "training")
