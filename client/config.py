@@ -65,7 +65,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Identity, swarms and checkpoints; empty: the system's place for them."""
     device: Annotated[str, Meta(max_length=32)] = "auto"
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
-    """Threads of the compute worker; 0: all cores."""
+    """Threads of the compute worker; 0: its share of the cores, with other volunteers beside it."""
     compute_share: Annotated[int, Meta(ge=1, le=100)] = 100
     """Percentage of the time that may be spent computing."""
     seats: Annotated[int, Meta(ge=0, le=4)] = 0

@@ -39,6 +39,7 @@ from client.store.paths import Folders, find_folders, make_private
 from client.store.swarms import SwarmStore
 from client.train.acquaintances import Acquaintances
 from client.train.bootstrap import find_swarm, remember_swarm
+from client.train.core_sharing import CoreSharing
 from client.train.credit import Credit
 from client.train.engine import Engine
 from client.train.handshake import Handshake
@@ -187,6 +188,7 @@ class Node:
         self._limits = limits_of(options.settings)
         senses = Senses(self._carried_bytes)
         self._limiting = Limiting(self._limits, folders.data, self._pauses, senses)
+        self._cores = CoreSharing(self._limits.threads, self._news.explain)
         self._engine: Engine
         self._history: History
         self._training: Training
@@ -199,7 +201,7 @@ class Node:
         stopping, paused = self._stop_asked.is_set(), pause_view(self._pauses.now)
         staging = self._training.staging
         now = take_snapshot(self._engine, staging, self._started, stopping, paused)
-        limits = limits_view(self._limits, self._limiting.used_bytes)
+        limits = limits_view(self._limits, self._limiting.used_bytes, self._cores.share)
         started = self._training.entered or paused is not None
         now = structs.replace(now, limits=limits, credit=self._credit.view(), started=started)
         if started or stopping:
@@ -301,7 +303,12 @@ class Node:
             {address.peer for address in met if address.peer is not None},
         )
         site = Site(
-            self._options.settings, self._options.data_path, self._folders.data, folder, self._reach
+            self._options.settings,
+            self._options.data_path,
+            self._folders.data,
+            folder,
+            self._reach,
+            self._cores,
         )
         training = Training(engine, self._news, history, site, self._pauses)
         self._credit = Credit(

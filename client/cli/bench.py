@@ -87,6 +87,9 @@ def bench(*, device: str = "auto", threads: int = 1, efficiency: bool = False) -
     """
     from client.cli.loopback import measure_loopback
     from client.compute.native import KERNEL
+    from client.limits.cores import check_threads
+
+    check_threads(threads)
 
     begin = time.monotonic()
     loopback = LoopbackFigures(*measure_loopback())

@@ -12,6 +12,7 @@ import msgspec
 
 from client.config import check_setting, resolve
 from client.errors import ConfigError
+from client.limits.cores import check_threads
 from client.store.atomic import write_atomic
 from client.store.paths import find_folders, make_private
 
@@ -45,6 +46,8 @@ def set_setting(path: Path, key: str, text: str | None) -> str:
 def save_setting(key: str, text: str) -> str:
     """Write a setting of this user; return what to tell. Raises ``ConfigError``."""
     path = find_folders().config_file
+    if key == "threads" and text.strip().isdecimal():
+        check_threads(int(text))
     line = set_setting(path, key, text)
     variable = f"VOLUNTEER_{key.upper()}"
     if variable in os.environ:

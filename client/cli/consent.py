@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import psutil
 from msgspec import Struct
 
 from client.cli.output import human_bytes, human_rate, say
 from client.config import Settings
+from client.limits.cores import find_cores, plural_cores
 from client.store.atomic import write_atomic
 from client.store.paths import make_private
 
@@ -60,13 +60,13 @@ def agreed(folder: Path, settings: Settings, *, yes: bool) -> bool:
 
 def terms(settings: Settings, folder: Path) -> Sequence[str]:
     """Return what will be used and seen, one line each."""
-    cores = settings.threads or psutil.cpu_count(logical=False) or 1
+    cores = settings.threads or find_cores().usable
     memory = settings.memory_limit_bytes
     upload = settings.upload_limit_bytes_per_s
     quota = settings.daily_quota_bytes
     return (
         "Taking part uses this machine for the swarm until you pause, finish or stop:",
-        f"  processor  {cores} {'core' if cores == 1 else 'cores'}"
+        f"  processor  {plural_cores(cores)}"
         + (f", {settings.compute_share} % of the time" if settings.compute_share < 100 else "")
         + (", and the graphics card if there is one" if settings.device == "auto" else ""),
         f"  memory     {f'{human_bytes(memory)} at most' if memory else 'most of what is free'}",

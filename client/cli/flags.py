@@ -44,7 +44,7 @@ class SettingFlags:
     device: str | None = None
     """Where to compute: auto, cpu, cuda or cuda:N."""
     threads: int | None = None
-    """CPU threads to compute with; 0: all cores."""
+    """CPU threads to compute with; 0: this machine's cores, shared with its other volunteers."""
     compute_share: str | None = None
     """Compute at most so many percent of the time, such as 50%."""
     seats: int | None = None

@@ -24,6 +24,7 @@ from client.cli.target import named_swarm, read_target
 from client.config import Settings
 from client.control.client import running_nodes
 from client.errors import ExitCode, UserError
+from client.limits.cores import check_threads
 from protocol.address import Address
 from protocol.ids import PeerId
 from protocol.invite import Target
@@ -89,6 +90,7 @@ def join(
         problem = "--record is for the screen"
         raise UserError(problem, "record with: volunteer attach --record FILE", ExitCode.USAGE)
     home = find_home(given(flags), config)
+    check_threads(home.settings.threads)
     target = _find_target(home, swarm or os.environ.get(SWARM_VARIABLE))
     in_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if headless or not (detach or in_terminal):

@@ -114,10 +114,11 @@ class ThisMachine:
     def _capacity(self) -> Capacity:
         from client.compute.device import probe
         from client.compute.requests import Probe
-        from client.train.capacity import PROBE_SIZES, Capacity, threads
+        from client.limits.cores import find_cores
+        from client.train.capacity import PROBE_SIZES, Capacity
 
         settings = self._home.settings
-        own = threads(settings)
+        own = settings.threads or find_cores().usable
         found = probe(Probe(sizes=PROBE_SIZES, device=settings.device, threads=own))
         best = max(rate.flop_per_s for rate in found.rates if rate.dtype == "float32")
         return Capacity(

@@ -26,7 +26,8 @@ def status_report(now: Snapshot) -> str:
         f"network   {_peers(now)}, {human_bytes(now.network.sent_bytes)} sent, "
         f"{human_bytes(now.network.received_bytes)} received",
         f"limits    {limits_words(now.limits)}",
-        f"worker    {now.worker.state}, {human_bytes(now.worker.rss_bytes)}; "
+        f"worker    {now.worker.state}{_threads(now.limits)}, "
+        f"{human_bytes(now.worker.rss_bytes)}; "
         f"node {human_bytes(now.rss_bytes)}, up {human_duration(now.uptime_s)}",
         f"mended    {now.counters.rerouted_microbatches} rerouted, "
         f"{now.counters.lost_microbatches} replayed, {now.counters.doubled_microbatches} counted "
@@ -43,6 +44,14 @@ def _reasons(counts: dict[str, int]) -> str:
     """Return reasons with how often, the most frequent first; nothing where there are none."""
     most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return f" ({', '.join(f'{why} {count}' for why, count in most)})" if most else ""
+
+
+def _threads(limits: LimitsView) -> str:
+    if not limits.threads_now:
+        return ""
+    threads = "1 thread" if limits.threads_now == 1 else f"{limits.threads_now} threads"
+    beside = f" ({limits.volunteers} volunteers compute here)" if limits.volunteers > 1 else ""
+    return f" with {threads} of {limits.cores}{beside}"
 
 
 def _pause_lines(now: Snapshot) -> list[str]:

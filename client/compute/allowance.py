@@ -57,7 +57,8 @@ def enforce(request: OpenStage, device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.set_per_process_memory_fraction(request.vram_share / 100, device)
     elif request.memory_bytes:
-        extra = _LIBRARIES_BYTES + request.threads * _PER_THREAD_BYTES
+        threads = max(request.threads, request.most_threads)
+        extra = _LIBRARIES_BYTES + threads * _PER_THREAD_BYTES
         _limit_data(request.memory_bytes + extra)
 
 

@@ -20,7 +20,7 @@ from client.compute.averaging import Averager
 from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
 from client.compute.payload import Buffer
 from client.compute.replica import Replica, open_replica
-from client.compute.replies import Failed, Loaded, Reply, Saved, StageOpened
+from client.compute.replies import Failed, Loaded, Reply, Saved, StageOpened, ThreadsSet
 from client.compute.requests import (
     AnyRequest,
     Apply,
@@ -38,6 +38,7 @@ from client.compute.requests import (
     Probe,
     Reduce,
     Save,
+    SetThreads,
     Subtract,
 )
 from client.compute.slicing import is_out_of_memory
@@ -52,7 +53,7 @@ _ROUND = Contribute | Reduce | DecodeSum | Apply | ApplyLocal
 _TASKS = _PASSES | _ROUND
 _CHANGES = Apply | ApplyLocal | Load | OpenStage
 """Requests that change the tensors of the version."""
-_NO_GRADIENTS = _ROUND | Forward | Drop | Save | Probe | PrepareData
+_NO_GRADIENTS = _ROUND | Forward | Drop | Save | Probe | PrepareData | SetThreads
 """Requests that leave the gradients' scratch to the averager."""
 
 
@@ -144,6 +145,9 @@ class Executor:
                 return self._stage.averager.apply(request, payloads), ()
             case ApplyLocal():
                 return self._stage.averager.apply_local(request), ()
+            case SetThreads():
+                torch.set_num_threads(request.threads)
+                return ThreadsSet(), ()
             case Save():
                 raise AssertionError("saves are answered from the saver's thread")
             case _:

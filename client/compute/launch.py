@@ -16,6 +16,10 @@ boundary tensors; what does not fit goes through the socket."""
 # Keep glibc from returning every large tensor's pages to the kernel and faulting them in again:
 # measured 10 % of the worker's time. Other allocators ignore this; the user's settings win.
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
+# Threads that wait for work sleep instead of spinning. A spinning one takes a core from the node
+# and from other volunteers; where it waits for one that has no core, a step took ten times the
+# processor time. The user's settings win.
+WAITING = {"OMP_WAIT_POLICY": "passive"}
 WORKER_COMMAND = (sys.executable, "-m", "client.compute.worker")
 
 
@@ -69,5 +73,5 @@ def _spawn(
         stdout=stderr,
         stderr=stderr,
         pass_fds=(connection, *rings),
-        env={**ALLOCATOR, **os.environ},
+        env={**ALLOCATOR, **WAITING, **os.environ},
     )

@@ -139,8 +139,13 @@ class Failed(Reply, frozen=True, kw_only=True):
     part: int | None = None
 
 
+class ThreadsSet(Reply, frozen=True, kw_only=True):
+    """What is computed from now on uses so many threads."""
+
+
 AnyReply = (
-    StageOpened
+    ThreadsSet
+    | StageOpened
     | DataReady
     | Forwarded
     | LossComputed

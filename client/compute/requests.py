@@ -30,6 +30,7 @@ from client.compute.replies import (
     StageOpened,
     Subtracted,
     SumDecoded,
+    ThreadsSet,
 )
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
@@ -77,7 +78,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
         swarm: hex id, written into checkpoints.
         sequences, tokens: B and T of a microbatch.
         graphs_kept: how many forward graphs may be held for their backward.
-        threads: CPU threads; device: `cpu`, `cuda`, `cuda:1`, or `auto`.
+        threads: CPU threads; most_threads: as many as `SetThreads` may ask for later, 0 for no
+            more; device: `cpu`, `cuda`, `cuda:1`, or `auto`.
         compute_share: percentage of the time that tasks may compute.
         memory_bytes: what the stage may take on the CPU, 0 for no limit; vram_share: percentage
             of the GPU's memory.
@@ -95,6 +97,7 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     tokens: Positive
     graphs_kept: Count = 4
     threads: Positive = 1
+    most_threads: Count = 0
     device: str = "cpu"
     compute_share: Annotated[int, Meta(ge=1, le=100)] = 100
     memory_bytes: Count = 0
@@ -260,6 +263,12 @@ class Probe(Request[Probed], frozen=True, kw_only=True):
     threads: Positive = 1
 
 
+class SetThreads(Request[ThreadsSet], frozen=True, kw_only=True):
+    """Compute with so many CPU threads from now on; no stage needs to be open."""
+
+    threads: Positive
+
+
 class Measure(Request[Measured], frozen=True, kw_only=True):
     """Time the opened stage on random input; nothing is accumulated."""
 
@@ -283,6 +292,7 @@ AnyRequest = (
     | Probe
     | Measure
     | PrepareData
+    | SetThreads
 )
 
 _REPLY_TYPES: dict[type, type] = {

@@ -159,6 +159,12 @@ class LimitsView(Struct, frozen=True, kw_only=True):
     """What the owner lends; 0: no limit."""
 
     threads: int = 0
+    threads_now: int = 0
+    """Threads that a stage is computed with, chosen or by sharing; 0: not known."""
+    cores: int = 0
+    """Of this machine, as far as this volunteer may use them."""
+    volunteers: int = 1
+    """Volunteers of this machine that compute on these cores, this one included."""
     compute_share: int = 0
     """Percentage of the time."""
     memory_bytes: int = 0

@@ -13,7 +13,7 @@ class Limits:
     """0 means: no limit. Defaults lend everything, always."""
 
     threads: int = 0
-    """CPU threads of the compute worker."""
+    """CPU threads of the compute worker; 0: its share of the cores."""
     compute_share: int = 100
     """Percentage of the time."""
     memory_bytes: int = 0

@@ -82,13 +82,16 @@ def _line_rate(reached: float, seconds: float) -> float:
     return float(f"{reached:.1e}")
 
 
-async def measured_capacity(worker: Worker, settings: Settings, folder: Path) -> Capacity:
-    """Return the kept measurement if it fits the settings, else measure now (seconds)."""
+async def measured_capacity(
+    worker: Worker, settings: Settings, folder: Path, threads: int
+) -> Capacity:
+    """Return the kept measurement if it is of this device and so many threads, else measure now,
+    which takes seconds."""
     known = _load(folder / FILE_NAME)
-    wanted = (settings.device, threads(settings))
+    wanted = (settings.device, threads)
     if known is not None and (known.device, known.threads) == wanted:
         return known
-    request = Probe(sizes=PROBE_SIZES, device=settings.device, threads=threads(settings))
+    request = Probe(sizes=PROBE_SIZES, device=settings.device, threads=threads)
     reply, _ = await worker.call(request)
     best = {
         dtype: max((r.flop_per_s for r in reply.rates if r.dtype == dtype), default=0.0)
@@ -104,13 +107,6 @@ async def measured_capacity(worker: Worker, settings: Settings, folder: Path) ->
     )
     write_atomic(folder / FILE_NAME, msgspec.json.encode(capacity))
     return capacity
-
-
-def threads(settings: Settings) -> int:
-    """Return the worker's CPU threads: as chosen, else all cores."""
-    import psutil
-
-    return settings.threads or psutil.cpu_count(logical=False) or 1
 
 
 def usable_memory_bytes(capacity: Capacity, settings: Settings) -> int:

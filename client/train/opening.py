@@ -8,7 +8,6 @@ from client.compute.memory import MemoryNeed, graphs_that_fit, required_bytes
 from client.compute.requests import ModelFields, OpenStage, OptimizerFields
 from client.config import Settings
 from client.errors import ExitCode, UserError
-from client.train.capacity import threads
 from protocol.manifest import Manifest
 
 MOST_GRAPHS = 16
@@ -121,9 +120,19 @@ def check_fits(manifest: Manifest, available_bytes: int) -> None:
 
 
 def open_stage_request(
-    manifest: Manifest, swarm: str, stage: int, settings: Settings, graphs: int, corpus: str
+    manifest: Manifest,
+    swarm: str,
+    stage: int,
+    settings: Settings,
+    graphs: int,
+    corpus: str,
+    threads: int,
+    most_threads: int = 0,
 ) -> OpenStage:
-    """Return the request that opens a stage of this manifest."""
+    """Return the request that opens a stage of this manifest, to be computed with so many threads.
+
+    ``most_threads``: as many as it may be told to use later; 0: no more.
+    """
     return OpenStage(
         swarm=swarm,
         model=model_fields(manifest),
@@ -137,7 +146,8 @@ def open_stage_request(
         sequences=manifest.sequences_per_microbatch,
         tokens=manifest.model.context,
         graphs_kept=graphs,
-        threads=threads(settings),
+        threads=threads,
+        most_threads=most_threads,
         compute_share=settings.compute_share,
         memory_bytes=settings.memory_limit_bytes,
         vram_share=settings.vram_share,

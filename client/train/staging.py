@@ -135,6 +135,11 @@ class Staging:
         deadlines = (tenancy.next_deadline() for tenancy in self._all())
         return min((d for d in deadlines if d is not None), default=None)
 
+    def set_threads(self, threads: int) -> None:
+        """Have every stage that is open computed with so many threads from now on."""
+        for tenancy in self._all():
+            tenancy.set_threads(threads)
+
     def seats(self) -> list[SeatStatus]:
         """Return what heartbeats say of our seats."""
         statuses = (tenancy.status() for tenancy in self._all())

@@ -29,6 +29,7 @@ from client.control.snapshot import (
 from client.events import Entry
 from client.limits.limits import Limits
 from client.store.pause import KeptPause
+from client.train.core_sharing import Share
 from client.train.engine import Engine
 from client.train.staging import Staging
 from protocol.ids import PeerId
@@ -103,10 +104,13 @@ def pause_view(pause: KeptPause | None) -> PauseView | None:
     return PauseView(reason=pause.reason, until=pause.until, since=pause.since)
 
 
-def limits_view(limits: Limits, used_bytes: int) -> LimitsView:
-    """Return what the owner lends, and what today has taken of the line."""
+def limits_view(limits: Limits, used_bytes: int, share: Share) -> LimitsView:
+    """Return what the owner lends, what today has taken of the line and how cores are shared."""
     return LimitsView(
         threads=limits.threads,
+        threads_now=share.threads,
+        cores=share.cores,
+        volunteers=share.volunteers,
         compute_share=limits.compute_share % 100,
         memory_bytes=limits.memory_bytes,
         vram_share=limits.vram_share % 100,

@@ -27,6 +27,7 @@ from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train import failpoints
 from client.train.blobs import DiskFailed, Download, DownloadFailed, Shelf, offer_of_file
 from client.train.capacity import Capacity
+from client.train.core_sharing import CoreSharing
 from client.train.history import History
 from client.train.hub import Hub
 from client.train.news import News
@@ -80,6 +81,7 @@ class Terms:
     text: TextSearch
     shelf: Shelf
     history: History
+    cores: CoreSharing
 
 
 class TextMissing(UserError):
@@ -155,8 +157,16 @@ class Taking:
         if self.stage == 0:
             corpus = await self._prepare_data()
         self.phase = f"opening stage {self.stage}"
+        terms.cores.look(computing=True)  # the others on these cores give way meanwhile
         request = open_stage_request(
-            terms.manifest, terms.swarm, self.stage, terms.settings, graphs, corpus
+            terms.manifest,
+            terms.swarm,
+            self.stage,
+            terms.settings,
+            graphs,
+            corpus,
+            terms.cores.threads,
+            terms.cores.most_threads,
         )
         opened, _ = await self._worker.call(request)
         return opened.parameters

@@ -7,10 +7,13 @@ business, what a seat does its driver's. It knows nothing of other stages held h
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 import trio
 
 from client.compute.process import RequestFailed, Worker, WorkerDied
+from client.compute.requests import SetThreads
 from client.errors import ExitCode, UserError
 from client.store.boundaries import BoundaryStore
 from client.train.blobs import DownloadFailed
@@ -129,6 +132,12 @@ class Tenancy:
         self._allowed = True
         if self.driver is not None:
             self.driver.allow_training()
+
+    def set_threads(self, threads: int) -> None:
+        """Compute with so many threads from the next task on."""
+        if self.worker is not None:
+            with suppress(WorkerDied):  # then the next one is told when it opens the stage
+                self.worker.submit(SetThreads(threads=threads))
 
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""

@@ -28,6 +28,7 @@ from client.train.capacity import (
     measured_capacity,
     usable_memory_bytes,
 )
+from client.train.core_sharing import CoreSharing
 from client.train.engine import Engine
 from client.train.finishing import Finishing
 from client.train.history import History
@@ -64,6 +65,7 @@ class Site:
     checkpoints: CheckpointFolder
     addresses: Callable[[], list[str]]
     """Where others reach us."""
+    cores: CoreSharing
 
 
 class Training:
@@ -106,6 +108,7 @@ class Training:
             text=engine.text,
             shelf=engine.shelf,
             history=history,
+            cores=site.cores,
         )
         self.tally = Tally(engine, news)
         """Counts since the node started, over all pauses."""
@@ -120,6 +123,7 @@ class Training:
         sweep_copies(self._terms.folders.snapshots, self._history.lineage.version)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._offer)
+            nursery.start_soon(self._site.cores.run, self._computes, self._set_threads)
             while True:
                 await self._pauses.wait_clear()
                 if self._over:
@@ -150,6 +154,12 @@ class Training:
             nursery.cancel_scope.cancel()
         self.staging.close()
         self._engine.retire()
+
+    def _computes(self) -> bool:
+        return bool(self.staging.tenancies)
+
+    def _set_threads(self, threads: int) -> None:
+        self.staging.set_threads(threads)
 
     async def _offer(self) -> None:
         """Offer the checkpoints on our disk."""
@@ -193,7 +203,9 @@ class Training:
         for _ in range(MEASURING_WORKERS):
             try:
                 worker = await self.staging.worker_ready()
-                self._capacity = await measured_capacity(worker, settings, data)
+                self._capacity = await measured_capacity(
+                    worker, settings, data, self._site.cores.threads
+                )
                 check_fits(manifest, usable_memory_bytes(self._capacity, settings))
                 self.phase = "reading the training text"
                 return self._capacity, await self.staging.text_problem()

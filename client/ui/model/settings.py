@@ -59,7 +59,9 @@ def limits(record: Record, box: Box) -> list[Line]:
 
 
 def _threads(found: LimitsView) -> str:
-    threads = str(found.threads) if found.threads else "all cores"
+    threads = str(found.threads or found.threads_now or "all cores")
+    if found.volunteers > 1:
+        threads += f" of {found.cores}, {found.volunteers} volunteers compute here"
     part = found.compute_share
     return f"{threads}, {part} % of the time" if 0 < part < 100 else threads
 

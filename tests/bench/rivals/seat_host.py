@@ -155,7 +155,7 @@ async def seated(
         trio.open_nursery() as nursery,
     ):
         settings = Settings(threads=1)
-        request = open_stage_request(manifest, "ab" * 32, stage, settings, GRAPHS_KEPT, corpus)
+        request = open_stage_request(manifest, "ab" * 32, stage, settings, GRAPHS_KEPT, corpus, 1)
         opened, _ = await worker.call(request)
         addresses = await meet(network, index)
         peers = [PeerId(address.rpartition("/")[2]) for address in addresses]

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 import trio
 from local_worker import LocalWorker
-from train_swarm import TestSwarm, Volunteer, _starter, open_swarm
+from train_swarm import TestSwarm, Volunteer, _starter, one_thread, open_swarm
 
 from client.config import Settings
 from client.errors import ExitCode
@@ -39,6 +39,7 @@ async def _pausable(
         folder / "pausable",
         CheckpointFolder(volunteer.disk),
         list,
+        one_thread(folder),
     )
     history = cast(History, engine.history)
     training = ScriptedTraining(engine, engine.news, history, site, pauses, _starter(workers))
@@ -128,7 +129,7 @@ async def _measuring(
     engine, home = volunteer.engine, folder / "measuring"
     home.mkdir()
     settings = Settings(threads=1, device=device)
-    site = Site(settings, None, home, CheckpointFolder(volunteer.disk), list)
+    site = Site(settings, None, home, CheckpointFolder(volunteer.disk), list, one_thread(folder))
     history, pauses = cast(History, engine.history), Pauses(folder, lambda said: None)
     training = Training(engine, engine.news, history, site, pauses, _starter(workers))
     swarm._nursery.start_soon(training.run)

@@ -24,9 +24,11 @@ from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
 from client.compute.process import Worker, open_worker
 from client.config import Settings
 from client.events import Event, EventLog, StepCommitted
+from client.limits.local_volunteers import Board
 from client.net.memory_network import MemoryHub, open_memory_hub
 from client.store.checkpoints import CheckpointFolder
 from client.train.capacity import Capacity
+from client.train.core_sharing import CoreSharing
 from client.train.engine import Engine
 from client.train.handshake import Handshake
 from client.train.history import History
@@ -276,7 +278,13 @@ class TestSwarm:
             text=engine.text,
             shelf=engine.shelf,
             history=cast(History, engine.history),
+            cores=one_thread(home),
         )
+
+
+def one_thread(folder: Path) -> CoreSharing:
+    """A sharing of cores whose notices nobody else sees."""
+    return CoreSharing(1, lambda said: None, Board(folder))
 
 
 ADVERT = Advert(

@@ -1,0 +1,152 @@
+"""How many of this machine's cores this process may use: affinity, topology and control group.
+
+Reads what the kernel says, at each call. Holds no state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from client.errors import ExitCode, UserError
+
+CGROUPS: Final = Path("/sys/fs/cgroup")
+OWN_CGROUPS: Final = Path("/proc/self/cgroup")
+CPUS: Final = Path("/sys/devices/system/cpu")
+_V1_MOUNTS: Final = ("cpu", "cpu,cpuacct", "cpuacct,cpu")
+_V2_MOUNTS: Final = ("", "unified")
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Processor time that a control group may take, in cores."""
+
+    cores: float
+    group: str
+    """Names the control group without telling its path; equal for all its members."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """What this process may use."""
+
+    cpus: frozenset[int]
+    """Logical processors, by the kernel's numbers."""
+    physical: int
+    """Cores that these belong to: two threads of one core compute hardly faster than one."""
+    quota: Quota | None = None
+
+    @property
+    def usable(self) -> int:
+        """Threads that compute at full speed at once; 1 at least."""
+        return min(self.physical, max(1, math.floor(self.quota.cores) if self.quota else 2**16))
+
+    @property
+    def most_threads(self) -> int:
+        """More threads than that can never run at once."""
+        quota = math.ceil(self.quota.cores) if self.quota else len(self.cpus)
+        return max(1, min(len(self.cpus), quota))
+
+
+def find_cores() -> Cores:
+    """Return what this process may use now."""
+    if not hasattr(os, "sched_getaffinity"):  # the kernel of macOS places threads as it likes
+        cpus = frozenset(range(os.cpu_count() or 1))
+        return Cores(cpus, psutil.cpu_count(logical=False) or len(cpus))
+    cpus = frozenset(os.sched_getaffinity(0))
+    return Cores(cpus, physical_cores(cpus), find_quota())
+
+
+def physical_cores(cpus: frozenset[int], folder: Path = CPUS) -> int:
+    """Return how many cores the processors belong to; one each where the kernel does not say."""
+    return len({_siblings(folder / f"cpu{cpu}" / "topology") or str(cpu) for cpu in cpus})
+
+
+def find_quota(own: Path = OWN_CGROUPS, mounts: Path = CGROUPS) -> Quota | None:
+    """Return the tightest limit of our control groups and those around them; None: there is none.
+
+    Both versions of control groups are read, with all ancestors that can be seen from here.
+    """
+    quotas = [Quota(cores, _name(folder)) for folder, cores in _limits(_read(own), mounts)]
+    return min(quotas, key=lambda quota: quota.cores, default=None)
+
+
+def check_threads(threads: int) -> None:
+    """Refuse a number of threads that cannot run at once here; 0 is always fine.
+
+    Raises:
+        UserError: says how many cores there are.
+    """
+    most = find_cores().most_threads
+    if threads > most:
+        raise UserError(
+            f"{threads} threads are more than the {plural_cores(most)} that may be used here",
+            f"give at most --threads {most}, or leave it out: "
+            "volunteers of one machine share its cores by themselves",
+            ExitCode.CONFIG,
+        )
+
+
+def plural_cores(count: int) -> str:
+    """Return ``1 core`` or ``2 cores``."""
+    return f"{count} {'core' if count == 1 else 'cores'}"
+
+
+def _limits(own: str, mounts: Path) -> Iterator[tuple[Path, float]]:
+    """Yield every control group around this process that limits its processor time, in cores."""
+    for line in own.splitlines()[:64]:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for mount in _V1_MOUNTS if controllers else _V2_MOUNTS:
+            for folder in _ancestry(mounts / mount, path):
+                cores = _v1_cores(folder) if controllers else _v2_cores(folder)
+                if cores is not None:
+                    yield folder, cores
+
+
+def _ancestry(mount: Path, path: str) -> Iterator[Path]:
+    """Yield the group's folder and all above it, the mount included."""
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    for length in range(len(parts), -1, -1):
+        yield mount.joinpath(*parts[:length])
+
+
+def _v2_cores(folder: Path) -> float | None:
+    quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
+    return _ratio(quota, period)
+
+
+def _v1_cores(folder: Path) -> float | None:
+    return _ratio(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us"))
+
+
+def _ratio(quota: str, period: str) -> float | None:
+    try:
+        cores = int(quota) / int(period)
+    except (ValueError, ZeroDivisionError):  # "max", or not there
+        return None
+    return cores if cores > 0 else None
+
+
+def _siblings(folder: Path) -> str:
+    return _read(folder / "core_cpus_list") or _read(folder / "thread_siblings_list")
+
+
+def _name(folder: Path) -> str:
+    return hashlib.blake2b(os.fsencode(folder), digest_size=8).hexdigest()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""

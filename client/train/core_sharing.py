@@ -1,0 +1,145 @@
+"""Keeps this volunteer to its share of the machine's cores while others come and go beside it.
+
+A thin driver: ``client.limits`` sees the other volunteers and reckons. All workers of one volunteer
+have the same number of threads, for they take turns. State: the number now, and who was seen.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import trio
+
+from client.limits.core_shares import Claim, fair_threads
+from client.limits.cores import Cores, find_cores, plural_cores
+from client.limits.local_volunteers import Board, Notice, Seen
+from protocol.effects import Explain
+
+LOOK_S: Final = 1.0
+
+
+class NoticeBoard(Protocol):
+    """How volunteers of one machine see each other."""
+
+    def post(self, notice: Notice) -> None:
+        """Put up our notice, or replace it; raises ``OSError``."""
+
+    def withdraw(self) -> None:
+        """Take our notice down."""
+
+    def others(self) -> list[Seen]:
+        """Return the other volunteers that run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What this volunteer computes with."""
+
+    threads: int
+    cores: int
+    """Of the machine, as far as this process may use them."""
+    volunteers: int = 1
+    """That compute on them, this one included."""
+
+    @property
+    def words(self) -> str:
+        """The share for people."""
+        plural = "thread" if self.threads == 1 else "threads"
+        found = f"{self.threads} {plural} on {plural_cores(self.cores)}"
+        shared = f", shared by {self.volunteers} volunteers" if self.volunteers > 1 else ""
+        return found + shared
+
+
+class CoreSharing:
+    """See the module's docstring.
+
+    Args:
+        chosen: threads as the owner chose; 0: our share.
+        explain: what to tell the user with.
+    """
+
+    def __init__(
+        self,
+        chosen: int,
+        explain: Callable[[Explain], None],
+        board: NoticeBoard | None = None,
+        look_at_cores: Callable[[], Cores] = find_cores,
+        user: int | None = None,
+    ) -> None:
+        self._chosen, self._explain = chosen, explain
+        self._board = board or Board()
+        self._find_cores = look_at_cores
+        self._user = os.geteuid() if user is None else user
+        self._posted: Notice | None = None
+        self.share = self._reckon(look_at_cores(), [])
+
+    @property
+    def threads(self) -> int:
+        """Threads of a worker now."""
+        return self.share.threads
+
+    @property
+    def most_threads(self) -> int:
+        """Threads that a worker may be given later."""
+        return self._chosen or self.share.cores
+
+    async def run(self, computing: Callable[[], bool], tell: Callable[[int], None]) -> None:
+        """Look every second until cancelled.
+
+        Args:
+            computing: whether we hold a stage.
+            tell: is called with the new number of threads whenever it changes.
+        """
+        try:
+            while True:
+                before = self.threads
+                self.look(computing())
+                if self.threads != before:
+                    self._explain(Explain("swarm", f"computes with {self.share.words}"))
+                    tell(self.threads)
+                await trio.sleep(LOOK_S)
+        finally:
+            self._board.withdraw()
+
+    def look(self, computing: bool) -> None:
+        """Tell the others how it is with us, and find out our share of now."""
+        cores = self._find_cores()
+        self._post(cores, computing)
+        self.share = self._reckon(cores, self._board.others())
+
+    def _post(self, cores: Cores, computing: bool) -> None:
+        notice = Notice(
+            pid=os.getpid(),
+            cpus=f"{_mask(cores):x}",
+            group=cores.quota.group if cores.quota else "",
+            threads=self._chosen,
+            computing=computing,
+        )
+        if notice != self._posted:
+            with suppress(OSError):  # the others do not see us; we still see them
+                self._board.post(notice)
+                self._posted = notice
+
+    def _reckon(self, cores: Cores, others: list[Seen]) -> Share:
+        computing = [seen for seen in others if seen.notice.computing]
+        beside = [seen for seen in computing if seen.notice.mask & _mask(cores)]
+        volunteers = 1 + len(beside)
+        if self._chosen:
+            return Share(self._chosen, cores.usable, volunteers)
+        threads = fair_threads(cores.physical, self._user, _claims(beside))
+        if cores.quota is not None:
+            fellows = [seen for seen in computing if seen.notice.group == cores.quota.group]
+            threads = min(threads, fair_threads(cores.usable, self._user, _claims(fellows)))
+        return Share(threads, cores.usable, volunteers)
+
+
+def _claims(seen: list[Seen]) -> list[Claim]:
+    return [Claim(each.user, each.notice.threads) for each in seen]
+
+
+def _mask(cores: Cores) -> int:
+    return sum(1 << cpu for cpu in cores.cpus if cpu < 2048)

@@ -1,0 +1,209 @@
+"""Whether volunteers of one machine share its cores well by themselves: tokens/s, in turns.
+
+    python -m tests.bench.threads [--volunteers 1,2,4] [--models tiny,wide] [--choices default,1,2]
+                                  [--rounds 3] [--seconds 15] [--out tests/bench/results]
+
+Real processes on this machine, each with a home of its own: one stage for one volunteer, two stages
+for more. In every round each choice of ``--threads`` runs once in a swarm of its own, one after the
+other; ``default`` leaves the choice to the volunteers. The table gives the default's tokens/s over
+those of the best choice by hand, as the median over the rounds. ``wide`` is a GPT of 8 layers,
+width 256, context 256.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from client.cli.create import sign, write_swarm_file
+from client.cli.founding import found_swarm
+from client.cli.home import free_port
+from client.cli.local_swarm import LocalSwarm, Member, terminate_as_interrupt
+from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.store.identity import ensure_identity
+from client.store.paths import home_folders, make_private
+from protocol.address import Address
+from tests.bench.machines import left_out, of_newest, this_machine
+
+HOST = "127.0.0.1"
+DEFAULT = "default"
+MODELS: Mapping[str, tuple[ModelChoices, int | None, int | None]] = {
+    "tiny": (ModelChoices(), None, None),
+    "wide": (ModelChoices(layers=8, width=256, heads=8, context=256), 4, 8),
+}
+"""Shape, sequences of a microbatch, microbatches of a step; None: as in the preset tiny."""
+WARM_UP_STEPS = 2
+LEAST_STEPS = 3
+TIMEOUT_S = 240.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run."""
+
+    model: str
+    volunteers: int
+    choice: str
+    round: int
+    tokens_per_s: float
+    steps: int
+    load: float
+    machine: str = ""
+
+
+def main() -> None:
+    """Run and write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    words = lambda text: text.split(",")  # noqa: E731
+    parser.add_argument("--volunteers", type=words, default=["1", "2", "4"])
+    parser.add_argument("--models", type=words, default=list(MODELS))
+    parser.add_argument("--choices", type=words, default=[DEFAULT, "1", "2"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results"))
+    asked = parser.parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    file = asked.out / "threads.jsonl"
+    with terminate_as_interrupt():
+        for number in range(asked.rounds):
+            for model in asked.models:
+                for volunteers in map(int, asked.volunteers):
+                    for choice in asked.choices:
+                        result = measure(model, volunteers, choice, number, asked.seconds)
+                        with file.open("a") as out:
+                            out.write(json.dumps(asdict(result)) + "\n")
+                        print(result, flush=True)
+    (asked.out / "threads.md").write_text(markdown(read(file)))
+
+
+def measure(model: str, volunteers: int, choice: str, number: int, seconds: float) -> Result:
+    """Run one swarm for so long after its first steps."""
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="vol") as folder:
+        homes = Path(folder)
+        tokens = found(homes, model, stages=min(volunteers, 2))
+        flags = ("--listen-host", HOST, *(() if choice == DEFAULT else ("--threads", choice)))
+        with LocalSwarm(homes / "bench.swarm", homes, homes / "logs") as processes:
+            first = processes.start("volunteer-1", flags)
+            first.wait_until_it_answers(60.0)
+            for i in range(2, volunteers + 1):
+                processes.start(f"volunteer-{i}", flags)
+            moments = step_moments(processes, first, volunteers, seconds)
+    span, steps = moments[-1] - moments[0], len(moments) - 1
+    return Result(
+        *(model, volunteers, choice, number),
+        tokens_per_s=round(tokens * steps / span, 1),
+        steps=steps,
+        load=load,
+        machine=this_machine(),
+    )
+
+
+def found(homes: Path, model: str, stages: int) -> int:
+    """Found the swarm whose file and first home lie in ``homes``; return a step's tokens."""
+    shape, sequences, microbatches = MODELS[model]
+    run = RunChoices(
+        name="threads",
+        stages=stages,
+        steps=100_000,
+        sequences=sequences,
+        microbatches=microbatches,
+        measure=False,
+    )
+    founder = ensure_identity(make_private(home_folders(homes / "volunteer-1").data))
+    manifest = found_swarm(founder.peer, run, shape, OptimizerChoices()).manifest
+    swarm = sign(manifest, founder, (Address("ip4", HOST, free_port(HOST), founder.peer),))
+    write_swarm_file(homes / "bench.swarm", swarm)
+    return manifest.microbatches_per_step * manifest.tokens_per_microbatch
+
+
+def step_moments(
+    processes: LocalSwarm, first: Member, volunteers: int, seconds: float
+) -> list[float]:
+    """Return when steps were committed, in Unix seconds, once all serve and have warmed up.
+
+    Raises:
+        RuntimeError: too few steps in time, or a volunteer ended.
+    """
+    moments: list[float] = []
+    deadline, until, begun = time.monotonic() + TIMEOUT_S, None, False
+    while until is None or time.monotonic() < until or len(moments) <= LEAST_STEPS:
+        if time.monotonic() > deadline or not all(m.alive for m in processes.members):
+            tails = "\n".join(member.log_tail() for member in processes.members)
+            raise RuntimeError(f"{len(moments)} steps in {TIMEOUT_S:.0f} s:\n{tails}")
+        found = [event.time for event in first.new_events() if event.kind == "StepCommitted"]
+        begun = begun or _all_serve(first, volunteers)
+        moments += found if begun else []
+        if until is None and len(moments) > WARM_UP_STEPS:
+            until = time.monotonic() + seconds
+            moments = moments[-1:]
+        time.sleep(0.1)
+    return moments
+
+
+def _all_serve(first: Member, volunteers: int) -> bool:
+    now = first.snapshot()
+    if now is None:
+        return False
+    replicas = [replica for stage in now.stages for replica in stage.replicas]
+    return len({each.peer for each in replicas if each.state == "serving"}) == volunteers
+
+
+def read(path: Path) -> list[Result]:
+    """Return all runs so far."""
+    return [Result(**json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """Return the table: medians over rounds of the newest's machine."""
+    shown = of_newest(results)
+    choices = list(dict.fromkeys(r.choice for r in shown))
+    by_hand = [choice for choice in choices if choice != DEFAULT]
+    rows = [
+        f"| model | volunteers | {' | '.join(map(_title, choices))} | default / best by hand |",
+        f"| --- | ---: | {'---: | ' * len(choices)}---: |",
+    ]
+    for model, volunteers in dict.fromkeys((r.model, r.volunteers) for r in shown):
+        here = [r for r in shown if (r.model, r.volunteers) == (model, volunteers)]
+        rates = {c: _median(r.tokens_per_s for r in here if r.choice == c) for c in choices}
+        best = max(by_hand, key=lambda c: rates[c])
+        ratios = sorted(_ratios(here, best))
+        ratio = f"**{statistics.median(ratios):.2f}** ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        rows.append(
+            f"| {model} | {volunteers} | {' | '.join(f'{rates[c]:,.0f}' for c in choices)} "
+            f"| {ratio} |"
+        )
+    return (
+        f"# Threads of volunteers on one machine\n\nWritten by `python -m tests.bench.threads`. "
+        f"{__doc__}\nMachine: {shown[0].machine}. Tokens/s, medians; the ratio is taken within "
+        f"each round, in brackets its range.{left_out(results, shown)}\n\n" + "\n".join(rows) + "\n"
+    )
+
+
+def _ratios(results: Sequence[Result], best: str) -> list[float]:
+    """The default's rate over that of the best choice, round by round."""
+    of = {(r.choice, r.round): r.tokens_per_s for r in results}
+    rounds = sorted({r.round for r in results})
+    return [of[DEFAULT, n] / of[best, n] for n in rounds if {(DEFAULT, n), (best, n)} <= of.keys()]
+
+
+def _median(values: object) -> float:
+    found = list(values)  # type: ignore[call-overload]
+    return statistics.median(found) if found else 0.0
+
+
+def _title(choice: str) -> str:
+    return choice if choice == DEFAULT else f"--threads {choice}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Threads of a worker: changed while it runs, asleep while they wait, and of no matter to replicas.
+
+I2: after the broadcast every replica ends with the same bits, however many threads each has.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+import trio
+from compute_rounds import accumulate, bounds_of, contribute_and_reduce, replicas
+
+from client.compute.launch import WAITING
+from client.compute.process import open_worker
+from client.compute.requests import Apply, DecodeSum, SetThreads
+from model_zoo.optim import FlatAdamW, OptimizerConfig
+
+TIMEOUT_S = 60
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_worker_computes_with_as_many_as_it_is_told() -> None:
+    with threads(1):
+        [worker] = replicas(1, "fp32")
+        worker.call(SetThreads(threads=2))
+        assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("codec", ["fp32", "s8"])
+def test_replicas_with_other_numbers_of_threads_have_the_same_bits(codec: str) -> None:
+    with threads(1):
+        members = replicas(3, codec)
+        for step in range(2):
+            accumulate(members, step)
+            bounds, owners = bounds_of(members[0], 3), [0, 1, 2]
+            sums, norms = contribute_and_reduce(members, step, 0, bounds, owners)
+            hashes = set()
+            for count, member in enumerate(members, start=1):
+                member.call(SetThreads(threads=count))
+                for segment, (payload, norm) in enumerate(zip(sums, norms, strict=True)):
+                    decode = DecodeSum(step=step, attempt=0, segment=segment, squared_norm=norm)
+                    member.call(decode, payload)
+                apply = Apply(step=step, attempt=0, bounds=bounds, squared_norms=norms, tokens=100)
+                hashes.add(member.call(apply, *sums)[0].hash)
+            assert len(hashes) == 1
+
+
+def test_an_update_of_many_parameters_is_the_same_with_any_number_of_threads() -> None:
+    size = 3 * (1 << 18) + 12_345  # several pieces, each large enough to be shared by threads
+    generator = torch.Generator().manual_seed(7)
+    start, gradient = (torch.randn(size, generator=generator) for _ in range(2))
+    config = OptimizerConfig(lr=1e-2, min_lr=1e-3, warmup_steps=1, decay_steps=9)
+    ends = []
+    for count in (1, 2, 3, 5):
+        with threads(count):
+            optimizer = FlatAdamW(start.clone(), size // 2, config)
+            for _ in range(3):
+                optimizer.step(gradient, 1e-2, 0.37)
+            ends.append(optimizer.values)
+    assert all(torch.equal(end, ends[0]) for end in ends)
+
+
+SHORT_TASKS = """
+import time, torch
+torch.set_num_threads(2)
+left, many = torch.randn(256, 256), torch.randn(1 << 20)
+def task():
+    torch.mm(left, left), torch.relu(many)
+task()
+used = time.process_time()
+for _ in range(200):
+    task()
+    time.sleep(0.005)
+print(time.process_time() - used)
+"""
+
+
+def _processor_s(variables: dict[str, str]) -> float:
+    """Seconds of processor time of short tasks with pauses, with two threads."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("OMP_")}
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT_TASKS],
+        env={**kept, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float(done.stdout)
+
+
+@pytest.mark.slow
+def test_threads_that_wait_use_no_processor_time() -> None:
+    assert _processor_s(WAITING) < 0.6 * _processor_s({}), "by default they spin"
+
+
+@pytest.mark.slow
+async def test_its_users_waiting_policy_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given, expected in ((None, "passive"), ("active", "active")):
+        if given is None:
+            monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+        else:
+            monkeypatch.setenv("OMP_WAIT_POLICY", given)
+        with trio.fail_after(TIMEOUT_S):
+            async with open_worker() as worker:
+                await worker.call(SetThreads(threads=1))  # by then it runs its own program
+                variables = Path(f"/proc/{worker.pid}/environ")
+                if not variables.exists():
+                    pytest.skip("the system does not show a process's environment")
+                assert f"OMP_WAIT_POLICY={expected}".encode() in variables.read_bytes().split(b"\0")
+    assert os.environ["OMP_WAIT_POLICY"] == "active"
