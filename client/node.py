@@ -28,8 +28,8 @@ from client.control.updates import StepPoint
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
 from client.limits.limits import limits_of
+from client.net.door import HostLimits
 from client.net.errors import ListenError, NetworkError, PortInUse
-from client.net.host import HostLimits
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
 from client.net.pacing import Rates
@@ -61,6 +61,8 @@ CLIENT = f"volunteer/{__version__}"
 CHECK_S = 0.2
 LINGER_S = 30.0
 """A node that ends with the run stays so long for neighbours that still close their last step."""
+HELLO_S = 15.0
+"""A peer that has not said an acceptable Hello by then is cut."""
 STOP_S = 15.0
 """For the goodbye."""
 
@@ -111,7 +113,7 @@ async def _run(
         listen = [(settings.listen_host, settings.listen_port)]
         try:
             rates = Rates(settings.upload_limit_bytes_per_s, settings.download_limit_bytes_per_s)
-            limits = HostLimits(connections=settings.max_links)
+            limits = HostLimits(connections=settings.max_links, hello_s=HELLO_S)
             opened = open_network(seed, listen, limits=limits, rates=rates)
             network = await stack.enter_async_context(opened)
         except PortInUse as error:

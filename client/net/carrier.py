@@ -3,7 +3,7 @@
 Each side opens the streams `control`, `bulk` and `background`, and only writes on those it opened
 and only reads on those it accepted. So a tensor never delays a heartbeat, nor a newcomer's state a
 tensor, and every stream has one task that does nothing but read it. State: how many lanes are open,
-whether it is being retired.
+whether it is being retired. Until the peer is admitted only its control lane is read.
 
 A carrier is retired when another connection takes over: it finishes the frame it is writing, says
 that nothing more comes, and reads on until the peer has said the same. It may not decide which
@@ -12,6 +12,7 @@ connection wins; the link does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -100,11 +101,13 @@ class CarrierHooks:
     deliver: a message came; may wait, and the peer waits with it.
     refused: a rule was broken; the connection goes on unless the score says otherwise.
     up: all of our lanes are agreed on.
+    admitted: waits until the peer's Hello has been accepted.
     """
 
     deliver: Callable[[Message, bytes], Awaitable[None]]
     refused: Callable[[RemoteProtocolError], None]
     up: Callable[[], None]
+    admitted: Callable[[], Awaitable[None]]
 
 
 class Carrier:
@@ -117,8 +120,10 @@ class Carrier:
         hooks: CarrierHooks,
         pacing: Pacing,
         unfinished: UnfinishedFrames,
+        hello_s: float = math.inf,
     ) -> None:
         self.connection = connection
+        self._hello_s = hello_s
         self._pacing = pacing
         self._unfinished = unfinished
         self._upkeep = TokenBucket(UPKEEP_PER_S, UPKEEP_BURST, trio.current_time())
@@ -145,6 +150,7 @@ class Carrier:
             for name in LANES:
                 nursery.start_soon(self._ending, self._write_lane, name)
             nursery.start_soon(self._keep_alive)
+            nursery.start_soon(self._expect_hello)
             await self._retired.wait()
             moved = -1
             while self._unfinished_lanes and moved != self._moved_bytes:
@@ -202,6 +208,13 @@ class Carrier:
                 self.connection.lost("closed by the peer")
                 self.connection.close("closed by the peer")
 
+    async def _expect_hello(self) -> None:
+        with trio.move_on_after(self._hello_s) as patience:
+            await self._hooks.admitted()
+        if patience.cancelled_caught:
+            self._hooks.refused(RemoteProtocolError("no-hello", penalty=0))
+            self.connection.close("no Hello in time")
+
     async def _accept_lanes(self, nursery: trio.Nursery) -> None:
         while True:
             stream = await self.connection.session.accept_stream()
@@ -220,6 +233,8 @@ class Carrier:
         self._lanes_unseen.discard(name)
         self._lanes_reading.add(name)
         try:
+            if name != "control":
+                await self._hooks.admitted()
             stream.let_window_grow(self._window_bytes(name))
             await self._read_frames(name, stream)
         finally:

@@ -1,8 +1,8 @@
 """The host: listens, dials, authenticates, and keeps the number of connections bounded.
 
-State: the sockets it listens on and the connections that are alive, counted per IP address and
-split into strangers (handshake under way) and peers. What a connection is *for* is not its
-business: it runs the one handler it was opened with, once for each authenticated connection.
+State: the sockets it listens on and the connections that are alive; who is let in is decided by the
+door. What a connection is *for* is not the host's business: it runs the one handler it was opened
+with, once for each authenticated connection.
 Nothing that happens on one connection, including an exception in the handler, may end another.
 """
 
@@ -13,7 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import trio
@@ -25,6 +25,7 @@ from client.net.addresses import (
     parse_listen,
     reachable_hosts,
 )
+from client.net.door import Door, HostLimits, Refusal, Visit
 from client.net.errors import ConnectionLost, DialError, HandshakeFailed, ListenError, PortInUse
 from client.net.handshake import Identity, handshake, make_identity
 from client.net.secure import SecureChannel
@@ -37,29 +38,24 @@ DRAIN_S = 1.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class HostLimits:
-    """How many connections may be alive, and how long each may take to become one.
-
-    On loopback the limits per IP do not apply: many volunteers on one machine are legitimate.
-    """
-
-    connections: int = 256
-    connections_per_ip: int = 8
-    strangers: int = 64
-    strangers_per_ip: int = 4
-    handshake_s: float = 10.0
-    dial_s: float = 10.0
-
-
 class Connection:
     """An authenticated connection: who is there, and the streams to it."""
 
     def __init__(
-        self, peer: PeerId, channel: SecureChannel, *, dialled: bool, early: Sequence[bytes]
+        self,
+        peer: PeerId,
+        channel: SecureChannel,
+        *,
+        dialled: bool,
+        early: Sequence[bytes],
+        ip: str,
+        visit: Visit | None = None,
     ) -> None:
         self.peer = peer
         self.dialled = dialled
+        self.ip = ip
+        """The address of the other end."""
+        self._visit = visit
         self.session = YamuxSession(channel, dialler=dialled)
         self._channel = channel
         self._early = early
@@ -83,6 +79,11 @@ class Connection:
         """Bytes sent to the network, encryption included."""
         return self._channel.bytes_out
 
+    def admitted(self) -> None:
+        """Note that the peer's Hello was accepted."""
+        if self._visit is not None:
+            self._visit.admitted = True
+
     def close(self, reason: str) -> None:
         """End the connection from any task."""
         self.reason = self.reason or reason
@@ -95,11 +96,14 @@ class Connection:
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run the session, and some work on its streams, until either ends or ``close``."""
-        with self._scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._run_session)
-                await work()
-                self._scope.cancel()
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._run_session)
+                    await work()
+                    self._scope.cancel()
+        finally:
+            self._channel.release()
 
     async def _run_session(self) -> None:
         try:
@@ -134,8 +138,9 @@ class Host:
         self._nursery = nursery
         self._limits = limits
         self._bound = bound
-        self._alive: Counter[str] = Counter()
-        self._strangers: Counter[str] = Counter()
+        self.is_member: Callable[[PeerId], bool] = _everybody
+        """Whose connections have places apart from those of strangers."""
+        self.door = Door(limits, lambda peer: self.is_member(peer), trio.current_time())
         self.refused: Counter[str] = Counter()
         """Connections that did not come about or ended by a violation, by reason."""
 
@@ -157,7 +162,7 @@ class Host:
     @property
     def connections(self) -> int:
         """Connections alive now, strangers included."""
-        return self._alive.total()
+        return self.door.connections
 
     async def connect(self, address: str) -> Connection:
         """Dial a full multiaddr and authenticate the peer; the handler then runs in the host.
@@ -185,46 +190,64 @@ class Host:
                 proved = await handshake(stream, self._identity, target.peer)
             except HandshakeFailed as error:
                 raise DialError(f"{target}: {error}") from error
-            connection = Connection(proved.peer, proved.channel, dialled=True, early=proved.early)
+            ip = _ip_of(stream) or target.host
+            connection = Connection(
+                proved.peer, proved.channel, dialled=True, early=proved.early, ip=ip
+            )
             task_status.started(connection)
-            self._alive[target.host] += 1
+            self.door.dialled += 1
             try:
                 await self._guarded(connection)
             finally:
-                self._alive[target.host] -= 1
-                self._forget_zeros()
+                self.door.dialled -= 1
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         """Handle one inbound connection from its first byte to its last."""
         async with _closing(stream):
-            try:
-                ip = str(stream.socket.getpeername()[0])
-            except OSError:
+            ip = _ip_of(stream)
+            if not ip:
                 return  # gone before we looked
-            if full := self._why_full(ip):
-                self.refused[full] += 1
-                return
-            self._alive[ip] += 1
-            try:
-                connection = await self._authenticate(stream, ip)
-                if connection is not None:
-                    await self._guarded(connection)
-            finally:
-                self._alive[ip] -= 1
-                self._forget_zeros()
+            with trio.CancelScope() as scope:
+                visit = Visit(ip, scope.cancel)
+                try:
+                    wait_s = self.door.arrive(visit, trio.current_time())
+                except Refusal as refusal:
+                    self.refused[str(refusal)] += 1
+                    return
+                try:
+                    await trio.sleep(wait_s)
+                    await self._receive(stream, visit)
+                finally:
+                    self.door.leave(visit)
+            if scope.cancelled_caught:
+                self.refused["made-room"] += 1
 
-    async def _authenticate(self, stream: trio.SocketStream, ip: str) -> Connection | None:
-        self._strangers[ip] += 1
+    async def _receive(self, stream: trio.SocketStream, visit: Visit) -> None:
+        connection = await self._authenticate(stream, visit)
+        if connection is not None:
+            visit.peer = connection.peer
+            visit.evict = partial(connection.close, "made room for another")
+            await self._guarded(connection)
+
+    async def _authenticate(self, stream: trio.SocketStream, visit: Visit) -> Connection | None:
         try:
             with trio.fail_after(self._limits.handshake_s):
                 proved = await handshake(stream, self._identity, None)
-        except (trio.TooSlowError, HandshakeFailed) as error:
-            slow = isinstance(error, trio.TooSlowError)
-            self.refused["handshake-slow" if slow else "handshake-failed"] += 1
+        except trio.TooSlowError:
+            self.refused["handshake-slow"] += 1
             return None
-        finally:
-            self._strangers[ip] -= 1
-        return Connection(proved.peer, proved.channel, dialled=False, early=proved.early)
+        except HandshakeFailed:
+            self.refused["handshake-failed"] += 1
+            self.door.offence(visit.ip, trio.current_time())
+            return None
+        return Connection(
+            proved.peer,
+            proved.channel,
+            dialled=False,
+            early=proved.early,
+            ip=visit.ip,
+            visit=visit,
+        )
 
     async def _guarded(self, connection: Connection) -> None:
         """Run a connection; whatever happens in its handler ends it and nothing else."""
@@ -233,24 +256,6 @@ class Host:
         except* Exception as errors:
             self.refused["handler-failed"] += 1
             _log.error("connection with %s failed", connection.peer, exc_info=errors)
-
-    def _why_full(self, ip: str) -> str | None:
-        """Decide whether another inbound connection is welcome; a word says why not."""
-        limits, near = self._limits, ip.startswith("127.")
-        if self._alive.total() >= limits.connections:
-            return "too-many-connections"
-        if self._strangers.total() >= limits.strangers:
-            return "too-many-strangers"
-        if not near and self._alive[ip] >= limits.connections_per_ip:
-            return "too-many-from-one-ip"
-        if not near and self._strangers[ip] >= limits.strangers_per_ip:
-            return "too-many-strangers-from-one-ip"
-        return None
-
-    def _forget_zeros(self) -> None:
-        """Keep the counters as small as the set of connected addresses."""
-        self._alive = +self._alive
-        self._strangers = +self._strangers
 
 
 @asynccontextmanager
@@ -293,6 +298,18 @@ async def _listen(ip: str, port: int) -> trio.SocketListener:
             raise PortInUse(ip, port) from error
         raise ListenError(f"cannot listen on {ip} port {port}: {error.strerror}") from error
     return listener
+
+
+def _everybody(peer: PeerId) -> bool:
+    return True
+
+
+def _ip_of(stream: trio.SocketStream) -> str:
+    """Return the address of the other end; empty: it is gone already."""
+    try:
+        return str(stream.socket.getpeername()[0])
+    except OSError:
+        return ""
 
 
 def _cause(error: BaseException) -> str:

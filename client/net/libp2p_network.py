@@ -6,9 +6,10 @@ queue of events. Nobody outside `client/net` sees a connection or a stream.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from weakref import WeakValueDictionary
@@ -17,17 +18,19 @@ import trio
 
 from client.net.addresses import parse_address
 from client.net.carrier import Carrier, CarrierHooks, outgoing
+from client.net.door import HostLimits
 from client.net.errors import DialError, NetworkError, PeerUnreachable
-from client.net.host import Connection, Host, HostLimits, open_host
+from client.net.host import Connection, Host, open_host
 from client.net.links import Link
 from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, PeerUp
 from client.net.pacing import Pacing, Rates
 from client.net.penalties import PenaltyBox
 from client.net.queues import BoundedQueue
+from client.net.strangers import Strangers
 from client.net.unfinished import UnfinishedFrames
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
-from protocol.wire.messages import Message
+from protocol.wire.messages import Goodbye, Hello, ManifestReply, ManifestRequest, Message
 
 EVENT_ITEMS = 1024
 EVENT_BYTES = 64 * 1024 * 1024
@@ -38,6 +41,9 @@ FLUSH_S = 2.0
 """How long leaving a peer may take before the connection is cut."""
 BACKOFF_FIRST_S = 0.25
 BACKOFF_MOST_S = 30.0
+GREETINGS = (Hello, ManifestRequest, ManifestReply, Goodbye)
+"""What may be said before a Hello was accepted; everything else waits in the peer's own window."""
+MAX_GREETINGS = 16
 STEADY_S = 5.0
 """A link that ended sooner counts as a failure to connect."""
 
@@ -45,8 +51,13 @@ STEADY_S = 5.0
 class Libp2pNetwork:
     """Made by `open_network`; implements `Network`."""
 
-    def __init__(self, nursery: trio.Nursery, rng: random.Random, rates: Rates) -> None:
+    def __init__(
+        self, nursery: trio.Nursery, rng: random.Random, rates: Rates, hello_s: float | None
+    ) -> None:
         self._nursery = nursery
+        self._hello_s = hello_s
+        self._members = frozenset[PeerId]()
+        self._strangers = Strangers(self._is_member)
         self._pacing = Pacing(rates)
         self._unfinished = UnfinishedFrames()
         self._rng = rng
@@ -130,11 +141,27 @@ class Libp2pNetwork:
                 await link.finish(reason)
             link.close(reason)
 
+    def admit(self, peer: PeerId) -> None:
+        """Take what a peer says from now on, as long as its link lasts."""
+        if link := self._links.get(peer):
+            link.admitted.set()
+            for carrier in link.carriers:
+                carrier.connection.admitted()
+
+    def members(self, peers: Collection[PeerId]) -> None:
+        """Replace the set of known members."""
+        self._members = frozenset(peers)
+
+    def _is_member(self, peer: PeerId) -> bool:
+        return self._hello_s is None or peer in self._members
+
     def penalise(self, peer: PeerId, points: int, reason: str) -> None:
         """Count a broken rule; at 100 points the link is cut and the peer banned for a while."""
         self._refused[reason] += 1
         banned = self._penalties.add(peer, points, trio.current_time())
         if banned and (link := self._links.get(peer)):
+            for carrier in link.carriers:
+                self._host.door.offence(carrier.connection.ip, trio.current_time())
             link.close(f"banned: {reason}")
 
     def statistics(self) -> NetworkStatistics:
@@ -193,8 +220,17 @@ class Libp2pNetwork:
             deliver=partial(self._deliver, link),
             refused=partial(self._on_refused, link.peer),
             up=partial(self._settle, link),
+            admitted=link.admitted.wait,
         )
-        carrier = Carrier(connection, link.queues, hooks, self._pacing, self._unfinished)
+        if self._hello_s is None:
+            link.admitted.set()
+        if link.admitted.is_set():
+            connection.admitted()
+        # Who was dialled is somebody we chose, and may be busy with beginning.
+        hello_s = math.inf if connection.dialled else self._hello_s or math.inf
+        pacing, unfinished = self._pacing, self._unfinished
+        carrier = Carrier(connection, link.queues, hooks, pacing, unfinished, hello_s)
+        connection.session.intake = self._strangers.intake(link.peer).took
         link.attach(carrier)
         self._settle(link)
         try:
@@ -210,6 +246,8 @@ class Libp2pNetwork:
             self._changed.unpark_all()
             if connection.violation is not None:
                 self._on_refused(link.peer, connection.violation)
+                if not self._is_member(link.peer):
+                    self._host.door.offence(connection.ip, trio.current_time())
             if last:
                 await self._bury(link, connection)
 
@@ -237,7 +275,19 @@ class Libp2pNetwork:
 
     async def _deliver(self, link: Link, message: Message, payload: bytes) -> None:
         await link.announced.wait()
+        if not link.admitted.is_set():
+            await self._before_admission(link, message)
+        await self._strangers.turn(link.peer)
         await self._events.put(Inbound(link.peer, message, payload))
+
+    async def _before_admission(self, link: Link, message: Message) -> None:
+        """Let a few greetings pass; what else is said waits until the peer is admitted."""
+        if not isinstance(message, GREETINGS):
+            await link.admitted.wait()
+            return
+        link.greetings += 1
+        if link.greetings > MAX_GREETINGS:
+            raise RemoteProtocolError("greeting-flood", penalty=50)
 
     def _on_refused(self, peer: PeerId, error: RemoteProtocolError) -> None:
         self.penalise(peer, error.penalty, error.reason)
@@ -301,10 +351,12 @@ async def open_network(
     """
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
-        network = Libp2pNetwork(nursery, rng or random.Random(), rates)
+        hello_s = limits.hello_s if limits else None
+        network = Libp2pNetwork(nursery, rng or random.Random(), rates, hello_s)
         try:
             async with open_host(seed, listen, network._serve, limits) as host:
                 network._host = host
+                host.is_member = network._is_member
                 try:
                     yield network
                 finally:

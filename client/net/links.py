@@ -49,6 +49,10 @@ class Link:
         self._carriers: list[Carrier] = []
         self._active: Carrier | None = None
         self._up_at = 0.0
+        self.admitted = trio.Event()
+        """Set once the peer's Hello has been accepted; before, little that it says is taken."""
+        self.greetings = 0
+        """Messages that it has said before."""
         self.up = trio.Event()
         """Set once all lanes have been agreed on; a link comes up once in its life."""
         self.gone = trio.Event()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -224,6 +224,12 @@ class MemoryNetwork:
         self._wanted = {peer: tuple(at) for peer, at in peers.items() if peer != self._peer}
         for peer in self._wanted:
             self._try(peer)
+
+    def admit(self, peer: PeerId) -> None:
+        """Nothing is held back here."""
+
+    def members(self, peers: Collection[PeerId]) -> None:
+        """There is no budget of strangers here."""
 
     async def disconnect(self, peer: PeerId, reason: str) -> None:
         """Flush, end the link, and stop wanting the peer."""

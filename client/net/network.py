@@ -7,7 +7,7 @@ messages on their way are lost, and so may be a few when two simultaneous connec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -108,6 +108,14 @@ class Network(Protocol):
 
     def want(self, peers: Mapping[PeerId, Sequence[str]]) -> None:
         """Replace the set of peers to stay connected with, and their addresses."""
+        ...
+
+    def admit(self, peer: PeerId) -> None:
+        """Take what a peer says from now on, as long as its link lasts: its Hello was accepted."""
+        ...
+
+    def members(self, peers: Collection[PeerId]) -> None:
+        """Replace the set of known members; all others share the small budget of strangers."""
         ...
 
     async def disconnect(self, peer: PeerId, reason: str) -> None:

@@ -25,7 +25,9 @@ MAX_MESSAGE_BYTES = 65535
 MAX_PLAINTEXT_BYTES = MAX_MESSAGE_BYTES - TAG_BYTES
 """Most plaintext of one Noise message, whose length field has two bytes."""
 READ_BYTES = 256 * 1024
-"""One read from the socket brings at least room for so much: four full Noise messages."""
+"""One read from a busy socket has room for so much at least: four full Noise messages."""
+FIRST_BUFFER_BYTES = 68 * 1024
+"""Room for one message and a little more: most connections of strangers never need as much."""
 MAX_LOW_WATER_BYTES = 16 * 1024
 """Asked to wait for much more than this, Linux (6.18) clamps the receive window to it."""
 _LENGTH_BYTES = 2
@@ -80,7 +82,7 @@ class SecureChannel:
         self._stream = stream
         self._sealer = sealer
         self._opener = opener
-        self._buffer = bytearray(READ_BYTES + MAX_MESSAGE_BYTES)
+        self._buffer = bytearray(FIRST_BUFFER_BYTES)
         self._filled = 0  # from the start of a message that has not wholly arrived
         self._low_water = 1  # what the kernel waits for before it wakes us
         self.bytes_in = 0
@@ -117,8 +119,24 @@ class SecureChannel:
                 return []
             self.bytes_in += count
             self._filled += count
-            if messages := self._open_all():
+            full = self._filled == len(self._buffer)
+            messages = self._open_all()
+            if full:
+                self._enlarge()
+            if messages:
                 return messages
+
+    def release(self) -> None:
+        """Let the buffer go, once nothing is received any more: what still refers to an ended
+        connection may live on until the garbage collector comes."""
+        self._buffer = bytearray()
+        self._filled = 0
+
+    def _enlarge(self) -> None:
+        """The peer sends as much as we take: read more at a time from now on."""
+        size = READ_BYTES + MAX_MESSAGE_BYTES
+        if len(self._buffer) < size:
+            self._buffer += bytes(size - len(self._buffer))
 
     def _missing_bytes(self) -> int:
         """Return how much has to arrive before anything can be opened, at least."""

@@ -15,7 +15,7 @@ slow and long where they cost more than the line does.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -97,6 +97,9 @@ class YamuxSession:
         self._body_left = 0
         self._body_stream: YamuxStream | None = None
         self._body_flags = 0
+        self._frames_taken = 0
+        self.intake: Callable[[int, int], Awaitable[None]] | None = None
+        """Told of the bytes and frames that were read, waits until more may be."""
         self.closed = False
 
     @property
@@ -234,6 +237,9 @@ class YamuxSession:
         while not self.closed and (messages := await self._channel.receive()):
             for message in messages:
                 self._take(memoryview(message))
+            if self.intake is not None:
+                frames, self._frames_taken = self._frames_taken, 0
+                await self.intake(sum(map(len, messages)), frames)
 
     def _take(self, view: memoryview) -> None:
         """Take the next plaintext; frames may begin and end anywhere in it."""
@@ -256,6 +262,7 @@ class YamuxSession:
                 self._on_frame(*fields)
 
     def _on_frame(self, version: int, kind: int, flags: int, stream_id: int, length: int) -> None:
+        self._frames_taken += 1
         if version != 0 or kind > GO_AWAY:
             raise RemoteProtocolError("yamux-frame", f"type {kind}", penalty=50)
         if kind == PING:

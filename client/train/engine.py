@@ -173,8 +173,10 @@ class Engine:
             for event in seen:
                 self._network_event(event)
             async for event in self.network.events:
+                known = event.peer in self.handshake.admitted
                 self._network_event(event)
-                self._refresh()
+                if known or event.peer in self.handshake.admitted:
+                    self._refresh()  # what strangers say changes nothing
 
     def _deadlines(self) -> list[float | None]:
         parts = (self.membership, self.text, self.staging, self.history)
@@ -243,6 +245,7 @@ class Engine:
         match message:
             case Hello() | ManifestRequest():
                 if self.handshake.receive(peer, message):
+                    self.network.admit(peer)
                     self._members(self.membership.link_up(peer, self.now()))
                     self.text.linked(peer)
             case Goodbye(reason):
@@ -317,6 +320,7 @@ class Engine:
 
     def _view_changed(self) -> None:
         roster = self.membership.roster
+        self.network.members(roster.live())
         self.network.want(self.acquaintances.wanted(roster))
         if self.matching is not None:
             members = matching_members(roster, self.measuring, self.wall())

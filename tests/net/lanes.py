@@ -50,7 +50,7 @@ class Lane:
         self._carrier = Carrier(
             cast(Connection, SimpleNamespace()),
             {"control": queue},
-            CarrierHooks(self._deliver, lambda error: None, lambda: None),
+            CarrierHooks(self._deliver, lambda error: None, lambda: None, trio.lowlevel.checkpoint),
             Pacing(Rates(download_bytes_per_s=download_bytes_per_s)),
             UnfinishedFrames(),
         )

@@ -11,8 +11,9 @@ import pytest
 import trio
 
 from client.net.addresses import parse_address
+from client.net.door import HostLimits
 from client.net.errors import DialError, PortInUse
-from client.net.host import Connection, HostLimits, open_host
+from client.net.host import Connection, open_host
 from client.net.mends import MAX_HANDSHAKE_BYTES
 
 if TYPE_CHECKING:
@@ -126,23 +127,17 @@ async def test_live_connections_are_capped_and_freed(hosts: Hosts) -> None:
         await d.connect(host.addresses[0])
 
 
-async def test_strangers_are_capped_apart(hosts: Hosts, dial: Dial) -> None:
+async def test_the_oldest_stranger_gives_way_to_a_new_one(hosts: Hosts, dial: Dial) -> None:
     limits = HostLimits(strangers=2, handshake_s=20)
-    async with hosts(limits=limits) as host:
+    async with hosts(limits=limits) as host, hosts() as honest:
         async with dial(host.addresses[0]) as one, dial(host.addresses[0]) as two:
             assert await one.receive_some() == await two.receive_some() == HELLO
-            async with dial(host.addresses[0]) as three:
-                assert await three.receive_some() == b""
-        assert host.refused["too-many-strangers"] == 1
-
-
-async def test_limits_per_ip(hosts: Hosts) -> None:
-    async with hosts(limits=HostLimits(connections_per_ip=1, strangers_per_ip=1)) as host:
-        host._alive["203.0.113.7"] = host._strangers["203.0.113.8"] = 1
-        assert host._why_full("203.0.113.7") == "too-many-from-one-ip"
-        assert host._why_full("203.0.113.8") == "too-many-strangers-from-one-ip"
-        assert host._why_full("203.0.113.9") is None
-        assert host._why_full("127.0.0.1") is None
+            connection = await honest.connect(host.addresses[0])
+            assert connection.peer == host.peer_id
+            assert await one.receive_some() == b""
+            while host.connections > 2:
+                await trio.sleep(0.01)
+        assert host.refused["made-room"] == 1
 
 
 async def test_an_exception_in_a_handler_ends_its_connection_only(hosts: Hosts) -> None:

@@ -60,7 +60,7 @@ async def test_messages_come_whole_however_they_are_cut(piece: int) -> None:
         nursery.start_soon(send)
         assert await received(channel, len(plaintexts)) == plaintexts
     assert channel.bytes_in == len(wire)
-    assert len(channel._buffer) == READ_BYTES + MAX_MESSAGE_BYTES  # however much came
+    assert len(channel._buffer) <= READ_BYTES + MAX_MESSAGE_BYTES  # however much came
 
 
 async def test_the_reader_sleeps_through_the_packets_of_a_message() -> None:

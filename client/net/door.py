@@ -1,0 +1,190 @@
+"""The door: which inbound connections are let in, and who has to go for them.
+
+A proof of identity costs nothing, so it earns nothing: until a peer is a member, its connection is
+a stranger's. Strangers have a few places of their own, apart from those of members, and come in at
+a bounded rate. When their places are taken, the oldest stranger gives way to a new one, those that
+have not been admitted first: silence keeps nobody out. A prefix from which many break rules in a
+short time is closed for a while.
+
+State: the visits in the order in which they began, and of each prefix when it offended. The clock
+is passed in; no sockets. On loopback nothing is counted by address: many volunteers on one machine
+are legitimate.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from client.net.pacing import TokenBucket
+from protocol.ids import PeerId
+
+V = TypeVar("V")
+
+OFFENCES, OFFENCES_WITHIN_S = 50, 10.0
+"""So many bans and broken rules of strangers in such a time close a prefix."""
+CLOSED_S = 600.0
+MAX_PREFIXES = 1024
+"""Prefixes whose offences are remembered: the one that offended least lately is forgotten."""
+MOST_WAIT_S = 2.0
+"""A connection that would wait longer for its turn is refused."""
+
+
+@dataclass(frozen=True)
+class HostLimits:
+    """How many connections may be alive, and how long each may take to become one.
+
+    On loopback the limits per IP do not apply: many volunteers on one machine are legitimate.
+
+    Attributes:
+        connections: of members, and those that we dialled.
+        strangers: of peers that are no members (yet), on top of these.
+        hello_s: how long an inbound connection may take to be admitted; None: there is no
+            admission, and whoever proves an identity counts as a member.
+        arrivals_per_s, arrivals_burst: inbound connections; a handshake costs some 2 ms.
+    """
+
+    connections: int = 256
+    connections_per_ip: int = 8
+    strangers: int = 64
+    strangers_per_ip: int = 4
+    handshake_s: float = 10.0
+    dial_s: float = 10.0
+    hello_s: float | None = None
+    arrivals_per_s: float = 32.0
+    arrivals_burst: float = 256.0
+
+
+@dataclass(eq=False)
+class Visit:
+    """An inbound connection from its first byte to its last."""
+
+    ip: str
+    evict: Callable[[], None]
+    """Ends it, from whatever task."""
+    peer: PeerId | None = None
+    """Known once the handshake is over."""
+    admitted: bool = False
+    """Its Hello was accepted."""
+    leaving: bool = False
+    """It was told to go."""
+
+
+class Refusal(Exception):
+    """A connection is not let in; the message is a word that says why."""
+
+
+@dataclass
+class Door:
+    """See the module's docstring.
+
+    Attributes:
+        is_member: whether a peer's connections have their own places.
+        dialled: connections that we dialled and that are alive.
+    """
+
+    limits: HostLimits
+    is_member: Callable[[PeerId], bool]
+    now: float
+    dialled: int = 0
+    _visits: OrderedDict[Visit, None] = field(default_factory=OrderedDict)
+    _by_ip: Counter[str] = field(default_factory=Counter)
+    _offences: OrderedDict[str, deque[float]] = field(default_factory=OrderedDict)
+    _closed_until: OrderedDict[str, float] = field(default_factory=OrderedDict)
+
+    def __post_init__(self) -> None:
+        limits = self.limits
+        self._arrivals = TokenBucket(limits.arrivals_per_s, limits.arrivals_burst, self.now)
+
+    @property
+    def connections(self) -> int:
+        """Connections alive, those that we dialled included."""
+        return self.dialled + len(self._visits)
+
+    def arrive(self, visit: Visit, now: float) -> float:
+        """Let a connection in, perhaps in place of another; return how long it has to wait first.
+
+        Raises:
+            Refusal: it is not welcome.
+        """
+        wait_s = self._arrivals.reserve(1, now)
+        if wait_s > MOST_WAIT_S:
+            self._arrivals.reserve(-1, now)
+            raise Refusal("too-many-arrivals")
+        self._check(visit, now)
+        self._make_room(visit)
+        self._visits[visit] = None
+        self._by_ip[visit.ip] += 1
+        return wait_s
+
+    def leave(self, visit: Visit) -> None:
+        """A connection has ended."""
+        del self._visits[visit]
+        self._by_ip[visit.ip] -= 1
+        if not self._by_ip[visit.ip]:
+            del self._by_ip[visit.ip]  # as small as the set of connected addresses
+
+    def offence(self, ip: str, now: float) -> None:
+        """A peer at this address was banned, or a stranger broke a rule."""
+        if is_near(ip):
+            return
+        prefix = prefix_of(ip)
+        times = _newest(self._offences, prefix, deque[float](maxlen=OFFENCES))
+        times.append(now)
+        if len(times) == OFFENCES and now - times[0] <= OFFENCES_WITHIN_S:
+            times.clear()
+            _newest(self._closed_until, prefix, 0.0)
+            self._closed_until[prefix] = now + CLOSED_S
+
+    def _check(self, visit: Visit, now: float) -> None:
+        near = is_near(visit.ip)
+        if not near and now < self._closed_until.get(prefix_of(visit.ip), now):
+            raise Refusal("prefix-closed")
+        members = sum(not self._is_stranger(other) for other in self._visits)
+        if self.dialled + members >= self.limits.connections:
+            raise Refusal("too-many-connections")
+        if not near and self._by_ip[visit.ip] >= self.limits.connections_per_ip:
+            raise Refusal("too-many-from-one-ip")
+
+    def _make_room(self, visit: Visit) -> None:
+        """Tell as many of the oldest strangers to go as are too many with this one."""
+        strangers = self._strangers()
+        if not is_near(visit.ip):
+            same = [other for other in strangers if other.ip == visit.ip]
+            _evict_down_to(same, self.limits.strangers_per_ip - 1)
+        _evict_down_to(self._strangers(), self.limits.strangers - 1)
+
+    def _strangers(self) -> list[Visit]:
+        return [v for v in self._visits if self._is_stranger(v) and not v.leaving]
+
+    def _is_stranger(self, visit: Visit) -> bool:
+        return visit.peer is None or not self.is_member(visit.peer)
+
+
+def is_near(ip: str) -> bool:
+    """Whether a connection comes from this very machine."""
+    return ip.startswith("127.")
+
+
+def prefix_of(ip: str) -> str:
+    """Return the IPv4 addresses that are judged together: the /24."""
+    return ip.rpartition(".")[0]
+
+
+def _evict_down_to(strangers: list[Visit], count: int) -> None:
+    """Tell the oldest to go, those that were not admitted first (the sort is stable)."""
+    strangers.sort(key=lambda visit: visit.admitted)
+    for visit in strangers[: max(0, len(strangers) - count)]:
+        visit.leaving = True
+        visit.evict()
+
+
+def _newest(table: OrderedDict[str, V], key: str, default: V) -> V:
+    """Return an entry, made if need be, as the newest of a bounded table."""
+    value = table.setdefault(key, default)
+    table.move_to_end(key)
+    if len(table) > MAX_PREFIXES:
+        table.popitem(last=False)
+    return value

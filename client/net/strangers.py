@@ -1,0 +1,76 @@
+"""What strangers may cost us while they are connected: bytes per connection, messages in all.
+
+A stranger is a peer that is no member (yet): before its Hello is accepted, or after it, as long as
+no advert of its own has been heard. It may say who it is, join, and ask for what newcomers and
+observers ask for. Reading from it is paced, each connection by itself, so that nobody pays for the
+others' floods; what it says is taken from all strangers together at a bounded rate, in turn, so
+that no crowd of them takes the time of those who train.
+
+State: the token buckets. Members pass without waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from client.net.pacing import TokenBucket
+from protocol.ids import PeerId
+
+INTAKE_BYTES_PER_S, INTAKE_BURST_BYTES = 32 * 1024, 512 * 1024
+"""Of each stranger: records of a large swarm that a peer pushes before its own advert come to some
+300 KB."""
+FRAME_COST_BYTES = 64
+"""What a frame is charged beyond its size: an empty one costs us time, too."""
+MESSAGES_PER_S, MESSAGES_BURST = 200.0, 400.0
+"""Of all strangers together; a newcomer needs some ten to become a member."""
+RECHECK_S = 0.5
+"""Who has become a member meanwhile waits no longer than this."""
+
+
+class Strangers:
+    """The budget of one network's strangers.
+
+    Args:
+        is_member: whether a peer is none (any more).
+    """
+
+    def __init__(self, is_member: Callable[[PeerId], bool]) -> None:
+        self._is_member = is_member
+        self._messages = TokenBucket(MESSAGES_PER_S, MESSAGES_BURST, trio.current_time())
+
+    async def turn(self, peer: PeerId) -> None:
+        """Wait until a message of this peer may be looked at."""
+        if not self._is_member(peer):
+            await self.wait(peer, self._messages.reserve(1, trio.current_time()))
+
+    def intake(self, peer: PeerId) -> Intake:
+        """Return the pace at which one connection is read."""
+        return Intake(self, peer)
+
+    def is_member(self, peer: PeerId) -> bool:
+        """Whether a peer is a stranger no more."""
+        return self._is_member(peer)
+
+    async def wait(self, peer: PeerId, wait_s: float) -> None:
+        """Wait so long, unless the peer becomes a member."""
+        until = trio.current_time() + wait_s
+        while (left_s := until - trio.current_time()) > 0 and not self._is_member(peer):
+            await trio.sleep(min(left_s, RECHECK_S))
+
+
+class Intake:
+    """How fast one connection is read. Made by `Strangers.intake`."""
+
+    def __init__(self, strangers: Strangers, peer: PeerId) -> None:
+        self._strangers, self._peer = strangers, peer
+        now = trio.current_time()
+        self._bytes = TokenBucket(INTAKE_BYTES_PER_S, INTAKE_BURST_BYTES, now)
+
+    async def took(self, size_bytes: int, frames: int) -> None:
+        """Note what was read; wait until more may be."""
+        if not self._strangers.is_member(self._peer):
+            cost = size_bytes + FRAME_COST_BYTES * frames
+            wait_s = self._bytes.reserve(cost, trio.current_time())
+            await self._strangers.wait(self._peer, wait_s)

@@ -1,0 +1,123 @@
+"""Peers that have proved an identity and nothing else: what they get before their Hello counts."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+from arrivals import backward, is_up, next_inbound
+
+from client.net.door import HostLimits
+from client.net.network import Inbound, PeerDown, PeerUp
+from client.net.strangers import MESSAGES_BURST
+from client.net.windows import INITIAL_WINDOW_BYTES
+from protocol.wire.messages import Goodbye, Heartbeat, Hello
+
+if TYPE_CHECKING:
+    from client.net.libp2p_network import Libp2pNetwork
+    from tests.net.conftest import Networks
+
+HELLO = Hello(1, None, "test")
+PATIENT = HostLimits(hello_s=20.0)
+
+
+async def linked(member: Libp2pNetwork, other: Libp2pNetwork) -> None:
+    await other.connect(member.addresses[0])
+    await is_up(member, other)
+    assert await member.events.receive() == PeerUp(other.peer_id)
+
+
+async def test_a_peer_without_hello_is_cut(networks: Networks) -> None:
+    async with networks(limits=HostLimits(hello_s=0.3)) as a, networks() as silent:
+        await linked(a, silent)
+        assert await a.events.receive() == PeerDown(silent.peer_id, "no Hello in time")
+        assert a.statistics().refused["no-hello"] == 1
+
+
+async def test_who_was_admitted_stays(networks: Networks) -> None:
+    async with networks(limits=HostLimits(hello_s=0.3)) as a, networks() as b:
+        await linked(a, b)
+        await b.send(a.peer_id, HELLO)
+        assert await a.events.receive() == Inbound(b.peer_id, HELLO, b"")
+        a.admit(b.peer_id)
+        await trio.sleep(1.0)
+        await b.send(a.peer_id, Goodbye("1"))
+        assert (await next_inbound(a)).message == Goodbye("1")
+
+
+async def test_nothing_but_greetings_is_taken_before_and_nothing_is_lost(
+    networks: Networks,
+) -> None:
+    async with networks(limits=PATIENT) as a, networks() as b, trio.open_nursery() as nursery:
+        await linked(a, b)
+        await b.send(a.peer_id, HELLO)
+        await b.send(a.peer_id, Goodbye("2"))
+        await b.send(a.peer_id, Heartbeat(1, []))
+        payload = bytes(4 * 1024 * 1024)
+        nursery.start_soon(b.send, a.peer_id, backward(1), payload)
+        assert [(await next_inbound(a)).message for _ in range(2)] == [HELLO, Goodbye("2")]
+        (carrier,) = a._links[b.peer_id].carriers
+        while carrier.connection.session.buffered_bytes < INITIAL_WINDOW_BYTES:
+            await trio.sleep(0.01)
+        with trio.move_on_after(0.3):
+            await a.events.receive()
+            raise AssertionError("heard before it was admitted")
+        assert carrier.connection.session.buffered_bytes <= 2 * INITIAL_WINDOW_BYTES
+        a.admit(b.peer_id)
+        a.members([b.peer_id])
+        heard = [await next_inbound(a) for _ in range(2)]
+        assert {len(event.payload) for event in heard} == {0, len(payload)}
+
+
+async def test_greetings_without_end_are_a_violation(networks: Networks) -> None:
+    async with networks(limits=PATIENT) as a, networks() as b:
+        await linked(a, b)
+        with contextlib.suppress(Exception):
+            for _ in range(100):
+                await b.send(a.peer_id, HELLO)
+        while a.statistics().peers:
+            await trio.sleep(0.01)
+        assert a.statistics().refused["greeting-flood"] == 1
+
+
+async def test_silent_links_do_not_keep_a_peer_out(networks: Networks) -> None:
+    limits = HostLimits(hello_s=20.0, strangers=6, connections=8)
+    async with networks(limits=limits) as a, contextlib.AsyncExitStack() as stack:
+        for _ in range(12):
+            silent = await stack.enter_async_context(networks())
+            await silent.connect(a.addresses[0])
+        honest = await stack.enter_async_context(networks())
+        await honest.connect(a.addresses[0])
+        await honest.send(a.peer_id, HELLO)
+        while (event := await a.events.receive()) != Inbound(honest.peer_id, HELLO, b""):
+            assert event is not None
+        a.admit(honest.peer_id)
+        a.members([honest.peer_id])
+        for _ in range(6):
+            silent = await stack.enter_async_context(networks())
+            await silent.connect(a.addresses[0])
+        assert honest.peer_id in a.statistics().peers
+        assert len(a.statistics().peers) <= 7
+
+
+@pytest.mark.parametrize("member", [True, False])
+async def test_members_do_not_wait_behind_what_strangers_say(
+    networks: Networks, member: bool
+) -> None:
+    count = int(MESSAGES_BURST) + 200
+    async with networks(limits=PATIENT) as a, networks() as b, trio.open_nursery() as nursery:
+        await linked(a, b)
+        a.admit(b.peer_id)
+        a.members([b.peer_id] if member else [])
+
+        async def flood() -> None:
+            for number in range(count):
+                await b.send(a.peer_id, Heartbeat(number, []))
+
+        nursery.start_soon(flood)
+        began = trio.current_time()
+        for _ in range(count):
+            await next_inbound(a)
+        assert (trio.current_time() - began > 0.7) is (not member)

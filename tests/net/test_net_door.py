@@ -1,0 +1,131 @@
+"""Who is let in and who has to go for them: the door alone, without sockets."""
+
+from __future__ import annotations
+
+import pytest
+
+from client.net.door import (
+    CLOSED_S,
+    MAX_PREFIXES,
+    OFFENCES,
+    Door,
+    HostLimits,
+    Refusal,
+    Visit,
+)
+from protocol.ids import PeerId
+
+FAST = HostLimits(arrivals_per_s=1e9, arrivals_burst=1e9)
+
+
+class Crowd:
+    """Visits at one door, and who was told to go."""
+
+    def __init__(self, limits: HostLimits = FAST, members: tuple[str, ...] = ()) -> None:
+        self.door = Door(limits, lambda peer: peer in members, now=0.0)
+        self.gone: list[str] = []
+
+    def arrive(self, name: str, ip: str = "127.0.0.1", now: float = 0.0) -> Visit:
+        visit = Visit(ip, lambda: self.gone.append(name))
+        self.door.arrive(visit, now)
+        visit.peer = PeerId(name)
+        return visit
+
+
+def limits(**numbers: int) -> HostLimits:
+    return HostLimits(arrivals_per_s=1e9, arrivals_burst=1e9, **numbers)
+
+
+def test_silent_links_from_many_addresses_keep_nobody_out() -> None:
+    crowd = Crowd(limits(connections=10, strangers=8), members=("honest",))
+    for number in range(34 * 8):
+        crowd.arrive(f"silent-{number}", f"10.{number // 8}.0.1")
+    crowd.arrive("honest", "192.0.2.1")
+    for number in range(100):
+        crowd.arrive(f"late-{number}", f"11.{number // 8}.0.1")
+    assert "honest" not in crowd.gone
+    assert len(crowd.gone) >= 34 * 8 + 100 - 8
+
+
+def test_who_was_not_admitted_goes_first_and_then_the_oldest() -> None:
+    crowd = Crowd(limits(strangers=3))
+    crowd.arrive("a").admitted = True
+    crowd.arrive("b")
+    crowd.arrive("c").admitted = True
+    crowd.arrive("d").admitted = True
+    crowd.arrive("e").admitted = True
+    assert crowd.gone == ["b", "a"]
+
+
+def test_members_fill_their_own_places_only() -> None:
+    crowd = Crowd(limits(connections=2, strangers=2), members=("m", "n"))
+    crowd.arrive("m")
+    crowd.arrive("stranger")
+    crowd.arrive("n")
+    with pytest.raises(Refusal, match="too-many-connections"):
+        crowd.arrive("one more")
+    assert not crowd.gone
+
+
+def test_limits_per_address_do_not_hold_on_loopback() -> None:
+    crowd = Crowd(limits(connections_per_ip=3, strangers_per_ip=2), members=("m", "n"))
+    crowd.arrive("m", "192.0.2.1")
+    crowd.arrive("one", "192.0.2.1")
+    visit = crowd.arrive("two", "192.0.2.1")
+    with pytest.raises(Refusal, match="too-many-from-one-ip"):
+        crowd.arrive("three", "192.0.2.1")
+    crowd.door.leave(visit)
+    crowd.arrive("four", "192.0.2.1")
+    assert not crowd.gone
+    for number in range(5):
+        crowd.arrive(str(number))
+    assert not crowd.gone
+
+
+def test_the_oldest_stranger_of_an_address_gives_way_to_the_next() -> None:
+    crowd = Crowd(limits(strangers_per_ip=2))
+    for name in "abcd":
+        crowd.arrive(name, "192.0.2.1")
+    assert crowd.gone == ["a", "b"]
+
+
+def test_arrivals_wait_for_their_turn_or_are_refused() -> None:
+    door = Door(HostLimits(arrivals_per_s=10, arrivals_burst=5), lambda peer: False, now=0.0)
+    visits = [Visit("127.0.0.1", lambda: None) for _ in range(200)]
+    waits = [door.arrive(visit, 0.0) for visit in visits[:20]]
+    assert waits[:5] == [0.0] * 5
+    assert waits[19] == pytest.approx(1.5)
+    for visit in visits[20:25]:
+        door.arrive(visit, 0.0)
+    for visit in visits[25:]:
+        with pytest.raises(Refusal, match="too-many-arrivals"):
+            door.arrive(visit, 0.0)
+    assert door.arrive(visits[100], 1.0) == pytest.approx(1.1)  # refusals cost nobody a turn
+
+
+def test_a_prefix_with_many_bans_is_closed_for_a_while() -> None:
+    crowd = Crowd()
+    for number in range(OFFENCES):
+        crowd.arrive("before", f"192.0.2.{number}", now=number / 10)
+        crowd.door.offence(f"192.0.2.{number}", now=number / 10)
+    with pytest.raises(Refusal, match="prefix-closed"):
+        crowd.arrive("x", "192.0.2.200", now=6.0)
+    crowd.arrive("neighbour", "192.0.3.1", now=6.0)
+    crowd.arrive("later", "192.0.2.201", now=6.0 + CLOSED_S)
+
+
+def test_few_bans_or_slow_ones_close_nothing() -> None:
+    crowd = Crowd()
+    for number in range(4 * OFFENCES):
+        crowd.door.offence("192.0.2.1", now=number * 0.3)
+        crowd.door.offence("127.0.0.1", now=0.0)
+    crowd.arrive("x", "192.0.2.2", now=60.0)
+    crowd.arrive("y", "127.0.0.1", now=60.0)
+
+
+def test_what_is_remembered_of_prefixes_is_bounded() -> None:
+    door = Door(FAST, lambda peer: False, now=0.0)
+    for number in range(2 * MAX_PREFIXES):
+        for _ in range(OFFENCES):
+            door.offence(f"10.{number // 256}.{number % 256}.1", now=0.0)
+    assert len(door._offences) == len(door._closed_until) == MAX_PREFIXES

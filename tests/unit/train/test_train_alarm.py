@@ -1,0 +1,83 @@
+"""How often the node looks at its machines: soon after a message, but not once for each of many."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import trio
+import trio.testing
+from train_swarm import open_swarm
+
+from client.net.network import Inbound
+from client.train.alarm import Alarm
+from protocol.ids import peer_id_from_key
+from protocol.wire.messages import Heartbeat
+
+
+async def test_a_flood_of_messages_shares_its_ticks() -> None:
+    ticked_s = list[float]()
+
+    def tick() -> None:
+        began = time.perf_counter()
+        while time.perf_counter() - began < 0.001:
+            pass
+        ticked_s.append(time.perf_counter() - began)
+
+    alarm = Alarm(lambda: [None], tick)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(alarm.run)
+        began = time.perf_counter()
+        for _ in range(20_000):
+            alarm.wake()
+            await trio.lowlevel.checkpoint()
+            if time.perf_counter() - began > 0.5:
+                break
+        elapsed_s = time.perf_counter() - began
+        nursery.cancel_scope.cancel()
+    assert ticked_s
+    assert sum(ticked_s[1:]) < 0.4 * elapsed_s
+
+
+async def test_one_message_is_followed_by_a_tick_at_once() -> None:
+    ticked = trio.Event()
+    alarm = Alarm(lambda: [None], ticked.set)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(alarm.run)
+        await trio.testing.wait_all_tasks_blocked()
+        alarm.wake()
+        await trio.testing.wait_all_tasks_blocked()
+        assert ticked.is_set()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_tick_that_changes_something_is_not_followed_by_another_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    ticks = list[float]()
+
+    def tick() -> None:
+        ticks.append(trio.current_time())
+        alarm.wake()
+
+    alarm = Alarm(lambda: [None], tick)
+    with trio.move_on_after(10):
+        await alarm.run()
+    assert 18 <= len(ticks) <= 21
+
+
+async def test_what_a_stranger_says_wakes_nobody(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        engine = (await swarm.add()).engine
+        woken = list[str]()
+        engine._alarm.wake = lambda: woken.append("stranger")  # type: ignore[method-assign]
+        stranger = peer_id_from_key(bytes(31) + b"\1")
+        for number in range(100):
+            await engine.network.events.put(  # type: ignore[attr-defined]
+                Inbound(stranger, Heartbeat(number, []), b"")
+            )
+        while len(engine.network.events):  # type: ignore[arg-type]
+            await trio.sleep(0)
+        assert not woken
