@@ -33,6 +33,7 @@ from client.net.errors import ListenError, NetworkError, PortInUse
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
 from client.net.pacing import Rates
+from client.store.curve import CurveFile
 from client.store.identity import IdentityLock, ensure_identity, load_identity
 from client.store.last_run import RunRecord
 from client.store.paths import Folders, find_folders, make_private
@@ -41,6 +42,7 @@ from client.train.acquaintances import Acquaintances
 from client.train.bootstrap import find_swarm, remember_swarm
 from client.train.core_sharing import CoreSharing
 from client.train.credit import Credit
+from client.train.curve import Curve
 from client.train.engine import Engine
 from client.train.handshake import Handshake
 from client.train.history import History
@@ -182,7 +184,8 @@ class Node:
     ) -> None:
         self._options, self._folders, self._signer = options, folders, signer
         self._network, self._swarm, self._store = network, swarm, store
-        self._news = News(EventLog(), on_event)
+        curve = Curve(file=CurveFile(folders.curve(swarm.swarm)))
+        self._news = News(EventLog(), on_event, curve)
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
         self._seen = seen
@@ -228,7 +231,7 @@ class Node:
         return leaving_views(self._training.staging.view, self._signer.peer)
 
     def history(self, points: int) -> list[StepPoint]:
-        """Return the loss curve since the node started."""
+        """Return the loss curve of the run, as far as we have seen it."""
         return self._news.curve.points(points)
 
     def pause(self, until: float | None, reason: str) -> PauseView:

@@ -41,7 +41,7 @@ class Provider(Protocol):
         """As ``stop``; return what becomes of the stages that the node serves."""
 
     def history(self, points: int) -> list[StepPoint]:
-        """Return the loss curve since the node started in at most so many points."""
+        """Return the loss curve of the run in at most so many points."""
 
     def pause(self, until: float | None, reason: str) -> PauseView:
         """Begin to give up every stage and what it takes; stay in the swarm. Sticky."""

@@ -63,6 +63,7 @@ class StepPoint(Struct, frozen=True):
 
 
 class Curve(Struct, frozen=True):
-    """Answer to ``history``: the run since this node started, oldest first, thinned evenly."""
+    """Answer to ``history``: the run as this volunteer has seen it, in earlier sessions, too;
+    oldest first, thinned evenly."""
 
     points: list[StepPoint]

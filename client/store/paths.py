@@ -68,6 +68,10 @@ class Folders:
         """What we have done for one swarm."""
         return self.data / "credit" / f"{swarm}.json"
 
+    def curve(self, swarm: str) -> Path:
+        """The loss curve of one swarm."""
+        return self.data / "curves" / f"{swarm}.bin"
+
     def agreements(self, swarm: str) -> Path:
         """The match records of one swarm."""
         return self.data / "agreements" / f"{swarm}.msgpack"

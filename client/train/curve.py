@@ -1,33 +1,57 @@
-"""The loss curve since the node started, in bounded memory: older points are thinned evenly."""
+"""The loss curve of the run as this volunteer has seen it, kept over restarts, in bounded memory.
+
+Of a long run every n-th step is kept; n is a power of two and doubles when there would be too many.
+When the swarm goes back to an earlier version, what was beyond it is cut off: it is no part of the
+run any more. A curve that cannot be written goes on in memory.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from client.control.updates import StepPoint
+from client.store.curve import CurveFile, Sample
 
 MOST_POINTS = 2048
 
 
 class Curve:
-    """Keeps every n-th step; n doubles whenever there are too many."""
+    """See the module's docstring.
 
-    def __init__(self, most: int = MOST_POINTS) -> None:
-        self._most = most
+    Args:
+        most: points kept, besides the newest.
+        file: where they are kept over restarts; None: nowhere.
+    """
+
+    def __init__(self, most: int = MOST_POINTS, file: CurveFile | None = None) -> None:
+        self._most, self._file = most, file
         self._every = 1
-        self._seen = 0
         self._points: list[StepPoint] = []
         self._newest: StepPoint | None = None
+        for sample in file.load() if file else ():
+            self._add(StepPoint(*sample))
+        self._write()
 
     def note(self, step: int, wall: float, loss: float, tokens_per_s: float) -> None:
-        """Add a step that was committed at ``wall`` (Unix seconds)."""
-        self._newest = StepPoint(step, wall, loss, tokens_per_s)
-        if self._seen % self._every == 0:
-            self._points.append(self._newest)
-        self._seen += 1
-        if len(self._points) > self._most:
-            self._points = self._points[::2]
-            self._every *= 2
+        """Add a step that was committed at ``wall`` (Unix seconds); one that is done again, and all
+        behind it, replaces what was there."""
+        again = self._newest is not None and step <= self._newest.step
+        if again:
+            self._cut(step)
+        before = self._every
+        kept = self._add(StepPoint(step, wall, loss, tokens_per_s))
+        if again or self._every != before:
+            self._write()
+        elif kept and self._file is not None:
+            with suppress(OSError):
+                self._file.append(_sample(self._points[-1]))
+
+    def rolled_back(self, version: int) -> None:
+        """The swarm begins anew at ``version``: steps from that on have not been done."""
+        if self._newest is not None and self._newest.step >= version:
+            self._cut(version)
+            self._write()
 
     def points(self, most: int) -> list[StepPoint]:
         """Return at most so many points, oldest first; the newest step is always among them."""
@@ -35,6 +59,33 @@ class Curve:
             return []
         body = _thinned(self._points, max(0, most - 1))
         return body if body and body[-1] is self._newest else [*body, self._newest]
+
+    def _add(self, point: StepPoint) -> bool:
+        """Take a step; return whether it stays when a later one comes."""
+        if self._newest is not None and point.step <= self._newest.step:
+            return False
+        self._newest = point
+        first = self._points[0].step if self._points else point.step
+        while (point.step - first) // self._every >= self._most:
+            self._every *= 2
+            self._points = [p for p in self._points if p.step % self._every == 0 or p.step == first]
+        if self._points and point.step % self._every:
+            return False
+        self._points.append(point)
+        return True
+
+    def _cut(self, step: int) -> None:
+        self._points = [point for point in self._points if point.step < step]
+        self._newest = self._points[-1] if self._points else None
+
+    def _write(self) -> None:
+        if self._file is not None and self._points:
+            with suppress(OSError):
+                self._file.replace([_sample(point) for point in self._points])
+
+
+def _sample(point: StepPoint) -> Sample:
+    return Sample(point.step, point.time, point.loss, point.tokens_per_s)
 
 
 def _thinned(points: Sequence[StepPoint], most: int) -> list[StepPoint]:

@@ -34,15 +34,25 @@ Phase = Literal["detected", "rematched", "transferred", "recovered"]
 class News:
     """Turns what happens into events."""
 
-    def __init__(self, log: EventLog, on_event: Callable[[Event], None]) -> None:
+    def __init__(
+        self, log: EventLog, on_event: Callable[[Event], None], curve: Curve | None = None
+    ) -> None:
         self.log, self._on_event = log, on_event
         self.progress: Progress | None = None
         self.pace = Pace()
-        self.curve = Curve()
+        self.curve = curve or Curve()
         self.last_error = ""
         """The newest warning or error about this node itself."""
         self.since: dict[int, float] = {}
         """When each stage we hold came to be what it is now, by stage, unix seconds."""
+
+    @property
+    def loss(self) -> float | None:
+        """Loss of the newest step, of an earlier session's if this one has seen none."""
+        if self.progress is not None:
+            return self.progress.loss
+        newest = self.curve.points(1)
+        return newest[0].loss if newest else None
 
     def publish(self, event: Event) -> None:
         """Put an event into the log and show it."""
@@ -71,6 +81,12 @@ class News:
         self.curve.note(step, time.time(), loss, self.pace.per_s())
         words = f"step {step}: loss {loss:.4f}"
         self.publish(StepCommitted(words=words, step=step, loss=loss, tokens=progress.tokens))
+
+    def rolled_back(self, version: int) -> None:
+        """The swarm begins anew at a version: the steps from that on are done again."""
+        self.curve.rolled_back(version)
+        if self.progress is not None and self.progress.step >= version:
+            self.progress, self.pace = None, Pace()
 
     def closed(self, committed: Committed, era: int) -> None:
         """A seat of ours has applied a step; for programs."""

@@ -116,6 +116,7 @@ class Staging:
 
     def begin_anew(self, lineage: Lineage) -> None:
         """Take every stage anew from the beginning of this lineage."""
+        self._house.terms.news.rolled_back(lineage.version)
         self.view = SwarmView(((),) * len(self.newest))
         self.newest = [lineage.version] * len(self.newest)
         for tenancy in self._all():

@@ -66,7 +66,7 @@ def take_snapshot(
         reason=reason,
         step=min(manifest.steps, max(closed, on_disk, told)),
         steps=manifest.steps,
-        loss=progress.loss if progress else None,
+        loss=engine.news.loss,
         tokens_per_s=pace,
         own_tokens_per_s=pace * own_share,
         seats=[

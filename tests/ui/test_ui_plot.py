@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +51,23 @@ def test_marks_stand_below_their_moment() -> None:
     below = axis.splitlines()[-2].split("└")[1]
     assert below.count("▲") == 1
     assert abs(below.index("▲") - len(below) / 2) <= 1
+
+
+def test_many_points_are_faint_behind_a_smoothed_line() -> None:
+    """1,400 steps of a noisy loss were one solid block."""
+    noise = random.Random(1)
+    points = [(float(x), 2.0 + 2 * math.exp(-x / 300) + noise.gauss(0, 0.15)) for x in range(1400)]
+    lines = curve(points, Box(70, 12), tone="accent")
+    rows = [[span for span in found if span.tone == "accent"] for found in lines]
+    strong = sum(not cell.isspace() for row in rows for span in row for cell in span.text)
+    faint = "".join(s.text for found in lines[:-2] for s in found[2:] if s.tone == "faint")
+    assert 60 <= strong <= 90, "one line, about one cell high"
+    assert len(faint.replace(" ", "")) > 60, "and what it is the mean of"
+
+
+def test_few_points_are_joined_as_they_are() -> None:
+    lines = curve([(float(x), float(x % 2)) for x in range(8)], BOX)
+    assert all(span.tone != "faint" or span.text == "│" for found in lines[:-2] for span in found)
 
 
 def test_one_wild_value_does_not_flatten_the_rest() -> None:

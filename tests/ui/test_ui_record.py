@@ -44,6 +44,13 @@ def test_what_the_node_remembers_comes_before_what_was_seen() -> None:
     assert [(p.step, p.loss) for p in record.curve()] == [(3, 4.0), (5, 2.0)]
 
 
+def test_a_roll_back_takes_what_is_done_again_off_the_curve() -> None:
+    record = recorded_from(
+        update(1, step(1, 0, 3.0), step(2, 1, 2.5), step(3, 2, 2.0)), update(2, step(4, 1, 2.6))
+    )
+    assert [(p.step, p.loss) for p in record.curve()] == [(0, 3.0), (1, 2.6)]
+
+
 def test_nothing_grows_without_bound() -> None:
     record = Record()
     for number in range(60):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
 
 from client.ui.model.span import Box, Line, Span, Tone
 from client.ui.text import fit
@@ -15,6 +15,8 @@ _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _BARS = "▁▂▃▄▅▆▇█"
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 BRAILLE = 0x2800
+SMOOTHED = 30
+"""Of many points, so many stretches are told apart by the smoothed line."""
 ABSURD = 1e9
 """Neither a step nor a loss is ever as large; NaN is not smaller either."""
 
@@ -27,6 +29,9 @@ def curve(
     unit: str = "step",
 ) -> list[Line]:
     """Return ``box.height`` lines: the curve, a scale on the left, a scale below.
+
+    Of more points than there are columns the curve is a smoothed line over the points, which are
+    faint.
 
     Args:
         points: (x, y) with x rising; absurd ones are left out.
@@ -45,12 +50,15 @@ def curve(
     columns = box.width - margin - 1
     if columns < 4:
         return []
-    canvas = _draw(seen, columns, rows, (left, right), (low, high))
+    many = len(seen) > columns
+    frame = columns, rows, (left, right), (low, high)
+    canvas = _draw(_smooth(seen, high) if many else seen, *frame)
+    behind = _draw(seen, *frame, joined=False) if many else None
     lines: list[Line] = [
         (
             Span(fit(labels[row], margin - 1, right=True) + " ", "muted"),
             Span("│", "faint"),
-            Span("".join(chr(BRAILLE + dots) if dots else " " for dots in canvas[row]), tone),
+            *_painted(canvas[row], behind[row] if behind else [0] * columns, tone),
         )
         for row in range(rows)
     ]
@@ -85,8 +93,38 @@ def progress(share: float, cells: int) -> Line:
     return Span("━" * full, "accent"), Span("─" * (cells - full), "faint")
 
 
+def _painted(dots: Sequence[int], behind: Sequence[int], tone: Tone) -> list[Span]:
+    """Return a row of cells: those of the line in its tone, those that only have points faint."""
+    cells = zip(dots, behind, strict=True)
+    toned: list[tuple[int, Tone]] = [
+        (on or under, "faint" if under and not on else tone) for on, under in cells
+    ]
+    return [
+        Span("".join(chr(BRAILLE + bits) if bits else " " for bits, _ in run), painted)
+        for painted, run in groupby(toned, key=lambda cell: cell[1])
+    ]
+
+
+def _smooth(points: Sequence[Point], high: float) -> list[Point]:
+    """Return the mean of each point and its neighbours, as many on one side as on the other: so
+    the line begins and ends where the points do, and does not lag behind them."""
+    reach = len(points) // SMOOTHED
+    sums = list(accumulate((min(y, high) for _, y in points), initial=0.0))
+    smoothed = []
+    for at, (x, _) in enumerate(points):
+        side = min(at, len(points) - 1 - at, reach)
+        smoothed.append((x, (sums[at + side + 1] - sums[at - side]) / (2 * side + 1)))
+    return smoothed
+
+
 def _draw(
-    points: Sequence[Point], columns: int, rows: int, xs: Point, ys: Point
+    points: Sequence[Point],
+    columns: int,
+    rows: int,
+    xs: Point,
+    ys: Point,
+    *,
+    joined: bool = True,
 ) -> list[list[int]]:
     canvas = [[0] * columns for _ in range(rows)]
     wide, tall = 2 * columns - 1, 4 * rows - 1
@@ -97,7 +135,7 @@ def _draw(
         )
         for x, y in points
     ]
-    for (x0, y0), (x1, y1) in pairwise(spots):
+    for (x0, y0), (x1, y1) in pairwise(spots) if joined else zip(spots, spots, strict=True):
         for column, height in _stroke(x0, y0, x1, y1):
             canvas[height // 4][column // 2] |= _DOTS[column % 2][height % 4]
     return canvas

@@ -106,6 +106,8 @@ class Record:
             return
         if isinstance(loss, int | float):
             now = self.snapshot.tokens_per_s if self.snapshot else 0.0
+            for undone in [known for known in self.losses if known > step]:
+                del self.losses[undone]  # the swarm went back, and does them again
             self.losses[step] = StepPoint(step, event.time, float(loss), now)
             self._thin()
 

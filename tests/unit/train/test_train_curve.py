@@ -6,10 +6,12 @@ import itertools
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from client.store.credit import load_credit
+from client.store.curve import MAX_RECORDS, RECORD_BYTES, CurveFile
 from client.train.credit import Credit
 from client.train.curve import Curve
 
@@ -19,7 +21,7 @@ def test_a_curve_is_bounded_ordered_and_ends_with_the_newest(steps: int, asked: 
     curve = Curve(most=64)
     for step in range(steps):
         curve.note(step, float(step), 1.0, 2.0)
-    assert len(curve._points) <= 64
+    assert len(curve._points) <= 65
     found = [point.step for point in curve.points(asked)]
     assert len(found) <= asked
     assert found == sorted(set(found))
@@ -35,6 +37,80 @@ def test_few_steps_are_all_there_and_many_are_even() -> None:
         curve.note(step, 0.0, 1.0, 2.0)
     found = [point.step for point in curve.points(500)][:-1]
     assert {b - a for a, b in itertools.pairwise(found)} == {found[1]}
+
+
+def kept(path: Path, most: int = 64) -> Curve:
+    return Curve(most, CurveFile(path))
+
+
+def steps(curve: Curve) -> list[int]:
+    return [point.step for point in curve.points(500)]
+
+
+def test_a_curve_goes_on_where_it_was_when_the_process_was_killed(tmp_path: Path) -> None:
+    path = tmp_path / "curves" / "x.bin"
+    first = kept(path)
+    for step in range(50):
+        first.note(step, 100.0 + step, 5.0 - step / 50, 7.0)
+    again = kept(path)  # nobody closed the first one
+    assert again.points(500) == first.points(500)
+    again.note(50, 150.0, 3.9, 7.0)
+    assert steps(kept(path)) == list(range(51))
+
+
+@given(most=st.integers(4, 40), number=st.integers(1, 400))
+def test_a_curve_on_disk_is_bounded_and_even(
+    tmp_path_factory: pytest.TempPathFactory, most: int, number: int
+) -> None:
+    path = tmp_path_factory.mktemp("curve") / "x.bin"
+    for begin in range(0, number, 97):  # a new process now and then
+        curve = kept(path, most)
+        for step in range(begin, min(begin + 97, number)):
+            curve.note(step, 0.0, 1.0, 2.0)
+    assert path.stat().st_size <= (most + 1) * RECORD_BYTES
+    found = steps(kept(path, most))
+    gaps = {b - a for a, b in itertools.pairwise(found)}
+    assert len(gaps) <= 1
+    assert number - found[-1] <= max(gaps, default=1)
+
+
+def test_a_torn_or_damaged_end_is_left_out_and_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    curve = kept(path)
+    for step in range(10):
+        curve.note(step, 0.0, 1.0, 2.0)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-7])
+    again = kept(path)
+    assert steps(again) == list(range(9))
+    again.note(9, 0.0, 1.0, 2.0)
+    assert path.read_bytes() == whole
+    path.write_bytes(b"\xff" + whole[1:])
+    assert steps(kept(path)) == []
+    path.write_bytes(whole * (2 * MAX_RECORDS // 10))
+    assert steps(kept(path)) == list(range(10)), "what is too long is not read to its end"
+
+
+def test_a_roll_back_cuts_off_what_is_done_again(tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    curve = kept(path)
+    for step in range(30):
+        curve.note(step, 0.0, 1.0, 2.0)
+    curve.rolled_back(20)
+    assert steps(curve) == steps(kept(path)) == list(range(20))
+    curve.note(20, 0.0, 9.0, 2.0)
+    assert steps(kept(path)) == list(range(21))
+    curve.note(18, 0.0, 8.0, 2.0)  # it was not told
+    assert steps(kept(path)) == list(range(19))
+    assert kept(path).points(1)[0].loss == 8.0
+
+
+def test_a_disk_that_does_not_take_it_leaves_the_curve_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    curve = kept(tmp_path / "file" / "x.bin")
+    curve.note(0, 0.0, 1.0, 2.0)
+    curve.note(1, 0.0, 1.0, 2.0)
+    assert steps(curve) == [0, 1]
 
 
 def test_credit_adds_up_over_sessions(tmp_path: Path) -> None:
