@@ -12,6 +12,7 @@ from client.cli.progress_line import ProgressLine
 from client.cli.running import ending_words, not_running, wait_for_ending
 from client.control.client import ControlClient, NotRunning
 from client.errors import ExitCode
+from client.store.last_run import RunRecord
 from client.store.paths import Folders
 
 SILENCE_S = 30.0
@@ -49,7 +50,8 @@ def show(
         with ControlClient(socket) as node:
             name, version = node.greeting.swarm_name, node.greeting.client
         recorder = Recorder(record, version, name, time.time())
-    return run(LiveSource(socket, recorder), save=save_setting)
+    how_it_ended = RunRecord(folders.data).ending if folders is not None else None
+    return run(LiveSource(socket, recorder, how_it_ended), save=save_setting)
 
 
 def follow(socket: Path, folders: Folders | None) -> int:

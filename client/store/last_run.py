@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
-import psutil
 from msgspec import Meta, Struct
 
 from client.store.atomic import write_atomic
@@ -50,6 +49,8 @@ class LastRun(Struct, frozen=True, kw_only=True):
     @property
     def runs(self) -> bool:
         """Whether its process is there."""
+        import psutil  # slow to import, and the screen only wants the types
+
         if self.ended is not None:
             return False
         try:
@@ -149,6 +150,8 @@ class RunRecord:
         )
 
     def _without_a_word(self, run: LastRun) -> Ending:
+        import psutil
+
         last = max([run.began, *self._signs()])
         log = self._folder / "logs" / "volunteer.log"
         how = "ended without a word: it was killed, or ran out of memory"
@@ -179,6 +182,8 @@ class RunRecord:
 
 
 def _own_run(began: float, swarm: str = "", swarm_name: str = "") -> LastRun:
+    import psutil
+
     process = psutil.Process()
     return LastRun(
         pid=process.pid,

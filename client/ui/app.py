@@ -29,8 +29,9 @@ from client.ui.dialogs.help import HelpDialog
 from client.ui.filters import AsciiOnly, Colourless
 from client.ui.keys import TABS, key_items, tab_items
 from client.ui.model import diagnostics
+from client.ui.model.gone import gone, is_gone
 from client.ui.model.header import header
-from client.ui.model.leaving import ways
+from client.ui.model.leaving import Way, farewell, ways
 from client.ui.model.record import Record
 from client.ui.model.settings import Setting, how_to_change, what_it_does
 from client.ui.model.span import Box, Line
@@ -43,6 +44,7 @@ from client.ui.panes.recovery import RecoveryPane
 from client.ui.panes.settings import SettingsPane
 from client.ui.panes.swarm import SwarmPane
 from client.ui.settings import local_settings
+from client.ui.source.live import NOT_DONE
 from client.ui.source.mailbox import Answer, Delivery, Link, Mailbox
 from client.ui.source.source import Source
 from client.ui.styles import CSS
@@ -128,6 +130,7 @@ class VolunteerApp(App[int]):
     def compose(self) -> ComposeResult:
         """Place the bars and the tabs."""
         yield Panel(view=self._header, id="header")
+        yield Panel(view=self._gone, id="gone")
         yield ItemBar(id="tabs")
         record = self.record
         with ContentSwitcher(id="body", initial="dashboard"):
@@ -160,7 +163,7 @@ class VolunteerApp(App[int]):
         """Return what the palette offers."""
         for number, (_, name) in enumerate(TABS, 1):
             yield SystemCommand(name, f"Tab {number}", partial(self.action_tab, number))
-        if self._source.live:
+        if self._source.live and self.link.state == "live":
             yield SystemCommand("Pause or resume", "Key p", self.action_pause)
             yield SystemCommand("Finish", "Hand over, save, leave in order", self.action_finish)
         yield SystemCommand("Detach", "Close this view; training goes on", self.action_detach)
@@ -199,11 +202,13 @@ class VolunteerApp(App[int]):
 
     def _draw(self) -> None:
         began = time.thread_time()
+        self._show_whether_it_is_gone()
         self.query_one("#header", Panel).show()
         number = [name for name, _ in TABS].index(self.pane.id or "dashboard") + 1
         self.query_one("#tabs", ItemBar).show(tab_items(number))
         paused = self.record.snapshot is not None and self.record.snapshot.paused is not None
-        items = key_items(self.pane, self._source.live, paused)
+        answers = self.link.state == "live"
+        items = key_items(self.pane, self._source.live, paused, answers=answers)
         self.query_one("#keys", ItemBar).show(items)
         self.pane.show()
         if isinstance(self.screen, Dialog):
@@ -211,8 +216,30 @@ class VolunteerApp(App[int]):
         rest_s = min((time.thread_time() - began) / self.draw_share, MAX_REST_S)
         self._draw_due, self._drawn = time.monotonic() + rest_s, True
 
+    def _show_whether_it_is_gone(self) -> None:
+        gone = is_gone(self.link)
+        self.set_class(gone, "-gone")
+        panel = self.query_one("#gone", Panel)
+        panel.styles.height = len(self._gone(Box(max(1, self.size.width - 4)))) + 2
+        panel.show()
+        for pane in self.query(Pane):
+            pane.set_stale(gone)
+
     def _header(self, box: Box) -> list[Line]:
         return header(self.record, self.link, box)
+
+    def _gone(self, box: Box) -> list[Line]:
+        return gone(self.record, self.link, box)
+
+    def _ways(self) -> list[Way]:
+        return ways(self.record, self._source.live, self.link)
+
+    def _answers(self) -> bool:
+        """Whether there is a node that does what a key says; else the user is told."""
+        if self._source.live and self.link.state != "live":
+            self.notify(NOT_DONE, severity="warning", markup=False)
+            return False
+        return True
 
     def _tell(self, answer: Answer) -> None:
         if answer.method == "stop" and answer.ok:
@@ -237,6 +264,8 @@ class VolunteerApp(App[int]):
 
     def action_pause(self) -> None:
         """Pause, or go on."""
+        if not self._answers():
+            return
         now = self.record.snapshot
         if now is not None and now.paused is not None:
             self._source.command("resume")
@@ -245,16 +274,18 @@ class VolunteerApp(App[int]):
 
     def action_finish(self) -> None:
         """Leave in order, once it is clear what that costs."""
-        found = [way for way in ways(self.record, self._source.live) if way.name == "finish"]
-        if not found:
+        if not self._source.live:
             self.notify("this is a recording", severity="warning", markup=False)
-            return
-        self.push_screen(AskDialog("Finish?", found), self._go_way)
+        elif self._answers():
+            self.push_screen(AskDialog("Finish?", self._finishing), self._go_way)
+
+    def _finishing(self) -> list[Way]:
+        """The way that is asked about; where it is closed by now, what else there is."""
+        return [way for way in self._ways() if way.name == "finish"] or self._ways()
 
     def action_go(self) -> None:
         """Ask how to go."""
-        found = ways(self.record, self._source.live)
-        self.push_screen(AskDialog("How do you want to go?", found), self._go_way)
+        self.push_screen(AskDialog("How do you want to go?", self._ways), self._go_way)
 
     def action_detach(self) -> None:
         """Close this view."""
@@ -262,8 +293,9 @@ class VolunteerApp(App[int]):
 
     def _go_way(self, way: str | None) -> None:
         if way == "detach":
-            training = self._source.live and not self.leaving and self.link.state == "live"
-            self.farewell = "it goes on; volunteer attach shows it again" if training else ""
+            self.farewell = (
+                farewell(self.record, self.link, self.leaving) if self._source.live else ""
+            )
             self.exit(0)
         elif way is not None:
             self.leaving = True

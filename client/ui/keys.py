@@ -32,14 +32,19 @@ def tab_items(chosen: int) -> list[Item]:
     return items
 
 
-def key_items(pane: Pane, live: bool, paused: bool) -> list[Item]:
-    """Return the keys that do something now, the most wanted first."""
-    keys = []
-    if live:
+def key_items(pane: Pane, live: bool, paused: bool, *, answers: bool = True) -> list[Item]:
+    """Return the keys, the most wanted first.
+
+    Those that need a node that ``answers`` are in brackets while it does not: they do nothing.
+    """
+    keys, unable = list[tuple[str, str, str]](), list[Item]()
+    if live and answers:
         keys += [("p", "resume" if paused else "pause", "pause"), ("f", "finish", "finish")]
+    elif live:
+        unable = [_unable("p", "pause", "pause"), _unable("f", "finish", "finish")]
     else:
         keys += [("space", "hold", "play('hold')"), ("+ -", "speed", "play('faster')")]
-    keys += [("d", "detach" if live else "close", "detach"), ("q", "quit", "go")]
+    keys += [("d", "detach" if live and answers else "close", "detach"), ("q", "quit", "go")]
     if pane.can_filter:
         keys.append(("/", "filter", "filter"))
     if pane.can_sort:
@@ -51,6 +56,11 @@ def key_items(pane: Pane, live: bool, paused: bool) -> list[Item]:
         ("?", "help", "help"),
         ("^p", "commands", "command_palette"),
     ]
-    return [
+    shown = [
         Item((Span(key, "key"), Span(f" {name}", "muted")), action) for key, name, action in keys
     ]
+    return unable + shown
+
+
+def _unable(key: str, name: str, action: str) -> Item:
+    return Item((Span(f"({key} {name})", "faint"),), action)

@@ -5,6 +5,9 @@ from __future__ import annotations
 CSS = """
 #header { border: none; padding: 0; height: 4; background: $surface; }
 .-vast #header { height: 3; }
+.-gone #header, .-gone.-vast #header { height: 2; }
+#gone { display: none; }
+.-gone #gone { display: block; }
 #tabs { background: $background; }
 #keys { background: $surface; }
 #body { height: 1fr; background: $background; }

@@ -131,14 +131,18 @@ def test_last_replica_is_a_warning_everywhere() -> None:
     last = [LeavingView(stage=1, remaining=0, last=True, words="")]
     assert leaving_words(last) == "stage 1 would have nobody: the swarm would wait"
     assert leaving_words([]) == "nothing is lost: you serve no stage"
-    found = {way.name: way for way in ways(recorded_from(update(1, leaving=last)), live=True)}
+    found = {
+        way.name: way for way in ways(recorded_from(update(1, leaving=last)), True, Link("live"))
+    }
     assert list(found) == ["detach", "finish", "stop"]
     assert found["finish"].tone == "warn"
     assert "would have nobody" in found["finish"].cost
 
 
 def test_a_recording_can_only_be_closed() -> None:
-    assert [way.name for way in ways(recorded_from(update(1)), live=False)] == ["detach"]
+    assert [way.name for way in ways(recorded_from(update(1)), False, Link("playing"))] == [
+        "detach"
+    ]
 
 
 # --- peers and logs --------------------------------------------------------------------------

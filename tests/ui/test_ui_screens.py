@@ -8,11 +8,13 @@ from textual.widgets import ContentSwitcher, Input
 
 from client.control.snapshot import LeavingView, PauseView
 from client.errors import ConfigError
+from client.store.last_run import Ending
 from client.ui.dialogs.ask import AskDialog
 from client.ui.keys import TABS
 from client.ui.model.span import plain
 from client.ui.source.mailbox import Answer, Link
 from client.ui.widgets.listing import Listing
+from client.ui.widgets.panel import Panel
 from tests.ui.examples import event, update
 from tests.ui.playing import LARGE, SMALL, Stage, play, recorded
 
@@ -193,6 +195,101 @@ def test_stop_closes_the_view_once_the_node_has_heard_it() -> None:
     app = play(scene)
     assert app.return_value == 0
     assert "in the background" in app.farewell
+
+
+# --- nobody answers ------------------------------------------------------------------------------
+
+DIED = Ending(
+    time=recorded()[-1].time + 30,
+    words="this machine has no device 'cuda'",
+    next_step="give --device cpu; start it again: volunteer join --swarm demo",
+    exit_code=78,
+)
+ENDED, LOST = Link("ended", "it has ended", DIED), Link("lost", "it has said nothing for 15 s")
+
+
+@pytest.mark.parametrize("link", [ENDED, LOST, Link("connecting", "no volunteer answers yet")])
+def test_keys_that_need_a_node_do_nothing_while_none_answers(link: Link) -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:30], link)
+        assert "(p pause)  (f finish)  d close  q quit" in on.text()
+        await on.press("p", "f")
+        assert not on.app.screen.is_modal
+        assert on.source.commands == []
+        notes = [note.message for note in on.app._notifications]
+        assert notes == ["nothing was done: the volunteer does not answer"] * 2
+        await on.feed(recorded()[30:31])
+        assert "p pause  f finish  d detach  q quit" in on.text()
+        await on.press("p")
+        assert [name for name, _ in on.source.commands] == ["pause"]
+
+    play(scene)
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_the_screen_of_a_dead_node_says_why_and_how_to_start_it(size: tuple[int, int]) -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:30], ENDED)
+        text = " ".join(on.text().replace("│", " ").split())
+        for said in ("ENDED at", "exit code 78", "no device 'cuda'", "give --device cpu",
+                     "volunteer join --swarm demo", "below: as it was at"):  # fmt: skip
+            assert said in text, said
+        for gone in ("TRAINING", "if you leave", "last error"):
+            assert gone not in text, gone
+        header = on.app.query_one("#header", Panel)
+        assert "tokens/s" not in plain(header.lines)
+        assert on.app.query_one("#machine", Panel).stale
+        await on.press("6")
+        assert not on.app.query_one("#log", Listing).stale, "the log says why; it is to be read"
+        await on.feed(recorded()[30:31])
+        assert "as it was at" not in on.text()
+        assert "if you leave" in on.text()
+        assert not on.app.query_one("#machine", Panel).stale
+
+    play(scene, size)
+
+
+@pytest.mark.parametrize(
+    ("link", "changes", "said", "farewell"),
+    [
+        (ENDED, {}, ("the volunteer has ended, nothing goes on", "--swarm demo"), "no device"),
+        (LOST, {}, ("does not answer", "volunteer status tells"), "it does not answer"),
+        (Link("live"), {"state": "stopping"}, ("leaves in order",), "it leaves in order"),
+        (Link("live"), {"state": "paused"}, ("stays paused", "f Finish"), "it goes on"),
+        (Link("live"), {"state": "done"}, ("serves the finished model",), "it goes on"),
+        (Link("live"), {}, ("your machine goes on training", "s Stop"), "it goes on"),
+    ],
+)
+def test_the_quit_dialog_says_what_is_true(
+    link: Link, changes: dict[str, object], said: tuple[str, ...], farewell: str
+) -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed([update(1, **changes)], link)
+        await on.press("q")
+        text = " ".join(on.text().replace("│", " ").split())
+        for words in said:
+            assert words in text, words
+        offered = "f Finish" in text
+        assert offered == (link.state == "live" and changes.get("state") != "stopping")
+        await on.pilot.press("d")
+
+    assert farewell in play(scene).farewell
+
+
+def test_a_node_that_ends_while_one_is_asked_is_told_nothing() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:30])
+        await on.press("q")
+        assert "f Finish" in on.text()
+        await on.feed([], ENDED)
+        assert "f Finish" not in on.text()
+        assert "the volunteer has ended, nothing goes on" in on.text()
+        await on.press("f", "s")
+        assert on.source.commands == []
+        await on.press("escape")
+        assert not on.app.screen.is_modal
+
+    play(scene)
 
 
 # --- keys that change the view ---------------------------------------------------------------

@@ -18,7 +18,8 @@ from client.control.matches import MatchesSnapshot
 from client.control.methods import EventBatch, Greeting
 from client.control.updates import Update
 from client.errors import UserError
-from client.ui.source.live import NOBODY, LiveSource
+from client.store.last_run import Ending
+from client.ui.source.live import NOBODY, NOT_DONE, UNHEARD, LiveSource
 from client.ui.source.mailbox import MAX_EVENTS, Delivery, Link, Mailbox, merge
 from client.ui.source.recording import Recorder, read_header, read_updates
 from client.ui.source.replay import ReplaySource
@@ -261,9 +262,13 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextlib.contextmanager
-def attached(path: Path, recorder: Recorder | None = None) -> Iterator[tuple[LiveSource, Mailbox]]:
+def attached(
+    path: Path,
+    recorder: Recorder | None = None,
+    how_it_ended: Callable[[int], Ending | None] | None = None,
+) -> Iterator[tuple[LiveSource, Mailbox]]:
     """A live source that runs."""
-    source, mailbox = LiveSource(path, recorder), Mailbox()
+    source, mailbox = LiveSource(path, recorder, how_it_ended), Mailbox()
     source.start(mailbox)
     try:
         yield source, mailbox
@@ -389,3 +394,68 @@ def test_nobody_there_is_said_until_somebody_is(path: Path) -> None:
         node = Node(path, MODERN)
         until(lambda: mailbox.link.state == "live")
     node.close()
+
+
+KILLED = Ending(time=5.0, words="ended without a word", next_step="start it again: volunteer join")
+
+
+def test_what_is_asked_of_a_dead_node_is_refused_and_not_kept_for_the_next(path: Path) -> None:
+    node = Node(path, MODERN)
+    with attached(path) as (source, mailbox):
+        until(lambda: mailbox.link.state == "live")
+        node.close()
+        until(lambda: mailbox.link.state != "live")
+        source.command("pause", reason="you paused it")
+        found = taken(mailbox, lambda one: bool(one.answers))
+        assert [(one.method, one.ok, one.words) for one in found.answers] == [
+            ("pause", False, NOT_DONE)
+        ]
+        again = Node(path, {**MODERN, "hello": msgspec.structs.replace(HELLO, pid=8)})
+        until(lambda: mailbox.link.state == "live")
+        source.command("finish")
+        until(lambda: any(method == "finish" for method, _ in again.asked))
+        assert all(method != "pause" for method, _ in again.asked)
+        again.close()
+
+
+def test_a_command_that_was_never_answered_is_said_to_be_uncertain(path: Path) -> None:
+    class Deaf(Node):
+        """Hangs up when it is told to pause."""
+
+        def _serve(self, connection: socket.socket) -> None:
+            with contextlib.suppress(OSError, ValueError), connection.makefile("rb") as lines:
+                for line in lines:
+                    request = msgspec.json.decode(line)
+                    if request["method"] == "pause":
+                        connection.shutdown(socket.SHUT_RDWR)
+                        return
+                    result = self.methods[request["method"]]
+                    connection.sendall(rpc.encode_result(result, request["id"]))
+
+    node = Deaf(path, MODERN)
+    with attached(path) as (source, mailbox):
+        until(lambda: mailbox.link.state == "live")
+        source.command("pause")
+        found = taken(mailbox, lambda one: bool(one.answers))
+        assert [(one.method, one.ok, one.words) for one in found.answers] == [
+            ("pause", False, UNHEARD)
+        ]
+    node.close()
+
+
+def test_a_node_that_died_is_said_to_have_ended_until_another_answers(path: Path) -> None:
+    node, asked = Node(path, MODERN), list[int]()
+
+    def how_it_ended(pid: int) -> Ending | None:
+        asked.append(pid)
+        return KILLED if len(asked) > 1 else None  # its process takes a moment to end
+
+    with attached(path, how_it_ended=how_it_ended) as (_, mailbox):
+        until(lambda: mailbox.link.state == "live")
+        node.close()
+        until(lambda: mailbox.link.state == "ended")
+        assert mailbox.link.ending == KILLED
+        assert set(asked) == {7}
+        again = Node(path, {**MODERN, "hello": msgspec.structs.replace(HELLO, pid=8)})
+        until(lambda: mailbox.link.state == "live")
+        again.close()

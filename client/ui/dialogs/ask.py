@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from textual.events import Key
 
@@ -10,6 +10,7 @@ from client.ui.dialogs.dialog import Dialog
 from client.ui.model.leaving import Way
 from client.ui.model.span import Box, Line, line
 from client.ui.text import wrap
+from client.ui.widgets.panel import Panel
 
 CELLS = 66
 
@@ -19,17 +20,25 @@ class AskDialog(Dialog[str | None]):
 
     Args:
         title: the question.
-        ways: what can be chosen, each with its key.
+        ways: returns what can be chosen now, each with its key; asked again whenever something has
+            changed, for the node may end while the dialog is open.
     """
 
-    def __init__(self, title: str, ways: Sequence[Way]) -> None:
-        self._ways = tuple(ways)
+    def __init__(self, title: str, ways: Callable[[], Sequence[Way]]) -> None:
+        self._ways = ways
         super().__init__(title, self._lines, len(self._lines(Box(CELLS))))
+
+    def show(self) -> None:
+        """Ask the view again, and take the room that it needs."""
+        for panel in self.query(Panel):
+            panel.styles.height = len(self._lines(Box(CELLS))) + 4
+        super().show()
 
     def on_key(self, event: Key) -> None:
         """Choose by key; q, n and Ctrl-C mean no."""
-        for way in self._ways:
-            if event.key == way.key or (event.key == "enter" and len(self._ways) == 1):
+        ways = self._ways()
+        for way in ways:
+            if event.key == way.key or (event.key == "enter" and len(ways) == 1):
                 event.stop()
                 self.answer(way.name)
                 return
@@ -39,7 +48,7 @@ class AskDialog(Dialog[str | None]):
 
     def _lines(self, box: Box) -> list[Line]:
         lines: list[Line] = []
-        for way in self._ways:
+        for way in self._ways():
             lines.append(line((f"{way.key} ", "key"), (way.title, "strong")))
             lines += [line((f"  {part}", way.tone)) for part in wrap(way.cost, box.width - 4, 4)]
             lines.append(())

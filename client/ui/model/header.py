@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from client.control.snapshot import LeavingView, Snapshot
 from client.ui.model import words
+from client.ui.model.gone import headline, is_gone
 from client.ui.model.plot import progress
 from client.ui.model.record import Record
 from client.ui.model.span import Box, Line, Span, Tone, cut, line, line_width, spread
@@ -17,7 +18,7 @@ VAST = 149
 _LINKS: dict[str, tuple[str, Tone]] = {
     "connecting": ("CONNECTING", "accent"),
     "lost": ("NO CONNECTION", "bad"),
-    "ended": ("GONE", "warn"),
+    "ended": ("ENDED", "warn"),
     "playing": ("RECORDING", "second"),
     "held": ("RECORDING, HELD", "second"),
     "over": ("RECORDING, AT ITS END", "second"),
@@ -25,12 +26,15 @@ _LINKS: dict[str, tuple[str, Tone]] = {
 
 
 def header(record: Record, link: Link, box: Box) -> list[Line]:
-    """Return three lines, or four where the room is narrow."""
+    """Return three lines, or four where the room is narrow; two while nobody answers."""
     box = Box(box.width - 1, box.height)
     now = record.snapshot
     if now is None:
         wait = "it may still be starting; this view shows it as soon as it answers"
         return [_name(None), _link(link) or line(""), line(("   " + wait, "muted"))]
+    if is_gone(link):
+        share = f" step {words.count(now.step)} of {words.count(now.steps)}"
+        return [(*_name(now), Span(share, "muted")), cut(_link(link), box.width)]
     top = _title(now, box)
     right = _traffic(record)
     if line_width(top) + line_width(right) + 4 > box.width:
@@ -117,7 +121,8 @@ def _link(link: Link) -> Line:
         return ()
     word, tone = _LINKS[link.state]
     mark = "●" if link.state in ("connecting", "lost", "ended") else "▶"
-    return line((f" {mark} {word} ", tone), (link.words, "muted"))
+    said = headline(link) if link.state == "ended" else link.words
+    return line((f" {mark} {word} ", tone), (said, "muted"))
 
 
 def _leaving(now: Snapshot) -> Line:

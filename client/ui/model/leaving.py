@@ -1,12 +1,15 @@
-"""What each way of going costs, for the quit dialog. Pure."""
+"""What each way of going costs and leaves behind, for the quit dialog. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from client.ui.model.gone import UNKNOWN, next_step
 from client.ui.model.header import leaving_words
 from client.ui.model.record import Record
 from client.ui.model.span import Tone
+from client.ui.source.mailbox import Link
+from client.ui.text import clean
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,20 +23,34 @@ class Way:
     tone: Tone
 
 
-def ways(record: Record, live: bool) -> list[Way]:
-    """Return the ways in the order of what they cost; a recording can only be closed."""
+STAYS = {
+    "training": "your machine goes on training",
+    "done": "it stays and serves the finished model",
+    "paused": "it stays paused in the background",
+}
+"""What the node does when only the view is closed."""
+
+
+def ways(record: Record, live: bool, link: Link) -> list[Way]:
+    """Return the ways in the order of what they cost.
+
+    A recording can only be closed, and so can the view of a node that does not answer or leaves.
+    """
     if not live:
         return [Way("d", "detach", "Close", "this is a recording: nothing changes", "good")]
+    now = record.snapshot
+    if link.state != "live" or now is None or now.state == "stopping":
+        return [Way("d", "detach", "Close", _when_closed(record, link), "plain")]
+    stays = STAYS.get(now.state, "it goes on in the background")
     detach = Way(
         "d",
         "detach",
         "Detach",
-        "closes only this view; your machine goes on training, volunteer attach shows it again",
+        f"closes only this view; {stays}, volunteer attach shows it again",
         "good",
     )
-    now = record.snapshot
-    last = bool(now and any(view.last for view in now.leaving))
-    cover = _sentence(leaving_words(now.leaving if now else []))
+    last = any(view.last for view in now.leaving)
+    cover = _sentence(leaving_words(now.leaving))
     return [
         detach,
         Way(
@@ -51,6 +68,31 @@ def ways(record: Record, live: bool) -> list[Way]:
             "warn" if last else "plain",
         ),
     ]
+
+
+def farewell(record: Record, link: Link, leaving: bool) -> str:
+    """Return what is true of the node when its view has been closed, for the terminal.
+
+    Args:
+        leaving: it was told to leave from here.
+    """
+    if link.state == "ended":
+        why = clean(link.ending.words) if link.ending is not None else clean(link.words)
+        return f"it has ended: {why}; {next_step(link)}"
+    if link.state != "live":
+        return f"it does not answer; {UNKNOWN}"
+    if leaving or (record.snapshot is not None and record.snapshot.state == "stopping"):
+        return "it leaves in order, in the background"
+    return "it goes on; volunteer attach shows it again"
+
+
+def _when_closed(record: Record, link: Link) -> str:
+    if link.state == "ended":
+        words = "closes this view; the volunteer has ended, nothing goes on. "
+        return words + _sentence(next_step(link))
+    if link.state == "live" and record.snapshot is not None:
+        return "closes only this view; the volunteer leaves in order, in the background"
+    return f"closes only this view; the volunteer does not answer: {UNKNOWN}"
 
 
 def _sentence(text: str) -> str:

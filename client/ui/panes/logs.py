@@ -16,6 +16,7 @@ class LogsPane(Pane):
     """Events by level and words."""
 
     can_filter = True
+    has_numbers = False
     can_sort = True
     level = 1
     newest_first = False

@@ -10,6 +10,7 @@ from client.ui.model.record import Record
 from client.ui.model.span import Box, Line
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
+from client.ui.widgets.toned import Toned
 
 Detail = tuple[str, Callable[[Box], list[Line]]]
 """Title and view of what is shown when a row is opened."""
@@ -20,6 +21,8 @@ class Pane(Container):
 
     can_filter = False
     can_sort = False
+    has_numbers = True
+    """Whether what it shows is how the node is now; else it is what was, or what is set."""
 
     def __init__(self, record: Record, *, id: str) -> None:
         super().__init__(id=id)
@@ -32,6 +35,11 @@ class Pane(Container):
             panel.show()
         for listing in self.query(Listing):
             listing.show()
+
+    def set_stale(self, stale: bool) -> None:
+        """Say whether the numbers are of the past."""
+        for widget in self.query(Toned):
+            widget.set_stale(stale and self.has_numbers)
 
     def filter_by(self, text: str) -> None:
         """Show only what contains these words."""

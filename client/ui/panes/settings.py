@@ -20,6 +20,7 @@ class SettingsPane(Pane):
     """Limits with their use, then all settings; a row opens how to change it."""
 
     can_filter = True
+    has_numbers = False
 
     def __init__(
         self, record: Record, load: Callable[[], Sequence[Setting]], live: bool, *, id: str

@@ -1,6 +1,7 @@
 """A running node: subscribes, falls back to asking, and connects again when the connection breaks.
 
-Holds one thread and one connection. The node is never waited for by the interface, only here.
+Holds one thread and one connection. The node is never waited for by the interface, only here. What
+is asked of a node while none answers is refused at once: a command is never kept for the next node.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import queue
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -19,6 +21,7 @@ from client.control.matches import MatchesSnapshot
 from client.control.methods import EventBatch
 from client.control.snapshot import Snapshot
 from client.control.updates import UPDATE_METHOD, Curve, Update
+from client.store.last_run import Ending
 from client.ui.source.mailbox import Answer, Link, LinkState, Mailbox
 from client.ui.source.recording import Recorder
 from client.ui.source.wire import Answered, Received, Wire, WireError, decode
@@ -37,6 +40,10 @@ SAID = {
     "stop": "stopping: handing over, saving, leaving in order",
 }
 NOBODY = "no volunteer answers yet"
+NOT_DONE = "nothing was done: the volunteer does not answer"
+UNHEARD = "the connection broke before the volunteer answered: it may be done or not"
+GONE = "the volunteer has ended"
+LEFT = "the volunteer has left the swarm"
 ENDING = ("finish", "stop")
 
 
@@ -46,12 +53,18 @@ class LiveSource:
     Args:
         path: the socket.
         recorder: gets every update as it comes.
+        how_it_ended: says how the node of a process ended; None: it runs, or nobody knows.
     """
 
     live = True
 
-    def __init__(self, path: Path, recorder: Recorder | None = None) -> None:
-        self._path, self._recorder = path, recorder
+    def __init__(
+        self,
+        path: Path,
+        recorder: Recorder | None = None,
+        how_it_ended: Callable[[int], Ending | None] | None = None,
+    ) -> None:
+        self._path, self._recorder, self._how_it_ended = path, recorder, how_it_ended
         self._mailbox = Mailbox()
         self._commands: queue.SimpleQueue[tuple[str, dict[str, object]]] = queue.SimpleQueue()
         self._wake, self._woken = socket.socketpair()
@@ -88,7 +101,10 @@ class LiveSource:
         self._woken.close()
 
     def command(self, method: str, **params: object) -> None:
-        """Send a command to the node."""
+        """Send a command to the node; refused at once while none answers."""
+        if self._mailbox.link.state != "live":
+            self._mailbox.put_answer(Answer(method, False, NOT_DONE))
+            return
         self._commands.put((method, params))
         self._poke()
 
@@ -105,26 +121,25 @@ class LiveSource:
                 wire = Wire(self._path)
             except WireError as error:
                 tries += 1
-                self._lost(NOBODY if error.nobody else str(error), tries)
-                if self._mailbox.link.state == "ended":
-                    return
+                self._lost(NOBODY if error.nobody else str(error), tries, nobody=error.nobody)
                 self._ended.wait(PATIENCE_S[min(tries, len(PATIENCE_S)) - 1])
                 continue
             try:
                 self._converse(wire)
             except WireError as error:
                 tries += 1
-                self._lost(str(error), tries)
+                self._lost(str(error), tries, nobody=error.nobody)
+                self._refuse_unheard()
                 self._ended.wait(PATIENCE_S[0])
             finally:
                 wire.close()
             tries = 1
 
     def _converse(self, wire: Wire) -> None:
-        pid = wire.greet().pid
+        pid = self._greet(wire)
         if pid != self._pid:
             self._pid, self._since = pid, 0  # another process numbers its events anew
-        self._asked.clear()
+            self._leaving = False
         self._ask(wire, "history", points=CURVE_POINTS)
         number = wire.send("subscribe", events_since=self._since, matches=True, hz=HZ)
         while True:  # the answers to both, in whichever order
@@ -134,6 +149,7 @@ class LiveSource:
             self._take(found)
             if found.id == number:
                 break
+        self._refuse_queued()  # what was asked just when the connection broke
         self._mailbox.put_link(Link("live"))
         if found.error is not None and found.error.code == rpc.METHOD_NOT_FOUND:
             self._poll(wire)
@@ -195,6 +211,28 @@ class LiveSource:
                 method, params = self._commands.get_nowait()
                 self._ask(wire, method, **params)
 
+    def _greet(self, wire: Wire) -> int:
+        """Return the node's process; one that was leaving and does not greet is gone."""
+        try:
+            return wire.greet().pid
+        except WireError as error:
+            error.nobody |= self._leaving
+            raise
+
+    def _refuse_unheard(self) -> None:
+        """Answer what was asked of a node that is gone: the next one must not do it."""
+        for method in self._asked.values():
+            if method in SAID:
+                self._mailbox.put_answer(Answer(method, False, UNHEARD))
+        self._asked.clear()
+        self._refuse_queued()
+
+    def _refuse_queued(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                method, _ = self._commands.get_nowait()
+                self._mailbox.put_answer(Answer(method, False, NOT_DONE))
+
     def _ask(self, wire: Wire, method: str, **params: object) -> None:
         self._asked[wire.send(method, **params)] = method
 
@@ -230,10 +268,12 @@ class LiveSource:
             self._recorder = None
             self._mailbox.put_answer(Answer("record", False, "the recording is full and has ended"))
 
-    def _lost(self, why: str, tries: int) -> None:
-        if self._leaving:
-            self._mailbox.put_link(Link("ended", "the volunteer has left the swarm"))
-            self._ended.set()
+    def _lost(self, why: str, tries: int, *, nobody: bool) -> None:
+        ending = None
+        if nobody and self._pid is not None and self._how_it_ended is not None:
+            ending = self._how_it_ended(self._pid)
+        if ending is not None or (self._leaving and nobody):
+            self._mailbox.put_link(Link("ended", LEFT if self._leaving else GONE, ending))
             return
         state: LinkState = "connecting" if not self._since and tries < 3 else "lost"
         words = f"{why}; trying again ({tries})"

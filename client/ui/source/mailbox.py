@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from client.control.updates import StepPoint, Update
+from client.store.last_run import Ending
 
 MAX_EVENTS = 2000
 MAX_ANSWERS = 16
@@ -25,9 +26,11 @@ class Link:
     """How the source is doing."""
 
     state: LinkState
-    """``live``, ``connecting``, ``lost``: trying again, ``ended``: the node is gone for good; of a
-    recording ``playing``, ``held``, ``over``."""
+    """``live``, ``connecting``, ``lost``: trying again, ``ended``: the node is gone, until somebody
+    starts it again; of a recording ``playing``, ``held``, ``over``."""
     words: str = ""
+    ending: Ending | None = None
+    """How the node ended, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,15 @@ class Toned(Widget):
     tones of every widget then, which is most of what a start would cost.
     """
 
+    stale = False
+    """What it shows is of the past: everything is written alike, and pale."""
+
+    def set_stale(self, stale: bool) -> None:
+        """Say whether what it shows is of the past."""
+        if stale != self.stale:
+            self.stale = stale
+            self.refresh()
+
     def paint(self, line: Line, width: int, over: Style | None = None) -> Strip:
         """Return a line as ``width`` cells.
 
@@ -31,7 +40,9 @@ class Toned(Widget):
         tones, base = tone_styles(self.app.theme), self.rich_style
         if over is not None:
             base += over
-        segments = [Segment(span.text, base + tones[span.tone]) for span in line]
+        segments = [
+            Segment(span.text, base + tones["faint" if self.stale else span.tone]) for span in line
+        ]
         return Strip(segments).adjust_cell_length(width, base)
 
     def paint_at(self, lines: Sequence[Line], y: int) -> Strip:

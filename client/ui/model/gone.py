@@ -1,0 +1,57 @@
+"""What is said while nobody answers: that the node ended or is silent, why, what to do. Pure."""
+
+from __future__ import annotations
+
+from client.ui.model import words
+from client.ui.model.record import Record
+from client.ui.model.span import Box, Line, Tone, line
+from client.ui.source.mailbox import Link
+from client.ui.text import clean, wrap
+
+MAX_LINES = 4
+"""Of one sentence."""
+UNKNOWN = "it may be busy, or have ended: volunteer status tells"
+
+
+def is_gone(link: Link) -> bool:
+    """Whether nobody answers any more, so that everything shown is of the past."""
+    return link.state in ("lost", "ended")
+
+
+def gone(record: Record, link: Link, box: Box) -> list[Line]:
+    """Return why nobody answers and what to do; nothing while somebody does."""
+    if not is_gone(link):
+        return []
+    lines = [*_wrapped(_why(link), "plain", box), *_wrapped(next_step(link), "strong", box)]
+    if record.snapshot is not None:
+        below = f"below: as it was at {words.clock(record.time)}"
+        lines += _wrapped(f"{below}; shown again as soon as it answers", "muted", box)
+    return lines
+
+
+def headline(link: Link) -> str:
+    """Return in a few words how it ended."""
+    if link.ending is None:
+        return link.words
+    code = link.ending.exit_code
+    if code is None:
+        return f"without a word; last seen at {words.clock(link.ending.time)}"
+    how = f", exit code {code}" if code else ""
+    return f"at {words.clock(link.ending.time)}{how}"
+
+
+def next_step(link: Link) -> str:
+    """Return what to do, and how to start the volunteer again."""
+    if link.ending is not None:
+        return clean(link.ending.next_step)
+    return "start it again: volunteer join" if link.state == "ended" else UNKNOWN
+
+
+def _why(link: Link) -> str:
+    if link.ending is not None:
+        return clean(link.ending.words)
+    return clean(link.words) if link.state == "ended" else "the volunteer does not answer"
+
+
+def _wrapped(text: str, tone: Tone, box: Box) -> list[Line]:
+    return [line((part, tone)) for part in wrap(text, box.width, MAX_LINES)]
