@@ -19,6 +19,7 @@ import msgspec
 from client.cli.checks import Check
 from client.cli.home import Home
 from client.cli.log_file import ERRORS_NAME, read_lines
+from client.cli.output import json_document, json_line
 from client.cli.redact import Redactor
 from client.cli.version import PACKAGES, package_version, software_version
 from client.control.client import ControlClient, ControlError, running_nodes
@@ -61,7 +62,7 @@ def _parts(home: Home, checks: list[Check]) -> Iterator[tuple[str, str]]:
                 yield f"matches-{number}.json", _json(node.matches())
         except ControlError as error:
             yield f"status-{number}.txt", str(error)
-    lines = [msgspec.json.encode(line).decode() for line in read_lines(home.folders.logs)]
+    lines = [json_line(line) for line in read_lines(home.folders.logs)]
     yield "log.jsonl", "\n".join(lines[-MOST_LINES:])
     try:
         errors = (home.folders.logs / ERRORS_NAME).read_text(errors="replace")
@@ -81,4 +82,4 @@ def _versions() -> dict[str, object]:
 
 
 def _json(data: object) -> str:
-    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
+    return json_document(data)

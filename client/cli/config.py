@@ -16,7 +16,7 @@ from client.cli.commands import nested_app
 from client.cli.config_file import save_setting, set_setting
 from client.cli.flags import Config, SettingFlags, given
 from client.cli.home import find_home
-from client.cli.output import print_json, say
+from client.cli.output import json_line, print_json, printable, say
 from client.cli.running import find_socket
 from client.config import FIELDS, check_setting, resolve
 from client.errors import ConfigError, ExitCode, UserError
@@ -69,7 +69,7 @@ def show(
         print_json(Shown(values, dict(resolved.origins)))
         return
     for name in FIELDS:
-        value = msgspec.json.encode(values[name]).decode()
+        value = json_line(values[name])
         print(f"{name} = {value}" + (f"  # {resolved.origins[name]}" if origin else ""))
 
 
@@ -90,7 +90,7 @@ def get(key: str, /, *, config: Config = None, json: bool = False) -> None:
     if json:
         print_json(Got(name, value, resolved.origins[name]))
     else:
-        print(value if isinstance(value, str) else msgspec.json.encode(value).decode())
+        print(printable(value) if isinstance(value, str) else json_line(value))
 
 
 @app.command(name="set")

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from client.cli.home import find_home
 from client.cli.levels import LevelName, at_least
-from client.cli.output import printable
+from client.cli.output import json_line, printable
 from client.cli.running import connect, not_running
 from client.cli.when import since as since_time
 from client.control.client import ControlClient, NotRunning
@@ -77,7 +77,7 @@ def _print_all(
 
 
 def _json(event: EventView) -> str:
-    return msgspec.json.encode(EventLine(**msgspec.structs.asdict(event))).decode()
+    return json_line(EventLine(**msgspec.structs.asdict(event)))
 
 
 def _text(event: EventView) -> str:

@@ -6,11 +6,9 @@ import sys
 import time
 from collections.abc import Callable
 
-import msgspec
-
 from client.cli.levels import at_least
 from client.cli.log_file import LogFile
-from client.cli.output import printable
+from client.cli.output import json_line, printable
 from client.config import Settings
 from client.events import Event
 
@@ -58,7 +56,7 @@ def as_json(event: Event, wall: float) -> str:
         "words": event.words,
         "data": event.data(),
     }
-    return msgspec.json.encode(record).decode()
+    return json_line(record)
 
 
 def one_line(words: str) -> str:

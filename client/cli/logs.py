@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from client.cli.home import find_home
 from client.cli.levels import LevelName, at_least
 from client.cli.log_file import NAME, Line, lines_of, log_files, read_lines
-from client.cli.output import printable
+from client.cli.output import json_line, printable
 from client.cli.when import since as since_time
 from client.errors import ExitCode, UserError
 
@@ -92,7 +92,7 @@ def _coming(folder: Path, start: int) -> Iterator[Line]:
 
 
 def _json(line: Line) -> str:
-    return msgspec.json.encode(LogRecord(**msgspec.structs.asdict(line))).decode()
+    return json_line(LogRecord(**msgspec.structs.asdict(line)))
 
 
 def _text(line: Line) -> str:

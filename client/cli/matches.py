@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
-import msgspec
 from cyclopts import Parameter
 from msgspec import Struct
 
 from client.cli.home import Home, find_home
 from client.cli.matches_text import matches_report, records_report
-from client.cli.output import print_json, printable
+from client.cli.output import json_line, print_json, printable
 from client.cli.records import check_records
 from client.cli.running import connect, not_running
 from client.cli.target import find_swarm
@@ -79,7 +78,7 @@ def _records(home: Home, text: str | None, as_json: bool) -> int:
 
 def _print(now: Shown, report: Callable[[Shown], str], as_json: bool, watch: bool = False) -> None:
     if as_json and watch:
-        print(msgspec.json.encode(now).decode(), flush=True)
+        print(json_line(now), flush=True)
     elif as_json:
         print_json(now)
     else:

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from client.cli.output import printable
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode, UserError
 
@@ -150,7 +151,7 @@ class _Collector:
             make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
             family = make(name.removesuffix("_total"), metric.words, labels=metric.labels)
             for labels, value in metric.read(self._now).items():
-                family.add_metric(labels, value)
+                family.add_metric([printable(label) for label in labels], value)
             yield family
 
 
@@ -179,15 +180,19 @@ async def serve_metrics(
             "choose another --metrics-port, or 0 for none",
             ExitCode.CONFIG,
         ) from error
-    slots = trio.CapacityLimiter(MAX_SCRAPERS)
+    begun: dict[trio.CancelScope, None] = {}  # the oldest first
 
     async def answer(stream: trio.SocketStream) -> None:
-        async with slots:
-            with trio.move_on_after(REQUEST_TIMEOUT_S):
-                try:
-                    await stream.send_all(_response(await _request_line(stream), snapshot))
-                except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    return
+        with trio.move_on_after(REQUEST_TIMEOUT_S) as scope:
+            begun[scope] = None
+            if len(begun) > MAX_SCRAPERS:  # a scraper that is slow must not keep others waiting
+                next(iter(begun)).cancel()
+            try:
+                await stream.send_all(_response(await _request_line(stream), snapshot))
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return
+            finally:
+                begun.pop(scope, None)
 
     task_status.started(listeners[0].socket.getsockname()[1])
     await trio.serve_listeners(answer, listeners)

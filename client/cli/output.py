@@ -1,7 +1,8 @@
 """What commands print: data on stdout, everything said to the user on stderr.
 
 Names and reasons come from strangers and text from a model, so whatever reaches a terminal goes
-through ``printable``: nobody else moves the cursor or sets the title.
+through ``printable``, and documents through ``json_line`` or ``json_document``: nobody else moves
+the cursor, sets the title or turns the reading order around.
 """
 
 from __future__ import annotations
@@ -13,7 +14,17 @@ import msgspec
 
 def print_json(data: object) -> None:
     """Print one JSON document on stdout; pass something with a ``schema_version``."""
-    print(msgspec.json.format(msgspec.json.encode(data), indent=2).decode())
+    print(json_document(data))
+
+
+def json_document(data: object) -> str:
+    """Return JSON over several lines; what a terminal would obey is escaped, nothing is lost."""
+    return _escaped(msgspec.json.format(msgspec.json.encode(data), indent=2).decode())
+
+
+def json_line(data: object) -> str:
+    """Return JSON as one line; what a terminal would obey is escaped, nothing is lost."""
+    return _escaped(msgspec.json.encode(data).decode())
 
 
 def say(text: str) -> None:
@@ -24,6 +35,22 @@ def say(text: str) -> None:
 def printable(text: str) -> str:
     """Return text whose control characters, but for newline and tab, are replaced."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+
+
+def _escaped(document: str) -> str:
+    """Return the same JSON with every character escaped that does not print.
+
+    Such characters stand in texts only, where JSON knows an escape for each: beyond the line breaks
+    between its parts the encoder writes nothing but ASCII around them.
+    """
+    if document.isprintable():
+        return document
+    return "".join(c if c.isprintable() or c == "\n" else _escape(c) for c in document)
+
+
+def _escape(character: str) -> str:
+    units = character.encode("utf-16-be")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
 
 
 def human_bytes(size_bytes: float) -> str:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
-import msgspec
-
 from client.cli.home import find_home
-from client.cli.output import print_json, printable, say
+from client.cli.output import json_line, print_json, printable, say
 from client.cli.running import connect, ending_words, not_running, wait_for_ending
 from client.cli.status_text import progress_line, status_report
 from client.control.client import ControlClient, NotRunning
@@ -59,7 +57,7 @@ def _look_again(
 def _print(now: Snapshot, as_json: bool, watch: bool, plain: bool) -> tuple[str, int]:
     """Print a snapshot; return what a further plain line would have to differ in."""
     if as_json and watch:
-        print(msgspec.json.encode(now).decode(), flush=True)
+        print(json_line(now), flush=True)
     elif as_json:
         print_json(now)
     elif plain:

@@ -1,8 +1,10 @@
 """The control server: a Unix socket on which local programs ask a node how it is.
 
-Holds the listening socket and nothing of the node. Bounds: connections, bytes per request, seconds
-per request and per answer; so a hostile or stuck local program costs a slot and never time of the
-node. Access is by file permission (0600 in a 0700 folder; with a group 0660 in 0750), and what a
+Holds the listening socket and nothing of the node. Bounds: connections of each user, bytes per
+request, seconds per request and per answer; so a hostile or stuck local program costs a slot and
+never time of the node. A connection beyond its user's bound takes the place of the one that has
+been quiet for longest, so forgotten ones never keep their user out, nor do those of another user.
+Access is by file permission (0600 in a 0700 folder; with a group 0660 in 0750), and what a
 connection may do by who is at its other end.
 """
 
@@ -29,6 +31,7 @@ class ServerLimits:
     """Bounds on what one local program can take."""
 
     connections: int = 16
+    """Of one user."""
     request_bytes: int = rpc.MAX_REQUEST_BYTES
     request_timeout_s: float = 10.0
     """From the first byte of a request to its newline."""
@@ -93,7 +96,8 @@ class _Server:
         self._provider = provider
         self._feed = Feed(provider)
         self._limits = limits
-        self._open = 0
+        self._open: dict[int | None, list[_Conversation]] = {}
+        """By user; None: those whom the system does not name."""
 
     async def accept(self, listener: trio.socket.SocketType) -> None:
         async with trio.open_nursery() as nursery:
@@ -103,24 +107,32 @@ class _Server:
                 except OSError:  # out of descriptors, or the client left: the node goes on
                     await trio.sleep(0.1)
                     continue
-                stream = trio.SocketStream(connection)
-                if self._open >= self._limits.connections:
-                    await trio.aclose_forcefully(stream)
-                    continue
-                self._open += 1
-                caller = Caller(may_write=may_write(peer_uid(connection)))
-                nursery.start_soon(self._serve, stream, caller)
+                stream, user = trio.SocketStream(connection), peer_uid(connection)
+                caller = Caller(may_write=may_write(user))
+                conversation = _Conversation(stream, caller, self._provider, self._limits)
+                self._make_room(user)
+                self._open.setdefault(user, []).append(conversation)
+                nursery.start_soon(self._serve, stream, conversation, user)
 
-    async def _serve(self, stream: trio.SocketStream, caller: Caller) -> None:
+    def _make_room(self, user: int | None) -> None:
+        """End the conversation of a user that has been quiet for longest, if there are too many."""
+        own = [each for each in self._open.get(user, []) if not each.ended]
+        if len(own) >= self._limits.connections:
+            min(own, key=lambda each: each.heard).end()
+
+    async def _serve(
+        self, stream: trio.SocketStream, conversation: _Conversation, user: int | None
+    ) -> None:
         gone = (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, OSError)
         try:
             async with stream:
-                conversation = _Conversation(stream, caller, self._provider, self._limits)
-                await conversation.run(Subscriber(caller, self._feed))
+                await conversation.run(Subscriber(conversation.caller, self._feed))
         except* gone:
             pass  # the client left or is stuck; nothing of the node depends on it
         finally:
-            self._open -= 1
+            self._open[user].remove(conversation)
+            if not self._open[user]:
+                del self._open[user]
 
 
 class _Conversation:
@@ -133,17 +145,30 @@ class _Conversation:
         provider: Provider,
         limits: ServerLimits,
     ) -> None:
-        self._stream, self._caller = stream, caller
+        self._stream, self.caller = stream, caller
         self._provider, self._limits = provider, limits
         self._writing = trio.Lock()
         self._subscribed = trio.Event()
+        self._life = trio.CancelScope()
+        self.heard = trio.current_time()
+        """When the client last asked something, or took an update."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has been told to end."""
+        return self._life.cancel_called
+
+    def end(self) -> None:
+        """Let the client go."""
+        self._life.cancel()
 
     async def run(self, subscriber: Subscriber) -> None:
         """Converse until the client leaves or breaks a bound."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._send_updates, subscriber)
-            await self._answer_requests()
-            nursery.cancel_scope.cancel()
+        with self._life:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._send_updates, subscriber)
+                await self._answer_requests()
+                nursery.cancel_scope.cancel()
 
     async def _answer_requests(self) -> None:
         reader = _LineReader(self._stream, self._limits, lambda: self._subscribed.is_set())
@@ -155,10 +180,11 @@ class _Conversation:
                 return
             if line is None:
                 return
+            self.heard = trio.current_time()
             if line.strip():
-                answer = methods.answer(line, self._provider, self._caller)
+                answer = methods.answer(line, self._provider, self.caller)
                 await self._write(answer, self._write_timeout_s)
-            if self._caller.subscription is not None:
+            if self.caller.subscription is not None:
                 self._subscribed.set()
 
     async def _send_updates(self, subscriber: Subscriber) -> None:
@@ -169,6 +195,7 @@ class _Conversation:
                 with trio.fail_after(self._limits.stalled_timeout_s):
                     await self._stream.wait_send_all_might_not_block()
                     await self._stream.send_all(self._made(subscriber))
+            self.heard = trio.current_time()
 
     def _made(self, subscriber: Subscriber) -> bytes:
         try:

@@ -16,7 +16,7 @@ import msgspec
 from cyclopts import Parameter, validators
 
 from client.cli.chaos.catalogue import KINDS, RELAYED, Fault, Kind, choose_faults, stages_of
-from client.cli.output import print_json, printable, say
+from client.cli.output import json_line, print_json, printable, say
 from client.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _one_run(choices: Choices, ground: Ground, folder: Path, schedule: Sequence[
         elapsed_s = round(time.monotonic() - begin, 1)
         if choices.json:
             line = {"run": name, "elapsed_s": elapsed_s, "words": words}
-            say(msgspec.json.encode(line).decode())
+            say(json_line(line))
         else:
             say(f"{name:>6} {elapsed_s:6.1f} s  {words}")
 

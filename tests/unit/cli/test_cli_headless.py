@@ -27,7 +27,7 @@ from client.cli.log_file import (
     read_lines,
 )
 from client.cli.log_writer import as_json, log_writer
-from client.cli.metrics import METRICS, exposition, serve_metrics
+from client.cli.metrics import METRICS, REQUEST_TIMEOUT_S, exposition, serve_metrics
 from client.cli.progress import report_progress
 from client.cli.supervision import Supervised
 from client.cli.systemd import Notifier
@@ -156,6 +156,19 @@ async def test_metrics_are_served_on_loopback_whatever_is_asked() -> None:
         assert b"500" in await _get(port, b"GET /metrics HTTP/1.1\r\n\r\n")
         with pytest.raises(UserError, match="metrics cannot be served"):
             await serve_metrics(port, provider.snapshot)
+        nursery.cancel_scope.cancel()
+
+
+async def test_slow_scrapers_keep_nobody_waiting() -> None:
+    async with trio.open_nursery() as nursery:
+        port = await nursery.start(serve_metrics, 0, FakeProvider().snapshot)
+        slow = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(30)]
+        for stream in slow:
+            await stream.send_all(b"GET /metrics")  # and never more
+        with trio.fail_after(REQUEST_TIMEOUT_S / 2):
+            assert b"200 OK" in await _get(port, b"GET /metrics HTTP/1.1\r\n\r\n")
+        for stream in slow:
+            await stream.aclose()
         nursery.cancel_scope.cancel()
 
 

@@ -1,0 +1,100 @@
+"""What strangers say reaches no terminal raw: in text it is replaced, in JSON it is escaped."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_process import Within
+from control_fakes import FakeProvider, example_matches, example_snapshot
+from hypothesis import given
+from hypothesis import strategies as st
+from nodes import node_of
+
+from client.cli.log_file import LogFile
+from client.cli.log_writer import as_json
+from client.cli.metrics import exposition
+from client.cli.output import json_document, json_line
+from client.control.matches import Explanation, MatchesSnapshot
+from client.control.snapshot import EventView, LeavingView, PeerView, Replica, Snapshot, StageView
+from client.events import Entry, LogLine
+from client.store.paths import home_folders
+
+NASTY = "a\x9b31mb\u202ec\x1b[2J\x7f\u2066\u2028\U000e0001\r\x85\u200b"
+
+
+class HostileProvider(FakeProvider):
+    """Everything that others name is hostile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        line = LogLine(words=NASTY, about="round")
+        self._events = [EventView.of(Entry(1, 1.0, line))]
+
+    def snapshot(self) -> Snapshot:
+        replica = Replica(peer=NASTY, version=3, state=NASTY, rate=1.0)
+        return example_snapshot(
+            swarm_name=NASTY,
+            reason=NASTY,
+            last_error=NASTY,
+            peers=[PeerView(peer=NASTY, state=NASTY)],
+            stages=[StageView(stage=0, layers=2, version=3, replicas=[replica])],
+            leaving=[LeavingView(stage=0, remaining=1, last=False, words=NASTY)],
+            events=self._events,
+        )
+
+    def matches(self, everything: bool) -> MatchesSnapshot:
+        said = Explanation(time=1.0, level="info", words=NASTY)
+        return example_matches(swarm_name=NASTY, state=NASTY, explanations=[said])
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="vol") as name:  # a socket's path must be short
+        monkeypatch.setenv("VOLUNTEER_HOME", name)
+        os.chmod(name, 0o700)
+        log = LogFile(home_folders(Path(name)).logs)
+        log.write(json.dumps(json.loads(as_json(LogLine(words=NASTY), 1.0)), ensure_ascii=False))
+        log.close()
+        yield Path(name)
+
+
+def _raw(text: str) -> set[str]:
+    return {character for character in text if not character.isprintable() and character != "\n"}
+
+
+COMMANDS = (
+    ("status",), ("status", "--plain"), ("peers",), ("stages",), ("events",), ("matches",),
+    ("logs",), ("credit",),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_no_command_prints_what_a_terminal_would_obey(
+    within: Within, home: Path, command: tuple[str, ...]
+) -> None:
+    with node_of(home, HostileProvider()):
+        for arguments in (command, (*command, "--json")):
+            done = within(*arguments)
+            assert done.returncode == 0, done.stderr
+            assert not _raw(done.stdout), arguments
+            assert not _raw(done.stderr), arguments
+    if command[0] not in ("credit", "stages"):
+        assert json.dumps(NASTY).upper() in done.stdout.upper(), "nothing is lost"
+
+
+@given(st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner, max_size=4)))
+def test_escaped_json_means_the_same_and_prints(data: object) -> None:
+    for document in (json_line(data), json_document(data)):
+        assert json.loads(document) == data
+        assert not _raw(document)
+    assert "\n" not in json_line(data)
+
+
+def test_labels_of_metrics_are_clean() -> None:
+    page = exposition(HostileProvider().snapshot()).decode()
+    assert not _raw(page)
