@@ -16,9 +16,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Annotated, Any, BinaryIO, Final
 
 import msgspec
+from msgspec import Meta
 
 from client.compute.errors import CheckpointError, CheckpointUnreadable
 
@@ -27,7 +28,16 @@ DELAYED_FORMAT: Final = "volunteer-stage-1-delayed"
 CHUNK_BYTES: Final = 2 << 20
 SECTIONS: Final = ("", "first_moment/", "second_moment/")
 DELAYED_SECTIONS: Final = (*SECTIONS, "previous/")
-MAX_HEADER_BYTES: Final = 8 << 20
+MAX_HEADER_BYTES: Final = 2 << 20
+"""A stage of a hundred layers has a third of it."""
+MAX_TENSORS: Final = 16384
+MAX_RANK: Final = 8
+MAX_NAME_CHARS: Final = 256
+MAX_DIMENSION: Final = 2**40
+"""Bounds that hold before anything is multiplied: the product of 400,000 dimensions takes seconds.
+"""
+_MAX_COLONS: Final = 4 * MAX_TENSORS + 64
+"""Every tensor has four in JSON; they are counted before anything is parsed."""
 
 _LENGTH_BYTES = 8
 _ALIGNMENT = 64
@@ -71,10 +81,14 @@ class _Metadata(msgspec.Struct, forbid_unknown_fields=True):
     hash: str
 
 
+_Offset = Annotated[int, Meta(ge=0, le=2**62)]
+_Dimension = Annotated[int, Meta(ge=1, le=MAX_DIMENSION)]
+
+
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):
-    dtype: str
-    shape: list[int]
-    data_offsets: tuple[int, int]
+    dtype: Annotated[str, Meta(max_length=16)]
+    shape: Annotated[list[_Dimension], Meta(max_length=MAX_RANK)]
+    data_offsets: tuple[_Offset, _Offset]
 
 
 def sections(*, delayed: bool) -> tuple[str, ...]:
@@ -207,13 +221,21 @@ def _read_info(file: BinaryIO) -> CheckpointInfo:
     if not 2 <= length <= min(MAX_HEADER_BYTES, size - _LENGTH_BYTES):
         raise CheckpointError("not a checkpoint: the header's length is impossible")
     try:
-        raw = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
+        text = file.read(length)
+        if text.count(b":") > _MAX_COLONS:
+            raise ValueError(f"it has more than {MAX_TENSORS} tensors")
+        raw = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        if len(raw) > MAX_TENSORS + 1 or any(len(name) > MAX_NAME_CHARS for name in raw):
+            raise ValueError("it has too many tensors, or names that are too long")
         metadata = msgspec.json.decode(raw.pop(_METADATA, b"{}"), type=_Metadata)
-        entries = [(name, msgspec.json.decode(text, type=_Entry)) for name, text in raw.items()]
+        entries = [(name, _decode_entry(value)) for name, value in raw.items()]
         start = _LENGTH_BYTES + length
         return _info(metadata, entries, start, size)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise CheckpointError(f"not a checkpoint: {error}") from error
+
+
+_decode_entry = msgspec.json.Decoder(_Entry).decode
 
 
 def _info(
@@ -234,7 +256,7 @@ def _info(
         end = offset + 4 * math.prod(shape)
         if (entry.dtype, tuple(entry.shape), entry.data_offsets) != ("F32", shape, (offset, end)):
             raise ValueError("a tensor is not where it should be")
-        if any(dim < 1 for dim in shape) or end > size:
+        if end > size:
             raise ValueError("a tensor has an impossible shape")
         offset = end
     if start + offset != size:

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from client.compute.checkpoint import (
     build_header,
     examine,
     read_info,
+    sections,
     verify,
 )
 from client.compute.errors import CheckpointError, CheckpointUnreadable, DiskError
@@ -385,6 +387,46 @@ HOSTILE_HEADERS = {
 def test_hostile_headers_are_refused(tmp_path: Path, changes) -> None:
     with pytest.raises(CheckpointError):
         parse(tmp_path, small_file(**changes))
+
+
+def bomb(**tensors: str) -> bytes:
+    """A header of MAX_HEADER_BYTES at most with these tensors in front, as JSON."""
+    entries = ",".join(f'"{name}":{{{fields}}}' for name, fields in tensors.items())
+    text = small_file()[8:].partition(b'"a"')[0] + entries.encode() + b"}"
+    return len(text).to_bytes(8, "little") + text + bytes(1000)
+
+
+def of_every_section(fields: str) -> dict[str, str]:
+    return {f"{section}a": fields for section in sections(delayed=False)}
+
+
+def shaped(shape: str, end: str = "24") -> str:
+    return f'"dtype":"F32","shape":[{shape}],"data_offsets":[0,{end}]'
+
+
+BOMBS = {
+    "400,000 dimensions": bomb(**of_every_section(shaped(",".join(["1099511627776"] * 400_000)))),
+    "400,000 small dimensions": bomb(**of_every_section(shaped(",".join(["2"] * 400_000)))),
+    "nine dimensions": bomb(**of_every_section(shaped("1,1,1,1,1,1,1,2,3"))),
+    "a dimension with a million digits": bomb(a=shaped("9" * 1_000_000)),
+    "a dimension with 4,000 digits": bomb(a=shaped("9" * 4_000)),
+    "an offset with a million digits": bomb(a=shaped("2,3", "9" * 1_000_000)),
+    "30,000 tensors": bomb(**{f"t{n}": shaped("1") for n in range(30_000)}),
+    "100,000 fields": bomb(a=",".join(f'"{n}":0' for n in range(100_000))),
+    "a long name": bomb(**{"n" * 1_000_000: shaped("2,3")}),
+    "a long dtype": bomb(a=shaped("2,3").replace("F32", "F" * 1_000_000)),
+    "eight megabytes": bomb(a=shaped(",".join(["1"] * 4_000_000))),
+}
+
+
+@pytest.mark.parametrize("data", BOMBS.values(), ids=BOMBS.keys())
+def test_no_header_takes_long_to_refuse(tmp_path: Path, data) -> None:
+    path = tmp_path / "bomb"
+    path.write_bytes(data)
+    began = time.process_time()
+    with pytest.raises(CheckpointError):
+        read_info(path)
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize(
