@@ -54,7 +54,7 @@ WINDOW_BYTES: Mapping[str, int] = {
 OPEN_S = 10.0
 """Deadline for agreeing on a lane."""
 STALL_S = 30.0
-"""A peer that takes nothing for so long is given up."""
+"""A peer that keeps a write waiting for so long is given up; what it takes earns time back."""
 PING_S = 5.0
 SILENT_S = 20.0
 """Nothing at all received for so long, though pings were sent: the connection is dead."""
@@ -102,12 +102,14 @@ class CarrierHooks:
     refused: a rule was broken; the connection goes on unless the score says otherwise.
     up: all of our lanes are agreed on.
     admitted: waits until the peer's Hello has been accepted.
+    sent: some frames have been handed to the connection.
     """
 
     deliver: Callable[[Message, bytes], Awaitable[None]]
     refused: Callable[[RemoteProtocolError], None]
     up: Callable[[], None]
     admitted: Callable[[], Awaitable[None]]
+    sent: Callable[[], None]
 
 
 class Carrier:
@@ -134,6 +136,8 @@ class Carrier:
         self._lanes_writing = set(LANES)
         self._lanes_waiting: dict[str, trio.CancelScope] = {}
         self._lanes_unseen = set(LANES)
+        self._writing: dict[str, tuple[YamuxStream, int]] = {}
+        """Streams with something to write, and their ``sent_bytes`` when it has been written."""
         self._retired = trio.Event()
         self._begun = trio.Event()
         self._before: tuple[trio.Event, ...] = ()
@@ -170,6 +174,13 @@ class Carrier:
     def ready(self) -> bool:
         """Whether all of our lanes are agreed on; the peer has then attached it, too."""
         return not self._lanes_to_open
+
+    def unsent_bytes(self, name: str) -> int:
+        """What has left the queue of a lane and has not been handed to the connection."""
+        if name not in self._writing:
+            return 0
+        stream, end = self._writing[name]
+        return end - stream.sent_bytes
 
     @property
     def _unfinished_lanes(self) -> bool:
@@ -293,10 +304,13 @@ class Carrier:
             with self._pacing.upload.writing(name):  # also from one that waits to the next
                 while batch:
                     buffers = [buffer for frame in batch for buffer in frame.buffers]
+                    size_bytes = sum(frame.size_bytes for frame in batch)
+                    self._writing[name] = stream, stream.sent_bytes + size_bytes
                     await stream.send_all(buffers, STALL_S, self._pacing.upload.lanes[name])
+                    self._hooks.sent()
                     self.frames_out += len(batch)
                     if name == "bulk":
-                        self.tensor_bytes_out += sum(frame.size_bytes for frame in batch)
+                        self.tensor_bytes_out += size_bytes
                     batch = self._with_waiting(name, [])
         stream.send_eof()
         await stream.receive_some()  # the peer ends its side when it has delivered everything

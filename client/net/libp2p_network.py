@@ -30,7 +30,14 @@ from client.net.strangers import Strangers
 from client.net.unfinished import UnfinishedFrames
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
-from protocol.wire.messages import Goodbye, Hello, ManifestReply, ManifestRequest, Message
+from protocol.wire.messages import (
+    Goodbye,
+    Hello,
+    Lane,
+    ManifestReply,
+    ManifestRequest,
+    Message,
+)
 
 EVENT_ITEMS = 1024
 EVENT_BYTES = 64 * 1024 * 1024
@@ -99,6 +106,17 @@ class Libp2pNetwork:
     def send_nowait(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         """Queue a message or raise PeerUnreachable or LinkFull."""
         self._link(peer).send_nowait(message, outgoing(message, payload))
+
+    def unsent_bytes(self, peer: PeerId, lane: Lane) -> int:
+        """Return what waits to be sent; 0 without a link. See `Network.unsent_bytes`."""
+        link = self._links.get(peer)
+        return 0 if link is None else link.unsent_bytes(lane)
+
+    async def wait_sent(self, peer: PeerId, lane: Lane) -> None:
+        """Wait until nothing waits to be sent. See `Network.wait_sent`."""
+        link = self._links.get(peer)
+        while link is not None and not link.gone.is_set() and link.unsent_bytes(lane):
+            await link.sent.park()
 
     async def connect(self, address: str) -> PeerId:
         """Dial a multiaddr and wait until its link is up. See `Network.connect`."""
@@ -221,6 +239,7 @@ class Libp2pNetwork:
             refused=partial(self._on_refused, link.peer),
             up=partial(self._settle, link),
             admitted=link.admitted.wait,
+            sent=link.frames_sent,
         )
         if self._hello_s is None:
             link.admitted.set()

@@ -22,7 +22,7 @@ from protocol.wire.messages import Message, lane
 
 QUEUE_ITEMS = 1024
 QUEUE_BYTES = {
-    "control": 8 * 1024 * 1024,
+    "control": 2 * 1024 * 1024,
     "bulk": 64 * 1024 * 1024,
     "background": 64 * 1024 * 1024,
 }
@@ -51,6 +51,8 @@ class Link:
         self._up_at = 0.0
         self.admitted = trio.Event()
         """Set once the peer's Hello has been accepted; before, little that it says is taken."""
+        self.sent = trio.lowlevel.ParkingLot()
+        """Unparked when frames have been handed to a connection, or the last one has ended."""
         self.greetings = 0
         """Messages that it has said before."""
         self.up = trio.Event()
@@ -134,6 +136,7 @@ class Link:
             while len(queue):
                 queue.receive_nowait()
         self.gone.set()
+        self.sent.unpark_all()
         return True
 
     def close(self, reason: str) -> None:
@@ -167,6 +170,15 @@ class Link:
             raise PeerUnreachable(f"the link to {self.peer} ended") from None
         except LinkFull as error:
             raise LinkFull(f"{lane(message)} lane to {self.peer}: {error}") from None
+
+    def frames_sent(self) -> None:
+        """Note that frames have been handed to a connection."""
+        self.sent.unpark_all()
+
+    def unsent_bytes(self, name: str) -> int:
+        """Return what waits in a lane until it is handed to a connection."""
+        writing = sum(carrier.unsent_bytes(name) for carrier in self._carriers)
+        return self.queues[name].size_bytes + writing
 
     def _is_preferred(self, carrier: Carrier) -> bool:
         return carrier.connection.dialled == (self._own < self.peer)

@@ -21,7 +21,14 @@ from client.net.penalties import PenaltyBox
 from client.net.queues import BoundedQueue
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
-from protocol.wire.messages import Message, decode_message, encode_message, lane, payload_limit
+from protocol.wire.messages import (
+    Lane,
+    Message,
+    decode_message,
+    encode_message,
+    lane,
+    payload_limit,
+)
 
 EVENT_ITEMS = 4096
 EVENT_BYTES = 256 * 1024 * 1024
@@ -207,6 +214,17 @@ class MemoryNetwork:
         parcel = self._hub.parcel(message, payload)
         self._hub.pipe(self._peer, peer).put_nowait(parcel)
         self._count_out(message, parcel)
+
+    def unsent_bytes(self, peer: PeerId, lane: Lane) -> int:
+        """Return what waits for this peer; the hub has one lane."""
+        if peer not in self._hub.linked(self._peer):
+            return 0
+        return self._hub.pipe(self._peer, peer).size_bytes
+
+    async def wait_sent(self, peer: PeerId, lane: Lane) -> None:
+        """Wait until the hub has taken everything."""
+        if peer in self._hub.linked(self._peer):
+            await self._hub.pipe(self._peer, peer).wait_empty()
 
     async def connect(self, address: str) -> PeerId:
         """Link to the member of an address. See `Network.connect`."""

@@ -14,7 +14,7 @@ from typing import Protocol
 import trio
 
 from protocol.ids import PeerId
-from protocol.wire.messages import Message
+from protocol.wire.messages import Lane, Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,14 @@ class Network(Protocol):
 
     def send_nowait(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         """Queue a message or raise PeerUnreachable (no link) or LinkFull (no room)."""
+        ...
+
+    def unsent_bytes(self, peer: PeerId, lane: Lane) -> int:
+        """Return what waits in a lane until the connection takes it; 0 without a link."""
+        ...
+
+    async def wait_sent(self, peer: PeerId, lane: Lane) -> None:
+        """Wait until nothing waits in a lane any more, or the link has ended."""
         ...
 
     async def connect(self, address: str) -> PeerId:

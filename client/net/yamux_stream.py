@@ -26,6 +26,8 @@ HEADER = struct.Struct(">BBHII")
 """Version 0, type, flags, stream id, and length (or increment, nonce, reason)."""
 DATA, WINDOW_UPDATE, PING, GO_AWAY = range(4)
 SYN, ACK, FIN, RST = 1, 2, 4, 8
+FLOOR_BYTES_PER_S = 4000
+"""32 kbit/s: who takes less is waited for no longer than agreed."""
 KEPT_BYTES = MAX_PLAINTEXT_BYTES // 2
 """Data of at least so much is kept where it was deciphered; less is copied, so that a few bytes
 never hold on to a whole Noise message."""
@@ -70,6 +72,8 @@ class YamuxStream:
         self._window = ReceiveWindow(session.budget, trio.current_time())
         self.buffered_bytes = 0
         """Bytes received and not yet taken."""
+        self.sent_bytes = 0
+        """Bytes handed to the connection."""
         self._reset = False
         self._remote_done = False
         self._local_done = False
@@ -90,7 +94,8 @@ class YamuxStream:
 
         Args:
             buffers: not copied as a whole, so they must not change meanwhile.
-            stall_s: give up when the peer grants no window or takes nothing for so long.
+            stall_s: give up when the peer has kept us waiting for so long; what it takes earns
+                time back at ``FLOOR_BYTES_PER_S``, so a byte now and then is no progress.
             pace: waits until so many bytes may go.
 
         Raises:
@@ -99,18 +104,24 @@ class YamuxStream:
         """
         source = [memoryview(buffer).cast("B") for buffer in buffers]
         source.reverse()
-        left = sum(map(len, source))
+        left, patience_s = sum(map(len, source)), stall_s
         while left:
-            with trio.fail_after(stall_s):
+            began = trio.current_time()
+            with trio.fail_after(patience_s):
                 await self._wait_for_window()
+            patience_s -= trio.current_time() - began
             taken = min(left, self._send_window, self._session.slice_bytes)
             self._send_window -= taken
             left -= taken
             frame: list[Buffer] = [self._frame(DATA, 0, taken), *_take(source, taken)]
             if pace is not None:
                 await pace(taken + HEADER.size)
-            with trio.fail_after(stall_s):
+            began = trio.current_time()
+            with trio.fail_after(max(0.0, patience_s)):
                 await self._session.write(frame, urgent=self._urgent)
+            patience_s -= trio.current_time() - began
+            patience_s = min(stall_s, patience_s + taken / FLOOR_BYTES_PER_S)
+            self.sent_bytes += taken
 
     async def receive_some(self, most: int | None = None) -> Buffer:
         """Wait for data and return the next piece, at most ``most`` bytes; empty at the end.

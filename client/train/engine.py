@@ -21,6 +21,7 @@ from client.train.agreements import Agreements
 from client.train.alarm import Alarm
 from client.train.blobs import Shelf
 from client.train.bulletin import Bulletin
+from client.train.chunks import ChunkServer
 from client.train.guard import Guard
 from client.train.handshake import Handshake
 from client.train.history import History
@@ -107,6 +108,7 @@ class Engine:
         self.penalties, self.guard = Counter[str](), Guard(self.perform, news)
         self.loopback = Loopback(self._deliver)
         self._outbox = Outbox(network, nursery)
+        self._chunks = ChunkServer(self, network, nursery, self.shelf.request)
         self._alarm = Alarm(self._deadlines, self._tick)
         self._bulletin = Bulletin(self, signer.peer, self.membership, manifest, news)
         self._view_dirty = False
@@ -231,6 +233,7 @@ class Engine:
         peer = event.peer
         was_admitted = peer in self.handshake.admitted
         self.handshake.gone(peer)
+        self._chunks.gone(peer)
         self.measuring.gone(peer)
         self.text.lost(peer)
         if was_admitted:
@@ -253,7 +256,7 @@ class Engine:
             case BlobQuery() if peer in self.handshake.admitted:
                 self.shelf.query(peer, message)
             case ChunkRequest() if peer in self.handshake.admitted:
-                self.shelf.request(peer, message)
+                self._chunks.ask(peer, message)
             case _ if peer != self.signer.peer and peer not in self.handshake.admitted:
                 return  # before its Hello, or after it was refused
             case Records() | RecordDigest() | Heartbeat():

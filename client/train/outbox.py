@@ -1,8 +1,11 @@
-"""The way out to other peers: queues what a link has no room for, drops what has no link."""
+"""The way out to other peers: queues what a link has no room for, drops what has no link.
+
+What waits is bounded, by peer and in all: a peer that takes less than it asks for loses its link.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 
 import trio
 
@@ -11,6 +14,15 @@ from client.net.network import Network
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.wire.messages import Message, lane, payload_limit
+
+MIB = 1024 * 1024
+MOST_BYTES = {"control": 8 * MIB, "bulk": 512 * MIB, "background": 8 * MIB}
+"""What may wait for one peer, beyond the queue of its link: eight segments of the largest size, and
+more small messages than a peer that reads leaves lying."""
+MOST_BYTES_IN_ALL = {"control": 32 * MIB, "bulk": 1024 * MIB, "background": 32 * MIB}
+"""For all peers; beyond it, the one for whom most waits goes."""
+HEADER_BYTES = 512
+"""What a message is reckoned to hold beside its payload, roughly: headers are encoded later."""
 
 
 class Outbox:
@@ -23,6 +35,8 @@ class Outbox:
     def __init__(self, network: Network, nursery: trio.Nursery) -> None:
         self._network, self._nursery = network, nursery
         self._waiting: dict[tuple[PeerId, str], deque[tuple[Message, bytes]]] = {}
+        self._bytes = Counter[tuple[PeerId, str]]()
+        self._given_up = set[PeerId]()
 
     def put(self, peer: PeerId, message: Message, payload: bytes) -> bool:
         """Queue a message; return whether the link took it at once.
@@ -33,24 +47,56 @@ class Outbox:
             raise LocalProtocolError(f"{type(message).__name__} with {len(payload)} bytes")
         name = lane(message)
         if (peer, name) in self._waiting:
-            self._waiting[peer, name].append((message, payload))
+            self._wait(peer, name, message, payload)
             return False
         try:
             self._network.send_nowait(peer, message, payload)
         except PeerUnreachable:
             return False
         except LinkFull:
-            self._waiting[peer, name] = deque([(message, payload)])
+            self._waiting[peer, name] = deque()
+            self._wait(peer, name, message, payload)
             self._nursery.start_soon(self._later, peer, name)
             return False
         return True
+
+    def _wait(self, peer: PeerId, name: str, message: Message, payload: bytes) -> None:
+        """Let a message wait, unless too much waits already."""
+        if peer in self._given_up:
+            return
+        self._waiting[peer, name].append((message, payload))
+        self._bytes[peer, name] += len(payload) + HEADER_BYTES
+        total = sum(size for (_, lane), size in self._bytes.items() if lane == name)
+        if self._bytes[peer, name] > MOST_BYTES[name]:
+            self._give_up(peer)
+        elif total > MOST_BYTES_IN_ALL[name]:
+            lane_of = {whose: size for (whose, lane), size in self._bytes.items() if lane == name}
+            self._give_up(max(lane_of, key=lambda whose: lane_of[whose]))
+
+    def _give_up(self, peer: PeerId) -> None:
+        """End the link of a peer that takes too little, and drop what waits for it."""
+        self._given_up.add(peer)
+        for whose, waiting in self._waiting.items():
+            if whose[0] == peer:
+                waiting.clear()
+                self._bytes[whose] = 0
+        self._nursery.start_soon(self._cut, peer)
+
+    async def _cut(self, peer: PeerId) -> None:
+        try:
+            await self._network.disconnect(peer, "it takes less than it asks for")
+        finally:
+            self._given_up.discard(peer)
 
     async def _later(self, peer: PeerId, name: str) -> None:
         waiting = self._waiting[peer, name]
         try:
             while waiting:
-                await self._network.send(peer, *waiting.popleft())
+                message, payload = waiting.popleft()
+                self._bytes[peer, name] -= len(payload) + HEADER_BYTES
+                await self._network.send(peer, message, payload)
         except PeerUnreachable:
             return
         finally:
             del self._waiting[peer, name]
+            del self._bytes[peer, name]

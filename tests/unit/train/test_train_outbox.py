@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from client.net.errors import PeerUnreachable
 from client.net.network import Network
 from client.net.queues import BoundedQueue
-from client.train.outbox import Outbox
+from client.train.outbox import HEADER_BYTES, MOST_BYTES, MOST_BYTES_IN_ALL, Outbox
 from protocol.errors import LocalProtocolError
 from protocol.ids import peer_id_from_key
 from protocol.wire.messages import Goodbye, Message
@@ -75,4 +75,48 @@ async def test_what_no_peer_would_accept_is_refused_also_while_others_wait() -> 
             outbox.put(PEER, Goodbye(str(number)), b"")
         with pytest.raises(LocalProtocolError):
             outbox.put(PEER, Goodbye("3"), b"x")
+        nursery.cancel_scope.cancel()
+
+
+class Deaf(Line):
+    """Nobody reads; who was cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cut: list[object] = []
+
+    async def disconnect(self, peer: object, reason: str) -> None:
+        self.cut.append(peer)
+        self.queue.close()
+        await trio.lowlevel.checkpoint()
+
+
+async def test_a_peer_that_takes_less_than_it_asks_for_loses_its_link() -> None:
+    line, most = Deaf(), MOST_BYTES["control"] // HEADER_BYTES
+    async with trio.open_nursery() as nursery:
+        outbox = Outbox(cast(Network, line), nursery)
+        for _ in range(most + 2):
+            outbox.put(PEER, Goodbye("x"), b"")
+        await wait_all_tasks_blocked()
+        assert not line.cut
+        for _ in range(10):
+            outbox.put(PEER, Goodbye("x"), b"")
+        await wait_all_tasks_blocked()
+        assert line.cut == [PEER]
+        assert not outbox._waiting
+        assert not outbox._bytes
+        nursery.cancel_scope.cancel()
+
+
+async def test_in_all_the_one_for_whom_most_waits_goes() -> None:
+    line = Deaf()
+    peers = [peer_id_from_key(bytes([number]) * 32) for number in range(8)]
+    each = MOST_BYTES_IN_ALL["control"] // HEADER_BYTES // len(peers)
+    async with trio.open_nursery() as nursery:
+        outbox = Outbox(cast(Network, line), nursery)
+        for peer in peers:
+            for _ in range(each + (50 if peer == peers[3] else 0)):
+                outbox.put(peer, Goodbye("x"), b"")
+        await wait_all_tasks_blocked()
+        assert line.cut == [peers[3]]
         nursery.cancel_scope.cancel()

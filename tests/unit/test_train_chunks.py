@@ -1,0 +1,137 @@
+"""Chunks that peers ask for and do not take: what they cost, and that others are served."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import cast
+
+import pytest
+import trio
+from protocol_examples import peer
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from client.net.network import Network
+from client.train.chunks import MAX_ASKED, PLACES, ChunkServer
+from client.train.hub import Hub
+from protocol.effects import Effect, Penalise
+from protocol.ids import PeerId
+from protocol.limits import CHUNK_BYTES
+from protocol.wire.messages import ChunkRequest
+
+
+class Lines:
+    """A network whose peers take bytes at their own rate, and the hub before it."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self.rate_bytes_per_s: dict[PeerId, float] = {}
+        self.unsent: Counter[PeerId] = Counter()
+        self.served: list[tuple[PeerId, int]] = []
+        self.cut: list[PeerId] = []
+        self.penalties: list[Penalise] = []
+        self.most_in_memory = 0
+        self.server = ChunkServer(cast(Hub, self), cast(Network, self), nursery, self.answer)
+
+    def answer(self, asker: PeerId, request: ChunkRequest) -> None:
+        self.served.append((asker, request.index))
+        self.unsent[asker] += CHUNK_BYTES
+        self.most_in_memory = max(self.most_in_memory, self.unsent.total())
+        self._nursery.start_soon(self._take, asker)
+
+    async def _take(self, asker: PeerId) -> None:
+        while self.unsent[asker] > 0 and asker not in self.cut:
+            await trio.sleep(1.0)
+            rate = self.rate_bytes_per_s.get(asker, 10e6)
+            self.unsent[asker] = max(0, int(self.unsent[asker] - rate))
+
+    def perform(self, effect: Effect) -> None:
+        assert isinstance(effect, Penalise)
+        self.penalties.append(effect)
+
+    def unsent_bytes(self, asker: PeerId, lane: str) -> int:
+        return self.unsent[asker]
+
+    async def wait_sent(self, asker: PeerId, lane: str) -> None:
+        while self.unsent[asker] and asker not in self.cut:
+            await trio.sleep(0.25)
+
+    async def disconnect(self, asker: PeerId, reason: str) -> None:
+        await trio.lowlevel.checkpoint()
+        self.cut.append(asker)
+        self.unsent[asker] = 0
+        self.server.gone(asker)
+
+
+def request(index: int) -> ChunkRequest:
+    return ChunkRequest("state", 0, 5, index)
+
+
+async def test_five_hundred_requests_read_one_chunk_at_a_time(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    lines = Lines(nursery)
+    lines.rate_bytes_per_s[peer(1)] = 0.1
+    for index in range(500):
+        lines.server.ask(peer(1), request(index))
+    await trio.sleep(100)
+    assert lines.most_in_memory == CHUNK_BYTES
+    assert len(lines.penalties) == 500 - MAX_ASKED
+
+
+async def test_each_is_served_in_order_and_once(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    lines = Lines(nursery)
+    for index in (3, 1, 3, 2, 1):
+        lines.server.ask(peer(1), request(index))
+        lines.server.ask(peer(2), request(index))
+    await trio.sleep(20)
+    for asker in (peer(1), peer(2)):
+        assert [index for whose, index in lines.served if whose == asker] == [3, 1, 2]
+    lines.server.ask(peer(1), request(3))  # it was lost on the way
+    await trio.sleep(2)
+    assert lines.served[-1] == (peer(1), 3)
+
+
+@pytest.mark.parametrize("rate", [0.1, 20_000.0])
+async def test_slow_readers_do_not_keep_others_from_their_state(
+    nursery: trio.Nursery, autojump_clock: MockClock, rate: float
+) -> None:
+    lines = Lines(nursery)
+    slow = [peer(number) for number in range(10, 10 + 3 * PLACES)]
+    for asker in slow:
+        lines.rate_bytes_per_s[asker] = rate
+        for index in range(10):
+            lines.server.ask(asker, request(index))
+    await trio.sleep(1)
+    honest = peer(1)
+    for index in range(10):
+        lines.server.ask(honest, request(index))
+    await trio.sleep(200)
+    assert [index for whose, index in lines.served if whose == honest] == list(range(10))
+    assert honest not in lines.cut
+    assert lines.most_in_memory <= PLACES * CHUNK_BYTES
+
+
+async def test_a_slow_line_is_served_while_there_is_room(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    lines = Lines(nursery)
+    lines.rate_bytes_per_s[peer(1)] = 8_000.0
+    for index in range(3):
+        lines.server.ask(peer(1), request(index))
+    await trio.sleep(2000)
+    assert len(lines.served) == 3
+    assert not lines.cut
+
+
+async def test_nothing_is_read_for_a_link_that_has_ended(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    lines = Lines(nursery)
+    for index in range(10):
+        lines.server.ask(peer(1), request(index))
+    await wait_all_tasks_blocked()
+    lines.server.gone(peer(1))
+    await trio.sleep(50)
+    assert len(lines.served) == 1
