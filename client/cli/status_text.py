@@ -94,7 +94,10 @@ def _peers(now: Snapshot) -> str:
 
 
 def _loss(now: Snapshot) -> str:
-    return "no loss yet" if now.loss is None else f"loss {now.loss:.4f}"
+    if now.loss is None:
+        return "no loss yet"
+    alone = " (the word of one volunteer)" if now.loss_vouchers == 1 else ""
+    return f"loss {now.loss:.4f}{alone}"
 
 
 def _stage_line(stage: StageView, own: str) -> str:

@@ -209,6 +209,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     steps: int
     loss: float | None
     """Mean training loss of the last committed step, nats per token."""
+    loss_vouchers: int = 0
+    """Volunteers of the last stage whose word the loss is; 0: this node's own, or that of none."""
     tokens_per_s: float
     own_tokens_per_s: float
     seats: list[SeatView]

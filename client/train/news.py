@@ -39,6 +39,8 @@ class News:
     ) -> None:
         self.log, self._on_event = log, on_event
         self.progress: Progress | None = None
+        self.vouchers = 0
+        """Replicas of the last stage whose word the progress is; 0: our own."""
         self.pace = Pace()
         self.curve = curve or Curve()
         self.last_error = ""
@@ -71,11 +73,15 @@ class News:
         self.explain(Explain("swarm", f"internal error on {what}: {error!r}", "error"))
         self.explain(Explain("swarm", where, "debug"))
 
-    def progressed(self, progress: Progress, now: float) -> None:
-        """Learn how far the swarm is; older news is no news."""
+    def progressed(self, progress: Progress, now: float, vouchers: int = 0) -> None:
+        """Learn how far the swarm is; older news is no news.
+
+        Args:
+            vouchers: replicas of the last stage whose word it is; 0: we computed it ourselves.
+        """
         if self.progress is not None and progress.step <= self.progress.step:
             return
-        self.progress = progress
+        self.progress, self.vouchers = progress, vouchers
         self.pace.note(now, progress.tokens)
         step, loss = progress.step, progress.loss
         self.curve.note(step, time.time(), loss, self.pace.per_s())

@@ -67,6 +67,7 @@ def take_snapshot(
         step=min(manifest.steps, max(closed, on_disk, told)),
         steps=manifest.steps,
         loss=engine.news.loss,
+        loss_vouchers=engine.news.vouchers,
         tokens_per_s=pace,
         own_tokens_per_s=pace * own_share,
         seats=[

@@ -225,10 +225,11 @@ class Membership:
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
-    def progress(self) -> Progress | None:
-        """Return the newest progress of the swarm."""
-        held = next((held for held in self.records if held.envelope.kind == PROGRESS), None)
-        return None if held is None else parse_progress(held.record)
+    def progress(self) -> dict[PeerId, Progress]:
+        """Return how far the swarm is by the word of each who serves the last stage."""
+        serving = (replica.peer for replica in self.roster.serving(self._stages - 1))
+        held = [found for peer in serving if (found := self.records.get(PROGRESS, peer))]
+        return {one.signer: parse_progress(one.record, one.signer) for one in held}
 
     def heard_before(self) -> list[RecordChanged]:
         """Return what others have said of the matching so far, for who only begins to listen."""

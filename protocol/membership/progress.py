@@ -1,24 +1,39 @@
-"""The progress record: how far the swarm is, said by the replicas that compute the loss."""
+"""The progress records: how far the swarm is and with which loss, each said by one replica of the
+last stage, which computes the loss; and what a majority of them vouches for.
+
+Every such replica has a record of its own. Nobody's word counts alone where there are others: the
+loss that is shown is one that agrees with the middle of what they all say.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from protocol.ids import PeerId
 from protocol.membership.record import Record, UnixSeconds
 from protocol.wire.canonical import Canonical
-from protocol.wire.fields import Count, Finite, StepIndex
+from protocol.wire.fields import Count, StepIndex
 
 PROGRESS: Final = "progress"
-PROGRESS_KEY: Final = "swarm"
+"""Record kind; the key is the author's peer id, the seq rises with time."""
+MAX_LOSS: Final = 1000.0
+"""Nats per token; guessing among 256 bytes costs 5.5."""
+RECENT_STEPS: Final = 64
+"""What was said of a step so far back says nothing of the present loss."""
+AHEAD_STEPS: Final = 16
+"""So far may a record be ahead of the versions that we have heard of."""
+
+Loss = Annotated[float, Meta(ge=0, le=MAX_LOSS)]
 
 
 class Progress(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One committed step; the record's seq is the step, so the newest step wins."""
+    """One committed step."""
 
     step: StepIndex
-    loss: Finite
+    loss: Loss
     """Mean token loss of the step, nats."""
     tokens: Count
     """Tokens trained on since the swarm began."""
@@ -33,13 +48,49 @@ def encode_progress(progress: Progress) -> bytes:
     return _bodies.encode(progress)
 
 
-def parse_progress(record: Record) -> Progress:
+def parse_progress(record: Record, signer: PeerId) -> Progress:
     """Check a progress record.
 
     Raises:
-        RemoteProtocolError: malformed, not canonical, another key, or seq is not the step.
+        RemoteProtocolError: malformed, not canonical, or in another's name.
     """
-    progress = _bodies.parse(record.body)
-    if record.key != PROGRESS_KEY or record.seq != progress.step:
-        raise _bodies.malformed("header and body differ")
-    return progress
+    return _bodies.parse_own(record.body, record.key, signer)
+
+
+def is_loss(loss: float) -> bool:
+    """Whether a number can be a loss at all; NaN and infinity are none."""
+    return 0 <= loss <= MAX_LOSS
+
+
+def agree(loss: float, other: float) -> bool:
+    """Whether two losses can be those of one step: of different microbatches of it, or of steps
+    close to each other."""
+    return is_loss(loss) and is_loss(other) and abs(loss - other) <= max(1.0, 0.5 * other)
+
+
+def vouched(
+    said: Mapping[PeerId, Progress], versions: Sequence[int], shown: float | None
+) -> tuple[Progress, int] | None:
+    """Return the newest progress that agrees with what most say, and how many say so.
+
+    Args:
+        said: the records of those who serve the last stage.
+        versions: of the last stage, one for each who serves it.
+        shown: the loss that was shown before; decides between two who do not agree.
+    """
+    if not versions:
+        return None
+    reached = sorted(versions)[(len(versions) - 1) // 2]
+    recent = [
+        progress
+        for progress in said.values()
+        if reached - RECENT_STEPS <= progress.step + 1 <= reached + AHEAD_STEPS
+    ]
+    if not recent:
+        return None
+    losses = sorted(progress.loss for progress in recent)
+    middle = losses[(len(losses) - 1) // 2]
+    if len(losses) == 2 and shown is not None:
+        middle = min(losses, key=lambda loss: abs(loss - shown))
+    agreeing = [progress for progress in recent if agree(progress.loss, middle)]
+    return max(agreeing, key=lambda progress: progress.step), len(agreeing)

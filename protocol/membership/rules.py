@@ -54,7 +54,7 @@ def record_kinds(
         return None
 
     def check_progress(signer: PeerId, record: Record) -> str | None:
-        parse_progress(record)
+        parse_progress(record, signer)
         return None if serves_last_stage(signer) else "the signer does not serve the last stage"
 
     def check_measured(signer: PeerId, record: Record) -> str | None:
@@ -68,7 +68,7 @@ def record_kinds(
 
     return {
         ADVERT: Kind(max_adverts, MAX_ADVERT_BYTES, check_advert),
-        PROGRESS: Kind(1, MAX_PROGRESS_BYTES, check_progress),
+        PROGRESS: Kind(limits.MAX_REPLICAS_IN_ROUND, MAX_PROGRESS_BYTES, check_progress),
         MEASURED: Kind(max_adverts, MAX_MEASURED_BYTES, check_measured),
         STORED: Kind(min(max_adverts, MAX_STORED), MAX_STORED_BYTES, check_stored),
         **{kind: _shared_kind(kind, stages, standing) for kind in SHARED_KINDS},

@@ -193,6 +193,8 @@ class Committed:
     """Microbatches of ours in this step."""
     attempt: int
     """Attempt of the round that closed it; 1 where nothing went wrong."""
+    own_loss: float | None = None
+    """Mean token loss of our own microbatches in it; None: there were none."""
 
 
 @dataclass(frozen=True, slots=True)

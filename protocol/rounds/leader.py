@@ -24,6 +24,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.place import Place
+from protocol.rounds.losses import vouched_sum
 from protocol.rounds.newcomers import Newcomers
 from protocol.rounds.patience import Patience
 from protocol.rounds.plans import REFUSED, most_common, split
@@ -314,8 +315,10 @@ class RoundLeader:
         members = [PeerId(member.peer) for member in plan.members]
         if not self._may_close(members, now):
             return self._plan_with_those_back(members, now)
-        sums = [self._ready[peer].loss_sum for peer in members]
-        commit = Commit(plan.stage, plan.step, plan.attempt, digests.pop(), sum(sums))
+        shares = [(self._ready[PeerId(m.peer)].loss_sum, _ones(m.counted)) for m in plan.members]
+        own = members.index(self._place.me) if self._place.me in members else None
+        loss_sum = vouched_sum(shares, own)
+        commit = Commit(plan.stage, plan.step, plan.attempt, digests.pop(), loss_sum)
         return self._decide(commit, members, list(map(PeerId, plan.observers)), now)
 
     def _plan_with_those_back(self, members: list[PeerId], now: float) -> list[Effect]:
@@ -410,3 +413,7 @@ class RoundLeader:
             elif self._complete_since is not None and self._laggards():
                 waits.append(self._complete_since + LAGGARD_S)
         return min((at for at in waits if at is not None), default=None)
+
+
+def _ones(bitmap: bytes) -> int:
+    return int.from_bytes(bitmap, "little").bit_count()

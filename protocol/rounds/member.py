@@ -134,6 +134,11 @@ class RoundMember:
         return len(self._counted)
 
     @property
+    def counted_ids(self) -> frozenset[int]:
+        """Which they are."""
+        return self._counted
+
+    @property
     def received(self) -> int:
         """Contributions and broadcasts that are here, our own included."""
         return len(self._inbox)

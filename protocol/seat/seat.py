@@ -316,6 +316,7 @@ class Seat:
             grad_norm=outcome.grad_norm,
             counted=self.member.counted,
             attempt=self.member.applied[0],
+            own_loss=self._own_loss(),
         )
         self._made_by = self.member.applied
         if plan := self.member.plan_followed:
@@ -331,6 +332,14 @@ class Seat:
             replayed = self._dispatch(sender, message, now, digest)
             effects += [e for e in replayed if not isinstance(e, Keep)]  # kept on arrival
         return [*effects, *self._try_serve()]
+
+    def _own_loss(self) -> float | None:
+        """Return the mean token loss of our microbatches in the step; None: we had none."""
+        counted = self.member.counted_ids
+        if not self.place.last or not counted:
+            return None
+        tokens = self._tokens_per_step / self.place.per_step * len(counted)
+        return self.pipeline.loss_sum(counted) / tokens
 
     def _try_serve(self) -> list[SeatEffect]:
         """An observer with nothing left to apply becomes a replica."""

@@ -257,11 +257,19 @@ def test_members_do_not_displace_each_other() -> None:
 def test_progress_is_taken_from_the_last_stage_only() -> None:
     held = store()
     body = encode_progress(Progress(5, 2.0, 1000, int(WALL)))
-    record = Record("swarm", 5, int(WALL), 60, body)
-    assert held.offer(seal(signer(1), "progress", record, SWARM), peer(9), WALL).held is None
-    assert held.offer(seal(signer(7), "progress", record, SWARM), peer(9), WALL).held is not None
-    lying = Record("swarm", 6, int(WALL), 60, body)
-    refuse(seal(signer(7), "progress", lying, SWARM), "progress-malformed")
+    stranger, own = (Record(peer(n), 5, int(WALL), 60, body) for n in (1, 7))
+    assert held.offer(seal(signer(1), "progress", stranger, SWARM), peer(9), WALL).held is None
+    assert held.offer(seal(signer(7), "progress", own, SWARM), peer(9), WALL).held is not None
+    refuse(seal(signer(7), "progress", stranger, SWARM), "progress-forged")
+
+
+@pytest.mark.parametrize("loss", [-0.5, 5e26, float("inf"), float("nan")])
+def test_a_loss_that_can_be_none_is_refused(loss: float) -> None:
+    with pytest.raises(LocalProtocolError):
+        encode_progress(Progress(5, loss, 1000, int(WALL)))
+    body = msgspec.msgpack.encode(Progress(5, loss, 1000, int(WALL)))
+    record = Record(peer(7), 5, int(WALL), 60, body)
+    refuse(seal(signer(7), "progress", record, SWARM), "progress-malformed")
 
 
 def test_unknown_kinds_are_ignored() -> None:

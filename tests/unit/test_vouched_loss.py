@@ -1,0 +1,93 @@
+"""The loss that is shown is one that most vouch for: one liar changes nothing of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.train.bulletin import believed
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.membership.progress import Progress, vouched
+from protocol.pipeline.effects import Committed
+from protocol.rounds.losses import vouched_sum
+
+LIAR, *HONEST = [peer_id_from_key(bytes([n]) * 32) for n in range(4)]
+LIES = [0.0, 900.0, 5.4]
+
+
+def says(step: int, loss: float) -> Progress:
+    return Progress(step, loss, 0, 0)
+
+
+def honest(number: int, step: int = 99) -> dict[PeerId, Progress]:
+    return {peer: says(step - n, 2.0 + n / 10) for n, peer in enumerate(HONEST[:number])}
+
+
+class TestObservers:
+    @pytest.mark.parametrize("lie", LIES)
+    @pytest.mark.parametrize("step", [98, 99, 110])
+    def test_one_of_three_who_lies_is_not_shown(self, lie: float, step: int) -> None:
+        said = honest(2) | {LIAR: says(step, lie)}
+        found = vouched(said, [100, 99, 100], shown=None)
+        assert found == (says(99, 2.0), 2)
+
+    @pytest.mark.parametrize("lie", LIES)
+    def test_one_of_two_who_lies_is_not_shown_after_an_honest_loss(self, lie: float) -> None:
+        said = honest(1) | {LIAR: says(100, lie)}
+        assert vouched(said, [100, 100], shown=2.1) == (says(99, 2.0), 1)
+
+    def test_alone_it_is_that_ones_word(self) -> None:
+        assert vouched({LIAR: says(99, 900.0)}, [100], shown=2.0) == (says(99, 900.0), 1)
+
+    @pytest.mark.parametrize("step", [10**9, 117, 30])
+    def test_a_step_out_of_reach_is_not_shown(self, step: int) -> None:
+        assert vouched({LIAR: says(step, 2.0)}, [100, 100, 10**9], shown=2.0) is None
+        found = vouched(honest(2) | {LIAR: says(step, 2.0)}, [100, 100, 10**9], shown=2.0)
+        assert found == (says(99, 2.0), 2)
+
+    def test_the_newest_of_the_honest_is_shown_as_it_is(self) -> None:
+        assert vouched(honest(3), [100, 99, 98], shown=None) == (says(99, 2.0), 3)
+
+    def test_nobody_serves_the_last_stage(self) -> None:
+        assert vouched({}, [], shown=None) is None
+
+
+class TestRound:
+    @pytest.mark.parametrize("lie", [0.0, 5e26, 9e29, -7.0])
+    def test_one_of_three_who_lies_changes_nothing(self, lie: float) -> None:
+        found = vouched_sum([(64.0, 2), (66.0, 2), (lie, 4)], own=0)
+        assert found == pytest.approx(64 + 66 + 4 * 32, rel=0.05)
+
+    @pytest.mark.parametrize("lie", [0.0, 5e26])
+    def test_of_two_the_leader_goes_by_its_own(self, lie: float) -> None:
+        assert vouched_sum([(lie, 2), (64.0, 2)], own=1) == 128.0
+
+    @given(st.lists(st.tuples(st.floats(1.0, 3.9), st.integers(1, 9)), min_size=1, max_size=8))
+    def test_the_sum_of_the_honest_is_exact(self, means: list[tuple[float, int]]) -> None:
+        shares = [(mean * count, count) for mean, count in means]
+        assert vouched_sum(shares, own=0) == sum(total for total, _ in shares)
+
+    def test_where_no_loss_is_computed_there_is_none(self) -> None:
+        assert vouched_sum([(0.0, 3), (0.0, 0), (5e26, 4)], own=0) == 0.0
+
+
+class TestReplicasOfTheLastStage:
+    said = Committed(1, 8, "", loss=2.0, grad_norm=1.0, counted=2, attempt=1, own_loss=2.2)
+
+    def test_the_leaders_word_counts_where_it_agrees_with_our_own(self) -> None:
+        assert believed(self.said) == 2.0
+
+    def test_a_step_whose_sum_went_with_its_leader_has_no_loss(self) -> None:
+        assert believed(replace(self.said, loss=None)) is None
+
+    @pytest.mark.parametrize("lie", [0.0, 5e26, math.nan, math.inf, -2.0])
+    def test_else_our_own_counts(self, lie: float) -> None:
+        assert believed(replace(self.said, loss=lie)) == 2.2
+
+    @pytest.mark.parametrize("lie", [5e26, math.nan])
+    def test_without_our_own_what_can_be_no_loss_is_none(self, lie: float) -> None:
+        assert believed(replace(self.said, loss=lie, own_loss=None)) is None
