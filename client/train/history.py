@@ -16,7 +16,13 @@ import trio
 
 from client.store.checkpoints import CheckpointFolder, Stored
 from client.store.company import load_company, save_company
-from client.store.lineage import load_lineage, save_lineage
+from client.store.lineage import (
+    Seen,
+    load_evidence,
+    load_lineage,
+    save_evidence,
+    save_lineage,
+)
 from client.train.blobs import Shelf
 from client.train.hub import Hub
 from client.train.inventory import stored_states
@@ -27,8 +33,10 @@ from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
 from protocol.membership.roster import Roster
 from protocol.membership.view import RecordChanged, RecordGone
+from protocol.pipeline.effects import Committed
 from protocol.restore.choice import holders
 from protocol.restore.company import Companion, Company
+from protocol.restore.evidence import Evidence
 from protocol.restore.machine import Adopt, Outlook, Restore, RestoreEffect
 from protocol.restore.stored import Copy, Lineage, parse_stored
 from protocol.rounds.quorum import Touch
@@ -76,14 +84,21 @@ class History:
         known = load_company(folder.folder)
         self._company = Company(map(Companion, {*met} - {me}) if known is None else known)
         self._company_changed = trio.Event()
+        lineage, unusable = load_lineage(folder.folder, manifest.stage_count, manifest.steps)
+        seen, damaged = load_evidence(folder.folder)
+        for words in filter(None, (unusable, damaged)):
+            hub.perform(Explain("transfer", words, "warning"))
+        away_s = max(0.0, time.time() - seen.wall)
         self.machine = Restore(
             me,
             manifest.stage_count,
             manifest.policy.checkpoint_every,
-            load_lineage(folder.folder),
+            lineage,
             int(time.time() * 1000),
             met,
             self._company,
+            manifest.steps,
+            Evidence(seen.kept, hub.now() - away_s),
         )
         self.seats: Restarts | None = None
         self._stale = trio.Event()
@@ -144,14 +159,19 @@ class History:
 
     def update(self, roster: Roster, view: SwarmView) -> None:
         """Take a new view of the swarm; ``view`` is that of our lineage."""
-        versions = tuple(
-            view.committed(stage) if view.serving(stage) else None for stage in range(self._stages)
-        )
         live = live_members(roster, self._me)
-        eras = eras_served(roster, self._stages, self._me)
-        outlook = Outlook(live, versions, eras, self._has_quorum, view.moved(), view.unseen)
+        outlook = Outlook(
+            live=live,
+            versions=self.machine.versions(view),
+            eras=eras_served(roster, self._stages, self._me),
+            quorum=self._has_quorum,
+            moved=view.moved(),
+            unseen=view.unseen,
+            unlinked=roster.unlinked(),
+        )
         self._perform(self.machine.update(outlook, self._hub.now()))
-        if self._company.update(live - {self._me}, self.machine.newest, roster.has_left):
+        met = live - outlook.unlinked - {self._me}
+        if self._company.update(met, self.machine.newest, roster.has_left):
             self._company_changed.set()
 
     def _has_quorum(self, now: float) -> bool:
@@ -170,6 +190,19 @@ class History:
         self._made.add((stage, version))
         self._stale.set()
 
+    def closed(self, committed: Committed, era: int) -> None:
+        """A seat of ours, of this era, has closed a step: we know more of the others now."""
+        if era != self.lineage.era:
+            return
+        state, now = bytes.fromhex(committed.hash), self._hub.now()
+        of = (committed.stage, committed.version, state)
+        if self.machine.closed(*of, committed.with_whom, now):
+            self._stale.set()
+
+    def reopened(self, stage: int) -> None:
+        """A seat of ours could not go on with its state and takes that of others."""
+        self.machine.evidence.reopened(stage)
+
     def disk_changed(self) -> None:
         """A checkpoint went from our disk: what we say of it must be looked up again."""
         self._stale.set()
@@ -183,6 +216,11 @@ class History:
     def end(self) -> None:
         """We are leaving: what becomes of the run is decided by those who stay."""
         self._ended = True
+        with suppress(OSError):  # then what was written before holds
+            save_evidence(self._folder.folder, self._seen())
+
+    def _seen(self) -> Seen:
+        return Seen(self.machine.evidence.kept(), time.time())
 
     async def run(self) -> None:
         """Say what is on our disk and write down who is there, now and whenever it changes."""
@@ -216,7 +254,12 @@ class History:
                 await self._stale.wait()
 
     async def _say_copies(self) -> bool:
-        """Say what is on our disk; whether all of it could be read."""
+        """Say what is on our disk, and write down what we have seen; whether all of it could be
+        read."""
+        if self.machine.evidence.any:
+            with suppress(OSError):  # it is written again with the next checkpoint
+                seen = self._seen()
+                await trio.to_thread.run_sync(save_evidence, self._folder.folder, seen)
         found = await trio.to_thread.run_sync(
             stored_states, self._folder, self._swarm, self._stages
         )
@@ -240,6 +283,7 @@ class History:
                 if checkpoint.version > lineage.version:
                     self._folder.set_aside(checkpoint)
             save_lineage(self._folder.folder, lineage)
+            save_evidence(self._folder.folder, self._seen())
         except OSError as error:
             words = f"the new lineage cannot be written to {self._folder.folder}: {error}"
             self._hub.perform(Explain("transfer", words, "error"))

@@ -369,6 +369,7 @@ class Tenancy:
     def _committed(self, committed: Committed) -> None:
         era = self.driver.seat.era if self.driver is not None else 0
         self._house.tally.note_committed(committed, era)
+        self._house.terms.history.closed(committed, era)
         self._house.owner.stage_closed(committed)
         manifest = self._house.terms.manifest
         due = committed.version % manifest.policy.checkpoint_every == 0 or is_ending(self._view)
@@ -387,6 +388,8 @@ class Tenancy:
         if fault.kind == "memory":
             self._fail(UserError(fault.words, NO_MEMORY, ExitCode.CONFIG))
             return
+        if fault.kind == "behind":
+            self._house.terms.history.reopened(self.stage)
         words = f"{fault.words}; taking the stage anew"
         self._house.owner.perform(Explain("round", words, "warning"))
         self._retake.set()

@@ -74,21 +74,21 @@ def hosts(roster: Roster) -> dict[PeerId, str]:
     return found
 
 
-def eras_served(roster: Roster, stages: int, own: PeerId) -> Counter[int]:
-    """Count the serving seats of others by their era."""
-    return Counter(
-        replica.seat.era
-        for stage in range(stages)
-        for replica in roster.serving(stage)
-        if replica.linked and replica.peer != own
-    )
+def eras_served(roster: Roster, stages: int, own: PeerId) -> dict[PeerId, tuple[int, ...]]:
+    """Return the era of each seat that serves, by volunteer: of the others that are linked."""
+    eras: dict[PeerId, tuple[int, ...]] = {}
+    for stage in range(stages):
+        for replica in roster.serving(stage):
+            if replica.linked and replica.peer != own:
+                eras[replica.peer] = (*eras.get(replica.peer, ()), replica.seat.era)
+    return eras
 
 
 def era_followed(lineage: Lineage | None, roster: Roster, stages: int, own: PeerId) -> int:
     """Return the era of our lineage; for a mere observer that of most seats that serve, or 0."""
     if lineage is not None:
         return lineage.era
-    eras = eras_served(roster, stages, own)
+    eras = Counter(era for served in eras_served(roster, stages, own).values() for era in served)
     return max(eras, key=lambda era: (eras[era], era), default=0)
 
 

@@ -15,8 +15,7 @@ from typing import Final
 
 from protocol.ids import PeerId
 from protocol.limits import MAX_STEP
-from protocol.restore.choice import belongs
-from protocol.restore.stored import Lineage, Stored
+from protocol.restore.stored import Lineage, Stored, belongs
 from protocol.view import SwarmView
 
 MAX_VERSIONS: Final = 4

@@ -195,6 +195,9 @@ class Committed:
     """Attempt of the round that closed it; 1 where nothing went wrong."""
     own_loss: float | None = None
     """Mean token loss of our own microbatches in it; None: there were none."""
+    with_whom: frozenset[PeerId] = frozenset()
+    """Whose work is in it, as far as it came to us: contributions and sums of the round,
+    activations and gradients of what we counted."""
 
 
 @dataclass(frozen=True, slots=True)

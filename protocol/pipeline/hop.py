@@ -40,6 +40,8 @@ class Hop:
     giver: PeerId | None = None
     """Who gave the tensor that is worked on: the boundary, then its gradient; None: nobody, stage 0
     reads its own samples."""
+    source: PeerId | None = None
+    """Who gave the boundary; None at stage 0."""
     again: bool = False
     tokens_bytes: int = 0
     loss_sum: float = 0.0

@@ -102,6 +102,11 @@ class Pipeline:
         """Return the summed token losses of ``ids``, in order of id."""
         return sum(self._hops[m].loss_sum for m in sorted(ids) if m in self._hops)
 
+    def givers(self) -> set[PeerId]:
+        """Return who gave the tensors of what is counted of the current step."""
+        done = [hop for _, hop in self._of() if hop.phase is Phase.DONE]
+        return {peer for hop in done for peer in (hop.source, hop.giver) if peer is not None}
+
     @property
     def accumulating(self) -> bool:
         """Whether the worker has a task that will add to the gradient of this step."""
@@ -228,6 +233,7 @@ class Pipeline:
             Phase.QUEUED,
             upstreams={sender: message.attempt},
             giver=sender,
+            source=sender,
             again=message.again,
             tokens_bytes=message.tokens_bytes,
         )

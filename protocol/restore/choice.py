@@ -6,65 +6,111 @@ Pure functions of the members' stored records; everybody who has the same ones c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from protocol.ids import PeerId, rank
-from protocol.restore.stored import ERA_BITS, Lineage, Stored
+from protocol.restore.stored import ERA_BITS, MAX_NUMBER, Copy, Lineage, Stored, belongs
 
 SEED = Lineage()
+LAST_ERA = ((MAX_NUMBER + 1) << ERA_BITS) - 1
+Weigh = Callable[[PeerId, Copy], int]
+"""What an author's word of a copy weighs; 0: nothing."""
+Weighed = tuple[int, bool, bytes]
+"""Weight, whether it is our own, and the hash that is named."""
 
 
 def newest_whole(
-    stored: Mapping[PeerId, Stored], stages: int, lineage: Lineage, reached: int | None = None
+    stored: Mapping[PeerId, Stored],
+    stages: int,
+    lineage: Lineage,
+    reached: int | None = None,
+    weigh: Weigh = lambda _author, _copy: 1,
+    me: PeerId | None = None,
 ) -> Lineage:
     """Return the newest version of ``lineage`` that is complete, as where another could begin.
 
-    Of a version's hashes of one stage, the one that most volunteers have counts: a single damaged
-    or lying copy decides nothing where there is another.
+    Of a version's hashes of one stage, the one that most of the weightiest words name counts, where
+    they are equal our own: a single damaged or lying copy decides nothing where there is another.
 
     Args:
         reached: the newest version there can be as far as we have seen: of later ones a single
             volunteer's word does not count. None: we have not seen the lineage trained.
     """
-    held: dict[int, list[Counter[bytes]]] = {}
+    said: dict[int, list[list[Weighed]]] = {}
     authors: dict[int, set[PeerId]] = {}
     for author, one in stored.items():
         for copy in one.copies:
-            if belongs(copy.version, one.lineage, lineage):
-                by_stage = held.setdefault(copy.version, [Counter() for _ in range(stages)])
-                by_stage[copy.stage][copy.hash] += 1
+            if copy.stage >= stages or not belongs(copy.version, one.lineage, lineage):
+                continue
+            if weight := weigh(author, copy):
+                by_stage = said.setdefault(copy.version, [[] for _ in range(stages)])
+                by_stage[copy.stage].append((weight, author == me, copy.hash))
                 authors.setdefault(copy.version, set()).add(author)
-    whole = [version for version, by_stage in held.items() if version and all(by_stage)]
+    whole = [version for version, by_stage in said.items() if version and all(by_stage)]
     if reached is not None:
         whole = [v for v in whole if v <= reached or len(authors[v]) > 1]
     if not whole:
         return SEED
     version = max(whole)
-    hashes = (max(count, key=lambda h: (count[h], h)) for count in held[version])
-    return Lineage(0, version, tuple(hashes))
+    return Lineage(0, version, tuple(map(_believed, said[version])))
 
 
-def newest_of_any(stored: Mapping[PeerId, Stored], lineage: Lineage) -> int:
+def believed(
+    stored: Mapping[PeerId, Stored], version: int, stages: int, weigh: Weigh, me: PeerId
+) -> tuple[bytes, ...]:
+    """Return the hashes by stage that are believed of a version, of whatever lineage; fewer than
+    there are stages if of some of them nobody has a copy."""
+    said: dict[int, list[Weighed]] = {}
+    for author, one in stored.items():
+        for copy in one.copies:
+            if copy.version == version and (weight := weigh(author, copy)):
+                said.setdefault(copy.stage, []).append((weight, author == me, copy.hash))
+    return tuple(_believed(said[stage]) for stage in range(stages) if stage in said)
+
+
+def order(lineage: Lineage) -> tuple[int, int, int]:
+    """Return by what lineages are ordered: of two after as many roll-backs the one that undoes less
+    is the later one."""
+    return lineage.number, lineage.version, lineage.era
+
+
+def _believed(words: list[Weighed]) -> bytes:
+    """Return the hash that counts: only the weightiest words are counted."""
+    heaviest = max(weight for weight, _, _ in words)
+    count = Counter(digest for weight, _, digest in words if weight == heaviest)
+    ours = {digest for weight, own, digest in words if own and weight == heaviest}
+    return max(count, key=lambda digest: (count[digest], digest in ours, digest))
+
+
+def newest_of_any(
+    stored: Mapping[PeerId, Stored],
+    lineage: Lineage,
+    weigh: Weigh = lambda _author, _copy: 1,
+) -> int:
     """Return the newest version of ``lineage`` that any stage has somewhere."""
     versions = [
         copy.version
-        for one in stored.values()
+        for author, one in stored.items()
         for copy in one.copies
-        if belongs(copy.version, one.lineage, lineage)
+        if belongs(copy.version, one.lineage, lineage) and weigh(author, copy)
     ]
     return max(versions, default=0)
 
 
 def next_era(lineage: Lineage, target: Lineage, me: PeerId) -> Lineage:
-    """Return ``target`` as the lineage after ``lineage``, decided by ``me``."""
-    number = lineage.number + 1
+    """Return ``target`` as the lineage after ``lineage``, decided by ``me``.
+
+    At the end of the range only the low bits can rise; no lineage makes an era out of range.
+    """
+    number = min(lineage.number + 1, MAX_NUMBER)
     low = int.from_bytes(rank("era", number, target.version, me)[:4], "big")
-    return Lineage((number << ERA_BITS) | low, target.version, target.hashes)
+    era = (number << ERA_BITS) | low
+    return Lineage(min(max(era, lineage.era + 1), LAST_ERA), target.version, target.hashes)
 
 
 def holders(stored: Mapping[PeerId, Stored], lineage: Lineage, stage: int) -> list[PeerId]:
     """Return who has the state of a stage from which a lineage begins, in order of peer id."""
-    if not lineage.version:
+    if not lineage.version or stage >= len(lineage.hashes):
         return []
     return sorted(
         peer
@@ -74,9 +120,3 @@ def holders(stored: Mapping[PeerId, Stored], lineage: Lineage, stage: int) -> li
             for copy in one.copies
         )
     )
-
-
-def belongs(version: int, of: Lineage, lineage: Lineage) -> bool:
-    """Whether a copy made in ``of`` is a version of ``lineage``: what is older than both, both
-    share."""
-    return of.era == lineage.era or version <= min(of.version, lineage.version)

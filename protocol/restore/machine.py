@@ -11,6 +11,11 @@ A swarm that was shut down resumes in the same way: its members come back with c
 It holds the stored records of all members, our lineage, and since when there is trouble. It decides
 only while a quorum holds, so that of a split swarm one part rolls back at most; parts that went
 separate ways end in the lineage that most follow. Times are monotonic seconds.
+
+Records are anybody's word, so those have a voice whose work we have counted (``evidence``), and
+ourselves. Only who has never worked with anybody, or meets none of them, goes by those it is linked
+with. A lineage is followed only within reach of what we know, never against what we have made
+ourselves, and by nobody who trains in good health.
 """
 
 from __future__ import annotations
@@ -18,14 +23,33 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from protocol.effects import Effect, Explain, Publish
 from protocol.ids import PeerId, rank, short
-from protocol.restore.choice import SEED, holders, newest_of_any, newest_whole, next_era
+from protocol.limits import MAX_STEP
+from protocol.restore.choice import (
+    SEED,
+    believed,
+    holders,
+    newest_of_any,
+    newest_whole,
+    next_era,
+    order,
+)
 from protocol.restore.company import Company
-from protocol.restore.stored import MAX_COPIES, STORED, Copy, Lineage, Stored, encode_stored
+from protocol.restore.evidence import AHEAD_STEPS, Evidence
+from protocol.restore.stored import (
+    MAX_COPIES,
+    MAX_ERAS_MISSED,
+    STORED,
+    Copy,
+    Lineage,
+    Stored,
+    encode_stored,
+)
+from protocol.view import SwarmView
 
 LOST_S: Final = 1.0
 """How long a stage is without state before we believe it: hand-overs take a moment."""
@@ -36,8 +60,19 @@ more comes, cannot close it any more, for gradients died there; behind the one b
 activations did."""
 TURN_S: Final = 3.0
 """Who comes next by rank waits so much longer before it decides in place of those before it."""
+MAX_TURNS: Final = 8
+"""After so many turns it is everybody's."""
 SETTLE_S: Final = 2.0
 """Members that come back one after the other are waited for, as long as more keep coming."""
+MAX_SETTLE_S: Final = 30.0
+"""But not for longer, if we know none of them: somebody may keep coming for ever."""
+HEALTHY_S: Final = 10.0
+HEALTHY_STEPS: Final = 3.0
+"""Who has closed a step so lately, in seconds or usual steps, trains in good health."""
+UNMET_S: Final = 15.0
+"""Who comes back gives those it has worked with so long before it goes by strangers."""
+STALLED_S: Final = 120.0
+"""Who has not closed a step for so long has little to lose, and goes by strangers too."""
 PATIENCE_S: Final = 120.0
 """How long a newer version than the best complete one is waited for: who has it may come back."""
 BRIEF_PATIENCE_S: Final = 15.0
@@ -52,8 +87,6 @@ MANY_CHECKPOINTS: Final = 2
 """A roll-back by more checkpoint intervals than this waits ``PATIENCE_S`` for missing copies."""
 MOST_NAMES: Final = 3
 """So many of those who are waited for are named."""
-AHEAD_STEPS: Final = 2
-"""The newest copies may be so far ahead of the newest version that we have seen served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +97,8 @@ class Outlook:
     """Live members, ourselves included."""
     versions: tuple[int | None, ...] = ()
     """By stage: newest version that a live replica of our lineage serves; None: nobody does."""
-    eras: Mapping[int, int] = field(default_factory=dict)
-    """Live serving seats by their era, of all lineages."""
+    eras: Mapping[PeerId, tuple[int, ...]] = field(default_factory=dict)
+    """Of the others that we are linked with and that serve: the era of each of their seats."""
     quorum: Callable[[float], bool] = lambda now: True
     """Whether our seats, if we have any, are in touch with a majority of their electors. Asked when
     we decide: it changes with time, while nothing else does."""
@@ -73,6 +106,8 @@ class Outlook:
     """By stage: what changes as long as something comes of its step."""
     unseen: frozenset[int] = frozenset()
     """Stages that others say are served, of which we see no replica ourselves."""
+    unlinked: frozenset[PeerId] = frozenset()
+    """Those of the live members whom only adverts tell us of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +139,8 @@ class Restore:
         seq: that of our first record; has to rise over restarts (unix milliseconds do).
         met: members of earlier sessions: they may have newer copies.
         company: how far the swarm was when each of them was last there, if that is known.
+        steps: of the whole run: there is no later version.
+        evidence: whom we have worked with, and how far the run was then.
     """
 
     def __init__(
@@ -115,9 +152,24 @@ class Restore:
         seq: int = 0,
         met: Iterable[PeerId] = (),
         company: Company | None = None,
+        steps: int = MAX_STEP,
+        evidence: Evidence | None = None,
     ) -> None:
         self._me, self._stages, self._every, self._seq = me, stages, checkpoint_every, seq
         self._met, self._company = frozenset(met) | {me}, company
+        self._steps = steps
+        self.evidence = Evidence() if evidence is None else evidence
+        self._now = 0.0
+        self._closed_since: float | None = None
+        """Since when we wait to know where the run goes on: since the last of those came back whom
+        we know of earlier."""
+        self._back: set[PeerId] = set()
+        self._unmet_since: float | None = None
+        """Since when nobody is here whom we have worked with."""
+        self._stalled_since: float | None = None
+        """Since when we do not train."""
+        self._rose_at: float | None = None
+        """When a version of our lineage was last seen that is newer than any before."""
         self._refresh_at: float | None = None
         self.lineage = lineage
         self.open = False
@@ -165,22 +217,60 @@ class Restore:
         if author == self._me or self._stored.get(author) == stored:
             return []
         self._stored[author] = stored
+        self.evidence.heard(author, stored)
         self._changed_at = now
         return self._look(now)
+
+    def closed(
+        self, stage: int, version: int, state: bytes, with_whom: Iterable[PeerId], now: float
+    ) -> bool:
+        """A seat of ours, of our lineage, has closed a step with the work of these; return whether
+        the evidence ought to be written down."""
+        others = [peer for peer in with_whom if peer != self._me]
+        news = self.evidence.closed(stage, version, state, others, now)
+        for peer in others:
+            if peer in self._stored:
+                self.evidence.heard(peer, self._stored[peer])
+        return news
 
     def forget(self, author: PeerId) -> None:
         """A record expired."""
         if author != self._me:
             self._stored.pop(author, None)
 
+    def versions(self, view: SwarmView) -> tuple[int | None, ...]:
+        """Return by stage the newest version that is served there (None: nobody does).
+
+        One that is alone far ahead of all others, and of what we have made ourselves, is not
+        believed: no stage is.
+        """
+        said = {r.peer: r.version for stage in range(self._stages) for r in view.serving(stage)}
+        others = sorted((v for peer, v in said.items() if peer != self._me), reverse=True)
+        alone = len(others) < 2 and not self.evidence.any
+        second = max(self.evidence.version, *others[1:2], said.get(self._me, 0))
+        most = MAX_STEP if alone else second + AHEAD_STEPS
+        return tuple(
+            min(view.committed(stage), most) if view.serving(stage) else None
+            for stage in range(self._stages)
+        )
+
     def update(self, outlook: Outlook, now: float) -> list[RestoreEffect]:
         """Take a new view of the swarm."""
         if outlook.live != self._outlook.live:
             self._changed_at = self._live_at = now
-        self._outlook = outlook
-        served = [version for version in outlook.versions if version is not None]
+            back = {p for p in outlook.live if p in self._met or self.evidence.proves(p)}
+            if not back <= self._back:
+                self._closed_since = now
+            self._back |= back
+        self._now = now
+        reach = self.reach(now)
+        versions = tuple(None if v is None else min(v, reach) for v in outlook.versions)
+        self._outlook = outlook = replace(outlook, versions=versions)
+        served = [version for version in versions if version is not None]
         if served:
             self.open = True
+            if max(served) > self._newest:
+                self._rose_at = now
             self._newest = max(self._newest, *served)
         for stage, version in enumerate(outlook.versions):
             self._seen[stage] = max(self._seen.get(stage, 0), version or 0)
@@ -205,7 +295,28 @@ class Restore:
     def newest_whole(self) -> Lineage:
         """Return the newest version that every stage has with live members, as far as we know."""
         reached = self._newest + AHEAD_STEPS if self._newest > self.lineage.version else None
-        return newest_whole(self.stored_live(), self._stages, self.lineage, reached)
+        seen = self.stored_live(), self._stages, self.lineage, reached
+        return newest_whole(*seen, self.weigh, self._me)
+
+    def weigh(self, author: PeerId, copy: Copy) -> int:
+        """Return what an author's word of a copy weighs; 0: nothing.
+
+        Where we have worked with others, the word of a stranger counts if one of them has named the
+        same state, or about stages so far from ours that we could not know who works there.
+        """
+        evidence = self.evidence
+        if copy.version > self.reach(self._now) or evidence.denies(copy):
+            return 0
+        if author == self._me or evidence.proves(author):
+            return 3
+        if evidence.vouches(copy, self.lineage):
+            return 2
+        far = author in self._outlook.eras and not evidence.is_near(copy.stage)
+        return int(far or self._goes_by_strangers(self._now))
+
+    def reach(self, now: float) -> int:
+        """Return the newest version of our lineage that there can be, as far as we know."""
+        return min(self._steps, self.evidence.reach(now))
 
     @property
     def newest(self) -> int | None:
@@ -242,9 +353,20 @@ class Restore:
 
     def _look(self, now: float) -> list[RestoreEffect]:
         self._due = self.waiting = None
+        self._now = now
         self._count_members(now)
         if not self._outlook.live:
             return []
+        if self._closed_since is None:
+            self._closed_since = now
+        if self._is_healthy(now):
+            self._stalled_since = None
+        elif self._stalled_since is None:
+            self._stalled_since = now
+        if any(map(self.evidence.proves, self._linked())):
+            self._unmet_since = None
+        elif self._unmet_since is None:
+            self._unmet_since = now
         if (other := self._to_follow(now)) is not None:
             return self._adopt(*other, now)
         if not self.open:
@@ -306,7 +428,8 @@ class Restore:
             return []  # what we have ourselves could not be read yet
         if live - self._stored.keys():
             self._due = now + SETTLE_S
-            if now < self._changed_at + SETTLE_S:
+            latest = self._since(self._closed_since) + MAX_SETTLE_S
+            if now < min(self._changed_at + SETTLE_S, latest):
                 return []  # their records are on their way
         stored = self.stored_live()
         if not any(one.copies for one in stored.values()):
@@ -314,14 +437,18 @@ class Restore:
             if set(lineages) == {SEED}:
                 self.open = True
                 return []
-        if now < self._changed_at + SETTLE_S:
-            self._due = self._changed_at + SETTLE_S
+        settled = min(self._changed_at + SETTLE_S, self._since(self._closed_since) + MAX_SETTLE_S)
+        if self._outlook.eras and not self._goes_by_strangers(now) and not self._voters():
+            # they may be what is left of the swarm
+            settled = max(settled, self._since(self._unmet_since) + UNMET_S)
+        if now < settled:
+            self._due = settled
             self.waiting = Waiting("asking the others which versions they have", self._due)
             return []
         if self._troubled_since is None:
             self._troubled_since = now
         self._troubled_at = now
-        return self._decide("the swarm was shut down", self._changed_at + SETTLE_S, now)
+        return self._decide("the swarm was shut down", settled, now)
 
     def _roll_back(self, trouble: str, now: float) -> list[RestoreEffect]:
         since = self._troubled_since if self._troubled_since is not None else now
@@ -336,7 +463,8 @@ class Restore:
             self._due = now + LOST_S
             return self._wait(f"{trouble}; waiting for a majority of the swarm")
         target = self.newest_whole()
-        newest = max(self._newest, newest_of_any(self._stored, self.lineage))
+        known = newest_of_any(self._stored, self.lineage, self.weigh)
+        newest = max(self._newest, known)
         lost = newest - target.version
         patience_s = self._patience_s(lost, target.version)
         if (until := since + patience_s) > now:
@@ -348,14 +476,29 @@ class Restore:
                 f"who may have {newer}",
                 until,
             )
-        order = sorted(self._outlook.live, key=lambda p: rank("restore", self.lineage.era, p))
-        turn = since + TURN_S * order.index(self._me) if self._me in order else since + 60
+        before = self._before_us()
+        turn = since + TURN_S * len(before)
         if now < turn:
             self._due = turn
-            self.waiting = Waiting(f"{trouble}; {short(order[0])} says where the run goes on", turn)
+            self.waiting = Waiting(
+                f"{trouble}; {short(before[0])} says where the run goes on", turn
+            )
             return []
         lineage = next_era(self.lineage, target, self._me)
         return self._adopt(lineage, f"{trouble}; {_again(lost)}", now)
+
+    def _before_us(self) -> list[PeerId]:
+        """Return who may decide before us: those with a voice, and for one turn one of the
+        strangers among those we are linked with."""
+
+        def by_rank(peer: PeerId) -> bytes:
+            return rank("restore", self.lineage.era, peer)
+
+        before = sorted((p for p in self._linked() if by_rank(p) < by_rank(self._me)), key=by_rank)
+        voters = self._voters()
+        known = [peer for peer in before if peer in voters]
+        strangers = [peer for peer in before if peer not in voters]
+        return [*known, *strangers[:1]][:MAX_TURNS]
 
     def _patience_s(self, lost: int, version: int) -> float:
         """Return how long copies are waited for that would save so many steps beyond ``version``.
@@ -380,7 +523,7 @@ class Restore:
         here = self.stored_live()
         own = here[self._me].copies if self._me in here else ()
         ours = max((copy.version for copy in own), default=0)
-        if self._company is None or newest_of_any(here, self.lineage) > ours:
+        if self._company is None or newest_of_any(here, self.lineage, self.weigh) > ours:
             return None
         return self._company.ahead(version) - here.keys()
 
@@ -391,35 +534,102 @@ class Restore:
             return "those"
         return ", ".join(names)
 
+    # --- following ---------------------------------------------------------------------------
+
+    def _linked(self) -> frozenset[PeerId]:
+        return self._outlook.live - self._outlook.unlinked - {self._me}
+
+    def _goes_by_strangers(self, now: float) -> bool:
+        """Whether we believe all whom we are linked with, for want of any we have worked with, or
+        because with those we have come to nothing."""
+        if not self.evidence.any:
+            return True
+        if not self.open:
+            return self._unmet_since is not None and now >= self._unmet_since + UNMET_S
+        if self._stalled_since is None:
+            return False
+        begun = self.evidence.closed_at is not None
+        if not begun and self._unmet_since is not None:
+            return now >= max(self._stalled_since, self._unmet_since) + UNMET_S
+        return now >= self._stalled_since + STALLED_S
+
+    def _voters(self) -> frozenset[PeerId]:
+        """Return the others whose word on the lineage counts: proven ones, or for want of them
+        those who serve, or for want of those too whoever is there."""
+        linked = self._linked()
+        if not self._goes_by_strangers(self._now):
+            return frozenset(filter(self.evidence.proves, linked))
+        return linked & self._outlook.eras.keys() or linked
+
     def _to_follow(self, now: float) -> tuple[Lineage, str] | None:
         """Return the lineage of others that we ought to be in, and why."""
-        others = {p: s.lineage for p, s in self.stored_live().items() if p != self._me}
-        if not others:
-            return None
-        count = Counter(others.values())
-        if not self.open and (serving := self._most_served(count)) is not None:
+        voters = self._voters()
+        said = {p: self._stored[p].lineage for p in sorted(voters) if p in self._stored}
+        count = Counter(lineage for lineage in said.values() if self._is_credible(lineage))
+        if not self.open and (serving := self._most_served(count, voters)) is not None:
             if serving == self.lineage:
                 return None
             return serving, "this lineage is the one that trains"
-        if (majority := self._outvoted(count, now)) is not None:
+        if (majority := self._outvoted(count.copy(), now)) is not None:
             self._troubled_at = None  # those who left with us and have yet to return are no reason
             return majority, "most volunteers follow it and nobody has followed ours"
-        later = [lineage for lineage in count if lineage.era > self.lineage.era]
-        if not later:
+        if self._is_healthy(now):
             return None
-        newest = max(later)
-        if 2 * count[newest] >= len(self._outlook.live - {self._me}):
-            return newest, "most volunteers follow this lineage"
-        seen = self._troubled_at is not None and now < self._troubled_at + FOLLOW_S
-        if seen and newest.number <= self.lineage.number + 1:
-            decider = next(p for p, lineage in others.items() if lineage == newest)
-            return newest, f"{short(decider)} decided it"
+        later = [lineage for lineage in count if order(lineage) > order(self.lineage)]
+        if later:
+            newest = max(later, key=order)
+            most = 2 * count[newest] > len(voters) + self.evidence.any
+            half = 2 * count[newest] >= len(voters)
+            sound = self._goes_by_strangers(now) or self._would_choose(newest)
+            if most or (half and sound):
+                return newest, "most volunteers follow this lineage"
+        return self._decided(now)
+
+    def _decided(self, now: float) -> tuple[Lineage, str] | None:
+        """Return the next lineage, if somebody has decided it and we would have."""
+        if self._troubled_at is None or now >= self._troubled_at + FOLLOW_S:
+            return None
+        linked = self._linked()
+        said = {self._stored[p].lineage: p for p in sorted(linked) if p in self._stored}
+        for lineage in sorted(said, key=order, reverse=True):
+            later = order(lineage) > order(self.lineage)
+            is_next = later and lineage.number <= self.lineage.number + 1
+            if is_next and self._is_credible(lineage) and self._would_choose(lineage):
+                return lineage, f"{short(said[lineage])} decided it"
         return None
 
+    def _is_credible(self, lineage: Lineage) -> bool:
+        """Whether there can be such a lineage, as far as we know."""
+        if lineage == self.lineage:
+            return True
+        far = self.evidence.any and lineage.number > self.lineage.number + MAX_ERAS_MISSED
+        if far or lineage.version > self.reach(self._now):
+            return False
+        return not self.evidence.contradicts(lineage)
+
+    def _would_choose(self, lineage: Lineage) -> bool:
+        """Whether nothing newer is whole, and the states from which it begins are what we know."""
+        if lineage.version < self.newest_whole().version:
+            return False
+        known = believed(self.stored_live(), lineage.version, self._stages, self.weigh, self._me)
+        return not lineage.version or known == lineage.hashes
+
+    def _is_healthy(self, now: float) -> bool:
+        """Whether we train, or have seen the last step of the run."""
+        if not self.open or self._trouble(now):
+            return False
+        if self._newest >= self._steps:
+            return True
+        last = self.evidence.closed_at if self.evidence.any else self._rose_at
+        return last is not None and now < last + max(HEALTHY_S, HEALTHY_STEPS * self._step_s)
+
     def _outvoted(self, count: Counter[Lineage], now: float) -> Lineage | None:
-        """Return the lineage that most live members have followed for long instead of ours."""
-        newest, followers = count.most_common(1)[0]
-        if newest == self.lineage or 2 * followers <= len(self._outlook.live):
+        """Return the lineage that more have followed for long than ours, or as many and it is the
+        later one. One alone outvotes nobody."""
+        ours = 1 + count.pop(self.lineage, 0)
+        best = max(count.items(), key=lambda item: (item[1], order(item[0])), default=None)
+        weight = (ours, order(self.lineage))
+        if best is None or best[1] < 2 or (best[1], order(best[0])) < weight:
             self._outvoted_since = None
             return None
         if self._outvoted_since is None:
@@ -427,20 +637,25 @@ class Restore:
         if now < self._outvoted_since + OUTVOTED_S:
             self._due = self._outvoted_since + OUTVOTED_S
             return None
-        return newest
+        return best[0]
 
-    def _most_served(self, lineages: Counter[Lineage]) -> Lineage | None:
+    def _most_served(self, lineages: Counter[Lineage], voters: frozenset[PeerId]) -> Lineage | None:
         """Return the lineage in which most seats serve, if its beginning is known."""
         by_era = {lineage.era: lineage for lineage in [*lineages, self.lineage]}
-        known = [(count, era) for era, count in self._outlook.eras.items() if era in by_era]
+        serving = Counter(era for peer in voters for era in self._outlook.eras.get(peer, ()))
+        known = [(count, era) for era, count in serving.items() if era in by_era]
         return by_era[max(known)[1]] if known else None
 
+    # --- beginning ---------------------------------------------------------------------------
+
     def _adopt(self, lineage: Lineage, reason: str, now: float) -> list[RestoreEffect]:
+        self.evidence.begin(self.lineage, lineage)
         was_open, self.lineage, self.open = self.open, lineage, True
         self._newest, self._seen = lineage.version, {}
         self._troubled_since, self._behind_since, self._closed_at = None, {}, {}
-        self._outvoted_since = None
-        self._outlook = Outlook(self._outlook.live, (None,) * self._stages)
+        self._outvoted_since = self._rose_at = None
+        live, unlinked = self._outlook.live, self._outlook.unlinked
+        self._outlook = Outlook(live, (None,) * self._stages, unlinked=unlinked)
         self._said = ""
         words = f"beginning anew at version {lineage.version}: {reason}"
         effects: list[RestoreEffect] = [Explain("swarm", words, "warning" if was_open else "info")]
@@ -448,6 +663,10 @@ class Restore:
             kept = tuple(copy for copy in own.copies if copy.version <= lineage.version)
             effects.append(self._publish(Stored(lineage, kept), now))
         return [*effects, Adopt(lineage, reason)]
+
+    @staticmethod
+    def _since(at: float | None) -> float:
+        return 0.0 if at is None else at
 
     def _wait(self, words: str, until: float | None = None) -> list[RestoreEffect]:
         """Tell what the run waits for, once."""

@@ -42,6 +42,12 @@ class Lineage(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
         return self.era >> ERA_BITS
 
 
+def belongs(version: int, of: Lineage, lineage: Lineage) -> bool:
+    """Whether a copy made in ``of`` is a version of ``lineage``: what is older than both, both
+    share."""
+    return of.era == lineage.era or version <= min(of.version, lineage.version)
+
+
 class Copy(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, order=True):
     """A checkpoint on the author's disk, verified."""
 
@@ -59,6 +65,11 @@ class Stored(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 ERA_BITS: Final = 32
 """An era is the number of roll-backs, then 32 bits of a hash: two deciders never make the same."""
+MAX_NUMBER: Final = (1 << (53 - ERA_BITS)) - 1
+"""The highest number of roll-backs that an era can say."""
+MAX_ERAS_MISSED: Final = 4096
+"""By so many may a lineage's number exceed ours: one that is followed in spite of its lie does not
+exhaust the range, and a swarm rolls back less often than that while somebody is away."""
 
 _bodies = Canonical(Stored, "stored")
 

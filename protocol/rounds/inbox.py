@@ -41,6 +41,11 @@ class Inbox:
     def __len__(self) -> int:
         return len(self._parts) + len(self._broadcasts)
 
+    def senders(self, attempt: int) -> set[PeerId]:
+        """Return who has sent something for an attempt."""
+        entries = (*self._parts, *self._broadcasts)
+        return {sender for of, _, sender in entries if of == attempt}
+
     def forget(self, peer: PeerId, attempt: int) -> None:
         """Forget what a peer sent for other attempts than this one."""
         self._parts = {p for p in self._parts if p[2] != peer or p[0] == attempt}

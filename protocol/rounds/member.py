@@ -143,6 +143,12 @@ class RoundMember:
         """Contributions and broadcasts that are here, our own included."""
         return len(self._inbox)
 
+    def senders(self) -> set[PeerId]:
+        """Return whose contributions or sums of the promised attempt have come to us."""
+        plan = self._plan
+        members = {PeerId(member.peer) for member in plan.members} if plan else set[PeerId]()
+        return self._inbox.senders(self.promised) & members - {self._place.me}
+
     @property
     def ready(self) -> bytes:
         """Digest of the promised attempt if we are Ready, else empty."""

@@ -317,6 +317,7 @@ class Seat:
             counted=self.member.counted,
             attempt=self.member.applied[0],
             own_loss=self._own_loss(),
+            with_whom=frozenset(self.member.senders() | self.pipeline.givers()),
         )
         self._made_by = self.member.applied
         if plan := self.member.plan_followed:

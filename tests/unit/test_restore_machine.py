@@ -13,6 +13,7 @@ from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.restore.choice import SEED, holders, newest_whole
 from protocol.restore.machine import (
     BRIEF_PATIENCE_S,
+    HEALTHY_S,
     LOST_S,
     OUTVOTED_S,
     PATIENCE_S,
@@ -67,8 +68,10 @@ def machine(me: PeerId, *held: tuple[int, int], lineage: Lineage = SEED) -> Rest
 def outlook(
     *versions: int | None, live: Iterable[PeerId] = PEERS, quorum: bool = True, era: int = 0
 ) -> Outlook:
-    serving = sum(version is not None for version in versions)
-    return Outlook(frozenset(live), versions, {era: serving} if serving else {}, lambda now: quorum)
+    live = frozenset(live)
+    serving = any(version is not None for version in versions)
+    eras = {peer: (era,) for peer in live if serving}
+    return Outlook(live, versions, eras, lambda now: quorum)
 
 
 def running(me: PeerId, *held: tuple[int, int]) -> Restore:
@@ -140,16 +143,16 @@ class TestLost:
 
     def test_who_is_not_followed_goes_back_to_the_majority(self) -> None:
         made = running(PEERS[0])
-        alone = Lineage(9 << 32, 0, ())
-        made.receive(PEERS[1], stored(lineage=alone), 11.0)
-        for other in PEERS[2:]:
-            made.receive(other, stored(lineage=alone), 12.0)
+        alone, idle = Lineage(9 << 32, 0, ()), 10.0 + HEALTHY_S
+        for other in PEERS[1:]:
+            made.receive(other, stored(lineage=alone), idle)
         assert made.lineage == alone
         for other in PEERS[1:]:
-            assert adopted(made.receive(other, stored((0, 20), (1, 20)), 13.0)) is None
-        assert adopted(made.tick(13.0 + OUTVOTED_S - 0.1)) is None, "they may follow yet"
-        assert made.next_deadline() == 13.0 + OUTVOTED_S, "it looks again though nothing changes"
-        assert adopted(made.tick(13.0 + OUTVOTED_S)) == SEED
+            assert adopted(made.receive(other, stored((0, 20), (1, 20)), idle + 1)) is None
+        since = idle + 1
+        assert adopted(made.tick(since + OUTVOTED_S - 0.1)) is None, "they may follow yet"
+        assert made.next_deadline() == since + OUTVOTED_S, "it looks again though nothing changes"
+        assert adopted(made.tick(since + OUTVOTED_S)) == SEED
 
     def test_who_was_outvoted_does_not_leave_again_with_one_that_has_yet_to_return(self) -> None:
         five = [*PEERS, peer_id_from_key(bytes([4]) * 32)]
@@ -166,11 +169,11 @@ class TestLost:
             made.tick(now)
             assert made.lineage == SEED, "its trouble was not that of the swarm"
 
-    def test_most_of_the_swarm_is_followed(self) -> None:
-        made = running(PEERS[0])
+    def test_most_of_the_swarm_is_followed_by_who_does_not_train(self) -> None:
+        made, idle = running(PEERS[0]), 10.0 + HEALTHY_S
         later = Lineage(1 << 32, 20, (digest(0, 20), digest(1, 20)))
-        assert adopted(made.receive(PEERS[1], stored(lineage=later), 20.0)) is None
-        assert adopted(made.receive(PEERS[2], stored(lineage=later), 20.0)) == later
+        assert adopted(made.receive(PEERS[1], stored(lineage=later), idle)) is None
+        assert adopted(made.receive(PEERS[2], stored(lineage=later), idle)) == later
 
     def test_without_a_quorum_it_waits(self) -> None:
         made = running(first(PEERS))
@@ -380,7 +383,8 @@ class TestResume:
         made = machine(PEERS[0], (0, 90))
         made.receive(PEERS[1], stored((0, 40), lineage=training), 0.1)
         seen = outlook(None, None, live=PEERS[:2])
-        effects = made.update(Outlook(seen.live, seen.versions, {training.era: 2}), 0.2)
+        eras = {PEERS[1]: (training.era, training.era)}
+        effects = made.update(Outlook(seen.live, seen.versions, eras), 0.2)
         assert adopted(effects) == training
 
 

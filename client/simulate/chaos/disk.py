@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from protocol.restore.choice import SEED
+from protocol.restore.evidence import Kept
 from protocol.restore.stored import Copy, Lineage
 
 KEEP = 3
@@ -22,6 +23,8 @@ class Disk:
 
     lineage: Lineage = SEED
     checkpoints: dict[tuple[int, int], str] = field(default_factory=dict)
+    evidence: tuple[Kept, float] = (Kept(), 0.0)
+    """What was seen of the run, and when that was written down."""
 
     def write(
         self, stage: int, version: int, saved: str, protected: Collection[tuple[int, int]]
@@ -43,4 +46,4 @@ class Disk:
 
     def lose(self) -> None:
         """Nothing is left."""
-        self.lineage, self.checkpoints = SEED, {}
+        self.lineage, self.checkpoints, self.evidence = SEED, {}, (Kept(), 0.0)

@@ -227,10 +227,10 @@ class Faults:
 
 
 def _stands_in(other: Volunteer, victim: Volunteer) -> bool:
-    """Whether another replica has, or is about to have, every version that the victim has or is
-    making: what is decided must not be known to the victim alone."""
+    """Whether another replica of the victim's lineage has, or is about to have, every version that
+    it has or is making: what is decided must not be known to the victim alone."""
     mine, theirs = victim.seat, other.seat
-    if mine is None or theirs is None or not other.holds_state:
+    if mine is None or theirs is None or not other.holds_state or theirs.era != mine.era:
         return False
     makes = _applies(theirs) or theirs.leader._decided is not None
     return theirs.step + makes >= mine.step + _applies(mine)

@@ -7,15 +7,17 @@ whose disk spread by gossip: at once to all that are linked, and now and then to
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from client.simulate.chaos.config import STEPS
 from client.simulate.chaos.volunteer import Volunteer
 from protocol.effects import Explain, Publish
 from protocol.ids import PeerId
+from protocol.pipeline.effects import Committed
 from protocol.restore.choice import holders
+from protocol.restore.evidence import Evidence
 from protocol.restore.machine import Adopt, Outlook, Restore, RestoreEffect
 from protocol.restore.stored import Stored, parse_stored
 
@@ -38,9 +40,16 @@ class Histories:
         """A process starts and reads its disk."""
         config, now = self._world.config, self._world.now_of(volunteer)
         seq = int(self._world.agenda.now * SEQ_PER_S)
-        lineage = volunteer.disk.lineage
+        disk = volunteer.disk
+        kept, at = disk.evidence
         volunteer.restore = Restore(
-            volunteer.peer, self._stages, config.checkpoint_every, lineage, seq
+            volunteer.peer,
+            self._stages,
+            config.checkpoint_every,
+            disk.lineage,
+            seq,
+            steps=STEPS,
+            evidence=Evidence(kept, now - (self._world.agenda.now - at)),
         )
         volunteer.records = {}
         self._perform(volunteer, volunteer.restore.set_copies(volunteer.disk.copies(), now))
@@ -53,9 +62,21 @@ class Histories:
         machine = volunteer.restore
         newest = machine.newest_whole()
         protected = {(stage, newest.version) for stage in range(self._stages)}
+        self._write_evidence(volunteer)
         if made_in == machine.lineage:
             volunteer.disk.write(volunteer.stage, version, saved, protected)
         volunteer.take_in(partial(self._say_copies, volunteer))
+
+    def closed(self, volunteer: Volunteer, committed: Committed) -> None:
+        """A seat of the volunteer has closed a step."""
+        state, now = committed.hash.encode(), self._world.now_of(volunteer)
+        of = (committed.stage, committed.version, state)
+        if volunteer.restore.closed(*of, committed.with_whom, now):
+            self._write_evidence(volunteer)
+
+    def _write_evidence(self, volunteer: Volunteer) -> None:
+        kept = volunteer.restore.evidence.kept()
+        volunteer.disk.evidence = kept, self._world.agenda.now
 
     def _say_copies(self, volunteer: Volunteer) -> None:
         now = self._world.now_of(volunteer)
@@ -76,14 +97,12 @@ class Histories:
             volunteer.peer,
             self._world.now_of(volunteer),
         )
-        versions = tuple(
-            view.committed(stage) if view.serving(stage) else None for stage in range(self._stages)
-        )
-        others = ((p, s) for p, s in volunteer.statuses.items() if p != me)
-        eras = Counter(s.era for _, s in others if s.state == "serving")
+        machine, others = volunteer.restore, volunteer.statuses.items()
+        eras = {p: (s.era,) for p, s in others if p != me and s.state == "serving"}
+        versions = machine.versions(view)
         quorum = partial(self._has_quorum, volunteer)
         outlook = Outlook(volunteer.seen_live(), versions, eras, quorum, view.moved())
-        self._perform(volunteer, volunteer.restore.update(outlook, now))
+        self._perform(volunteer, machine.update(outlook, now))
 
     @staticmethod
     def _has_quorum(volunteer: Volunteer, now: float) -> bool:
@@ -131,6 +150,7 @@ class Histories:
                         self.tell(volunteer, to)
                 case Adopt(lineage):
                     volunteer.disk.begin(lineage)
+                    self._write_evidence(volunteer)
                     self._world.begin_anew(volunteer)
                 case Explain(_, words):
                     self._world.note(volunteer, words)

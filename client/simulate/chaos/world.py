@@ -277,6 +277,7 @@ class ChaosWorld(SeatWorld[Volunteer]):
         """See ``SeatWorld``."""
         self.note(peer, f"commits version {committed.version}")
         self.checks.committed(peer, committed.version, committed.hash)
+        self.histories.closed(peer, committed)
         if committed.version % self.config.checkpoint_every == 0 and peer.worker is not None:
             saved = peer.worker.save(committed.version)
             wrote = (peer, committed.version, saved, peer.incarnation)
@@ -285,6 +286,8 @@ class ChaosWorld(SeatWorld[Volunteer]):
 
     def faulted(self, peer: Volunteer, fault: SeatFault) -> None:
         """See ``SeatWorld``: a node takes the stage anew, whatever the reason."""
+        if fault.kind == "behind":
+            peer.restore.evidence.reopened(peer.stage)
         self.retake(peer, fault.words)
 
     def send(self, peer: Volunteer, to: PeerId, message: Message, parts: Parts = ()) -> None:

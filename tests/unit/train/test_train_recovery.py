@@ -9,6 +9,8 @@ from train_swarm import TestSwarm, Volunteer, open_swarm
 from trio.testing import MockClock
 
 from client.store.company import load_company
+from client.store.lineage import SET_ASIDE, load_evidence, save_lineage
+from protocol.restore.choice import LAST_ERA
 from protocol.restore.company import Company
 from protocol.restore.stored import Lineage
 
@@ -130,4 +132,42 @@ async def test_a_swarm_that_was_shut_down_says_what_it_waits_for_and_how_long(
         assert history.waiting() == ""
         assert lineage(back).version >= 8
         assert history.version() == lineage(back).version
-        assert lineage(other) == lineage(back)
+        await swarm.until(lambda: lineage(other) == lineage(back))  # each a stranger to the other
+
+
+async def test_a_lineage_on_disk_that_cannot_be_ends_nobody(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Its era is the last that there is: the next roll-back could not be said. It used to be kept,
+    and the volunteer died at every start."""
+    bricked = tmp_path / "bricked"
+    save_lineage(bricked, Lineage(LAST_ERA, 0, ()))
+    async with open_swarm(tmp_path, steps=20, checkpoint_every=8) as swarm:
+        first, second = await swarm.add(0, copies=bricked), await swarm.add(1, copies=bricked)
+        swarm.start()
+        await swarm.until(lambda: 2 <= first.step(0) < 7)
+        assert (first.disk / f"lineage.bin{SET_ASIDE}").exists()
+        swarm.vanish(second)
+        spare = await swarm.add(1)
+        await swarm.until_done()
+        assert lineage(first).number == 1, "it could roll back"
+        assert lineage(first) == lineage(spare)
+
+
+async def test_whom_a_volunteer_has_worked_with_it_knows_again(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=12, checkpoint_every=4) as swarm:
+        members = [await swarm.add(stage) for stage in (0, 0, 1)]
+        swarm.start()
+        await swarm.until_done()
+        first, sibling, following = members
+        assert first.engine.history is not None
+        known = first.engine.history.machine.evidence
+        assert known.proves(sibling.engine.signer.peer)
+        assert known.proves(following.engine.signer.peer)
+        first.engine.history.end()
+        seen, words = load_evidence(first.disk)
+        assert not words
+        assert seen.kept == known.kept()
+        assert seen.kept.version == 12

@@ -1,0 +1,172 @@
+"""What a volunteer has seen of the run with its own eyes: the measure of what others say of it.
+
+Anybody can publish a record, and name any lineage and any checkpoint in it. So words are weighed by
+work. A peer is *proven* once a step that we have applied contains its work: it sent a contribution
+or a sum for our stage's round, or gave us an activation or a gradient that we counted. Of our own
+stage we know the hash of every version that we have made, and of other stages those that proven
+peers have named. From our last commit follows what version there can be by now.
+
+Holds proven peers and their last records, hashes and the last commit, all bounded, and gives them
+as ``Kept`` to be read again after a restart. Times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from protocol import limits
+from protocol.ids import PeerId
+from protocol.restore.stored import Copy, Lineage, Stored, belongs
+from protocol.wire.fields import NonNegative, PeerText, StageIndex, StepIndex
+
+MAX_PROVEN: Final = 256
+"""Peers; who was proven longest ago is forgotten first."""
+MAX_MADE: Final = 1024
+"""Hashes of versions that we made ourselves."""
+AHEAD_STEPS: Final = 2
+"""No stage is further ahead of our last commit at the moment at which we make it."""
+FASTER: Final = 8.0
+"""By how much the swarm may have become faster than it ever was while we were there."""
+FASTEST_STEPS_PER_S: Final = 20.0
+"""What we believe of a swarm's speed in any case."""
+SHORTEST_STEP_S: Final = 0.001
+
+
+class Word(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The last record of a proven peer: it counts for longer than records live."""
+
+    author: PeerText
+    stored: Stored
+
+
+class Kept(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What outlives the process."""
+
+    version: StepIndex = 0
+    """Newest version that a seat of ours has ever made; 0: none."""
+    step_s: NonNegative = 0.0
+    """Seconds between two of them when the swarm was fastest; 0: not known."""
+    stages: Annotated[tuple[StageIndex, ...], Meta(max_length=limits.MAX_STAGES)] = ()
+    """In which we have closed steps."""
+    proven: Annotated[tuple[PeerText, ...], Meta(max_length=MAX_PROVEN)] = ()
+    """The latest last."""
+    words: Annotated[tuple[Word, ...], Meta(max_length=MAX_PROVEN)] = ()
+    made: Annotated[tuple[Copy, ...], Meta(max_length=MAX_MADE)] = ()
+    """Stage, version and hash of what our seats have made."""
+
+
+class Evidence:
+    """See the module's docstring.
+
+    Args:
+        kept: what an earlier process had seen.
+        at: when it made its last commit.
+    """
+
+    def __init__(self, kept: Kept | None = None, at: float = 0.0) -> None:
+        kept = Kept() if kept is None else kept
+        self.version, self._step_s, self._at = kept.version, kept.step_s, at
+        self.closed_at: float | None = None
+        """When a seat of this process last closed a step of our lineage."""
+        self._stages = set(kept.stages)
+        self._proven = dict.fromkeys(map(PeerId, kept.proven))
+        self._made = {(one.stage, one.version): one.hash for one in kept.made}
+        self._words = {PeerId(word.author): word.stored for word in kept.words}
+
+    @property
+    def any(self) -> bool:
+        """Whether a step of ours has ever counted: else we know nobody."""
+        return bool(self._stages)
+
+    def kept(self) -> Kept:
+        """Return what is to be written down."""
+        words = tuple(Word(author, said) for author, said in sorted(self._words.items()))
+        stages, proven = tuple(sorted(self._stages)), tuple(self._proven)
+        made = tuple(Copy(*of, state) for of, state in self._made.items())
+        return Kept(self.version, self._step_s, stages, proven, words, made)
+
+    # --- inputs ------------------------------------------------------------------------------
+
+    def closed(
+        self, stage: int, version: int, state: bytes, with_whom: Collection[PeerId], now: float
+    ) -> bool:
+        """A seat of ours has closed a step: whose work is in it, and the version's hash. Return
+        whether this proves somebody new, or is the first one: then it ought to be written down."""
+        news = stage not in self._stages or not self._proven.keys() >= set(with_whom)
+        if self.closed_at is not None and version > self.version:
+            usual_s = max(SHORTEST_STEP_S, (now - self.closed_at) / (version - self.version))
+            self._step_s = min(self._step_s or usual_s, usual_s)
+        self.version = max(self.version, version)
+        self._at = self.closed_at = now
+        self._stages.add(stage)
+        for peer in sorted(with_whom):
+            self._proven.pop(peer, None)
+            self._proven[peer] = None
+        for peer in list(self._proven)[:-MAX_PROVEN]:
+            del self._proven[peer]
+            self._words.pop(peer, None)
+        self._made[stage, version] = state
+        for old in list(self._made)[:-MAX_MADE]:
+            del self._made[old]
+        return news
+
+    def reopened(self, stage: int) -> None:
+        """Our seat begins anew with the state of others: what it made before may have been the odd
+        one out."""
+        self._made = {k: v for k, v in self._made.items() if k[0] != stage}
+
+    def begin(self, before: Lineage, lineage: Lineage) -> None:
+        """Another lineage begins: what is newer than its beginning is of the one that ended, and
+        what is older is of both. Those who are gone do not say so themselves."""
+        self.closed_at = None
+        for author, said in self._words.items():
+            shared = [
+                copy
+                for copy in said.copies
+                if copy.version <= lineage.version and belongs(copy.version, said.lineage, before)
+            ]
+            if shared and said.lineage.era != lineage.era:
+                self._words[author] = Stored(lineage, tuple(shared))
+        self._made = {k: v for k, v in self._made.items() if k[1] <= lineage.version}
+
+    def heard(self, author: PeerId, stored: Stored) -> None:
+        """Remember the last word of a proven peer; nobody else's is kept."""
+        if author in self._proven:
+            self._words[author] = stored
+
+    # --- queries -----------------------------------------------------------------------------
+
+    def proves(self, peer: PeerId) -> bool:
+        """Whether we have worked with a peer."""
+        return peer in self._proven
+
+    def is_near(self, stage: int) -> bool:
+        """Whether we have served a stage or one beside it: there we know who does."""
+        return not self._stages.isdisjoint((stage - 1, stage, stage + 1))
+
+    def contradicts(self, lineage: Lineage) -> bool:
+        """Whether a lineage begins at a version that we made ourselves, with another state."""
+        made = ((self._made.get((s, lineage.version)), h) for s, h in enumerate(lineage.hashes))
+        return any(ours is not None and ours != theirs for ours, theirs in made)
+
+    def denies(self, copy: Copy) -> bool:
+        """Whether we made this version ourselves, and it was another state."""
+        return self._made.get((copy.stage, copy.version), copy.hash) != copy.hash
+
+    def vouches(self, copy: Copy, lineage: Lineage) -> bool:
+        """Whether a proven peer has named just that state of a lineage."""
+        return any(
+            copy in said.copies and belongs(copy.version, said.lineage, lineage)
+            for said in self._words.values()
+        )
+
+    def reach(self, now: float) -> int:
+        """Return the newest version that there can be, as far as we know."""
+        if not self.any:
+            return limits.MAX_STEP
+        rate = max(FASTEST_STEPS_PER_S, FASTER / self._step_s if self._step_s else 0.0)
+        ahead = min(max(0.0, now - self._at) * rate, limits.MAX_STEP)
+        return min(self.version + AHEAD_STEPS + int(ahead), limits.MAX_STEP)

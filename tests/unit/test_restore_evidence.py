@@ -1,0 +1,410 @@
+"""Whose word counts on where the run goes on: work that was counted, and nothing beyond reach."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from client.store.lineage import (
+    EVIDENCE_NAME,
+    FILE_NAME,
+    SET_ASIDE,
+    Seen,
+    load_evidence,
+    load_lineage,
+    save_evidence,
+    save_lineage,
+)
+from protocol.effects import Publish
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.limits import MAX_STEP
+from protocol.restore.choice import LAST_ERA, SEED, next_era
+from protocol.restore.evidence import AHEAD_STEPS, FASTEST_STEPS_PER_S, Evidence, Kept
+from protocol.restore.machine import (
+    HEALTHY_S,
+    LOST_S,
+    MAX_SETTLE_S,
+    MAX_TURNS,
+    OUTVOTED_S,
+    PATIENCE_S,
+    STALLED_S,
+    TURN_S,
+    UNMET_S,
+    Adopt,
+    Outlook,
+    Restore,
+    RestoreEffect,
+)
+from protocol.restore.stored import (
+    MAX_ERAS_MISSED,
+    MAX_NUMBER,
+    Copy,
+    Lineage,
+    Stored,
+    encode_stored,
+    parse_stored,
+)
+from protocol.view import Replica, SwarmView
+
+ME, SIBLING, NEXT, *STRANGERS = (peer_id_from_key(bytes([n]) * 32) for n in range(90))
+EVERY, STEPS = 10, 100_000
+HASH = bytes(31)
+
+
+def digest(stage: int, version: int, forged: int = 0) -> bytes:
+    return bytes([stage, version % 256, forged]) + bytes(29)
+
+
+def stored(*held: tuple[int, int], lineage: Lineage = SEED, forged: int = 0) -> Stored:
+    copies = sorted(Copy(stage, version, digest(stage, version, forged)) for stage, version in held)
+    return Stored(lineage, tuple(copies))
+
+
+def lineage(number: int, version: int, forged: int = 0) -> Lineage:
+    hashes = (digest(0, version, forged), digest(1, version, forged)) if version else ()
+    return Lineage(number << 32, version, hashes)
+
+
+def adopted(effects: list[RestoreEffect]) -> Lineage | None:
+    return next((e.lineage for e in effects if isinstance(e, Adopt)), None)
+
+
+def outlook(
+    *versions: int | None,
+    live: tuple[PeerId, ...] = (ME, SIBLING, NEXT),
+    serving: dict[PeerId, tuple[int, ...]] | None = None,
+    unlinked: tuple[PeerId, ...] = (),
+) -> Outlook:
+    eras = dict.fromkeys(live, (0,)) if serving is None else serving
+    return Outlook(frozenset((*live, *unlinked)), versions, eras, unlinked=frozenset(unlinked))
+
+
+def training(*others: PeerId, until: int = 27, steps: int = STEPS) -> Restore:
+    """One at stage 0 that has closed all steps up to ``until`` with others, the last at 10 s."""
+    made = Restore(ME, 2, EVERY, steps=steps)
+    made.set_copies([Copy(0, 20, digest(0, 20)), Copy(0, 10, digest(0, 10))], 0.0)
+    for other in others:
+        made.receive(other, stored((0, 20), (1, 20), (0, 10), (1, 10)), 1.0)
+    for version in range(1, until + 1):
+        made.closed(0, version, digest(0, version), others, 10.0 * version / until)
+    assert adopted(made.update(outlook(until, until, live=(ME, *others)), 10.0)) is None
+    return made
+
+
+class TestInventedMembers:
+    def test_adverts_without_a_link_have_no_voice(self) -> None:
+        made = training(SIBLING, NEXT)
+        for now in (11.0, 10.0 + HEALTHY_S + 1):
+            invented = tuple(STRANGERS[:80])
+            made.update(outlook(27, 27, unlinked=invented), now)
+            for author in invented:
+                told = made.receive(author, stored((0, 26), (1, 26), lineage=lineage(1, 0)), now)
+                assert adopted(told) is None
+        assert made.lineage == SEED
+        assert made.newest_whole().version == 20
+
+    def test_nor_have_links_and_seats_by_word(self) -> None:
+        made = training(SIBLING, NEXT)
+        live = (ME, SIBLING, NEXT, *STRANGERS[:80])
+        for now in (11.0, 10.0 + HEALTHY_S + 1, 10.0 + HEALTHY_S + OUTVOTED_S + 2):
+            made.update(outlook(27, 27, live=live), now)
+            for author in STRANGERS[:80]:
+                said = stored((0, 26), (1, 26), lineage=lineage(1, 0))
+                assert adopted(made.receive(author, said, now)) is None
+            assert adopted(made.tick(now)) is None
+
+    def test_they_delay_a_decision_by_one_turn_at_most(self) -> None:
+        made = training(SIBLING, NEXT)
+        live = (ME, *STRANGERS[:80])
+        made.set_copies([Copy(s, 20, digest(s, 20)) for s in (0, 1)], 15.0)
+        made.update(outlook(27, None, live=live), 20.0)
+        effects = [*made.tick(20.0 + LOST_S), *made.tick(20.0 + LOST_S + TURN_S)]
+        assert adopted(effects) is not None
+
+    def test_nor_for_ever_one_that_comes_back_and_knows_nobody(self) -> None:
+        made = Restore(ME, 2, EVERY)
+        made.set_copies([Copy(s, 20, digest(s, 20)) for s in (0, 1)], 0.0)
+        made.update(outlook(None, None, live=(ME, STRANGERS[0]), serving={}), 0.0)
+        found, now = None, 0.0
+        while found is None and now < MAX_SETTLE_S + MAX_TURNS * TURN_S + 2:
+            now += 1.0  # somebody changes its record every second
+            said = stored((0, 20), (1, 20), (0, 1 + int(now) % 7))
+            found = adopted([*made.receive(STRANGERS[0], said, now), *made.tick(now)])
+        assert found is not None
+        assert found.version == 20
+
+
+class TestForgedVersions:
+    def test_no_version_beyond_the_runs_steps_or_reach(self) -> None:
+        """Also in trouble, and from the only other one that we have worked with."""
+        made = training(NEXT)
+        made.update(outlook(27, None, live=(ME, NEXT)), 30.0)
+        for version in (777_777, STEPS + 1, 5_000):
+            said = stored((0, version), (1, version), lineage=lineage(1, version))
+            assert adopted(made.receive(NEXT, said, 30.0)) is None
+            assert made.newest_whole().version == 0, "nobody says any more that it has version 20"
+
+    def test_a_newcomer_knows_at_least_how_long_the_run_is(self) -> None:
+        made = Restore(ME, 2, EVERY, steps=STEPS)
+        made.set_copies([], 0.0)
+        said = stored((0, 777_777), (1, 777_777), lineage=lineage(1, 777_777))
+        made.receive(STRANGERS[0], said, 0.1)
+        seats = {STRANGERS[0]: (1 << 32,)}
+        effects = made.update(outlook(None, None, live=(ME, STRANGERS[0]), serving=seats), 0.2)
+        assert adopted([*effects, *made.tick(10.0), *made.tick(200.0)]) != said.lineage
+
+    def test_what_there_can_be_grows_with_time(self) -> None:
+        evidence = Evidence(Kept(version=100, stages=(0,)), at=50.0)
+        assert evidence.reach(50.0) == 100 + AHEAD_STEPS
+        assert evidence.reach(150.0) == 100 + AHEAD_STEPS + 100 * FASTEST_STEPS_PER_S
+        assert evidence.reach(40.0) == 100 + AHEAD_STEPS, "our clock was set back"
+        assert Evidence().reach(0.0) == MAX_STEP, "who has seen nothing knows no bound"
+
+    def test_a_state_that_we_made_ourselves_is_not_another(self) -> None:
+        made = training(NEXT)
+        forged = stored((0, 20), (1, 20), lineage=lineage(1, 20, forged=9), forged=9)
+        made.update(outlook(27, None, live=(ME, NEXT)), 30.0)
+        assert adopted(made.receive(NEXT, forged, 31.0)) is None
+        assert adopted(made.tick(31.0 + OUTVOTED_S)) != forged.lineage
+
+    def test_but_who_is_the_odd_one_out_does_not_insist(self) -> None:
+        made = training(SIBLING, NEXT)
+        made.evidence.reopened(0)
+        truth = lineage(1, 20, forged=9)
+        made.update(outlook(27, None), 30.0)
+        for other in (SIBLING, NEXT):
+            made.receive(other, stored((0, 20), (1, 20), lineage=truth, forged=9), 30.5)
+        assert made.lineage == truth
+
+    def test_a_strangers_copy_counts_if_one_whom_we_know_had_named_it(self) -> None:
+        made = training(NEXT)
+        made.forget(NEXT)
+        made.update(outlook(27, None, live=(ME, STRANGERS[0])), 20.0)
+        made.receive(STRANGERS[0], stored((1, 20)), 20.1)
+        assert made.newest_whole().hashes == (digest(0, 20), digest(1, 20))
+        made.receive(STRANGERS[0], stored((1, 20), forged=9), 20.2)
+        assert made.newest_whole().version == 0
+
+    def test_most_of_those_who_have_worked_are_believed_of_a_state(self) -> None:
+        made = training(SIBLING, NEXT)
+        live = (ME, SIBLING, NEXT, *STRANGERS[:9])
+        made.update(outlook(27, 27, live=live), 11.0)
+        for author in STRANGERS[:9]:
+            made.receive(author, stored((1, 20), forged=9), 11.0)
+        assert made.newest_whole().hashes == (digest(0, 20), digest(1, 20))
+
+    def test_a_version_that_is_alone_far_ahead_is_not_believed(self) -> None:
+        made = training(SIBLING, NEXT)
+        at = {SIBLING: 27, NEXT: 27, STRANGERS[0]: 1 << 39}
+        view = SwarmView.of(
+            [[Replica(SIBLING, 27, serving=True)], [Replica(p, at[p], True) for p in at][1:]]
+        )
+        assert made.versions(view) == (27, 27 + AHEAD_STEPS)
+
+
+class TestHealth:
+    def test_who_trains_follows_nobody(self) -> None:
+        made = training(SIBLING, NEXT)
+        for other in (SIBLING, NEXT):
+            assert adopted(made.receive(other, stored(lineage=lineage(1, 0)), 11.0)) is None
+        made.closed(0, 28, digest(0, 28), [SIBLING], 11.0 + OUTVOTED_S - 1)
+        assert adopted(made.tick(11.0 + OUTVOTED_S - 0.1)) is None
+
+    def test_but_does_not_go_on_apart_from_most_of_those_it_works_with(self) -> None:
+        made = training(SIBLING, NEXT)
+        for other in (SIBLING, NEXT):
+            made.receive(other, stored(lineage=lineage(1, 0)), 11.0)
+        made.closed(0, 28, digest(0, 28), [SIBLING], 11.0 + OUTVOTED_S)
+        assert adopted(made.tick(11.0 + OUTVOTED_S)) == lineage(1, 0)
+
+    def test_one_alone_outvotes_nobody(self) -> None:
+        made = training(NEXT)
+        assert adopted(made.receive(NEXT, stored(lineage=lineage(1, 0)), 11.0)) is None
+        for second in range(12, 200):
+            made.closed(0, 16 + second, digest(0, 16 + second), [NEXT], float(second))
+            assert adopted(made.tick(float(second))) is None
+
+    def test_one_alone_does_not_throw_away_what_others_have(self) -> None:
+        """In real trouble, too: it decides to begin anew at a version before the newest whole."""
+        made = training(SIBLING, NEXT)
+        made.update(outlook(27, None), 30.0)
+        for version in (0, 10):
+            said = stored((0, 20), (1, 20), lineage=lineage(1, version))
+            assert adopted(made.receive(SIBLING, said, 30.5)) is None
+
+    def test_the_last_step_of_the_run_stands(self) -> None:
+        made = training(NEXT, until=30, steps=30)
+        assert adopted(made.receive(NEXT, stored(lineage=lineage(1, 20)), 500.0)) is None
+        assert adopted(made.tick(500.0 + OUTVOTED_S + STALLED_S)) is None
+
+
+class TestLongAbsence:
+    def kept(self) -> Kept:
+        return training(SIBLING, NEXT).evidence.kept()
+
+    def test_a_late_era_is_followed(self) -> None:
+        """Hundreds of roll-backs and an hour later; those it worked with are there."""
+        made = Restore(ME, 2, EVERY, steps=STEPS, evidence=Evidence(self.kept(), at=-3600.0))
+        made.set_copies([], 0.0)
+        late = lineage(700, 20_000)
+        made.receive(SIBLING, stored((0, 20_010), lineage=late), 0.1)
+        seats = {SIBLING: (late.era,)}
+        effects = made.update(outlook(None, None, live=(ME, SIBLING), serving=seats), 0.2)
+        assert adopted(effects) == late
+
+    def test_also_if_all_whom_it_knew_have_gone_but_not_at_once(self) -> None:
+        made = Restore(ME, 2, EVERY, steps=STEPS, evidence=Evidence(self.kept(), at=-3600.0))
+        made.set_copies([Copy(0, 20, digest(0, 20)), Copy(1, 20, digest(1, 20))], 0.0)
+        late = lineage(700, 20_000)
+        made.receive(STRANGERS[0], stored((0, 20_010), lineage=late), 0.1)
+        seats = {STRANGERS[0]: (late.era,)}
+        effects = made.update(outlook(None, None, live=(ME, STRANGERS[0]), serving=seats), 0.2)
+        assert adopted([*effects, *made.tick(UNMET_S)]) is None
+        due = made.next_deadline()
+        assert due is not None
+        assert adopted(made.tick(0.2 + UNMET_S)) == late
+
+    def test_who_has_come_to_nothing_for_long_goes_by_all_it_is_linked_with(self) -> None:
+        made = training(SIBLING, NEXT)
+        late = lineage(1, 20)
+        seats = dict.fromkeys(STRANGERS[:3], (late.era,))
+        seen = outlook(None, None, live=(ME, *STRANGERS[:3]), serving=seats)
+        made.update(Outlook(seen.live, seen.versions, seats, lambda now: False), 20.0)
+        for author in STRANGERS[:3]:
+            made.receive(author, stored((0, 40), lineage=late), 21.0)
+        assert adopted(made.tick(20.0 + PATIENCE_S - 1)) is None
+        assert adopted(made.tick(20.0 + STALLED_S)) == late
+
+    def test_one_leap_does_not_exhaust_the_eras(self) -> None:
+        made = training(SIBLING, NEXT)
+        made.update(outlook(27, None), 30.0)
+        for other in (SIBLING, NEXT):
+            far = lineage(MAX_ERAS_MISSED + 1, 20)
+            assert adopted(made.receive(other, stored(lineage=far), 30.0)) is None
+        assert adopted(made.tick(30.0 + OUTVOTED_S + 1)) != far
+
+
+class TestBrick:
+    @pytest.mark.parametrize("era", [LAST_ERA, LAST_ERA - 1, MAX_NUMBER << 32, 0])
+    def test_there_is_always_a_next_era_that_can_be_said(self, era: int) -> None:
+        lineage = Lineage(era, 0, ())
+        for _ in range(3):
+            lineage = next_era(lineage, Lineage(0, 20, (HASH + b"0", HASH + b"1")), ME)
+            body = encode_stored(Stored(lineage, ()))
+            assert parse_stored(body, ME, ME, 2).lineage == lineage
+            assert lineage.era >= era
+
+    def test_a_newcomer_that_was_led_there_can_still_roll_back(self) -> None:
+        made = Restore(ME, 2, EVERY, lineage=Lineage(LAST_ERA, 0, ()))
+        made.set_copies([Copy(s, 20, digest(s, 20)) for s in (0, 1)], 0.0)
+        made.update(outlook(27, 27), 1.0)
+        made.update(outlook(27, None, live=(ME,)), 20.0)
+        assert adopted([*made.tick(20.0 + LOST_S), *made.tick(60.0)]) is not None
+
+    @pytest.mark.parametrize(
+        "unusable",
+        [
+            Lineage(LAST_ERA, 0, ()),
+            Lineage(1 << 32, 777_777, (HASH + b"0", HASH + b"1")),
+            Lineage(1 << 32, 20, (HASH + b"0",)),
+            Lineage(1 << 32, 20, ()),
+        ],
+    )
+    def test_a_lineage_on_disk_that_cannot_be_is_set_aside(
+        self, tmp_path: Path, unusable: Lineage
+    ) -> None:
+        save_lineage(tmp_path, unusable)
+        found, words = load_lineage(tmp_path, 2, STEPS)
+        assert found == SEED
+        assert "set aside" in words
+        assert (tmp_path / (FILE_NAME + SET_ASIDE)).exists()
+        assert load_lineage(tmp_path, 2, STEPS) == (SEED, ""), "said once"
+
+    @pytest.mark.parametrize("damage", [b"", b"\xc1", b"\x93\x01\x02", bytes(2 << 20)])
+    def test_damaged_files_are_set_aside(self, tmp_path: Path, damage: bytes) -> None:
+        for name in (FILE_NAME, EVIDENCE_NAME):
+            (tmp_path / name).write_bytes(damage)
+        lineage, first = load_lineage(tmp_path, 2, STEPS)
+        seen, second = load_evidence(tmp_path)
+        assert (lineage, seen) == (SEED, Seen())
+        assert "set aside" in first
+        assert "set aside" in second
+
+
+def test_what_was_seen_outlives_the_process(tmp_path: Path) -> None:
+    before = training(SIBLING, NEXT).evidence
+    save_evidence(tmp_path, Seen(before.kept(), 1000.0))
+    seen, words = load_evidence(tmp_path)
+    assert not words
+    assert seen.wall == 1000.0
+    after = Evidence(seen.kept)
+    assert after.kept() == before.kept()
+    assert after.proves(SIBLING)
+    assert not after.proves(STRANGERS[0])
+    assert after.vouches(Copy(1, 20, digest(1, 20)), SEED)
+    assert after.denies(Copy(0, 20, digest(0, 20, 9)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_legal_value_makes_it_raise_or_say_what_is_not_legal(seed: int) -> None:
+    """60,000 legal inputs of a liar's choice, to machines that know others and ones that do not."""
+    draw = random.Random(seed)
+    peers = (ME, SIBLING, NEXT, *STRANGERS[:4])
+    numbers = (0, 1, 2, 10, 20, 27, 28, 30, 5_000, STEPS, MAX_STEP)
+
+    def some_hash() -> bytes:
+        return digest(draw.randrange(2), draw.choice(numbers), draw.randrange(2))
+
+    def some_lineage() -> Lineage:
+        version = draw.choice(numbers)
+        number = draw.choice((0, 1, 2, 700, MAX_NUMBER - 1, MAX_NUMBER))
+        era = min((number << 32) + draw.choice((0, 1, (1 << 32) - 1)), LAST_ERA)
+        return Lineage(era, version, (some_hash(), some_hash()) if version else ())
+
+    def some_copies() -> tuple[Copy, ...]:
+        wanted = range(draw.randrange(6))
+        return tuple(
+            sorted({Copy(draw.randrange(2), draw.choice(numbers), some_hash()) for _ in wanted})
+        )
+
+    def some_outlook() -> Outlook:
+        live = [p for p in peers if draw.random() < 0.6]
+        eras = (0, 1, some_lineage().era)
+        seats = {p: tuple(draw.choices(eras, k=draw.randrange(3))) for p in live}
+        versions = tuple(draw.choice((None, *numbers)) for _ in range(draw.choice((0, 2))))
+        moved = tuple(draw.randrange(3) for _ in versions)
+        unlinked = frozenset(p for p in live if draw.random() < 0.2)
+        quorum = draw.random() < 0.7
+        return Outlook(
+            frozenset(live), versions, seats, lambda now: quorum, moved, frozenset(), unlinked
+        )
+
+    for _ in range(60):
+        made = training(SIBLING, NEXT) if draw.random() < 0.5 else Restore(ME, 2, EVERY)
+        now = 20.0
+        for _ in range(125):
+            now += draw.choice((0.0, 0.1, 1.0, 20.0, 200.0))
+            author = draw.choice(peers)
+            match draw.randrange(8):
+                case 0 | 1 | 2:
+                    effects = made.receive(author, Stored(some_lineage(), some_copies()), now)
+                case 3 | 4:
+                    effects = made.update(some_outlook(), now)
+                case 5:
+                    effects = made.tick(now)
+                case 6:
+                    effects = made.set_copies(some_copies(), now)
+                case _:
+                    made.forget(author)
+                    made.closed(0, draw.choice(numbers), some_hash(), [author], now)
+                    effects = []
+            for effect in effects:
+                if isinstance(effect, Publish):
+                    parse_stored(effect.body, ME, ME, 2)
+            assert made.newest_whole().version <= MAX_STEP
+            made.may_begin(0, now)
+            made.next_deadline()
+        assert msgspec.msgpack.encode(made.evidence.kept())
