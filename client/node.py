@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import grp
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -355,7 +355,7 @@ class Node:
                 return
             if trio.current_time() > remembered + 10:
                 remembered = trio.current_time()
-                self._meet()
+                await self._meet()
             with trio.move_on_after(CHECK_S):
                 await self._stop_asked.wait()
 
@@ -372,13 +372,12 @@ class Node:
                 await trio.sleep(CHECK_S)
         return True
 
-    def _meet(self) -> None:
+    async def _meet(self) -> None:
         """Remember where members listen, for the next start."""
         roster = self._engine.membership.roster
-        addresses: Mapping[PeerId, tuple[str, ...]] = {
-            peer: roster.addresses(peer) for peer in self._network.statistics().peers
-        }
-        met = [text for texts in addresses.values() for text in texts]
+        met = list[str]()
+        for peer in self._network.statistics().peers:
+            met += await self._network.in_reach(roster.addresses(peer))
         parsed = []
         for text in met:
             with suppress(ValueError):

@@ -6,9 +6,10 @@ The grammar of multiaddrs is ``protocol.address``'s; IPv6 is refused until its l
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
+import trio
 
 from client.net.errors import AddressError
 from protocol import limits
@@ -46,6 +47,24 @@ def parse_address(text: str) -> Destination:
             f"cannot dial {text[: limits.MAX_ADDRESS_CHARS]!r}: {error}; "
             "expected /ip4/<address>/tcp/<port>/p2p/<peer id>"
         ) from error
+
+
+async def numeric_host(address: Destination) -> Destination:
+    """Return an address with the number of its host in place of a name.
+
+    Raises:
+        AddressError: the name has no IPv4 address now.
+    """
+    if _is_ip4(address.host):
+        return address
+    try:
+        found = await trio.socket.getaddrinfo(
+            address.host, address.port, trio.socket.AF_INET, trio.socket.SOCK_STREAM
+        )
+    except (OSError, UnicodeError) as error:
+        raise AddressError(f"{address}: {error}") from error
+    host = str(found[0][4][0])
+    return replace(address, host=host, text=own_address(host, address.port, address.peer))
 
 
 def own_address(host: str, port: int, peer: PeerId) -> str:

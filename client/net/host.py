@@ -155,6 +155,11 @@ class Host:
         )
 
     @property
+    def chosen_hosts(self) -> list[str]:
+        """The addresses of this machine that we listen on, where they were chosen."""
+        return [ip for ip, _ in self._bound if ip != "0.0.0.0"]
+
+    @property
     def peer_id(self) -> PeerId:
         """Our peer id."""
         return self._identity.peer

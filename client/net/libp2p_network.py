@@ -10,16 +10,17 @@ import math
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from weakref import WeakValueDictionary
 
 import trio
 
-from client.net.addresses import parse_address
+from client.net.addresses import Destination, numeric_host, parse_address
+from client.net.calling import MAX_ADDRESSES, Calls
 from client.net.carrier import Carrier, CarrierHooks, outgoing
 from client.net.door import HostLimits
-from client.net.errors import DialError, NetworkError, PeerUnreachable
+from client.net.errors import AddressError, DialError, NetworkError, PeerUnreachable
 from client.net.host import Connection, Host, open_host
 from client.net.links import Link
 from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, PeerUp
@@ -73,6 +74,7 @@ class Libp2pNetwork:
         self._wanted: dict[PeerId, tuple[str, ...]] = {}
         self._keepers: dict[PeerId, trio.CancelScope] = {}
         self._dials: WeakValueDictionary[PeerId, trio.Lock] = WeakValueDictionary()
+        self._calls: Calls  # set by open_network: it begins with where we listen
         self._penalties = PenaltyBox()
         self._refused: Counter[str] = Counter()
         self._ended = NetworkStatistics()  # sums over carriers that have ended
@@ -131,6 +133,7 @@ class Libp2pNetwork:
 
     async def _dial(self, peer: PeerId, address: str) -> None:
         connection = await self._host.connect(address)
+        self._calls.answered(peer, connection.ip, parse_address(address).port)
         with trio.move_on_after(UP_S):
             while not self._is_up(peer) and not connection.ended.is_set():
                 await self._changed.park()
@@ -148,6 +151,10 @@ class Libp2pNetwork:
         for peer in set(self._wanted) - set(self._keepers):
             self._keepers[peer] = trio.CancelScope()
             self._nursery.start_soon(self._keep, peer, self._keepers[peer])
+
+    async def in_reach(self, addresses: Sequence[str]) -> list[str]:
+        """Return of a member's addresses those that we would call. See `Network.in_reach`."""
+        return list(await self._resolved(addresses))[:MAX_ADDRESSES]
 
     async def disconnect(self, peer: PeerId, reason: str) -> None:
         """Flush what is queued, end the link, and stop wanting the peer."""
@@ -217,6 +224,7 @@ class Libp2pNetwork:
                 self._refused["banned" if peer != self.peer_id else "own-identity"] += 1
                 connection.close("refused")
                 return
+            self._calls.met(peer, connection.ip)
             await self._carry(self._link_for(connection), connection)
         finally:
             connection.ended.set()
@@ -340,12 +348,26 @@ class Libp2pNetwork:
                     backoff_s = min(2 * backoff_s, BACKOFF_MOST_S)
 
     async def _dial_any(self, addresses: Sequence[str]) -> None:
-        for address in addresses:
+        for address in list((await self._resolved(addresses)).values())[:MAX_ADDRESSES]:
+            if not self._calls.may_call(
+                address.peer, address.host, address.port, trio.current_time()
+            ):
+                continue
             try:
-                await self.connect(address)
+                await self.connect(str(address))
                 return
             except NetworkError:
                 self._refused["dial-failed"] += 1
+
+    async def _resolved(self, addresses: Sequence[str]) -> dict[str, Destination]:
+        """Return the addresses that are in reach, each with the number of its host."""
+        found = {}
+        for text in addresses:
+            with suppress(AddressError):
+                address = await numeric_host(parse_address(text))
+                if self._calls.is_in_reach(address.host):
+                    found[text] = address
+        return found
 
 
 @asynccontextmanager
@@ -376,6 +398,7 @@ async def open_network(
             async with open_host(seed, listen, network._serve, limits) as host:
                 network._host = host
                 host.is_member = network._is_member
+                network._calls = Calls(host.chosen_hosts, trio.current_time())
                 try:
                     yield network
                 finally:

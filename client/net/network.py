@@ -126,6 +126,10 @@ class Network(Protocol):
         """Replace the set of known members; all others share the small budget of strangers."""
         ...
 
+    async def in_reach(self, addresses: Sequence[str]) -> list[str]:
+        """Return of a member's addresses those that we would call on its word."""
+        ...
+
     async def disconnect(self, peer: PeerId, reason: str) -> None:
         """End the link to a peer after a last attempt to flush it, and stop wanting it."""
         ...

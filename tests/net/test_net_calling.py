@@ -1,0 +1,167 @@
+"""Whom we call because somebody says so: addresses that adverts name, true and invented."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+from arrivals import is_up
+
+from client.net.addresses import parse_address
+from client.net.calling import (
+    BUDGET_BURST,
+    HOST_CALLS,
+    MAX_ADDRESSES,
+    MAX_ENTRIES,
+    UNPROVEN_S,
+    Calls,
+)
+from client.net.handshake import make_identity
+from protocol.ids import PeerId
+
+if TYPE_CHECKING:
+    from tests.net.conftest import Networks
+
+P, Q = PeerId("p"), PeerId("q")
+FAR = "8.8.4.4"
+
+
+def calls(*own: str) -> Calls:
+    return Calls(own, now=0.0)
+
+
+@pytest.mark.parametrize(
+    "ip", ["127.0.0.1", "10.0.0.1", "172.20.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1"]
+)
+def test_private_ranges_are_called_where_we_have_met_somebody(ip: str) -> None:
+    some = calls()
+    some.met(Q, FAR)
+    assert not some.may_call(P, ip, 4001, 0.0)
+    some.met(Q, ip[: ip.rindex(".")] + ".77")
+    assert some.may_call(P, ip, 4001, 0.0)
+
+
+@pytest.mark.parametrize("ip", ["0.0.0.0", "224.0.0.1", "255.255.255.255", "240.0.0.1"])
+def test_what_is_nobodys_address_is_never_called(ip: str) -> None:
+    some = calls("127.0.0.1")
+    some.met(Q, "10.0.0.1")
+    assert not some.may_call(P, ip, 4001, 0.0)
+
+
+def test_one_range_says_nothing_of_another() -> None:
+    some = calls("127.0.0.1", "192.0.2.1")
+    assert some.may_call(P, "127.0.0.2", 1, 0.0)
+    assert some.may_call(P, "192.0.2.2", 1, 0.0)
+    assert not some.may_call(P, "192.168.0.1", 1, 0.0)
+    assert not some.may_call(P, "10.0.0.1", 1, 0.0)
+
+
+def test_an_address_that_nobody_has_proven_is_called_once_a_minute() -> None:
+    some = calls()
+    named_by = [PeerId(f"liar-{number}") for number in range(50)]
+    called = [now for now in range(600) for liar in named_by if some.may_call(liar, FAR, 22, now)]
+    assert called == [60 * minute for minute in range(10)]
+
+
+def test_few_unproven_addresses_of_one_host_are_called_in_a_minute() -> None:
+    some = calls()
+    called = sum(some.may_call(P, FAR, port, now=port % 50) for port in range(1, 1000))
+    assert called == HOST_CALLS
+    assert some.may_call(P, FAR, 2000, UNPROVEN_S + 50)
+
+
+def test_all_unproven_addresses_share_a_budget_and_proven_ones_do_not() -> None:
+    some = calls()
+    many = [f"9.{number // 256}.{number % 256}.9" for number in range(1000)]
+    assert sum(some.may_call(P, ip, 1, 0.0) for ip in many) == BUDGET_BURST
+    assert sum(some.may_call(P, ip, 1, 60.0) for ip in many) == 30
+    some.answered(Q, FAR, 4001)
+    assert all(some.may_call(Q, FAR, 4001, 60.0) for _ in range(100))
+    assert not some.may_call(P, FAR, 4001, 60.0)  # another name for the same place
+
+
+def test_a_peer_that_was_linked_from_there_is_called_again_soon() -> None:
+    some = calls()
+    some.met(P, FAR)
+    assert some.may_call(P, FAR, 4001, 0.0)
+    assert not some.may_call(P, FAR, 4001, 1.0)
+    assert some.may_call(P, FAR, 4001, 6.0)
+    assert not some.may_call(Q, FAR, 4001, 30.0)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    some = calls()
+    for number in range(2 * MAX_ENTRIES):
+        peer, ip = PeerId(str(number)), f"11.{number // 65536}.{number // 256 % 256}.{number % 256}"
+        some.met(peer, ip)
+        some.answered(peer, ip, 1)
+        some.may_call(PeerId("x"), ip, 2, float(number * 10))
+    tables = (some._hosts, some._proven, some._called, some._called_hosts)
+    assert all(len(table) <= MAX_ENTRIES for table in tables)
+
+
+class Victim:
+    """Somebody's port on this machine, which counts who calls."""
+
+    def __init__(self) -> None:
+        self.called = 0
+
+    async def run(self, task_status: trio.TaskStatus[int]) -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        async with listener:
+            task_status.started(listener.socket.getsockname()[1])
+            while True:
+                stream = await listener.accept()
+                self.called += 1
+                await trio.aclose_forcefully(stream)
+
+
+async def test_adverts_do_not_make_a_node_flood_a_third_party(networks: Networks) -> None:
+    victim = Victim()
+    async with networks() as a, trio.open_nursery() as nursery:
+        port = await nursery.start(victim.run)
+        invented = [make_identity(os.urandom(32)).peer for _ in range(50)]
+        a.want({peer: [f"/ip4/127.0.0.1/tcp/{port}/p2p/{peer}"] * 8 for peer in invented})
+        await trio.sleep(3.0)  # each would have been called eight times by now
+        assert victim.called == 1
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+async def test_loopback_is_not_called_for_those_who_were_met_elsewhere(
+    networks: Networks, name: str
+) -> None:
+    victim = Victim()
+    async with networks() as a, trio.open_nursery() as nursery:
+        port = await nursery.start(victim.run)
+        a._calls = Calls([], trio.current_time())  # as if it listened everywhere
+        a._calls.met(a.peer_id, FAR)
+        peer = make_identity(os.urandom(32)).peer
+        kind = "dns4" if name == "localhost" else "ip4"
+        address = f"/{kind}/{name}/tcp/{port}/p2p/{peer}"
+        a.want({peer: [address]})
+        assert await a.in_reach([address]) == []
+        await trio.sleep(1.0)
+        assert victim.called == 0
+        nursery.cancel_scope.cancel()
+
+
+async def test_of_many_addresses_few_are_kept_and_names_are_resolved(networks: Networks) -> None:
+    async with networks() as a:
+        peer = make_identity(os.urandom(32)).peer
+        many = [f"/ip4/127.0.0.1/tcp/{port}/p2p/{peer}" for port in range(1, 9)]
+        assert await a.in_reach(many) == many[:MAX_ADDRESSES]
+        named = f"/dns4/localhost/tcp/1/p2p/{peer}"
+        assert await a.in_reach([named, "nonsense"]) == [named]
+        assert [str(address) for address in (await a._resolved([named])).values()] == many[:1]
+
+
+async def test_a_swarm_on_loopback_goes_on_calling_its_own(networks: Networks) -> None:
+    async with networks() as a, networks() as b, networks() as c:
+        a._calls = Calls([], trio.current_time())
+        await a.connect(b.addresses[0])  # the invite
+        a.want({b.peer_id: b.addresses, c.peer_id: c.addresses})
+        await is_up(a, c)
+        assert parse_address(c.addresses[0]).host == "127.0.0.1"
