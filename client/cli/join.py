@@ -25,6 +25,8 @@ from client.config import Settings
 from client.control.client import running_nodes
 from client.errors import ExitCode, UserError
 from client.limits.cores import check_threads
+from client.store.identity import already_runs
+from client.store.last_run import RunRecord
 from protocol.address import Address
 from protocol.ids import PeerId
 from protocol.invite import Target
@@ -94,6 +96,7 @@ def join(
     target = _find_target(home, swarm or os.environ.get(SWARM_VARIABLE))
     in_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if headless or not (detach or in_terminal):
+        _refuse_second(home)
         settings = promised_port(home.settings, home.signer().peer, bootstrap(target))
         from client.cli.serving import serve
 
@@ -135,6 +138,7 @@ def _in_background(
     if running is not None:
         say("it takes part already")
         return show(running, home.folders, record)
+    _refuse_second(home)
     if not agreed(home.folders.data, home.settings, yes=not ask):
         say("nothing was started")
         return ExitCode.INTERRUPTED
@@ -156,6 +160,19 @@ def _in_background(
         say(f"process {node.pid} takes part in {node.swarm_name}")
         say("  volunteer attach shows it, volunteer finish ends it, volunteer logs has its log")
     return ExitCode.OK
+
+
+def _refuse_second(home: Home) -> None:
+    """Say at once that a volunteer of this home runs, before anything slow is loaded or asked.
+
+    It is the identity's lock that decides, when the node starts; this may miss one that starts.
+
+    Raises:
+        UserError: it runs; says which process and how to look at it.
+    """
+    run = RunRecord(home.folders.data).load()
+    if run is not None and run.runs:
+        raise already_runs(str(run.pid))
 
 
 def _running(home: Home, target: Target) -> Path | None:

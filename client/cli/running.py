@@ -1,6 +1,7 @@
 """Finds the running node that a command is about, among those that this user can reach.
 
-Where none runs, the error says how the newest run of this home ended, and why.
+Where none runs, the error says how the newest run of this home ended, and why, and which others of
+this machine run.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def find_socket(folders: Folders, swarm: str | None) -> Path:
 
 
 def not_running(folders: Folders, swarm: str | None) -> UserError:
-    """Return the error for a node that is not there; it says how the newest run ended."""
+    """Return the error for a node that is not there; it says how the newest run of this home ended
+    and which volunteers run in other homes."""
     what = f"no volunteer of swarm {swarm} runs" if swarm else "no volunteer runs"
     words, start = f"{what} on this machine", "start one: volunteer join --swarm X"
     record = RunRecord(folders.data)
@@ -69,7 +71,12 @@ def not_running(folders: Folders, swarm: str | None) -> UserError:
         elif run.runs:
             words = f"process {run.pid} does not answer yet, or not any more"
             start = "it starts, or it ends: see volunteer logs"
-    return UserError(words, start, ExitCode.NOT_RUNNING)
+    from client.cli.elsewhere import running_elsewhere  # slow to import, and mostly not wanted
+
+    others = running_elsewhere(folders.runtime)
+    if others:
+        words = words.replace("on this machine", "in this home", 1)
+    return UserError(words, "\n  ".join([*others, start]), ExitCode.NOT_RUNNING)
 
 
 def wait_for_ending(folders: Folders, pid: int) -> Ending | None:

@@ -100,11 +100,7 @@ class IdentityLock:
         except BlockingIOError as error:
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "another"
             os.close(descriptor)
-            raise UserError(
-                f"process {holder} already runs with this identity",
-                f"stop it, or give this one an identity of its own with {HOME_VARIABLE}",
-                ExitCode.TEMPORARY,
-            ) from error
+            raise already_runs(holder) from error
         with suppress(OSError):  # a full disk: the lock counts, the number is for people
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -127,6 +123,16 @@ class IdentityLock:
         traceback: TracebackType | None,
     ) -> None:
         self.release()
+
+
+def already_runs(process: str) -> UserError:
+    """Return the error for a second process with the same identity."""
+    return UserError(
+        f"process {process} already runs with this identity",
+        "look at it with: volunteer attach; for a second volunteer on this machine set "
+        f"{HOME_VARIABLE} to another folder",
+        ExitCode.TEMPORARY,
+    )
 
 
 def _create(path: Path) -> None:
