@@ -20,7 +20,15 @@ import msgspec
 from msgspec import Meta, Struct
 
 from client.errors import ConfigError
-from client.quantities import parse_minutes, parse_percent, parse_rate, parse_size, parse_watts
+from client.quantities import (
+    parse_minutes,
+    parse_percent,
+    parse_rate,
+    parse_size,
+    parse_watts,
+    spell_rate,
+    spell_size,
+)
 from client.schedule import parse_schedule
 from protocol.address import parse_address
 
@@ -71,7 +79,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seats: Annotated[int, Meta(ge=0, le=4)] = 0
     """Stages to hold at most; 0: two where memory allows."""
     memory_limit_bytes: Size = 0
-    """Memory of the compute worker; 0: 85 % of what is free at the start."""
+    """Memory of the compute worker; 0: 85 % of the machine's."""
     vram_share: Annotated[int, Meta(ge=1, le=100)] = 100
     """Percentage of the GPU's memory that may be used."""
     power_limit_w: Annotated[int, Meta(ge=0, le=10_000)] = 0
@@ -239,6 +247,43 @@ def _checked(name: str, value: Any) -> object:
 
 
 _DEVICE: Final = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
+
+
+def in_words(name: str, value: object) -> str:
+    """Return a setting's value as people read it: amounts with their unit, and what 0 means.
+
+    What has a unit is spelled as it may be set.
+    """
+    if value == 0 and not isinstance(value, bool) and name in ZERO_MEANS:
+        return ZERO_MEANS[name]
+    if isinstance(value, int) and not isinstance(value, bool):
+        spell = next((spell for ending, spell in _SPELLERS if name.endswith(ending)), str)
+        return spell(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return "not set" if value == "" else msgspec.json.encode(value).decode().strip('"')
+
+
+ZERO_MEANS: Final = {
+    "listen_port": "any free port",
+    "upload_limit_bytes_per_s": "no limit",
+    "download_limit_bytes_per_s": "no limit",
+    "daily_quota_bytes": "no limit",
+    "threads": "its share of the cores",
+    "seats": "two where memory allows",
+    "memory_limit_bytes": "85 % of the memory",
+    "power_limit_w": "no limit",
+    "boundary_disk_bytes": "none",
+    "checkpoint_milestone_every": "none",
+    "metrics_port": "none",
+}
+"""What 0 stands for, by setting."""
+_SPELLERS: Final = (
+    ("_bytes_per_s", spell_rate),
+    ("_bytes", spell_size),
+    ("_share", "{}%".format),
+    ("_minutes", "{}min".format),
+)
 _PARSERS: Final = (
     ("_bytes_per_s", parse_rate),
     ("_bytes", parse_size),

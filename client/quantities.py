@@ -6,6 +6,7 @@ Pure. Every parser returns a whole number in the base unit or raises ``ValueErro
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 _SIZE = re.compile(r"(?P<number>[0-9]{1,15}(\.[0-9]{1,6})?) ?(?P<unit>[kmgt]i?b?|b?)", re.I | re.A)
@@ -14,6 +15,12 @@ _UNITS: Final = {"": 1, "b": 1} | {
     for power, letter in enumerate("kmgt", start=1)
     for suffix, base in (("", 1000), ("b", 1000), ("i", 1024), ("ib", 1024))
 }
+_SIZES: Final = {
+    f"{letter}{'i' if base == 1024 else ''}B": base**power
+    for base, letters in ((1024, "KMGT"), (1000, "kMGT"))
+    for power, letter in enumerate(letters, start=1)
+}
+_RATES: Final = {f"{letter}B/s": 1000**power for power, letter in enumerate("kMGT", start=1)}
 _BITS = re.compile(r"(?P<number>[0-9]{1,15}(\.[0-9]{1,6})?) ?(?P<unit>[kmgt]?)bit", re.I | re.A)
 _WHOLE = re.compile(r"[0-9]{1,9}", re.A)
 _PER_SECOND = re.compile(r" ?(/ ?s|ps)$", re.I | re.A)
@@ -43,6 +50,21 @@ def parse_rate(text: str) -> int:
         return parse_size(amount)
     except ValueError:
         raise ValueError(f"not a rate: {text[:40]!r} (write 2MB/s or 20Mbit/s)") from None
+
+
+def spell_size(size_bytes: int) -> str:
+    """Return bytes in the unit that is exact and shortest: ``512MiB``, ``50GB``, ``1234``."""
+    return min(_spellings(size_bytes, _SIZES), key=len)
+
+
+def spell_rate(bytes_per_s: int) -> str:
+    """Return bytes per second in the decimal unit that is exact and shortest: ``2MB/s``."""
+    return min(_spellings(bytes_per_s, _RATES), key=len)
+
+
+def _spellings(amount: int, units: Mapping[str, int]) -> list[str]:
+    exact = [(amount // size, unit) for unit, size in units.items() if amount % size == 0]
+    return [str(amount), *(f"{number}{unit}" for number, unit in exact if number)]
 
 
 def parse_watts(text: str) -> int:

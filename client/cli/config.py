@@ -18,7 +18,7 @@ from client.cli.flags import Config, SettingFlags, given
 from client.cli.home import find_home
 from client.cli.output import json_line, print_json, printable, say
 from client.cli.running import find_socket
-from client.config import FIELDS, check_setting, resolve
+from client.config import FIELDS, ZERO_MEANS, check_setting, in_words, resolve
 from client.errors import ConfigError, ExitCode, UserError
 from client.store.paths import SYSTEM_CONFIG_FILE, find_folders, make_private
 
@@ -69,8 +69,17 @@ def show(
         print_json(Shown(values, dict(resolved.origins)))
         return
     for name in FIELDS:
-        value = json_line(values[name])
-        print(f"{name} = {value}" + (f"  # {resolved.origins[name]}" if origin else ""))
+        notes = [ZERO_MEANS[name]] if values[name] == 0 and name in ZERO_MEANS else []
+        notes += [resolved.origins[name]] if origin else []
+        note = f"  # {'; '.join(notes)}" if notes else ""
+        print(printable(f"{name} = {_toml(name, values[name])}{note}"))
+
+
+def _toml(name: str, value: object) -> str:
+    """Return a value as a line of the file may have it, amounts with their unit."""
+    spelled = in_words(name, value)
+    with_unit = isinstance(value, int) and value != 0 and not spelled.isdecimal()
+    return json_line(spelled if with_unit and not isinstance(value, bool) else value)
 
 
 @app.command

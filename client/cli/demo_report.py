@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from client.cli.demo_run import Observed
+from client.cli.demo_run import Observed, recovery_words
 from client.cli.model_source import Places
 from client.cli.output import human_rate
 from client.cli.svg import Event, line_chart
@@ -129,4 +129,4 @@ def _recovery(report: DemoReport) -> str:
         return "nobody"
     if report.recovered_s is None:
         return f"{report.killed}; no microbatch had to be sent another way"
-    return f"{report.killed}; first backward by another way after {report.recovered_s:.2f} s"
+    return f"{report.killed}; {recovery_words(report.recovered_s)}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from client.config import FIELDS, resolve
+from client.config import FIELDS, ZERO_MEANS, in_words, resolve
 from client.errors import ConfigError
 from client.store.paths import find_folders
 from client.ui.model.settings import Setting
@@ -27,17 +27,9 @@ def local_settings() -> Sequence[Setting]:
     return [
         Setting(
             name,
-            _spell(values[name]),
+            in_words(name, values[name]),
             resolved.origins[name].replace(home, "~"),
-            empty=values[name] in ("", [], ()),
+            empty=values[name] in ("", [], ()) or (name in ZERO_MEANS and values[name] == 0),
         )
         for name in FIELDS
     ]
-
-
-def _spell(value: object) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value)) or "none"
-    if value == "":
-        return "not set"
-    return msgspec.json.encode(value).decode().strip('"')

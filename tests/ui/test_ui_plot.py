@@ -107,9 +107,10 @@ def test_bars_and_sparklines() -> None:
 
 
 def test_quantities_are_short() -> None:
-    assert [count(n) for n in (0, 7, 987, 12_345, 4_560_000, 2.5)] == [
-        "0", "7", "987", "12.3k", "4.56M", "2.50"
+    assert [count(n) for n in (0, 7, 2000, 12_345, 123_456, 4_560_000, 2.5)] == [
+        "0", "7", "2000", "12345", "123k", "4.56M", "2.50"
     ]  # fmt: skip
+    assert count(12_345.6) == "12.3k", "a rate is no number of steps"
     assert [size(n) for n in (0, 999, 12_345, 4.56e9)] == ["0 B", "999 B", "12.3 kB", "4.56 GB"]
     assert [duration(s) for s in (0.84, 45, 185, 7800, 273_600)] == [
         "0.8 s", "45 s", "3 min 05 s", "2 h 10 min", "3 d 4 h"

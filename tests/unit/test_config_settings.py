@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.config import FIELDS, Settings, resolve
+from client.config import FIELDS, ZERO_MEANS, Settings, in_words, resolve
 from client.errors import ConfigError, ExitCode
-from client.quantities import parse_rate, parse_size
+from client.quantities import parse_rate, parse_size, spell_rate, spell_size
 
 
 def toml(folder: Path, name: str, text: str) -> Path:
@@ -198,3 +198,38 @@ def test_no_environment_crashes(environ: dict[str, str]) -> None:
     hostile = {f"VOLUNTEER_{name.upper()}": value for name, value in environ.items()}
     with contextlib.suppress(ConfigError):
         resolve({}, hostile)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("boundary_memory_bytes", 536_870_912, "512MiB"),
+        ("daily_quota_bytes", 50_000_000_000, "50GB"),
+        ("daily_quota_bytes", 1_234_567, "1234567"),
+        ("daily_quota_bytes", 0, "no limit"),
+        ("upload_limit_bytes_per_s", 2_000_000, "2MB/s"),
+        ("threads", 0, "its share of the cores"),
+        ("threads", 2, "2"),
+        ("compute_share", 50, "50%"),
+        ("only_when_idle", False, "false"),
+        ("announce", [], "none"),
+        ("schedule", "", "not set"),
+    ],
+)
+def test_settings_are_spelled_for_people(name: str, value: object, words: str) -> None:
+    assert in_words(name, value) == words
+
+
+def test_every_zero_that_is_allowed_has_a_meaning() -> None:
+    allowed = set()
+    for name in FIELDS:
+        with contextlib.suppress(ConfigError):
+            resolve({name: 0}, {})
+            allowed.add(name)
+    assert allowed == set(ZERO_MEANS) | {"only_when_idle", "not_on_battery"} & allowed
+
+
+@given(st.integers(0, 10**15 - 1) | st.integers(0, 10**6).map(lambda n: n << 20))
+def test_a_spelled_amount_is_read_as_the_same(amount: int) -> None:
+    assert parse_size(spell_size(amount)) == amount
+    assert parse_rate(spell_rate(amount)) == amount

@@ -35,9 +35,14 @@ def short(peer: str) -> str:
 
 
 def count(value: float) -> str:
-    """Return a number in at most six characters: ``987``, ``12.3k``, ``4.56M``."""
+    """Return a number in at most six characters: ``987``, ``12.3k``, ``4.56M``.
+
+    Whole numbers, such as steps, are exact up to five digits: ``2000``, not ``2.00k``.
+    """
     if not abs(value) < MAX_SENSIBLE:
         return ABSURD
+    if isinstance(value, int) and abs(value) < 100_000:
+        return str(value)
     for unit in ("", "k", "M", "G", "T"):
         if abs(value) < 999.5 or unit == "T":
             break

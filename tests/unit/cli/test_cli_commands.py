@@ -216,11 +216,15 @@ def test_the_administrators_settings_are_weakest(
     home: Path, within: Within, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / "system.toml").write_text("threads = 1\nseats = 1\n")
-    within("config", "set", "threads", "3")
-    assert within("config", "get", "threads").stdout == "3\n"
+    within("config", "set", "threads", "2")
+    assert within("config", "get", "threads").stdout == "2\n"
     assert within("config", "get", "seats").stdout == "1\n"
     shown = within("config", "show", "--origin").stdout
     assert f"seats = 1  # {home / 'system.toml'}" in shown
+    assert "daily_quota_bytes = 0  # no limit; default" in shown
+    assert 'boundary_memory_bytes = "512MiB"  # default' in shown
+    (home / "shown.toml").write_text(within("config", "show").stdout)
+    assert within("config", "validate", str(home / "shown.toml")).returncode == 0
     monkeypatch.setenv("VOLUNTEER_SEATS", "2")
     assert within("config", "get", "seats").stdout == "2\n"
 

@@ -12,9 +12,9 @@ from control_fakes import example_snapshot
 from client.cli.demo import MARKER, prepare_folder
 from client.cli.demo_play import checkpoint_interval
 from client.cli.demo_report import DemoReport, Invariants, check_invariants, report_text
-from client.cli.demo_run import Observed, choose_victim
+from client.cli.demo_run import DemoRun, Kill, Observed, choose_victim
 from client.compute.checkpoint import build_header
-from client.control.snapshot import Counters, Replica, SeatView, Snapshot, StageView
+from client.control.snapshot import Counters, EventView, Replica, SeatView, Snapshot, StageView
 from client.errors import UserError
 
 
@@ -135,6 +135,38 @@ def test_the_report_says_how_long_recovery_took() -> None:
     )
     text = report_text(report)
     assert "2.1234 nats per byte" in text
-    assert "volunteer-4; first backward by another way after 1.25 s" in text
+    assert "volunteer-4; 1.25 s from the kill to the first microbatch done another way" in text
     assert "0 of 6 replica pairs differ" in text
     assert text.endswith("def f():")
+
+
+def test_one_recovery_time_is_told_the_one_of_the_report() -> None:
+    """The member that is looked at first may tell later of an earlier recovery."""
+
+    def recovered(at: float) -> EventView:
+        words = "first gradient of a re-routed microbatch 0.28 s after detection"
+        data = {"phase": "recovered"}
+        return EventView(
+            seq=1,
+            time=at,
+            kind="RecoveryEvent",
+            words=words,
+            level="info",
+            topic="pipeline",
+            data=data,
+        )
+
+    said: list[str] = []
+    looks = [([], [recovered(100.9)]), ([recovered(100.5)], []), ([recovered(100.2)], [])]
+    members = [
+        SimpleNamespace(name=name, snapshot=lambda: None, new_events=lambda n=n: looks[0][n])
+        for n, name in enumerate(("first", "second"))
+    ]
+    swarm, screen = SimpleNamespace(alive=members), SimpleNamespace(say=said.append)
+    run = DemoRun(swarm, screen, kill=True, timeout_s=10.0)  # type: ignore[arg-type]
+    run.observed.kill = Kill(name="third", peer="p", step=4, time=100.0)
+    while looks:
+        run._look()
+        looks.pop(0)
+    assert run.observed.recovered_s == pytest.approx(0.5)
+    assert said == ["recovered: 0.50 s from the kill to the first microbatch done another way"]
