@@ -64,6 +64,8 @@ class PeerChanged(Event):
     topic: ClassVar[Topic] = "membership"
     peer: str
     state: Literal["up", "suspect", "down"]
+    stages: tuple[int, ...] = ()
+    """What it served lately, when it went."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

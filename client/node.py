@@ -22,7 +22,7 @@ from client.config import Settings
 from client.control.matches import MatchesSnapshot
 from client.control.methods import Provider
 from client.control.server import serve_control
-from client.control.snapshot import EventView, LeavingView, PauseView, Snapshot
+from client.control.snapshot import WHEN_DONE, EventView, LeavingView, PauseView, Snapshot
 from client.control.sockets import SocketFolderError, socket_path
 from client.control.updates import StepPoint
 from client.errors import ExitCode, UserError
@@ -55,6 +55,7 @@ from client.train.power import keep_power_cap
 from client.train.status import leaving_views, limits_view, pause_view, take_snapshot
 from client.train.training import Site, Training
 from protocol.address import Address, parse_address, parse_peer_address
+from protocol.effects import Explain
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile, Target
 from protocol.wire.envelope import Signer
@@ -349,8 +350,12 @@ class Node:
 
     async def _until_over(self) -> None:
         """Wait for the user, a failure, or the end of the run."""
-        remembered = 0.0
+        remembered, told = 0.0, False
         while not self._stop_asked.is_set() and self._training.staging.failure is None:
+            if not told and self._is_finished():
+                told = True
+                words = f"the run is complete after {self._swarm.manifest.steps} steps; {WHEN_DONE}"
+                self._news.explain(Explain("swarm", words))
             if self._options.exit_when_done and await self._complete():
                 return
             if trio.current_time() > remembered + 10:
@@ -362,8 +367,7 @@ class Node:
     async def _complete(self) -> bool:
         """Whether our part is done and every stage has closed its last step."""
         staging, steps = self._training.staging, self._swarm.manifest.steps
-        drivers = staging.drivers()
-        if not drivers or not all(driver.seat.finished for driver in drivers):
+        if not self._is_finished():
             return False
         with trio.move_on_after(LINGER_S):
             while not self._stop_asked.is_set():
@@ -371,6 +375,11 @@ class Node:
                     break
                 await trio.sleep(CHECK_S)
         return True
+
+    def _is_finished(self) -> bool:
+        """Whether we serve something and all of it is at the last step."""
+        drivers = self._training.staging.drivers()
+        return bool(drivers) and all(driver.seat.finished for driver in drivers)
 
     async def _meet(self) -> None:
         """Remember where members listen, for the next start."""

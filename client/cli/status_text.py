@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from client.cli.output import human_bytes, human_duration, human_rate
 from client.cli.when import clock
-from client.control.snapshot import LimitsView, Replica, Snapshot, StageView
+from client.control.snapshot import WHEN_DONE, LimitsView, Replica, Snapshot, StageView
 from protocol.ids import short
 
 
@@ -19,8 +19,7 @@ def status_report(now: Snapshot) -> str:
         f"state     {now.state}: {now.reason}",
         *_pause_lines(now),
         f"progress  step {now.step} of {now.steps}, {_loss(now)}",
-        f"speed     {human_rate(now.tokens_per_s)} tokens in the swarm, "
-        f"{human_rate(now.own_tokens_per_s)} here",
+        *_pace_lines(now),
         *(_stage_line(stage, now.peer) for stage in now.stages),
         *(f"leaving   {leaving.words}" for leaving in now.leaving),
         f"network   {_peers(now)}, {human_bytes(now.network.sent_bytes)} sent, "
@@ -35,7 +34,7 @@ def status_report(now: Snapshot) -> str:
         f"anew{_reasons(now.counters.restarts_led)}, "
         f"{now.counters.refused_frames} frames refused{_reasons(now.counters.refused_by_reason)}",
         f"given     {now.credit.microbatches} microbatches, {now.credit.tokens} tokens",
-        *([f"warned    {now.last_error}"] if now.last_error else []),
+        *_error_lines(now),
     ]
     return "\n".join(lines)
 
@@ -52,6 +51,20 @@ def _threads(limits: LimitsView) -> str:
     threads = "1 thread" if limits.threads_now == 1 else f"{limits.threads_now} threads"
     beside = f" ({limits.volunteers} volunteers compute here)" if limits.volunteers > 1 else ""
     return f" with {threads} of {limits.cores}{beside}"
+
+
+def _pace_lines(now: Snapshot) -> list[str]:
+    if now.state == "done":
+        return [f"next      {WHEN_DONE}"]
+    swarm, own = human_rate(now.tokens_per_s), human_rate(now.own_tokens_per_s)
+    return [f"speed     {swarm} tokens in the swarm, {own} here"]
+
+
+def _error_lines(now: Snapshot) -> list[str]:
+    if not now.last_error:
+        return []
+    at = f"{clock(now.last_error_at)} " if now.last_error_at else ""
+    return [f"error     {at}{now.last_error}"]
 
 
 def _pause_lines(now: Snapshot) -> list[str]:
@@ -81,6 +94,8 @@ def limits_words(limits: LimitsView) -> str:
 def progress_line(now: Snapshot) -> str:
     """Return one line for a terminal: what the node is doing and how far the swarm is."""
     seats = ", ".join(f"{seat.stage} ({seat.state})" for seat in now.seats) or "none"
+    if now.state == "done":
+        return f"done: {now.reason} | step {now.step}/{now.steps} | {WHEN_DONE}"
     if now.state != "training":
         return f"{now.state}: {now.reason} | step {now.step}/{now.steps} | stage {seats}"
     return (

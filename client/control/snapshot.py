@@ -14,6 +14,8 @@ from msgspec import Struct, field
 from client.events import Entry
 
 SCHEMA_VERSION = 1
+WHEN_DONE = "volunteer export writes the model, volunteer sample tries it"
+"""What people do next when a run is complete."""
 
 NodeState = Literal[
     "connecting", "matching", "fetching", "training", "waiting", "done", "paused", "stopping"
@@ -233,7 +235,9 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     limits: LimitsView = field(default_factory=LimitsView)
     credit: CreditView = field(default_factory=CreditView)
     last_error: str = ""
-    """The newest warning or error that concerns this node; empty: none since it started."""
+    """The newest error of this node that is not over; empty: there is none."""
+    last_error_at: float | None = None
+    """When it was, Unix seconds."""
     started: bool = True
     """It is measured and has entered the swarm, or is paused; before that its start may fail."""
     lacks_text: bool = False

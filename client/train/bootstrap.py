@@ -85,7 +85,7 @@ def remember_swarm(swarm: SwarmFile, store: SwarmStore, tell: Callable[[Event], 
         problem = f"cannot write the swarm to {store.folder}: {error.strerror}"
         if store.load(swarm.swarm) is None:
             raise UserError(problem, "make room: volunteer cache prune") from error
-        tell(LogLine(words=problem, level="warning"))
+        tell(LogLine(words=problem, level="error"))
 
 
 def _known_swarm(target: Target, store: SwarmStore) -> SwarmFile | None:

@@ -286,7 +286,11 @@ class Engine:
                         self.news.peer(peer, "up", reason)
                 case MemberDown(peer, reason):
                     self._member_down(peer, reason)
-                case SeatsChanged() | ViewChanged():
+                case SeatsChanged(peer, seats):
+                    serving = (seat.stage for seat in seats if seat.state == "serving")
+                    self.news.serves(peer, tuple(sorted(serving)))
+                    self._view_dirty = True
+                case ViewChanged():
                     self._view_dirty = True
                 case RecordChanged() | RecordGone() if effect.kind == STORED:
                     if self.history is not None:

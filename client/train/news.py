@@ -5,12 +5,14 @@ Holds the event log, the newest progress and the pace. Decides nothing.
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Callable
-from typing import Literal
+from typing import Final, Literal
 
 from client.events import (
+    Entry,
     Event,
     EventLog,
     LogLine,
@@ -26,6 +28,11 @@ from protocol.effects import Explain
 from protocol.ids import PeerId, short
 from protocol.membership.progress import Progress
 from protocol.pipeline.effects import Committed
+
+LATELY_S: Final = 120.0
+"""Whoever leaves in order gives up its stages first, and goes within so long."""
+SHOWN_S: Final = 600.0
+"""An error that nothing came of for so long is over."""
 
 Fault = Literal["peer", "round", "worker", "stage", "network"]
 Phase = Literal["detected", "rematched", "transferred", "recovered"]
@@ -43,8 +50,9 @@ class News:
         """Replicas of the last stage whose word the progress is; 0: our own."""
         self.pace = Pace()
         self.curve = curve or Curve()
-        self.last_error = ""
-        """The newest warning or error about this node itself."""
+        self._error: Entry | None = None
+        self._served: dict[PeerId, tuple[tuple[int, ...], float]] = {}
+        """What each member serves, or served until when (Unix seconds)."""
         self.since: dict[int, float] = {}
         """When each stage we hold came to be what it is now, by stage, unix seconds."""
 
@@ -58,10 +66,17 @@ class News:
 
     def publish(self, event: Event) -> None:
         """Put an event into the log and show it."""
-        self.log.append(event, time.time())
-        if event.level in ("warning", "error") and not isinstance(event, PeerChanged):
-            self.last_error = event.words
+        entry = self.log.append(event, time.time())
+        if _is_error(entry):
+            self._error = entry
         self._on_event(event)
+
+    @property
+    def last_error(self) -> tuple[str, float] | None:
+        """The newest error of this node that is not over, and when it was, Unix seconds."""
+        if self._error is None or time.time() > self._error.time + SHOWN_S:
+            return None
+        return self._error.event.words, self._error.time
 
     def explain(self, effect: Explain) -> None:
         """Tell what a machine explains."""
@@ -109,14 +124,28 @@ class News:
             )
         )
 
+    def serves(self, peer: PeerId, stages: tuple[int, ...]) -> None:
+        """A member serves these stages now."""
+        if stages:
+            self._served[peer] = stages, math.inf
+        elif peer in self._served:
+            known, until = self._served[peer]
+            self._served[peer] = known, min(until, time.time())
+
     def peer(self, peer: PeerId, state: Literal["up", "down"], reason: str) -> None:
         """A member came or went."""
+        stages: tuple[int, ...] = ()
+        if state == "down":
+            served, until = self._served.pop(peer, ((), 0.0))
+            stages = served if time.time() < until + LATELY_S else ()
         words = f"{short(peer)} is {state}: {reason}"
         level: Literal["info", "warning"] = "info" if state == "up" else "warning"
-        self.publish(PeerChanged(words=words, level=level, peer=peer, state=state))
+        self.publish(PeerChanged(words=words, level=level, peer=peer, state=state, stages=stages))
 
     def assigned(self, stage: int, state: Literal["held", "serving", "left"], words: str) -> None:
         """Our place changed; for programs: the matching tells the user itself."""
+        if state == "serving" and self._error is not None and self._error.topic == "transfer":
+            self._error = None  # whatever kept us from the stage is over
         if state == "left":
             self.since.pop(stage, None)
         else:
@@ -133,3 +162,11 @@ class News:
     ) -> None:
         """A fault was seen, or made good."""
         self.publish(RecoveryEvent(words=words, fault=fault, phase=phase, step=step, peer=peer))
+
+
+def _is_error(entry: Entry) -> bool:
+    """Whether an event says that something is wrong with this node: with its disk, its text or its
+    worker. That others come and go, are late or are waited for is no error, and mends itself."""
+    if entry.event.level == "error":
+        return True
+    return entry.event.level == "warning" and entry.topic == "transfer"

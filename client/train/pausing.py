@@ -109,7 +109,7 @@ class Pauses:
             save_pause(self._folder, pause)
         except OSError as error:
             words = f"the pause cannot be kept for the next start: {error.strerror}"
-            self._explain(Explain("swarm", words, "warning"))
+            self._explain(Explain("swarm", words, "error"))
         self._tell()
 
     def _tell(self) -> None:

@@ -51,11 +51,13 @@ def take_snapshot(
     state, reason = _state(engine, staging, stopping, paused)
     progress, pace = engine.news.progress, engine.news.pace.per_s()
     per_step = manifest.tokens_per_microbatch * manifest.microbatches_per_step
+    pace = 0.0 if state == "done" else pace
     own_share = _own_share(engine, staging)
     workers, stages = _workers(staging), _stages(engine)
     closed = min((stage.version for stage in stages), default=0)
     on_disk = engine.history.version() if engine.history else 0
     told = progress.tokens // per_step if progress else 0
+    error = engine.news.last_error
     return Snapshot(
         version=__version__,
         pid=os.getpid(),
@@ -93,7 +95,8 @@ def take_snapshot(
         events=[EventView.of(e) for e in _recent(engine)],
         leaving=leaving_views(staging.view, engine.signer.peer),
         paused=paused,
-        last_error=engine.news.last_error,
+        last_error=error[0] if error else "",
+        last_error_at=error[1] if error else None,
         lacks_text=bool(engine.text.problem),
     )
 
@@ -152,12 +155,17 @@ def _state(
     serving = [seat for seat in seats if seat.serving]
     if not serving:
         state: NodeState = "fetching" if staging.tenancies else "matching"
-        return state, staging.phase
+        return state, staging.phase if staging.tenancies else _waits_for(engine) or staging.phase
     if all(seat.finished for seat in serving):
         return "done", "the run is complete; serving its last version"
     if not engine.started or staging.view.empty_stages():
-        return "waiting", staging.phase
+        return "waiting", _waits_for(engine) or staging.phase
     return "training", staging.phase
+
+
+def _waits_for(engine: Engine) -> str:
+    """Say whom the swarm waits for; empty: every stage is covered."""
+    return engine.matching.waits_for if engine.matching else ""
 
 
 def _stages(engine: Engine) -> list[StageView]:

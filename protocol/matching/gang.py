@@ -20,6 +20,11 @@ class Gang:
         self._last_words = ""
         self._revision = -1
 
+    @property
+    def waits_for(self) -> str:
+        """What the pipeline waits for, in words; empty while it can run."""
+        return self._last_words
+
     def report(self, now: float) -> list[Effect]:
         """Look at the board if it changed since the last time."""
         board = self._outlook.board

@@ -278,6 +278,11 @@ class Matching:
             return Penalise(sender, error.reason, error.penalty)
         return body
 
+    @property
+    def waits_for(self) -> str:
+        """What the pipeline waits for, in words; empty while every stage is covered."""
+        return self._gang.waits_for
+
     def _misuse(self, sender: PeerId, kind: str) -> list[Effect]:
         """A record sent as a message or the other way round."""
         self._outlook.counters["matching-misuse"] += 1

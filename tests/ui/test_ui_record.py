@@ -97,7 +97,9 @@ def test_time_left_is_reckoned_from_the_pace() -> None:
 
 
 def test_header_says_state_reason_cover_and_last_error() -> None:
-    record = recorded_from(update(1, event(1, "disk is slow", level="warning")))
+    known = {"last_error": "the disk is full", "last_error_at": NOW - 199}
+    waits = event(1, "waiting for 1 more volunteer: stage 0 has none", level="warning")
+    record = recorded_from(update(1, waits, **known))
     for box, lines in ((WIDE, 3), (NARROW, 4)):
         found = header(record, LIVE, box)
         text = plain(found)
@@ -105,7 +107,25 @@ def test_header_says_state_reason_cover_and_last_error() -> None:
         assert "TRAINING" in text
         assert "you serve stage 0; every stage has a volunteer" in text
         assert "stage 0 keeps 1 replica: training goes on" in text
-        assert "disk is slow" in text
+        assert "last error  3 min 20 s ago the disk is full" in text
+
+
+def test_a_warning_that_is_no_error_of_the_node_is_not_its_last_error() -> None:
+    record = recorded_from(update(1, event(1, "waiting for 1 more volunteer", level="warning")))
+    assert "last error  none" in plain(header(record, LIVE, WIDE))
+
+
+def test_a_finished_run_says_what_to_do_next_and_no_speed() -> None:
+    leaving = [LeavingView(stage=0, remaining=2, last=False, words="stage 0 keeps 2 replicas")]
+    done = {"state": "done", "reason": "the run is complete", "leaving": leaving}
+    record = recorded_from(update(1, **done))
+    text = plain(header(record, LIVE, WIDE))
+    assert "the run is complete" in text
+    assert "volunteer export" in text
+    assert "volunteer sample" in text
+    assert "tokens/s" not in text
+    assert "training goes on" not in text
+    assert all("training goes on" not in way.cost for way in ways(record, True, LIVE))
 
 
 def test_header_without_data_says_what_it_waits_for() -> None:

@@ -92,6 +92,18 @@ def test_a_dead_worker_is_an_incident_of_our_own() -> None:
     assert found.resumed == NOW + 4
 
 
+def test_who_gave_its_stage_up_before_it_left_did_serve_one() -> None:
+    """It hands over first; the stage map of a moment before it goes does not name it any more."""
+    handed = [stage(0, replica(ME)), stage(1, replica(BORIS))]
+    left = event(
+        3, "anna is down: leaves", "PeerChanged",
+        data={"peer": ANNA, "state": "down", "stages": [0]},
+    )  # fmt: skip
+    found = _only(update(1, stages=handed), update(2, stages=handed), update(3, left))
+    assert found.stages == (0,)
+    assert found.cover == "the other replicas went on"
+
+
 def test_who_leaves_in_order_is_no_fault() -> None:
     record = recorded_from(update(1), update(2, down(2, ANNA, "leaves")))
     assert record.incidents.newest_first[0].in_order

@@ -44,7 +44,7 @@ def report(record: Record, link: str) -> str:
         return (
             f"volunteer diagnostics\nsystem: {system}\nconnection: {redacted(link)}; no answer yet"
         )
-    count, error, network = now.counters, record.last_error, now.network
+    count, network = now.counters, now.network
     traffic = (
         f"{words.size(network.sent_bytes)} sent, {words.size(network.received_bytes)} received"
     )
@@ -57,7 +57,7 @@ def report(record: Record, link: str) -> str:
         f"volunteer: …{words.short(now.peer)}",
         f"state: {clean(now.state)}: {redacted(now.reason)}",
         "seats: " + (", ".join(f"stage {s.stage} {clean(s.state)}" for s in now.seats) or "none"),
-        "if it leaves: " + leaving_words(now.leaving),
+        "if it leaves: " + leaving_words(now.leaving, done=now.state == "done"),
         f"loss: {now.loss}; {now.tokens_per_s:.0f} tokens/s, {now.own_tokens_per_s:.0f} here",
         f"memory: node {words.size(now.rss_bytes)}, "
         + ", ".join(f"worker {w.state} {words.size(w.rss_bytes)}" for w in now.workers),
@@ -68,7 +68,7 @@ def report(record: Record, link: str) -> str:
         f"made anew as leader: {_reasons(count.restarts_led)}",
         f"refused: {_reasons(count.refused_by_reason)}",
         f"recovery: {summary(record.incidents)}",
-        f"last error: {redacted(error.words if error else now.last_error or 'none')}",
+        f"last error: {redacted(now.last_error or 'none')}",
         "stages:",
         *(
             f"  {stage.stage}: version {stage.version}, "

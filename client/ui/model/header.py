@@ -3,7 +3,7 @@ last error. Pure."""
 
 from __future__ import annotations
 
-from client.control.snapshot import LeavingView, Snapshot
+from client.control.snapshot import WHEN_DONE, LeavingView, Snapshot
 from client.ui.model import words
 from client.ui.model.gone import headline, is_gone
 from client.ui.model.plot import progress
@@ -62,18 +62,20 @@ def reason(now: Snapshot) -> str:
     return f"{mine}; {rest}"
 
 
-def leaving_words(leaving: list[LeavingView]) -> str:
-    """Say who covers us if we leave."""
+def leaving_words(leaving: list[LeavingView], *, done: bool = False) -> str:
+    """Say who covers us if we leave; ``done``: the run is complete, and nobody has to."""
     if not leaving:
         return "nothing is lost: you serve no stage"
     last = [view for view in leaving if view.last]
     if last:
         stages = words.listed([str(view.stage) for view in last])
         noun = "stage" if len(last) == 1 else "stages"
-        return f"{noun} {stages} would have nobody: the swarm would wait"
+        rest = "its last version stays on this disk" if done else "the swarm would wait"
+        return f"{noun} {stages} would have nobody: {rest}"
     kept = [f"stage {view.stage} keeps {view.remaining}" for view in leaving]
     noun = "replica" if leaving[-1].remaining == 1 else "replicas"
-    return f"{words.listed(kept)} {noun}: training goes on"
+    rest = "others serve the model" if done else "training goes on"
+    return f"{words.listed(kept)} {noun}: {rest}"
 
 
 def _name(now: Snapshot | None) -> Line:
@@ -90,7 +92,8 @@ def _title(now: Snapshot, box: Box) -> Line:
     parts += [Span(f"{100 * share:3.0f} %", "muted"), GAP]
     if now.loss is not None:
         parts += [Span("loss ", "muted"), Span(f"{now.loss:.3f}", "strong"), GAP]
-    parts += [Span(f"{words.count(now.tokens_per_s)}", "strong"), Span(" tokens/s", "muted")]
+    if now.state != "done":
+        parts += [Span(f"{words.count(now.tokens_per_s)}", "strong"), Span(" tokens/s", "muted")]
     return tuple(parts)
 
 
@@ -126,6 +129,8 @@ def _link(link: Link) -> Line:
 
 
 def _leaving(now: Snapshot) -> Line:
+    if now.state == "done":
+        return line(("   what next     ", "muted"), WHEN_DONE)
     last = any(view.last for view in now.leaving)
     return line(
         ("   if you leave  ", "muted"), (leaving_words(now.leaving), "warn" if last else "plain")
@@ -133,13 +138,9 @@ def _leaving(now: Snapshot) -> Line:
 
 
 def _error(record: Record) -> Line:
-    now, event = record.snapshot, record.last_error
-    if event is not None:
-        tone: Tone = "bad" if event.level == "error" else "warn"
-        return line(
-            ("   last error  ", "muted"),
-            (f"{words.clock(event.time)} ", "muted"),
-            (event.words, tone),
-        )
-    told = now.last_error if now else ""
-    return line(("   last error  ", "muted"), (told or "none", "warn" if told else "muted"))
+    now = record.snapshot
+    if now is None or not now.last_error:
+        return line(("   last error  ", "muted"), ("none", "muted"))
+    at = now.last_error_at
+    age = f"{words.duration(record.time - at)} ago " if at else ""
+    return line(("   last error  ", "muted"), (age, "muted"), (now.last_error, "bad"))

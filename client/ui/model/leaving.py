@@ -50,7 +50,7 @@ def ways(record: Record, live: bool, link: Link) -> list[Way]:
         "good",
     )
     last = any(view.last for view in now.leaving)
-    cover = _sentence(leaving_words(now.leaving))
+    cover = _sentence(leaving_words(now.leaving, done=now.state == "done"))
     return [
         detach,
         Way(

@@ -21,7 +21,6 @@ MAX_POINTS = 2000
 MAX_EVENTS = 2000
 MAX_RATES = 240
 RATE_WINDOW_S = 5.0
-LOUD = ("warning", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +76,6 @@ class Record:
     def curve(self) -> list[StepPoint]:
         """Return the loss curve, by step."""
         return [self.losses[step] for step in sorted(self.losses)]
-
-    @property
-    def last_error(self) -> EventView | None:
-        """The newest warning or error."""
-        return next((event for event in reversed(self.events) if event.level in LOUD), None)
 
     @property
     def rates(self) -> Traffic:

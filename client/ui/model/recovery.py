@@ -16,6 +16,7 @@ from client.ui.text import clean
 
 MAX_INCIDENTS = 200
 MAX_NOTES = 6
+MAX_STAGES = 256
 SAME_FAULT_S = 30.0
 """A second sign of a fault within this time is not another fault."""
 SERVING = "serving"
@@ -126,7 +127,7 @@ class Incidents:
         if known is not None:
             known.notes.append(f"connection: {reason}")
             return
-        stages = tuple(sorted(_served(before, peer)))
+        stages = _stages_told(event) or tuple(sorted(_served(before, peer)))
         in_order = "leav" in reason or "left" in reason or "goodbye" in reason
         verb = "left in order" if in_order else f"was lost: {reason}"
         self._add(event, before, f"{short(peer)} {verb}", peer, stages, in_order)
@@ -231,6 +232,14 @@ def _steps_redone(words: str, step: int) -> int:
         return int(found[1])
     found = _ANEW.search(words)
     return max(0, step - int(found[1])) if found is not None else 0
+
+
+def _stages_told(event: EventView) -> tuple[int, ...]:
+    """Return what the lost one served, as the node knew when it went."""
+    told = event.data.get("stages")
+    if not isinstance(told, list | tuple):
+        return ()
+    return tuple(sorted({stage for stage in told[:MAX_STAGES] if isinstance(stage, int)}))
 
 
 def _served(snapshot: Snapshot, peer: str) -> set[int]:

@@ -1,0 +1,114 @@
+"""What the node tells of itself: which errors it has now, and what those served who went."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from client.events import Event, EventLog, PeerChanged
+from client.train.news import LATELY_S, SHOWN_S, News
+from protocol.effects import Explain
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.membership.progress import Progress
+
+PEER: PeerId = peer_id_from_key(bytes(32))
+
+
+@pytest.fixture
+def told() -> list[Event]:
+    return []
+
+
+@pytest.fixture
+def news(told: list[Event]) -> News:
+    return News(EventLog(), told.append)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    return now
+
+
+class TestLastError:
+    @pytest.mark.parametrize(
+        "said",
+        [
+            Explain("matching", "waiting for 1 more volunteer: stage 0 has none", "warning"),
+            Explain("swarm", "beginning anew at version 30: most follow it", "warning"),
+            Explain("round", "step 3: nothing came for 30 s; planning it anew", "warning"),
+            Explain("pipeline", "microbatch 7 is late", "warning"),
+            Explain("transfer", "fetched the state", "info"),
+        ],
+    )
+    def test_what_mends_itself_is_none(self, news: News, said: Explain) -> None:
+        news.explain(said)
+        news.peer(PEER, "down", "silent for 5 s")
+        assert news.last_error is None
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            Explain("swarm", "no power limit: not allowed", "error"),
+            Explain("transfer", "could not save version 7: disk full", "warning"),
+        ],
+    )
+    def test_what_is_wrong_with_this_machine_is_one_for_a_while(
+        self, news: News, clock: list[float], said: Explain
+    ) -> None:
+        news.explain(said)
+        assert news.last_error == (said.words, 1000.0)
+        clock[0] += SHOWN_S
+        assert news.last_error is not None
+        clock[0] += 1.0
+        assert news.last_error is None
+
+    def test_what_kept_us_from_a_stage_is_over_when_we_serve_it(self, news: News) -> None:
+        news.explain(Explain("transfer", "stage 1: nobody gave it; trying again", "warning"))
+        news.assigned(1, "held", "the matching says so")
+        assert news.last_error is not None
+        news.assigned(1, "serving", "serving stage 1")
+        assert news.last_error is None
+
+
+class TestWhoWent:
+    def gone(self, told: list[Event]) -> PeerChanged:
+        changes = [event for event in told if isinstance(event, PeerChanged)]
+        return changes[-1]
+
+    def test_what_it_served_is_told(self, news: News, told: list[Event]) -> None:
+        news.serves(PEER, (0, 2))
+        news.peer(PEER, "down", "silent")
+        assert self.gone(told).stages == (0, 2)
+
+    def test_also_of_one_that_gave_its_stages_up_before_it_left(
+        self, news: News, told: list[Event], clock: list[float]
+    ) -> None:
+        news.serves(PEER, (1,))
+        news.serves(PEER, ())
+        clock[0] += LATELY_S / 2
+        news.peer(PEER, "down", "leaves")
+        assert self.gone(told).stages == (1,)
+
+    def test_but_not_what_it_served_long_ago(
+        self, news: News, told: list[Event], clock: list[float]
+    ) -> None:
+        news.serves(PEER, (1,))
+        news.serves(PEER, ())
+        clock[0] += LATELY_S + 1
+        news.serves(PEER, ())
+        news.peer(PEER, "down", "leaves")
+        assert self.gone(told).stages == ()
+
+
+def test_steps_that_are_done_again_are_told_again(news: News) -> None:
+    for step in range(10):
+        news.progressed(Progress(step, 3.0, 8 * step, 0), float(step))
+    news.rolled_back(6)
+    assert news.loss == 3.0
+    assert news.progress is None
+    news.progressed(Progress(6, 2.0, 56, 0), 20.0)
+    assert [point.step for point in news.curve.points(100)] == list(range(7))
+    assert news.loss == 2.0
