@@ -129,15 +129,15 @@ class History:
         return {(stage, newest.version) for stage in range(self._stages)}
 
     def waiting(self) -> str:
-        """Say what the run waits for before it goes on from copies, and how long; empty: for
-        nothing."""
+        """Say how long and for what the run waits before it goes on from copies: ``up to 115 s for
+        Boris, who may have …``; empty: for nothing."""
         waiting = self.machine.waiting
         if waiting is None:
             return ""
         if waiting.until is None:
-            return waiting.words
+            return waiting.what
         left_s = max(0.0, waiting.until - self._hub.now())
-        return f"{waiting.words}; it goes on in {math.ceil(left_s)} s at the latest"
+        return f"up to {math.ceil(left_s)} s {waiting.what}"
 
     def version(self) -> int:
         """Return the newest version that the swarm has, as far as we know."""

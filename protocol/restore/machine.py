@@ -122,7 +122,8 @@ class Adopt:
 class Waiting:
     """Why the run does not go on yet."""
 
-    words: str
+    what: str
+    """What it waits for: ``for a majority of the swarm``."""
     until: float | None = None
     """When it goes on without those it waits for, monotonic seconds; None: not before they come."""
 
@@ -443,7 +444,7 @@ class Restore:
             settled = max(settled, self._since(self._unmet_since) + UNMET_S)
         if now < settled:
             self._due = settled
-            self.waiting = Waiting("asking the others which versions they have", self._due)
+            self.waiting = Waiting("for what versions the others have", self._due)
             return []
         if self._troubled_since is None:
             self._troubled_since = now
@@ -461,7 +462,7 @@ class Restore:
         """Begin the next lineage if it is our turn and enough of the run is there."""
         if not self._outlook.quorum(now):
             self._due = now + LOST_S
-            return self._wait(f"{trouble}; waiting for a majority of the swarm")
+            return self._wait(trouble, Waiting("for a majority of the swarm"))
         target = self.newest_whole()
         known = newest_of_any(self._stored, self.lineage, self.weigh)
         newest = max(self._newest, known)
@@ -470,19 +471,15 @@ class Restore:
         if (until := since + patience_s) > now:
             self._due = min(now + SETTLE_S, until)
             newer = f"version {newest}" if lost > 0 else "a newer one"
-            return self._wait(
-                f"{trouble}; version {target.version} is the newest that every stage has here, "
-                f"waiting up to {patience_s:.0f} s for {self._awaited(target.version)}, "
-                f"who may have {newer}",
-                until,
-            )
+            here = f"version {target.version} is the newest that every stage has here"
+            whom = f"for {self._awaited(target.version)} who may have {newer}"
+            most = f"{patience_s:.0f} s"
+            return self._wait(trouble, Waiting(f"{whom}; {here}", until), most)
         before = self._before_us()
         turn = since + TURN_S * len(before)
         if now < turn:
             self._due = turn
-            self.waiting = Waiting(
-                f"{trouble}; {short(before[0])} says where the run goes on", turn
-            )
+            self.waiting = Waiting(f"for {short(before[0])} to say where the run goes on", turn)
             return []
         lineage = next_era(self.lineage, target, self._me)
         return self._adopt(lineage, f"{trouble}; {_again(lost)}", now)
@@ -532,7 +529,7 @@ class Restore:
         names = sorted(short(peer) for peer in self._away_ahead(version) or () if peer)
         if not names or len(names) > MOST_NAMES:
             return "those"
-        return ", ".join(names)
+        return f"{', '.join(names)},"
 
     # --- following ---------------------------------------------------------------------------
 
@@ -668,9 +665,10 @@ class Restore:
     def _since(at: float | None) -> float:
         return 0.0 if at is None else at
 
-    def _wait(self, words: str, until: float | None = None) -> list[RestoreEffect]:
-        """Tell what the run waits for, once."""
-        self.waiting = Waiting(words, until)
+    def _wait(self, trouble: str, waiting: Waiting, most: str = "") -> list[RestoreEffect]:
+        """Wait, and tell once for what and how long at most."""
+        self.waiting = waiting
+        words = f"{trouble}; waiting {f'up to {most} ' if most else ''}{waiting.what}"
         if words == self._said:
             return []
         self._said = words

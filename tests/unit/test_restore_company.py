@@ -154,7 +154,7 @@ class TestResume:
         made.update(seen(ME), 0.0)
         assert begun(made.tick(SETTLE_S)) is None
         assert made.waiting is not None
-        assert "for those, who" in made.waiting.words
+        assert "for those who may have a newer one" in made.waiting.what
 
     def test_with_all_who_were_there_though_one_has_more(self) -> None:
         """The other one was killed before it had written down the last versions."""
