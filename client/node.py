@@ -45,6 +45,7 @@ from client.train.credit import Credit
 from client.train.curve import Curve
 from client.train.engine import Engine
 from client.train.handshake import Handshake
+from client.train.heap import keep_heap_small
 from client.train.history import History
 from client.train.inventory import checkpoint_folder
 from client.train.limiting import Limiting, Senses
@@ -52,6 +53,7 @@ from client.train.matches import describe_matching
 from client.train.news import News
 from client.train.pausing import Pauses
 from client.train.power import keep_power_cap
+from client.train.state_size import largest_payload, usual_payload
 from client.train.status import leaving_views, limits_view, pause_view, take_snapshot
 from client.train.training import Site, Training
 from protocol.address import Address, parse_address, parse_peer_address
@@ -277,11 +279,14 @@ class Node:
             nursery.start_soon(self._history.run)
             nursery.start_soon(self._pauses.run)
             nursery.start_soon(self._credit.run)
+            nursery.start_soon(keep_heap_small)
             await self._until_over()
             await self._leave()
 
     def _wire(self, nursery: trio.Nursery) -> None:
         swarm, me = self._swarm, self._signer.peer
+        largest, usual = largest_payload(swarm.manifest), usual_payload(swarm.manifest)
+        self._network.expect_payloads(largest, usual)
         engine = Engine(
             self._network,
             self._signer,

@@ -260,7 +260,7 @@ class Carrier:
         return usual if name == "control" else self._pacing.download.window_bytes(usual)
 
     async def _read_frames(self, name: str, stream: YamuxStream) -> None:
-        decoder = FrameDecoder(partial(_parse, name), _limit_of)
+        decoder = FrameDecoder(partial(_parse, name), self._limit_of)
         pacer = self._pacing.download
         most = READ_BYTES if pacer.rate_bytes_per_s else None
         with self._unfinished.lane(self._evict) as arrival:
@@ -271,6 +271,10 @@ class Carrier:
                 for frame in frames:
                     await self._take(frame)
         decoder.receive_eof()
+
+    def _limit_of(self, header: Message | Refused) -> int:
+        limit = 0 if isinstance(header, Refused) else payload_limit(header)
+        return min(limit, self._unfinished.payload_limit)
 
     def _evict(self) -> None:
         self._hooks.refused(RemoteProtocolError("unfinished-frames", penalty=0))
@@ -391,7 +395,3 @@ def _parse(name: str, header: bytes) -> Message | Refused:
     if lane(message) != name:
         return Refused(RemoteProtocolError("wrong-lane", type(message).__name__, penalty=20))
     return message
-
-
-def _limit_of(header: Message | Refused) -> int:
-    return 0 if isinstance(header, Refused) else payload_limit(header)

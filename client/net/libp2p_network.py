@@ -152,6 +152,10 @@ class Libp2pNetwork:
             self._keepers[peer] = trio.CancelScope()
             self._nursery.start_soon(self._keep, peer, self._keepers[peer])
 
+    def expect_payloads(self, largest_bytes: int, usual_bytes: int) -> None:
+        """Take payloads only as the run needs them. See `Network.expect_payloads`."""
+        self._unfinished.expect(largest_bytes, usual_bytes)
+
     async def in_reach(self, addresses: Sequence[str]) -> list[str]:
         """Return of a member's addresses those that we would call. See `Network.in_reach`."""
         return list(await self._resolved(addresses))[:MAX_ADDRESSES]

@@ -249,6 +249,9 @@ class MemoryNetwork:
     def members(self, peers: Collection[PeerId]) -> None:
         """There is no budget of strangers here."""
 
+    def expect_payloads(self, largest_bytes: int, usual_bytes: int) -> None:
+        """Frames come whole here."""
+
     async def in_reach(self, addresses: Sequence[str]) -> list[str]:
         """Return all: the hub has no ranges."""
         await trio.lowlevel.checkpoint()

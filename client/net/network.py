@@ -126,6 +126,10 @@ class Network(Protocol):
         """Replace the set of known members; all others share the small budget of strangers."""
         ...
 
+    def expect_payloads(self, largest_bytes: int, usual_bytes: int) -> None:
+        """Say how large payloads can be in this run, and how large they usually are."""
+        ...
+
     async def in_reach(self, addresses: Sequence[str]) -> list[str]:
         """Return of a member's addresses those that we would call on its word."""
         ...

@@ -1,14 +1,15 @@
 """Frames that a peer has begun and not finished: what they may hold, and how long they may take.
 
-Whoever connects may announce a frame of 64 MiB and never end it. Two rules bound that:
+Whoever connects may announce a frame of 64 MiB and never end it. Three rules bound that:
 
 - Patience. Between two frames a lane waits for ever; inside one, for 60 s, which run only while
   nothing lies here to be read, so that neither our own pacing nor a busy client counts against the
   sender. What comes earns time back at 4 kB/s: who keeps to that is waited for however long it
   takes, and pauses of a minute are forgiven.
-- A budget of bytes over all connections. When it is exceeded, the frame that was begun first goes,
-  with its connection: a newcomer is not shut out by those who only hold on, and an honest frame is
-  seldom the oldest.
+- A frame is no larger than any that the run can need, once that is known.
+- A budget of bytes over all connections, some of the run's usual frames. When it is exceeded, the
+  frame that was begun first goes, with its connection: a newcomer is not shut out by those who only
+  hold on, and an honest frame is seldom the oldest.
 
 State: of each lane, the patience left; of the network, what the lanes hold, oldest frame first.
 """
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 import trio
 
 from client.net.yamux_stream import YamuxStream
+from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.wire.framing import Buffer
 
@@ -31,14 +33,26 @@ FLOOR_BYTES_PER_S = 4000
 BUDGET_BYTES = 512 * 1024 * 1024
 """Eight of the largest frames; of the usual ones, hundreds."""
 
+LEAST_BUDGET_BYTES = 32 * 1024 * 1024
+USUAL_FRAMES = 32
+"""So many of the usual frames may be under way: a round has 32 members."""
+
 
 class UnfinishedFrames:
     """What the lanes of one network hold of unfinished frames."""
 
     def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
         self._budget_bytes = budget_bytes
+        self.payload_limit = limits.MAX_PAYLOAD_BYTES
+        """Most bytes of any payload."""
         self._held: dict[Arrival, int] = {}  # the frame begun first comes first
         self.held_bytes = 0
+
+    def expect(self, largest_bytes: int, usual_bytes: int) -> None:
+        """Take frames only as the run needs them. See `Network.expect_payloads`."""
+        self.payload_limit = min(largest_bytes, limits.MAX_PAYLOAD_BYTES)
+        wanted = max(LEAST_BUDGET_BYTES, USUAL_FRAMES * usual_bytes)
+        self._budget_bytes = min(wanted, BUDGET_BYTES)
 
     @contextmanager
     def lane(self, evict: Callable[[], None]) -> Iterator[Arrival]:

@@ -1,12 +1,19 @@
-"""How large the file of a stage's state is, and so whether an offer of one can be it."""
+"""How large what peers send can be in a run: the state of a stage, boundary tensors, segments."""
 
 from __future__ import annotations
 
 from client.compute.checkpoint import MAX_HEADER_BYTES, sections
 from client.compute.memory import stage_parameters
 from client.train.opening import model_fields
+from protocol.limits import CHUNK_BYTES, MAX_SEGMENTS
 from protocol.manifest import Manifest
+from protocol.rounds.shards import SEGMENT
 from protocol.wire.messages import BlobOffer
+
+_TOKEN_BYTES = 16
+"""A token and its target, whatever integers they are sent in."""
+_MARGIN = 64 * 1024
+"""Headers of payloads, vectors of scales, the last block's padding."""
 
 
 def data_bytes(manifest: Manifest, stage: int) -> int:
@@ -21,3 +28,26 @@ def is_plausible(manifest: Manifest, offer: BlobOffer) -> bool:
         return False
     data = data_bytes(manifest, offer.stage)
     return data < offer.size_bytes <= data + MAX_HEADER_BYTES
+
+
+def largest_payload(manifest: Manifest) -> int:
+    """Return the most bytes of any payload: a boundary with its tokens, or a whole stage's gradient
+    in one segment, each in fp32."""
+    return max(_boundary_bytes(manifest), 4 * _most_parameters(manifest), CHUNK_BYTES) + _MARGIN
+
+
+def usual_payload(manifest: Manifest) -> int:
+    """Return the most bytes of the tensors that honest peers send."""
+    most = _most_parameters(manifest)
+    segment = min(most, max(-(-most // MAX_SEGMENTS), 2 * SEGMENT))
+    return max(_boundary_bytes(manifest), 4 * segment) + _MARGIN
+
+
+def _boundary_bytes(manifest: Manifest) -> int:
+    tokens = manifest.sequences_per_microbatch * (manifest.model.context + 1)
+    return tokens * (4 * manifest.model.width + _TOKEN_BYTES)
+
+
+def _most_parameters(manifest: Manifest) -> int:
+    fields, layers = model_fields(manifest), manifest.layers_per_stage
+    return max(stage_parameters(fields, layers, stage) for stage in range(manifest.stage_count))

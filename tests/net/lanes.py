@@ -50,7 +50,13 @@ class Lane:
         self._carrier = Carrier(
             cast(Connection, SimpleNamespace()),
             {"control": queue},
-            CarrierHooks(self._deliver, lambda error: None, lambda: None, trio.lowlevel.checkpoint),
+            CarrierHooks(
+                deliver=self._deliver,
+                refused=lambda error: None,
+                up=lambda: None,
+                admitted=trio.lowlevel.checkpoint,
+                sent=lambda: None,
+            ),
             Pacing(Rates(download_bytes_per_s=download_bytes_per_s)),
             UnfinishedFrames(),
         )

@@ -189,6 +189,21 @@ async def test_unfinished_frames_of_many_connections_are_bounded(
             await trio.sleep(0.01)
 
 
+async def test_a_frame_larger_than_any_of_the_run_is_not_begun(
+    networks: Networks, intrude: Intrude
+) -> None:
+    async with networks() as a, hostile_lane(intrude, a.addresses[0], "bulk") as (session, stream):
+        a.expect_payloads(1000, 500)
+        await stream.send_all(encode_frame(BULK_OK, bytes(1000)))
+        while a.statistics().frames_in < 1:
+            await trio.sleep(0.01)
+            next(iter(a._links.values())).announced.set()
+        await stream.send_all([unfinished(1001)])
+        while not session.closed:
+            await trio.sleep(0.01)
+        assert a.statistics().refused["payload-size"] == 1
+
+
 async def test_repeated_offences_ban_the_peer(networks: Networks) -> None:
     async with networks() as a, networks() as b:
         await b.connect(a.addresses[0])

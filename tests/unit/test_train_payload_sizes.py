@@ -1,0 +1,47 @@
+"""What a run can send in one payload is known from its manifest."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from client.cli.founding import found_swarm
+from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.compute.memory import stage_parameters
+from client.compute.payload import largest_payload_bytes
+from client.train.opening import model_fields
+from client.train.state_size import largest_payload, usual_payload
+from protocol.limits import CHUNK_BYTES, MAX_PAYLOAD_BYTES, MAX_SEGMENTS
+from protocol.manifest import Manifest
+from protocol.rounds.shards import segmented, shard_bounds
+from protocol.wire.envelope import Signer
+
+
+def manifest(width: int, sequences: int) -> Manifest:
+    run = RunChoices(stages=2, sequences=sequences, measure=False)
+    model = ModelChoices(layers=4, width=width, heads=2, context=64)
+    return found_swarm(Signer(bytes(32)).peer, run, model, OptimizerChoices()).manifest
+
+
+@pytest.mark.parametrize(("width", "sequences"), [(32, 1), (32, 64), (512, 2)])
+def test_everything_honest_fits(width: int, sequences: int) -> None:
+    ours = manifest(width, sequences)
+    shape = ours.sequences_per_microbatch, ours.model.context, ours.model.width
+    tokens = 2 * 8 * ours.sequences_per_microbatch * (ours.model.context + 1)
+    for codec in ("s8", "bf16", "fp32"):
+        assert largest_payload_bytes(shape, codec) + tokens <= usual_payload(ours)
+    for stage in range(2):
+        size = stage_parameters(model_fields(ours), ours.layers_per_stage, stage)
+        assert largest_payload_bytes((size,), "fp32") <= largest_payload(ours)
+        for lines in ([1.0] * 2, [1.0] * 5, [1.0, 9.0], [1e-9, 1.0]):
+            bounds = segmented(shard_bounds(size, lines))
+            most = max(b - a for a, b in itertools.pairwise(bounds))
+            assert largest_payload_bytes((most,), "fp32") <= usual_payload(ours)
+    assert usual_payload(ours) <= largest_payload(ours)
+    assert largest_payload(ours) >= CHUNK_BYTES
+
+
+def test_a_small_run_takes_no_large_frames() -> None:
+    assert largest_payload(manifest(32, 1)) < MAX_PAYLOAD_BYTES // 16
+    assert MAX_SEGMENTS > 1
