@@ -1,0 +1,60 @@
+"""The loss that volunteers are shown when a replica of the last stage lies about its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from train_swarm import Volunteer, open_swarm
+from trio.testing import MockClock
+
+from protocol.effects import Publish
+from protocol.ids import PeerId
+from protocol.membership.progress import Progress, encode_progress
+from protocol.wire.messages import Commit, Message, Ready
+
+
+def lie_about_losses(liar: Volunteer, lie: float) -> None:
+    """Have a volunteer say ``lie`` for every sum of losses that others are sent."""
+    honest = liar.engine.send
+
+    def send(peer: PeerId, message: Message, payload: bytes = b"") -> None:
+        if isinstance(message, Ready | Commit) and peer != liar.engine.signer.peer:
+            message = msgspec.structs.replace(message, loss_sum=lie)
+        honest(peer, message, payload)
+
+    liar.engine.send = send  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("lie", [0.0, 5e26])
+@pytest.mark.parametrize("replicas", [2, 3])
+async def test_one_liar_changes_nothing_of_what_the_honest_are_shown(
+    tmp_path: Path, autojump_clock: MockClock, lie: float, replicas: int
+) -> None:
+    async with open_swarm(tmp_path, steps=8, microbatches=12) as swarm:
+        first = await swarm.add(0)
+        honest = [await swarm.add(1) for _ in range(replicas - 1)]
+        liar = await swarm.add(1)
+        lie_about_losses(liar, lie)
+        swarm.start()
+        await swarm.until_done()
+        for volunteer in [first, *honest]:
+            assert volunteer.losses
+            assert all(3.0 < loss < 7.0 for loss in volunteer.losses.values()), volunteer.losses
+
+
+async def test_a_record_of_one_replica_is_not_what_observers_are_shown(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=8, microbatches=12) as swarm:
+        first = await swarm.add(0)
+        *_, liar = [await swarm.add(1) for _ in range(3)]
+        swarm.start()
+        await swarm.until(lambda: len(first.losses) >= 2)
+        for seq, step in enumerate((4, 7, 100_000), 10**14):
+            body = encode_progress(Progress(step, 0.0, 0, 0))
+            liar.engine.perform(Publish("progress", liar.engine.signer.peer, seq, body))
+        await swarm.until_done()
+        assert max(first.losses) < 8
+        assert all(3.0 < loss < 7.0 for loss in first.losses.values()), first.losses
