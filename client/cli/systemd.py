@@ -10,6 +10,8 @@ import os
 import socket
 from collections.abc import MutableMapping
 
+from client.cli.output import printable
+
 MAX_STATUS_CHARS = 200
 
 
@@ -38,7 +40,7 @@ class Notifier:
 
     def status(self, words: str) -> None:
         """Say in one line what the service does."""
-        line = " ".join(words.split())[:MAX_STATUS_CHARS]
+        line = printable(" ".join(words.split()))[:MAX_STATUS_CHARS]
         self._send(f"STATUS={line}")
 
     def alive(self) -> None:

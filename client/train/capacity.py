@@ -117,6 +117,17 @@ def usable_memory_bytes(capacity: Capacity, settings: Settings) -> int:
     return min(settings.memory_limit_bytes or lent_bytes, lent_bytes)
 
 
+def lent_flops(capacity: Capacity, settings: Settings, threads: int) -> Flops:
+    """Return what we compute with so many threads, within the owner's share of the time.
+
+    On a CPU it is taken to be proportional to the threads that it was measured with.
+    """
+    share = settings.compute_share / 100
+    if not capacity.on_gpu:
+        share *= threads / capacity.threads
+    return Flops(fp32=share * capacity.fp32_flops, bf16=share * capacity.bf16_flops)
+
+
 def advert(
     capacity: Capacity,
     settings: Settings,
@@ -127,10 +138,9 @@ def advert(
 ) -> Advert:
     """Return our advert; which stages we serve is added by membership."""
     upload, download = line_rates(line, settings)
-    share = settings.compute_share / 100
     return Advert(
         addresses=addresses[:MAX_ADDRESSES],
-        flops=Flops(fp32=share * capacity.fp32_flops, bf16=share * capacity.bf16_flops),
+        flops=lent_flops(capacity, settings, capacity.threads),
         memory_bytes=usable_memory_bytes(capacity, settings),
         upload_bytes_per_s=upload,
         download_bytes_per_s=download,

@@ -13,7 +13,7 @@ import msgspec
 
 from protocol.ids import Stage
 from protocol.limits import MAX_ADDRESSES
-from protocol.membership.advert import Advert
+from protocol.membership.advert import Advert, Flops
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
 
@@ -69,6 +69,12 @@ class Portrait:
                 upload_bytes_per_s=upload,
                 download_bytes_per_s=download,
             )
+            self._membership.amend(self._advert)
+
+    def compute(self, flops: Flops) -> None:
+        """Change what we say that we compute, with the advert's next renewal."""
+        if self._advert is not None:
+            self._advert = msgspec.structs.replace(self._advert, flops=flops)
             self._membership.amend(self._advert)
 
     def move(self, addresses: Sequence[str]) -> None:

@@ -25,6 +25,7 @@ from client.train.capacity import (
     Capacity,
     advert,
     kept_line,
+    lent_flops,
     measured_capacity,
     usable_memory_bytes,
 )
@@ -160,6 +161,14 @@ class Training:
 
     def _set_threads(self, threads: int) -> None:
         self.staging.set_threads(threads)
+        self._say_speed()
+
+    def _say_speed(self) -> None:
+        """Advertise what we compute with the threads of now."""
+        if self._capacity is not None:
+            threads = self._site.cores.threads
+            flops = lent_flops(self._capacity, self._site.settings, threads)
+            self._engine.portrait.compute(flops)
 
     async def _offer(self) -> None:
         """Offer the checkpoints on our disk."""
@@ -189,6 +198,7 @@ class Training:
         seats = settings.seats or USUAL_SEATS
         own = advert(capacity, settings, addresses, seats, int(time.time()), kept_line(data))
         engine.describe(own, has_text=not problem)
+        self._say_speed()
         self.entered = True
         await Presence(engine, settings, data, self._site.addresses).run()
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import psutil
 
 from client.cli.create import sign, write_swarm_file
 from client.cli.founding import found_swarm
@@ -54,7 +55,8 @@ class Result:
     round: int
     tokens_per_s: float
     steps: int
-    load: float
+    others: float
+    """Cores that other programs took meanwhile."""
     machine: str = ""
 
 
@@ -73,8 +75,9 @@ def main() -> None:
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     file = asked.out / "threads.jsonl"
+    begun = max((r.round for r in read(file)), default=-1) + 1 if file.exists() else 0
     with terminate_as_interrupt():
-        for number in range(asked.rounds):
+        for number in range(begun, begun + asked.rounds):
             for model in asked.models:
                 for volunteers in map(int, asked.volunteers):
                     for choice in asked.choices:
@@ -87,7 +90,6 @@ def main() -> None:
 
 def measure(model: str, volunteers: int, choice: str, number: int, seconds: float) -> Result:
     """Run one swarm for so long after its first steps."""
-    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="vol") as folder:
         homes = Path(folder)
         tokens = found(homes, model, stages=min(volunteers, 2))
@@ -97,13 +99,13 @@ def measure(model: str, volunteers: int, choice: str, number: int, seconds: floa
             first.wait_until_it_answers(60.0)
             for i in range(2, volunteers + 1):
                 processes.start(f"volunteer-{i}", flags)
-            moments = step_moments(processes, first, volunteers, seconds)
+            moments, others = step_moments(processes, first, volunteers, seconds)
     span, steps = moments[-1] - moments[0], len(moments) - 1
     return Result(
         *(model, volunteers, choice, number),
         tokens_per_s=round(tokens * steps / span, 1),
         steps=steps,
-        load=load,
+        others=round(others, 2),
         machine=this_machine(),
     )
 
@@ -128,14 +130,16 @@ def found(homes: Path, model: str, stages: int) -> int:
 
 def step_moments(
     processes: LocalSwarm, first: Member, volunteers: int, seconds: float
-) -> list[float]:
-    """Return when steps were committed, in Unix seconds, once all serve and have warmed up.
+) -> tuple[list[float], float]:
+    """Return when steps were committed, in Unix seconds, once all serve and have warmed up; and the
+    cores that other programs took meanwhile.
 
     Raises:
         RuntimeError: too few steps in time, or a volunteer ended.
     """
     moments: list[float] = []
     deadline, until, begun = time.monotonic() + TIMEOUT_S, None, False
+    before = 0.0, 0.0
     while until is None or time.monotonic() < until or len(moments) <= LEAST_STEPS:
         if time.monotonic() > deadline or not all(m.alive for m in processes.members):
             tails = "\n".join(member.log_tail() for member in processes.members)
@@ -145,9 +149,18 @@ def step_moments(
         moments += found if begun else []
         if until is None and len(moments) > WARM_UP_STEPS:
             until = time.monotonic() + seconds
-            moments = moments[-1:]
+            moments, before = moments[-1:], (_others_s(), time.monotonic())
         time.sleep(0.1)
-    return moments
+    others_s, span_s = _others_s() - before[0], time.monotonic() - before[1]
+    return moments, max(0.0, others_s / span_s)
+
+
+def _others_s() -> float:
+    """Processor seconds of all but this program and its volunteers, since some moment."""
+    total = psutil.cpu_times()
+    busy = total.user + total.nice + total.system + total.irq + total.softirq + total.steal
+    family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    return busy - sum(own.user + own.system for own in (p.cpu_times() for p in family))
 
 
 def _all_serve(first: Member, volunteers: int) -> bool:
@@ -166,11 +179,12 @@ def read(path: Path) -> list[Result]:
 def markdown(results: Sequence[Result]) -> str:
     """Return the table: medians over rounds of the newest's machine."""
     shown = of_newest(results)
-    choices = list(dict.fromkeys(r.choice for r in shown))
+    choices = sorted({r.choice for r in shown}, key=lambda c: (c != DEFAULT, c))
     by_hand = [choice for choice in choices if choice != DEFAULT]
     rows = [
-        f"| model | volunteers | {' | '.join(map(_title, choices))} | default / best by hand |",
-        f"| --- | ---: | {'---: | ' * len(choices)}---: |",
+        f"| model | volunteers | {' | '.join(map(_title, choices))} "
+        "| default / best by hand | rounds | others, cores |",
+        f"| --- | ---: | {'---: | ' * len(choices)}---: | ---: | ---: |",
     ]
     for model, volunteers in dict.fromkeys((r.model, r.volunteers) for r in shown):
         here = [r for r in shown if (r.model, r.volunteers) == (model, volunteers)]
@@ -180,12 +194,13 @@ def markdown(results: Sequence[Result]) -> str:
         ratio = f"**{statistics.median(ratios):.2f}** ({ratios[0]:.2f} to {ratios[-1]:.2f})"
         rows.append(
             f"| {model} | {volunteers} | {' | '.join(f'{rates[c]:,.0f}' for c in choices)} "
-            f"| {ratio} |"
+            f"| {ratio} | {len(ratios)} | {statistics.median(r.others for r in here):.1f} |"
         )
     return (
         f"# Threads of volunteers on one machine\n\nWritten by `python -m tests.bench.threads`. "
         f"{__doc__}\nMachine: {shown[0].machine}. Tokens/s, medians; the ratio is taken within "
-        f"each round, in brackets its range.{left_out(results, shown)}\n\n" + "\n".join(rows) + "\n"
+        f"each round, in brackets its range; the last column says what other programs took of the "
+        f"machine meanwhile.{left_out(results, shown)}\n\n" + "\n".join(rows) + "\n"
     )
 
 

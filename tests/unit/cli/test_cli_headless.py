@@ -69,11 +69,11 @@ def test_the_service_manager_is_told_and_children_do_not_find_it(manager: socket
     assert environ == {"PATH": "/bin"}
     assert notifier.watchdog_s == 4.0
     notifier.ready()
-    notifier.status("step 3\nREADY=0 " + "x" * 1000)
+    notifier.status("step 3\nREADY=0 \x9b\u202e" + "x" * 1000)
     notifier.extend(1.5)
     ready, status, extended = _heard(manager)
     assert (ready, extended) == ("READY=1", "EXTEND_TIMEOUT_USEC=1500000")
-    assert "\n" not in status
+    assert status.isprintable()
     assert len(status) < 250
 
 

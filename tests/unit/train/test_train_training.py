@@ -12,8 +12,11 @@ from train_swarm import TestSwarm, Volunteer, _starter, one_thread, open_swarm
 
 from client.config import Settings
 from client.errors import ExitCode
+from client.limits.cores import Cores
+from client.limits.local_volunteers import Notice, Seen
 from client.store.checkpoints import CheckpointFolder
 from client.train.capacity import Capacity
+from client.train.core_sharing import CoreSharing
 from client.train.history import History
 from client.train.pausing import Pauses
 from client.train.training import MEASURING_WORKERS, Site, Training
@@ -122,14 +125,15 @@ async def test_who_starts_removes_the_copies_of_a_process_that_was_killed(
 
 
 async def _measuring(
-    swarm: TestSwarm, folder: Path, device: str = "cpu"
+    swarm: TestSwarm, folder: Path, device: str = "cpu", cores: CoreSharing | None = None
 ) -> tuple[Training, list[LocalWorker]]:
     """One that measures what it can do as nodes do; its workers, as they are started."""
     volunteer, workers = await swarm.add(), list[LocalWorker]()
     engine, home = volunteer.engine, folder / "measuring"
     home.mkdir()
     settings = Settings(threads=1, device=device)
-    site = Site(settings, None, home, CheckpointFolder(volunteer.disk), list, one_thread(folder))
+    cores = cores or one_thread(folder)
+    site = Site(settings, None, home, CheckpointFolder(volunteer.disk), list, cores)
     history, pauses = cast(History, engine.history), Pauses(folder, lambda said: None)
     training = Training(engine, engine.news, history, site, pauses, _starter(workers))
     swarm._nursery.start_soon(training.run)
@@ -169,3 +173,37 @@ async def test_a_worker_that_dies_while_it_measures_is_replaced_a_few_times(
             assert training._engine.matching is not None, "it has entered the swarm"
         else:
             assert f"died {deaths} times" in str(training.staging.failure)
+
+
+class Beside:
+    """The notices of other volunteers, as a test writes them."""
+
+    def __init__(self) -> None:
+        self.seen: list[Seen] = []
+
+    def post(self, notice: Notice) -> None:
+        pass
+
+    def withdraw(self) -> None:
+        pass
+
+    def others(self) -> list[Seen]:
+        return self.seen
+
+
+async def test_who_gives_cores_to_another_says_that_it_is_slower(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    beside, two = Beside(), Cores(frozenset({0, 1}), 2)
+    cores = CoreSharing(0, lambda said: None, beside, lambda: two, 1000)
+    async with open_swarm(tmp_path) as swarm:
+        training, _ = await _measuring(swarm, tmp_path, cores=cores)
+        portrait = training._engine.portrait
+        await swarm.until(lambda: training.entered)
+        alone = portrait._advert
+        assert alone is not None
+        beside.seen = [Seen(1000, Notice(pid=2, cpus="3", computing=True))]
+        await swarm.until(lambda: cores.threads == 1)
+        shared = portrait._advert
+        assert shared is not None
+        assert shared.flops.fp32 == pytest.approx(alone.flops.fp32 / 2)
