@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import grp
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,11 +22,19 @@ from client.config import Settings
 from client.control.matches import MatchesSnapshot
 from client.control.methods import Provider
 from client.control.server import serve_control
-from client.control.snapshot import WHEN_DONE, EventView, LeavingView, PauseView, Snapshot
+from client.control.snapshot import (
+    WHEN_DONE,
+    EventView,
+    InviteView,
+    LeavingView,
+    PauseView,
+    Snapshot,
+)
 from client.control.sockets import SocketFolderError, socket_path
 from client.control.updates import StepPoint
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
+from client.inviting import fresh, notes, short
 from client.limits.limits import limits_of
 from client.net.door import HostLimits
 from client.net.errors import ListenError, NetworkError, PortInUse
@@ -192,6 +200,8 @@ class Node:
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
         self._seen = seen
+        self._met: list[Address] = []
+        """Addresses in reach of the members that were linked at the last look."""
         self._pauses = Pauses(folders.data, self._news.explain)
         self._limits = limits_of(options.settings)
         senses = Senses(self._carried_bytes)
@@ -245,6 +255,24 @@ class Node:
     def resume(self) -> bool:
         """Take part again."""
         return self._pauses.resume()
+
+    def invite(self) -> InviteView:
+        """Return a fresh invite: ourselves, and the members met lately that are linked now."""
+        linked: dict[PeerId | None, list[Address]]
+        linked = {peer: [] for peer in self._network.statistics().peers}
+        for address in self._met:
+            linked.get(address.peer, []).append(address)
+        found = fresh(self._swarm, [_parsed(self._reach()), *linked.values()])
+        return InviteView(
+            swarm=found.swarm,
+            swarm_name=found.manifest.name,
+            invite=str(found.invite),
+            short=short(found),
+            file=str(found),
+            members=[str(address) for address in found.peers],
+            private=found.secret is not None,
+            notes=notes(found),
+        )
 
     # --- running -----------------------------------------------------------------------------
 
@@ -392,10 +420,7 @@ class Node:
         met = list[str]()
         for peer in self._network.statistics().peers:
             met += await self._network.in_reach(roster.addresses(peer))
-        parsed = []
-        for text in met:
-            with suppress(ValueError):
-                parsed.append(parse_peer_address(text))
+        parsed = self._met = _parsed(met)
         self._engine.acquaintances.meet(parsed)
         try:
             self._store.meet(self._swarm.swarm, parsed)
@@ -424,6 +449,15 @@ def _group_id(name: str) -> int | None:
     except KeyError as error:
         words = f"there is no group {name!r} on this machine"
         raise UserError(words, "see --control-group", ExitCode.CONFIG) from error
+
+
+def _parsed(texts: Iterable[str]) -> list[Address]:
+    """Return those of the addresses that name a peer and can be dialled."""
+    found = []
+    for text in texts:
+        with suppress(ValueError):
+            found.append(parse_peer_address(text))
+    return found
 
 
 def announced(settings: Settings, me: PeerId) -> list[str]:

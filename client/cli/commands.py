@@ -73,6 +73,16 @@ COMMANDS: Final[dict[str, Command]] = {
         "In a terminal it asks once what may be used of this machine, starts the volunteer in the "
         "background and shows it; leaving the screen, or losing the terminal, leaves it running.",
     ),
+    "invite": Command(
+        TAKE_PART,
+        "Print a fresh invite, with members of the swarm that can be reached now.",
+        (
+            ("invite", "of the volunteer that runs here; else with the members met last"),
+            ("invite --qr", "with a QR code"),
+            ("invite --out my-swarm.swarm", "also as a file, for whoever cannot scan or paste"),
+        ),
+        "The invite is the only line on stdout. That of a private swarm has its secret.",
+    ),
     "pause": Command(
         TAKE_PART,
         "Give this machine back for a while: free memory and GPU, stay in the swarm.",

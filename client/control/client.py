@@ -23,7 +23,7 @@ from client.control.methods import (
     Resuming,
     Stopping,
 )
-from client.control.snapshot import PauseView, Snapshot
+from client.control.snapshot import InviteView, PauseView, Snapshot
 from client.control.sockets import live_sockets
 from client.control.updates import Curve, StepPoint, Subscribed, Update
 from client.errors import ExitCode, UserError
@@ -136,6 +136,10 @@ class ControlClient:
     def resume(self) -> bool:
         """Have the node take part again; False: it was not paused."""
         return self.call("resume", Resuming).resumed
+
+    def invite(self) -> InviteView:
+        """Return a fresh invite with members that the node can reach now."""
+        return self.call("invite", InviteView)
 
     def subscribe(self, events_since: int = 0, matches: bool = False, hz: float = 2.0) -> None:
         """Have the node send updates, which ``next_update`` returns."""

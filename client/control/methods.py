@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from client.control import rpc
 from client.control.matches import MatchesSnapshot
-from client.control.snapshot import EventView, LeavingView, PauseView, Snapshot
+from client.control.snapshot import EventView, InviteView, LeavingView, PauseView, Snapshot
 from client.control.updates import MAX_POINTS, Curve, StepPoint, Subscribe, Subscribed
 
 MAX_EVENTS_PER_ANSWER = 500
@@ -48,6 +48,9 @@ class Provider(Protocol):
 
     def resume(self) -> bool:
         """Take part again; False: it was not paused."""
+
+    def invite(self) -> InviteView:
+        """Return a fresh invite with members that can be reached now."""
 
 
 @dataclass(slots=True)
@@ -177,6 +180,11 @@ def _resume(request: rpc.Request, provider: Provider, caller: Caller) -> Resumin
     return Resuming(provider.resume())
 
 
+def _invite(request: rpc.Request, provider: Provider, caller: Caller) -> InviteView:
+    rpc.parse_params(request, _NoParams)
+    return provider.invite()
+
+
 def _subscribe(request: rpc.Request, provider: Provider, caller: Caller) -> Subscribed:
     caller.subscription = rpc.parse_params(request, Subscribe)
     return Subscribed(seq=caller.seq)
@@ -193,8 +201,10 @@ METHODS: dict[str, Callable[[rpc.Request, Provider, Caller], Struct]] = {
     "finish": _finish,
     "pause": _pause,
     "resume": _resume,
+    "invite": _invite,
 }
-WRITING = frozenset({"stop", "finish", "pause", "resume"})
+FOR_OWNER = frozenset({"stop", "finish", "pause", "resume", "invite"})
+"""What changes the node, and what tells the secret of a private swarm."""
 
 
 def answer(line: bytes, provider: Provider, caller: Caller | None = None) -> bytes:
@@ -217,8 +227,8 @@ def _call(request: rpc.Request, provider: Provider, caller: Caller) -> bytes:
         if method is None:
             words = f"no method {request.method[:64]!r}; there are {', '.join(sorted(METHODS))}"
             raise rpc.RpcError(rpc.METHOD_NOT_FOUND, words, request.answer_id)
-        if request.method in WRITING and not caller.may_write:
-            words = f"only the volunteer's owner and root may {request.method} it"
+        if request.method in FOR_OWNER and not caller.may_write:
+            words = f"only the volunteer's owner and root may ask it to {request.method}"
             raise rpc.RpcError(rpc.FORBIDDEN, words, request.answer_id)
         return rpc.encode_result(method(request, provider, caller), request.answer_id)
     except rpc.RpcError as error:

@@ -195,6 +195,24 @@ class CreditView(Struct, frozen=True, kw_only=True):
     """Unix seconds of the first start in this swarm."""
 
 
+class InviteView(Struct, frozen=True, kw_only=True):
+    """A fresh invite to the swarm. A secret; who may look on only does not get it."""
+
+    swarm: str
+    swarm_name: str
+    invite: str
+    """``volunteer:...``, with the members to call."""
+    short: list[str] = field(default_factory=list)
+    """The same with fewer members, for QR codes; the longest first."""
+    file: str = ""
+    """Contents of a ``.swarm`` file that does the same."""
+    members: list[str] = field(default_factory=list)
+    """Addresses to call."""
+    private: bool = False
+    notes: list[str] = field(default_factory=list)
+    """What whoever gives it away should know, in words."""
+
+
 class Snapshot(Struct, frozen=True, kw_only=True):
     """One moment of one node. Rates are averages over the last few steps."""
 

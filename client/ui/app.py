@@ -26,6 +26,7 @@ from client.ui.dialogs.detail import DetailDialog
 from client.ui.dialogs.dialog import Dialog
 from client.ui.dialogs.edit import EditDialog
 from client.ui.dialogs.help import HelpDialog
+from client.ui.dialogs.invite import InviteDialog
 from client.ui.filters import AsciiOnly, Colourless
 from client.ui.keys import TABS, key_items, tab_items
 from client.ui.model import diagnostics
@@ -75,6 +76,7 @@ class VolunteerApp(App[int]):
         *(Binding(str(n), f"tab({n})", name, show=False) for n, (_, name) in enumerate(TABS, 1)),
         Binding("p", "pause", "Pause or resume", show=False),
         Binding("f", "finish", "Finish", show=False),
+        Binding("i", "invite", "Invite", show=False),
         Binding("d", "detach", "Detach", show=False),
         Binding("q,ctrl+q,ctrl+c", "go", "Quit", show=False, priority=False),
         Binding("slash", "filter", "Filter", show=False),
@@ -165,6 +167,7 @@ class VolunteerApp(App[int]):
             yield SystemCommand(name, f"Tab {number}", partial(self.action_tab, number))
         if self._source.live and self.link.state == "live":
             yield SystemCommand("Pause or resume", "Key p", self.action_pause)
+            yield SystemCommand("Invite", "A fresh invite, with its QR code", self.action_invite)
             yield SystemCommand("Finish", "Hand over, save, leave in order", self.action_finish)
         yield SystemCommand("Detach", "Close this view; training goes on", self.action_detach)
         yield SystemCommand("Quit", "Detach, finish or stop, and what each costs", self.action_go)
@@ -242,6 +245,9 @@ class VolunteerApp(App[int]):
         return True
 
     def _tell(self, answer: Answer) -> None:
+        if answer.invite is not None:
+            self.push_screen(InviteDialog(answer.invite, ascii_only=self._ascii))
+            return
         if answer.method == "stop" and answer.ok:
             self.farewell = "it leaves in order, in the background"
             self.exit(0)
@@ -282,6 +288,11 @@ class VolunteerApp(App[int]):
     def _finishing(self) -> list[Way]:
         """The way that is asked about; where it is closed by now, what else there is."""
         return [way for way in self._ways() if way.name == "finish"] or self._ways()
+
+    def action_invite(self) -> None:
+        """Ask the node for a fresh invite; a dialog shows it when it comes."""
+        if self._answers():
+            self._source.command("invite")
 
     def action_go(self) -> None:
         """Ask how to go."""

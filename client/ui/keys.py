@@ -51,11 +51,10 @@ def key_items(pane: Pane, live: bool, paused: bool, *, answers: bool = True) -> 
         keys.append(("s", "sort", "sort"))
     if isinstance(pane, LogsPane):
         keys.append(("l", "level", "level"))
-    keys += [
-        ("x", "copy report", "copy"),
-        ("?", "help", "help"),
-        ("^p", "commands", "command_palette"),
-    ]
+    keys += [("x", "copy", "copy"), ("?", "help", "help")]
+    if live and answers:
+        keys.append(("i", "invite", "invite"))
+    keys.append(("^p", "commands", "command_palette"))
     shown = [
         Item((Span(key, "key"), Span(f" {name}", "muted")), action) for key, name, action in keys
     ]

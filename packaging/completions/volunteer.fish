@@ -6,7 +6,7 @@ function __fish_volunteer_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
     set -l options_with_values '--announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --for --gflops --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --machines --max-links --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --price --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --temperature --threads --timeout-s --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width -n -o'
-    set -l all_commands 'attach bench cache chaos checkpoint completion config create credit demo doctor edit events export finish get identity install join logs ls matches path pause peers plan prune replay restore resume sample service set show simulate stages status stop uninstall unset validate verify version'
+    set -l all_commands 'attach bench cache chaos checkpoint completion config create credit demo doctor edit events export finish get identity install invite join logs ls matches path pause peers plan prune replay restore resume sample service set show simulate stages status stop uninstall unset validate verify version'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
     set -e cmd[1]
@@ -73,6 +73,7 @@ end
 # Root-level commands
 complete -c volunteer -n __fish_use_subcommand -a 'create' -d 'Found a swarm: write its signed .swarm file and print an invite.'
 complete -c volunteer -n __fish_use_subcommand -a 'join' -d 'Take part in a swarm'\''s training until it is done or you stop.'
+complete -c volunteer -n __fish_use_subcommand -a 'invite' -d 'Print a fresh invite, with members of the swarm that can be reached now.'
 complete -c volunteer -n __fish_use_subcommand -a 'pause' -d 'Give this machine back for a while: free memory and GPU, stay in the swarm.'
 complete -c volunteer -n __fish_use_subcommand -a 'resume' -d 'Take part again after a pause.'
 complete -c volunteer -n __fish_use_subcommand -a 'finish' -d 'Leave the swarm in order: hand over, close the step, save, say goodbye.'
@@ -413,6 +414,17 @@ complete -c volunteer -n '__fish_volunteer_using_command identity show' -l help 
 complete -c volunteer -n '__fish_volunteer_using_command identity show' -s h -d 'Display this message and exit.'
 complete -c volunteer -n '__fish_volunteer_using_command identity show' -l version -d 'Display application version.'
 complete -c volunteer -n '__fish_volunteer_using_command identity show' -l json -d 'Print JSON.'
+
+# Options for: invite
+complete -c volunteer -n '__fish_volunteer_using_command invite' -l help -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command invite' -s h -d 'Display this message and exit.'
+complete -c volunteer -n '__fish_volunteer_using_command invite' -l version -d 'Display application version.'
+complete -c volunteer -n '__fish_volunteer_using_command invite' -l swarm -r -d 'Name or beginning of the id of the swarm, where there are several.'
+complete -c volunteer -n '__fish_volunteer_using_command invite' -l qr -d 'Also draw a QR code, of the invite with fewer members.'
+complete -c volunteer -n '__fish_volunteer_using_command invite' -l out -r -F -d 'Also write the invite as a .swarm file, which needs no member to know the model.'
+complete -c volunteer -n '__fish_volunteer_using_command invite' -s o -r -F -d 'Also write the invite as a .swarm file, which needs no member to know the model.'
+complete -c volunteer -n '__fish_volunteer_using_command invite' -l force -d 'Overwrite that file.'
+complete -c volunteer -n '__fish_volunteer_using_command invite' -l json -d 'Print JSON.'
 
 # Options for: join
 complete -c volunteer -n '__fish_volunteer_using_command join' -l help -d 'Display this message and exit.'

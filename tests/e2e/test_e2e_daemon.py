@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -173,6 +174,36 @@ def test_a_node_that_was_killed_is_said_to_have_ended_without_a_word(folder: Pat
     parsed(volunteer(home, "join", *swarm, "--detach", "--yes", "--json", *LIMITS))
     assert volunteer(home, "finish", "--yes").returncode == 0
     assert "it left the swarm in order" in volunteer(home, "status").stderr
+
+
+def test_an_invite_of_a_member_outlives_the_founder(folder: Path) -> None:
+    """The founder's own invite names the founder alone."""
+    homes = [folder / name for name in ("v1", "v2", "v3")]
+    swarm = str(folder / "x.swarm")
+    try:
+        pids = [_joined(home, swarm) for home in homes[:2]]
+        wait_for(lambda: _invited_to(homes[0], 2), "the founder's invite names both")
+        os.kill(pids[0], signal.SIGKILL)
+        fresh = wait_for(lambda: _invited_to(homes[1], 1), "the founder is not named any more")
+        assert fresh["private"] is False
+        assert "on this machine" in " ".join(fresh["notes"])
+        pids.append(_joined(homes[2], fresh["invite"]))
+        wait_for(lambda: _invited_to(homes[2], 2), "the third has met the second")
+    finally:
+        for home in homes:
+            for _, node in running_nodes(runtime_folder(home)):
+                _end(psutil.Process(node.pid))
+
+
+def _joined(home: Path, swarm: str) -> int:
+    done = volunteer(home, "join", "--swarm", swarm, "--detach", "--yes", "--json", *LIMITS)
+    return int(parsed(done)["pid"])
+
+
+def _invited_to(home: Path, members: int) -> dict[str, Any] | None:
+    """The invite of a home's volunteer once it names so many members."""
+    answer = parsed(volunteer(home, "invite", "--json"))
+    return answer if len(answer["members"]) == members else None
 
 
 def _runs(pid: int) -> bool:

@@ -6,10 +6,12 @@ import pytest
 from textual.events import Key
 from textual.widgets import ContentSwitcher, Input
 
-from client.control.snapshot import LeavingView, PauseView
+from client.control.snapshot import InviteView, LeavingView, PauseView
 from client.errors import ConfigError
+from client.qr_code import qr_lines
 from client.store.last_run import Ending
 from client.ui.dialogs.ask import AskDialog
+from client.ui.dialogs.invite import InviteDialog
 from client.ui.keys import TABS
 from client.ui.model.span import plain
 from client.ui.source.mailbox import Answer, Link
@@ -212,12 +214,13 @@ ENDED, LOST = Link("ended", "it has ended", DIED), Link("lost", "it has said not
 def test_keys_that_need_a_node_do_nothing_while_none_answers(link: Link) -> None:
     async def scene(on: Stage) -> None:
         await on.feed(recorded()[:30], link)
+        assert "i invite" not in on.text()
         assert "(p pause)  (f finish)  d close  q quit" in on.text()
-        await on.press("p", "f")
+        await on.press("p", "f", "i")
         assert not on.app.screen.is_modal
         assert on.source.commands == []
         notes = [note.message for note in on.app._notifications]
-        assert notes == ["nothing was done: the volunteer does not answer"] * 2
+        assert notes == ["nothing was done: the volunteer does not answer"] * 3
         await on.feed(recorded()[30:31])
         assert "p pause  f finish  d detach  q quit" in on.text()
         await on.press("p")
@@ -288,6 +291,89 @@ def test_a_node_that_ends_while_one_is_asked_is_told_nothing() -> None:
         assert on.source.commands == []
         await on.press("escape")
         assert not on.app.screen.is_modal
+
+    play(scene)
+
+
+# --- inviting ------------------------------------------------------------------------------------
+
+MEMBER = "/ip4/203.0.113.7/tcp/4001/p2p/12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
+INVITE = InviteView(
+    swarm="ab" * 32,
+    swarm_name="my swarm",
+    invite=f"volunteer:{'ab' * 32}?peer={MEMBER}&peer={MEMBER}",
+    short=[f"volunteer:{'ab' * 32}?peer={MEMBER}&peer={MEMBER}",
+           f"volunteer:{'ab' * 32}?peer={MEMBER}"],
+    notes=["it has the swarm's secret: whoever has it may join"],
+)  # fmt: skip
+
+
+async def _invited(on: Stage) -> str:
+    await on.feed(recorded()[:30])
+    await on.press("i")
+    assert on.source.commands == [("invite", {})]
+    on.source.mailbox.put_answer(Answer("invite", True, "", INVITE))
+    await on.feed([])
+    assert isinstance(on.app.screen, InviteDialog)
+    return on.text()
+
+
+def _said(text: str) -> str:
+    return " ".join(text.replace("│", " ").split())
+
+
+def test_i_shows_a_fresh_invite_and_c_copies_it() -> None:
+    async def scene(on: Stage) -> None:
+        text = await _invited(on)
+        assert "whoever has it may join" in text
+        assert INVITE.invite[:70] in text
+        assert INVITE.invite[-50:] in text
+        await on.press("c")
+        assert on.app.clipboard == INVITE.invite
+        await on.press("escape")
+        assert not on.app.screen.is_modal
+
+    play(scene, LARGE)
+
+
+def test_a_small_terminal_has_no_room_for_the_code_and_is_told_of_the_file() -> None:
+    async def scene(on: Stage) -> None:
+        said = _said(await _invited(on))
+        assert "▀" not in said
+        assert "a QR code takes 27 lines of 53 columns; this terminal needs" in said
+        assert "volunteer invite --out 'my swarm.swarm'" in said
+        assert "c copy it Esc close" in said
+
+    play(scene, SMALL)
+
+
+@pytest.mark.parametrize(("lines", "code"), [(60, 0), (42, 1)])
+@pytest.mark.parametrize("light", [False, True])
+def test_the_longest_code_that_fits_is_drawn(lines: int, code: int, light: bool) -> None:
+    async def scene(on: Stage) -> None:
+        text = await _invited(on)
+        for row in qr_lines(INVITE.short[code], light_on_dark=not light):
+            assert row.strip() in text
+        assert "QR code takes" not in text
+
+    play(scene, (100, lines), light=light)
+
+
+def test_ascii_has_no_code() -> None:
+    async def scene(on: Stage) -> None:
+        assert "cannot be drawn in ASCII" in _said(await _invited(on))
+
+    play(scene, LARGE, ascii_only=True)
+
+
+def test_an_invite_that_could_not_be_made_is_only_told() -> None:
+    async def scene(on: Stage) -> None:
+        await on.feed(recorded()[:30])
+        await on.press("i")
+        on.source.mailbox.put_answer(Answer("invite", False, "only its owner may"))
+        await on.feed([])
+        assert not on.app.screen.is_modal
+        assert any("only its owner" in note.message for note in on.app._notifications)
 
     play(scene)
 

@@ -16,6 +16,7 @@ import pytest
 from client.control import rpc
 from client.control.matches import MatchesSnapshot
 from client.control.methods import EventBatch, Greeting
+from client.control.snapshot import InviteView
 from client.control.updates import Update
 from client.errors import UserError
 from client.store.last_run import Ending
@@ -459,3 +460,16 @@ def test_a_node_that_died_is_said_to_have_ended_until_another_answers(path: Path
         again = Node(path, {**MODERN, "hello": msgspec.structs.replace(HELLO, pid=8)})
         until(lambda: mailbox.link.state == "live")
         again.close()
+
+
+def test_a_fresh_invite_comes_with_the_answer(path: Path) -> None:
+    invite = InviteView(swarm="ab" * 32, swarm_name="demo", invite="volunteer:x")
+    node = Node(path, {**MODERN, "invite": invite})
+    with attached(path) as (source, mailbox):
+        until(lambda: mailbox.link.state == "live")
+        source.command("invite")
+        found = taken(mailbox, lambda one: bool(one.answers))
+        assert [(one.method, one.ok, one.invite) for one in found.answers] == [
+            ("invite", True, invite)
+        ]
+    node.close()

@@ -15,6 +15,7 @@ KEYS = (
     ("1 to 7", "tabs; also Tab between lists"),
     ("p", "pause or resume training on this machine"),
     ("f", "finish: hand over, save, leave in order"),
+    ("i", "invite: a fresh one, with its QR code"),
     ("d", "detach: close this view, training goes on"),
     ("q", "go: detach, finish or stop, and what each costs"),
     ("/", "filter (Peers, Logs, Settings); Esc clears it"),
@@ -33,7 +34,7 @@ class HelpDialog(Dialog[None]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark,q,enter", "close", show=False)]
 
     def __init__(self, live: bool) -> None:
-        self._keys = KEYS if live else tuple(k for k in KEYS if k[0] not in "pf") + REPLAY_KEYS
+        self._keys = KEYS if live else tuple(k for k in KEYS if k[0] not in "pfi") + REPLAY_KEYS
         super().__init__("Help", self._lines, len(self._keys) + 2)
 
     def _lines(self, box: Box) -> list[Line]:

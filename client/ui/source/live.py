@@ -19,7 +19,7 @@ import msgspec
 from client.control import rpc
 from client.control.matches import MatchesSnapshot
 from client.control.methods import EventBatch
-from client.control.snapshot import Snapshot
+from client.control.snapshot import InviteView, Snapshot
 from client.control.updates import UPDATE_METHOD, Curve, Update
 from client.store.last_run import Ending
 from client.ui.source.mailbox import Answer, Link, LinkState, Mailbox
@@ -254,6 +254,9 @@ class LiveSource:
             unknown = found.error.code == rpc.METHOD_NOT_FOUND
             words = "this volunteer's version cannot do that" if unknown else found.error.message
             self._mailbox.put_answer(Answer(method, False, words))
+            return
+        if method == "invite":
+            self._mailbox.put_answer(Answer(method, True, "", decode(found, InviteView)))
             return
         self._leaving |= method in ENDING
         self._mailbox.put_answer(Answer(method, True, SAID.get(method, "done")))

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from client.control.snapshot import InviteView
 from client.control.updates import StepPoint, Update
 from client.store.last_run import Ending
 
@@ -40,6 +41,8 @@ class Answer:
     method: str
     ok: bool
     words: str
+    invite: InviteView | None = None
+    """What ``invite`` was answered with."""
 
 
 @dataclass(frozen=True, slots=True)

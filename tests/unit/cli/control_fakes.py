@@ -13,6 +13,7 @@ from client.control.matches import (
 from client.control.snapshot import (
     Counters,
     EventView,
+    InviteView,
     LeavingView,
     NetworkView,
     PauseView,
@@ -64,6 +65,21 @@ def example_snapshot(**changes: object) -> Snapshot:
         ],
     }
     return Snapshot(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def example_invite(**changes: object) -> InviteView:
+    """Return an invite that names one member."""
+    member = "/ip4/203.0.113.7/tcp/4001/p2p/12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
+    invite = f"volunteer:{'ab' * 32}?peer={member}"
+    fields: dict[str, object] = {
+        "swarm": "ab" * 32,
+        "swarm_name": "example",
+        "invite": invite,
+        "short": [invite],
+        "file": "{}",
+        "members": [member],
+    }
+    return InviteView(**{**fields, **changes})  # type: ignore[arg-type]
 
 
 STEWARD = "12D3KooWexamplesteward"
@@ -178,3 +194,6 @@ class FakeProvider:
     def resume(self) -> bool:
         was, self.paused = self.paused, None
         return was is not None
+
+    def invite(self) -> InviteView:
+        return example_invite()

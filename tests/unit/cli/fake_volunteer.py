@@ -14,12 +14,13 @@ import time
 from pathlib import Path
 
 import trio
-from control_fakes import example_matches, example_snapshot
+from control_fakes import example_invite, example_matches, example_snapshot
 
 from client.control.matches import MatchesSnapshot
 from client.control.server import serve_control
 from client.control.snapshot import (
     EventView,
+    InviteView,
     LeavingView,
     PauseView,
     Replica,
@@ -93,6 +94,9 @@ class ScriptedVolunteer:
 
     def resume(self) -> bool:
         return False
+
+    def invite(self) -> InviteView:
+        return example_invite()
 
 
 async def _serve(home: Path) -> None:

@@ -1,0 +1,69 @@
+"""Fresh invites: which members a newcomer should call, and who can use such an invite. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Final, Literal
+
+from protocol.address import Address
+from protocol.invite import SwarmFile
+
+Reach = Literal["internet", "network", "machine"]
+"""From how far an address can be called."""
+
+MAX_ADDRESSES: Final = 8
+MAX_PER_MEMBER: Final = 2
+SHORT: Final = (2, 1)
+"""Addresses in the short invites that a QR code has room for, tried in this order."""
+_ORDER: Final[tuple[Reach, ...]] = ("internet", "network", "machine")
+_ONLY: Final[dict[Reach, str]] = {
+    "internet": "",
+    "network": "only machines of the same network can use it: no member of it announces a public "
+    "address (volunteer config set announce)",
+    "machine": "only volunteers on this machine can use it: its members listen on loopback alone",
+}
+
+
+def reach(address: Address) -> Reach:
+    """Return from how far an address can be called, as far as it says so itself."""
+    if address.kind != "ip4":
+        return "machine" if address.host == "localhost" else "internet"
+    host = ipaddress.IPv4Address(address.host)
+    if host.is_loopback:
+        return "machine"
+    return "internet" if host.is_global else "network"
+
+
+def fresh(swarm: SwarmFile, members: Iterable[Sequence[Address]]) -> SwarmFile:
+    """Return the swarm with these members to call, the ones that can be called from far first.
+
+    Args:
+        swarm: its manifest and secret are kept.
+        members: the addresses of each member, the most wanted member first.
+    """
+    best = [sorted(addresses, key=_rank)[:MAX_PER_MEMBER] for addresses in members]
+    turns = [address for turn in zip_longest(*best) for address in turn if address is not None]
+    ordered = sorted(dict.fromkeys(turns), key=_rank)
+    away = [address for address in ordered if reach(address) != "machine"]
+    return replace(swarm, peers=tuple((away or ordered)[:MAX_ADDRESSES]))
+
+
+def short(swarm: SwarmFile) -> list[str]:
+    """Return the invite with fewer members, for QR codes; the longest first."""
+    return [str(replace(swarm, peers=swarm.peers[:count]).invite) for count in SHORT]
+
+
+def notes(swarm: SwarmFile) -> list[str]:
+    """Return what whoever gives the invite away should know."""
+    nearest = min(swarm.peers, key=_rank, default=None)
+    words = [_ONLY[reach(nearest)]] if nearest is not None else []
+    if swarm.secret is not None:
+        words.append("it has the swarm's secret: whoever has it may join")
+    return [text for text in words if text]
+
+
+def _rank(address: Address) -> int:
+    return _ORDER.index(reach(address))

@@ -1,0 +1,58 @@
+"""A fresh invite with its QR code, to be copied or scanned."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+
+from client.control.snapshot import InviteView
+from client.ui import themes
+from client.ui.dialogs.dialog import Dialog
+from client.ui.model.invite import invite_lines
+from client.ui.model.span import Box, Line
+from client.ui.widgets.panel import Panel
+
+CELLS = 70
+FRAME_LINES = 4
+SHARE = 0.96
+"""Of the terminal's height that a dialog may take; the stylesheet says the same."""
+
+
+class InviteDialog(Dialog[None]):
+    """Closed with Escape, Enter, i or q; c copies."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,q,i", "close", show=False),
+        Binding("c,x", "copy", show=False),
+    ]
+
+    def __init__(self, view: InviteView, *, ascii_only: bool) -> None:
+        self._invite, self._ascii_only = view, ascii_only
+        super().__init__("Invite", self._lines, 0)
+
+    def compose(self) -> ComposeResult:
+        """Take the room that the lines need."""
+        self._height = len(self._lines(Box(CELLS)))
+        return super().compose()
+
+    def show(self) -> None:
+        """Fit the code to the terminal, whose size may have changed."""
+        for panel in self.query(Panel):
+            panel.styles.height = len(self._lines(Box(CELLS))) + FRAME_LINES
+        super().show()
+
+    def action_copy(self) -> None:
+        """Copy the invite to the clipboard."""
+        self.app.copy_to_clipboard(self._invite.invite)
+        self.notify("invite copied, if your terminal lets it", markup=False)
+
+    def _lines(self, box: Box) -> list[Line]:
+        room = int(SHARE * self.app.size.height) - FRAME_LINES
+        return invite_lines(
+            self._invite,
+            Box(min(box.width, CELLS), room),
+            light_on_dark=self.app.theme != themes.LIGHT,
+            ascii_only=self._ascii_only,
+        )

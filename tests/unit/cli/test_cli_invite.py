@@ -1,0 +1,146 @@
+"""``volunteer invite``: of a running volunteer, or from what is on disk."""
+
+from __future__ import annotations
+
+import json
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_process import Within
+from control_fakes import FakeProvider, example_invite
+from nodes import node_of
+
+from client.cli.create import sign
+from client.cli.founding import found_swarm
+from client.cli.home import find_home
+from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.control import methods
+from client.control.methods import Caller
+from client.control.snapshot import InviteView
+from client.errors import ExitCode
+from client.store.swarms import SwarmStore
+from protocol.address import Address
+from protocol.invite import SwarmFile, parse_target
+from protocol.wire.envelope import Signer
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, within: Within) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="vol") as name:  # a socket's path must be short
+        monkeypatch.setenv("VOLUNTEER_HOME", name)
+        find_home().signer()
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def founded() -> SwarmFile:
+    signer = Signer(bytes(32))
+    run = RunChoices(name="my-swarm", stages=1, steps=5, measure=False)
+    model = ModelChoices(layers=1, width=32, heads=2, context=16)
+    manifest = found_swarm(signer.peer, run, model, OptimizerChoices()).manifest
+    return sign(manifest, signer, (_at("192.168.1.4", 1),))
+
+
+def _at(host: str, member: int) -> Address:
+    return Address("ip4", host, 4001, Signer(bytes([member]) * 32).peer)
+
+
+def test_a_running_volunteer_makes_it(home: Path, within: Within) -> None:
+    with node_of(home, FakeProvider()):
+        done = within("invite")
+        answer = json.loads(within("invite", "--json").stdout)
+    assert done.returncode == 0
+    assert done.stdout == f"{example_invite().invite}\n", "the invite is all that is on stdout"
+    assert (answer["running"], answer["members"]) == (True, example_invite().members)
+    assert answer["schema_version"] == 1
+
+
+def test_without_one_it_is_made_from_disk_and_that_is_said(
+    home: Path, within: Within, founded: SwarmFile
+) -> None:
+    SwarmStore(find_home().folders.swarms).remember(founded)
+    done = within("invite", "--swarm", "my-swarm")
+    assert "no volunteer of this swarm runs here" in done.stderr
+    assert "same network" in done.stderr
+    target = parse_target(done.stdout)
+    assert not isinstance(target, Address)
+    assert (target.swarm, target.peers) == (founded.swarm, founded.peers)
+    assert json.loads(within("invite", "--json").stdout)["running"] is False
+
+
+def test_who_is_met_last_is_named_and_oneself_only_if_there_is_nobody_else(
+    home: Path, within: Within, founded: SwarmFile
+) -> None:
+    own = Address("ip4", "192.168.1.9", 4001, find_home().signer().peer)
+    store = SwarmStore(find_home().folders.swarms)
+    store.remember(sign(founded.manifest, Signer(bytes(32)), (own,)))
+    alone = within("invite")
+    assert "it names only this machine: start it" in alone.stderr
+    assert str(own) in alone.stdout
+    store.meet(founded.swarm, [_at("8.8.8.8", 2)])
+    other = within("invite")
+    assert str(own) not in other.stdout
+    assert "/ip4/8.8.8.8/" in other.stdout
+
+
+def test_an_unknown_swarm_has_no_invite(home: Path, within: Within) -> None:
+    for arguments in (("invite",), ("invite", "--swarm", "absent")):
+        done = within(*arguments)
+        assert done.returncode == ExitCode.NOT_RUNNING
+        assert "known here" in done.stderr
+
+
+def test_the_file_is_private_whole_and_never_overwritten_unasked(
+    home: Path, within: Within, founded: SwarmFile, tmp_path: Path
+) -> None:
+    SwarmStore(find_home().folders.swarms).remember(founded)
+    out = tmp_path / "x.swarm"
+    assert within("invite", "--out", str(out)).returncode == 0
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    assert parse_target(out.read_text()) == founded
+    out.write_text("precious")
+    done = within("invite", "--out", str(out))
+    assert (done.returncode, "--force" in done.stderr) == (ExitCode.RUNTIME, True)
+    assert out.read_text() == "precious"
+    assert within("invite", "--out", str(out), "--force").returncode == 0
+    assert parse_target(out.read_text()) == founded
+
+
+def test_the_code_is_beside_the_invite(home: Path, within: Within) -> None:
+    with node_of(home, FakeProvider()):
+        done = within("invite", "--qr")
+    assert "█" in done.stderr
+    assert "\x1b" not in done.stderr, "no colours where nobody looks"
+    assert done.stdout.startswith("volunteer:")
+    assert done.stdout.count("\n") == 1
+
+
+def test_who_may_only_look_on_does_not_get_the_secret() -> None:
+    request = b'{"jsonrpc":"2.0","method":"invite","params":{},"id":1}'
+    refused = methods.answer(request, FakeProvider(), Caller(may_write=False))
+    assert b"-32003" in refused
+    assert b"volunteer:" not in refused
+    granted = json.loads(methods.answer(request, FakeProvider(), Caller(may_write=True)))
+    assert granted["result"]["invite"] == example_invite().invite
+
+
+def test_an_older_volunteer_is_said_to_be_one(
+    home: Path, within: Within, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(methods.METHODS, "invite")
+    with node_of(home, FakeProvider()):
+        done = within("invite")
+    assert done.returncode == ExitCode.RUNTIME
+    assert "another version: stop it and start it again" in done.stderr
+
+
+def test_the_notes_of_the_node_are_said(home: Path, within: Within) -> None:
+    class Private(FakeProvider):
+        def invite(self) -> InviteView:
+            return example_invite(notes=["it has the swarm's secret: whoever has it may join"])
+
+    with node_of(home, Private()):
+        assert "whoever has it may join" in within("invite").stderr

@@ -1,0 +1,96 @@
+"""Fresh invites: whom they name, who can use them, and their QR codes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import segno
+from protocol_examples import manifest, peer, signer
+
+from client.inviting import MAX_ADDRESSES, fresh, notes, reach, short
+from client.qr_code import QUIET, qr_lines
+from protocol.address import Address
+from protocol.invite import SwarmFile, parse_target
+
+
+def _at(host: str, member: int = 1, port: int = 4001) -> Address:
+    kind = "ip4" if host[0].isdigit() else "dns4"
+    return Address(kind, host, port, peer(member))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def swarm() -> SwarmFile:
+    founder = signer(9)
+    found = manifest(founder.peer)
+    encoded, signature = founder.sign_manifest(found)
+    return SwarmFile(found, encoded, signature, ())
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("8.8.8.8", "internet"),
+        ("node.example.org", "internet"),
+        ("192.168.1.4", "network"),
+        ("10.0.0.1", "network"),
+        ("100.64.0.1", "network"),
+        ("169.254.1.1", "network"),
+        ("127.0.0.1", "machine"),
+        ("127.9.9.9", "machine"),
+        ("localhost", "machine"),
+    ],
+)
+def test_how_far_an_address_can_be_called_from(host: str, expected: str) -> None:
+    assert reach(_at(host)) == expected
+
+
+def test_every_member_is_named_before_any_is_named_twice(swarm: SwarmFile) -> None:
+    one = [_at("127.0.0.1"), _at("192.168.1.4"), _at("8.8.8.8"), _at("8.8.4.4")]
+    two = [_at("127.0.0.1", 2), _at("9.9.9.9", 2)]
+    three = [_at("10.0.0.7", 3)]
+    found = fresh(swarm, [one, two, three])
+    assert found.peers == (_at("8.8.8.8"), _at("9.9.9.9", 2), _at("8.8.4.4"), _at("10.0.0.7", 3))
+    assert notes(found) == []
+    assert parse_target(str(found.invite)) == found.invite
+    assert parse_target(str(found)) == found
+
+
+def test_an_invite_is_bounded_and_its_short_forms_are_invites(swarm: SwarmFile) -> None:
+    many = [[_at(f"8.8.8.{number}", number)] for number in range(1, 40)]
+    found = fresh(swarm, many)
+    assert found.peers == tuple(address for (address,) in many[:MAX_ADDRESSES])
+    two, one = (parse_target(text) for text in short(found))
+    assert two.peers == found.peers[:2]  # type: ignore[union-attr]
+    assert one.peers == found.peers[:1]  # type: ignore[union-attr]
+
+
+def test_an_invite_of_no_use_elsewhere_says_so(swarm: SwarmFile) -> None:
+    here = fresh(swarm, [[_at("127.0.0.1")]])
+    assert "on this machine" in " ".join(notes(here))
+    near = fresh(swarm, [[_at("127.0.0.1"), _at("192.168.1.4")], [_at("127.0.0.1", 2)]])
+    assert near.peers == (_at("192.168.1.4"),), "loopback is of no use to anybody else"
+    assert "same network" in " ".join(notes(near))
+
+
+def test_the_secret_goes_along_and_is_said(swarm: SwarmFile) -> None:
+    private = fresh(replace(swarm, secret=bytes(32)), [[_at("8.8.8.8")]])
+    assert private.secret == bytes(32)
+    assert "whoever has it may join" in " ".join(notes(private))
+    assert all("secret=" in text for text in short(private))
+
+
+@pytest.mark.parametrize("light_on_dark", [True, False])
+@pytest.mark.parametrize("text", ["x", "volunteer:" + "ab" * 200])
+def test_a_code_in_characters_is_the_code(text: str, light_on_dark: bool) -> None:
+    lines = qr_lines(text, light_on_dark=light_on_dark)
+    cells = {" ": (0, 0), "▀": (1, 0), "▄": (0, 1), "█": (1, 1)}
+    read = [[bool(cells[one][half]) for one in line] for line in lines for half in (0, 1)]
+    dark = [[written != light_on_dark for written in row] for row in read]
+    wanted = [[bool(m) for m in row] for row in segno.make_qr(text, error="l").matrix]
+    size = len(wanted)
+    inner = [row[QUIET : QUIET + size] for row in dark[QUIET : QUIET + size]]
+    assert inner == wanted
+    margin = [*dark[:QUIET], *dark[QUIET + size :]]
+    assert not any(any(row) for row in margin)
+    assert all(len(line) == size + 2 * QUIET for line in lines)
