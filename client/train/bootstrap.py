@@ -133,6 +133,7 @@ async def fetch_manifest(
     Raises:
         UserError: it refuses, does not answer, or sends a manifest that is not genuine.
     """
+    network.admit(peer)  # else its records wait for its admission, and the manifest behind them
     network.send_nowait(peer, hello)
     network.send_nowait(peer, ManifestRequest())
     with trio.move_on_after(REPLY_S):

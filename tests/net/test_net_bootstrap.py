@@ -1,0 +1,53 @@
+"""A newcomer with nothing but an invite gets the manifest, whatever its member says before it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from client.net.door import HostLimits
+from client.net.libp2p_network import Libp2pNetwork
+from client.net.network import Inbound, NetEvent
+from client.train.bootstrap import fetch_manifest
+from client.train.handshake import PROTOCOL
+from protocol.manifest import swarm_id
+from protocol.wire.envelope import Signer
+from protocol.wire.messages import Hello, ManifestReply, ManifestRequest, RecordDigest
+from tests.unit.protocol_examples import manifest
+
+if TYPE_CHECKING:
+    from tests.net.conftest import Networks
+
+CAREFUL = HostLimits(hello_s=20.0)
+FOUNDER = Signer(bytes(32))
+
+
+async def _answer(member: Libp2pNetwork, reply: ManifestReply) -> None:
+    async for event in member.events:
+        match event:
+            case Inbound(peer, Hello()):
+                member.admit(peer)
+                member.send_nowait(peer, RecordDigest([], True))  # as a member greets a new one
+            case Inbound(peer, ManifestRequest()):
+                member.send_nowait(peer, reply)
+            case _:
+                pass
+
+
+async def test_the_manifest_does_not_wait_behind_what_a_member_says_first(
+    networks: Networks,
+) -> None:
+    encoded, signature = FOUNDER.sign_manifest(manifest(FOUNDER.peer))
+    swarm, seen = swarm_id(encoded), list[NetEvent]()
+    async with (
+        networks(limits=CAREFUL) as member,
+        networks(limits=CAREFUL) as newcomer,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(_answer, member, ManifestReply(encoded, signature))
+        peer = await newcomer.connect(member.addresses[0])
+        hello = Hello(PROTOCOL, swarm, "test", b"")
+        found = await fetch_manifest(newcomer, peer, swarm, hello, seen)
+        nursery.cancel_scope.cancel()
+    assert found.swarm == swarm
