@@ -51,6 +51,8 @@ class Deliveries:
         self._patience = PATIENCE + hops_left
         self._to_the_last = hops_left == 1
         self._open: dict[int, Delivery] = {}
+        self._awake: dict[int, Delivery] = {}
+        """Those that do not rest: of a large step few. Who touches one that rests wakes it."""
         self._given_away: dict[int, Delivery] = {}
         """Discarded while replicas may still send their gradients: they are not to blame."""
         self.hops = NextHop()
@@ -73,6 +75,7 @@ class Deliveries:
         delivery = self._open.setdefault(microbatch, fresh_delivery(step, microbatch, old))
         if delivery.state != "idle":
             return []
+        self._awake[microbatch] = delivery
         delivery.again |= again
         return self._route(delivery, now)
 
@@ -90,7 +93,9 @@ class Deliveries:
             self._rates = dict(rates)
             self.hops.update(rates)
         effects: list[DeliveryEffect] = []
-        for delivery in list(self._open.values()):
+        if lost:
+            self._awake.update(self._open)
+        for delivery in list(self._awake.values()):
             for holder in [h for h in delivery.holders() if h.peer in lost]:
                 effects += self._redo(delivery, holder, f"lost {short(holder.peer)}", now)
             if delivery.asked is not None:
@@ -98,6 +103,12 @@ class Deliveries:
             if delivery.state == "idle":
                 effects += self._route(delivery, now)
         return effects
+
+    def _wakeful(self) -> list[Delivery]:
+        """Return the deliveries about which something may be to be done."""
+        for delivery in [d for d in self._awake.values() if d.rests]:
+            del self._awake[delivery.microbatch]
+        return list(self._awake.values())
 
     def _reached(self, step: int, now: float) -> None:
         """The next stage begins a step: what it took early is being worked on from now on."""
@@ -113,6 +124,7 @@ class Deliveries:
         delivery = self._open.get(receipt.microbatch)
         if delivery is None or delivery.step != receipt.step:
             return []
+        self._awake[receipt.microbatch] = delivery
         holder = delivery.held_by(sender)
         if holder is None:
             return self._asked_answer(delivery, sender, receipt, now)
@@ -134,6 +146,7 @@ class Deliveries:
             return False
         if microbatch not in self._open:
             return True
+        self._awake[microbatch] = delivery
         self.hops.brought(sender, now)
         if not delivery.returned:
             self.hops.learn(delivery.holders(), sender, now)
@@ -147,6 +160,7 @@ class Deliveries:
         other: somebody else is to work it out; if nobody can, it is asked again after a pause."""
         if (delivery := self._open.get(microbatch)) is None:
             return []
+        self._awake[microbatch] = delivery
         delivery.returned = False
         if malformed_by:
             delivery.spoil(malformed_by, self._live, self._committed, now)
@@ -161,6 +175,7 @@ class Deliveries:
     def discard(self, microbatch: int) -> None:
         """Drop one delivery: another replica of our stage answers for the microbatch."""
         delivery = self._open.pop(microbatch, None)
+        self._awake.pop(microbatch, None)
         if delivery is not None:
             self._clear(delivery)
             self._given_away[microbatch] = delivery
@@ -173,7 +188,7 @@ class Deliveries:
         """Act on deadlines that have passed."""
         self._now = now
         effects: list[DeliveryEffect] = []
-        for delivery in list(self._open.values()):
+        for delivery in self._wakeful():
             if delivery.deadline is not None and delivery.deadline <= now:
                 asking = delivery.state == "asking"
                 effects += self._nobody_has(delivery, now) if asking else self._route(delivery, now)
@@ -184,7 +199,7 @@ class Deliveries:
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do, in monotonic seconds."""
-        deadlines = [d for x in self._open.values() if (d := x.next_deadline()) is not None]
+        deadlines = [d for x in self._wakeful() if (d := x.next_deadline()) is not None]
         if found := self._next_backup(self._now):
             deadlines.append(found.at)
         return min(deadlines, default=None)
@@ -383,7 +398,7 @@ class Deliveries:
     # --- backups ---------------------------------------------------------------------------
 
     def _next_backup(self, now: float) -> Backup | None:
-        awaited = [d for d in self._open.values() if d.step == self._committed and not d.returned]
+        awaited = [d for d in self._wakeful() if d.step == self._committed and not d.returned]
         # in the last stage it is one task, which is begun and cannot be taken back
         least = 2 if self._to_the_last else 1
         return next_backup(awaited, self.hops, self.backups, now, least_charged=least)

@@ -71,15 +71,18 @@ class Flight:
         if self._steps[-1].rate:
             self._steps.append(_Best())
 
-    def observe(self, in_flight: Set[int], done: Set[int], now: float, *, few: int = 1) -> None:
+    def observe(
+        self, in_flight: Set[int], done: Sequence[Set[int]], now: float, *, few: int = 1
+    ) -> None:
         """Take what we hold and what we have counted; it may have changed since the last time.
 
         Args:
+            done: ledgers; a microbatch is counted if it is in one of them.
             few: so many do not keep each other waiting for long.
         """
         for microbatch in [m for m in self._began if m not in in_flight]:
             begun = self._began.pop(microbatch)
-            if microbatch in done:
+            if any(microbatch in ledger for ledger in done):
                 self._ended += 1
                 self._note(begun, max(now - begun.at, LEAST_S))
         for microbatch in in_flight - self._began.keys():

@@ -76,6 +76,13 @@ class Delivery:
         return "idle" if self.asked is None else "asking"
 
     @property
+    def rests(self) -> bool:
+        """Whether nothing is to be done about it before there is news of it or of its holder: its
+        gradient is here, and somebody answers for it."""
+        waits = self.deadline is not None or any(h.deadline is not None for h in self.holders())
+        return self.returned and self.state == "held" and not waits
+
+    @property
     def peer(self) -> PeerId | None:
         """The replica that answers for it, or is expected to."""
         return self.holder.peer if self.holder else None

@@ -7,6 +7,7 @@ the replicas' ledger reports. Near the end of a step a lease may get a second ho
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 
 from protocol.ids import PeerId
@@ -18,6 +19,8 @@ class LeaseBook:
     def __init__(self, ids: range) -> None:
         self._free = sorted(ids, reverse=True)  # popped from the end: oldest id first
         self._holder: dict[int, PeerId] = {}
+        self._held: Counter[PeerId] = Counter()
+        """How many of these each holds."""
         self._backup: dict[int, PeerId] = {}
         self._waiting: dict[PeerId, int] = {}
         self._again: set[int] = set()
@@ -29,7 +32,18 @@ class LeaseBook:
 
     def held(self, peer: PeerId) -> int:
         """Return how many microbatches a peer was leased."""
-        return sum(holder == peer for holder in self._holder.values())
+        return self._held[peer]
+
+    def _give(self, microbatch: int, peer: PeerId) -> None:
+        """It is held by nobody else from now on."""
+        self._take(microbatch)
+        self._holder[microbatch] = peer
+        self._held[peer] += 1
+
+    def _take(self, microbatch: int) -> None:
+        """It is held by nobody from now on."""
+        if (before := self._holder.pop(microbatch, None)) is not None:
+            self._held[before] -= 1
 
     def forget(self, peer: PeerId) -> None:
         """It asks for nothing any more."""
@@ -40,7 +54,8 @@ class LeaseBook:
         taken = set(ids)
         self._free = [m for m in self._free if m not in taken]
         for microbatch in taken:
-            self._holder.setdefault(microbatch, peer)
+            if microbatch not in self._holder:
+                self._give(microbatch, peer)
 
     def release(self, peer: PeerId) -> list[int]:
         """Return a dead peer's microbatches to the pool and say which they were.
@@ -51,7 +66,7 @@ class LeaseBook:
         self._waiting.pop(peer, None)
         lost = [m for m, h in self._holder.items() if peer in (h, self._backup.get(m))]
         for microbatch in lost:
-            del self._holder[microbatch]
+            self._take(microbatch)
             self._backup.pop(microbatch, None)
         self._again.update(lost)
         self._free = sorted([*self._free, *lost], reverse=True)
@@ -60,7 +75,7 @@ class LeaseBook:
     def hand_over(self, microbatch: int, to: PeerId | None) -> None:
         """Its holder has given a microbatch up to another one; None: to nobody who lives."""
         if to is not None:
-            self._holder[microbatch] = to
+            self._give(microbatch, to)
         else:
             self.reclaim(frozenset(self._holder.keys() - {microbatch}))
 
@@ -72,7 +87,7 @@ class LeaseBook:
         """Return leased ids that are not ``known`` to anyone to the pool."""
         stray = [m for m in self._holder if m not in known]
         for microbatch in stray:
-            del self._holder[microbatch]
+            self._take(microbatch)
             self._backup.pop(microbatch, None)
         self._again.update(stray)
         self._free = sorted([*self._free, *stray], reverse=True)
@@ -88,7 +103,7 @@ class LeaseBook:
             peer = next(iter(self._waiting))
             want = self._waiting.pop(peer)
             microbatch = self._free.pop()
-            self._holder[microbatch] = peer
+            self._give(microbatch, peer)
             granted.setdefault((peer, microbatch in self._again), []).append(microbatch)
             if want > 1:
                 self._waiting[peer] = want - 1

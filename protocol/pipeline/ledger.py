@@ -17,14 +17,26 @@ def to_bitmap(ids: Iterable[int], step: int, per_step: int) -> bytes:
     Raises:
         ValueError: an id of another step (a bug of ours: ledgers hold one step).
     """
-    bits = 0
+    bitmap = bytearray((per_step + 7) // 8)
     first = step * per_step
     for microbatch in ids:
         offset = microbatch - first
         if not 0 <= offset < per_step:
             raise ValueError(f"microbatch {microbatch} is not of step {step}")
-        bits |= 1 << offset
-    return bits.to_bytes((per_step + 7) // 8, "little")
+        bitmap[offset >> 3] |= 1 << (offset & 7)
+    return bytes(bitmap)
+
+
+def bits_of(bitmap: bytes, step: int, per_step: int) -> int:
+    """Return a bitmap as one number; bit i is the i-th microbatch of the step.
+
+    Raises:
+        RemoteProtocolError: bits beyond the step's microbatches.
+    """
+    bits = int.from_bytes(bitmap, "little")
+    if bits >> per_step:
+        raise RemoteProtocolError("ledger-out-of-range", f"step {step}")
+    return bits
 
 
 def from_bitmap(bitmap: bytes, step: int, per_step: int) -> frozenset[int]:
@@ -33,8 +45,12 @@ def from_bitmap(bitmap: bytes, step: int, per_step: int) -> frozenset[int]:
     Raises:
         RemoteProtocolError: bits beyond the step's microbatches.
     """
-    bits = int.from_bytes(bitmap, "little")
-    if bits >> per_step:
-        raise RemoteProtocolError("ledger-out-of-range", f"step {step}")
+    bits_of(bitmap, step, per_step)
     first = step * per_step
-    return frozenset(first + offset for offset in range(per_step) if bits >> offset & 1)
+    return frozenset(
+        first + 8 * place + bit
+        for place, byte in enumerate(bitmap)
+        if byte
+        for bit in range(8)
+        if byte >> bit & 1
+    )

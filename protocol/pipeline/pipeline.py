@@ -12,7 +12,7 @@ the current step has nothing to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Set
 
 from protocol import limits
 from protocol.effects import Effect, Penalise, Send
@@ -35,6 +35,7 @@ from protocol.pipeline.effects import (
     SendPayload,
 )
 from protocol.pipeline.hop import Hop, Phase
+from protocol.pipeline.hops import READY, Hops
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.place import Place
 from protocol.view import SwarmView
@@ -70,7 +71,7 @@ class Pipeline:
         self.step = step
         self._ahead = 1 if delayed else 0
         """Steps after the current one that the worker can compute."""
-        self._hops: dict[int, Hop] = {}
+        self._hops = Hops(place.per_step)
         self._computing = 0
         self._deliveries = Deliveries(
             place.stage + 1, self._tokens_bytes, hops_left=place.stages - place.stage - 1
@@ -83,24 +84,35 @@ class Pipeline:
 
     # --- queries ---------------------------------------------------------------------------
 
-    def done(self, step: int | None = None) -> set[int]:
-        """Return the ledger of a step, by default of the current one."""
-        return {m for m, hop in self._of(step) if hop.phase is Phase.DONE}
+    def done(self, step: int | None = None) -> Set[int]:
+        """Return the ledger of a step, by default of the current one. It goes on changing."""
+        return self._hops.done(self.step if step is None else step)
 
-    def in_flight(self, step: int | None = None) -> set[int]:
+    def in_flight(self, step: int | None = None) -> Set[int]:
         """Return the microbatches of a step, by default the current one, that we hold and have not
-        counted."""
-        return {m for m, hop in self._of(step) if hop.phase is not Phase.DONE}
+        counted. They change as the step goes on."""
+        return self._hops.in_flight(self.step if step is None else step)
+
+    @property
+    def ledger(self) -> bytes:
+        """The ledger of the current step as a bitmap."""
+        return self._hops.ledger(self.step)
+
+    @property
+    def revision(self) -> int:
+        """Rises with every change of what is counted of the current step, or in flight."""
+        return self._hops.revision(self.step)
 
     @property
     def newest(self) -> int:
         """The newest step of which anything has been begun, at least the current one."""
-        begun = (hop.step for hop in self._hops.values() if hop.phase is not Phase.QUEUED)
-        return max(begun, default=self.step)
+        begun = [phase for phase in Phase if phase is not Phase.QUEUED]
+        steps = (step for step in self._hops.steps() if self._hops.count(step, *begun))
+        return max(steps, default=self.step)
 
     def loss_sum(self, ids: frozenset[int]) -> float:
         """Return the summed token losses of ``ids``, in order of id."""
-        return sum(self._hops[m].loss_sum for m in sorted(ids) if m in self._hops)
+        return sum(hop.loss_sum for m in sorted(ids) if (hop := self._hops.get(m)))
 
     def givers(self) -> set[PeerId]:
         """Return who gave the tensors of what is counted of the current step."""
@@ -111,17 +123,17 @@ class Pipeline:
     def accumulating(self) -> bool:
         """Whether the worker has a task that will add to the gradient of this step."""
         phases = (Phase.BACKWARD, Phase.FORWARD) if self._place.last else (Phase.BACKWARD,)
-        return any(hop.phase in phases for _, hop in self._of())
+        return self._hops.count(self.step, *phases) > 0
 
     @property
     def queued(self) -> int:
         """Forwards that wait for the worker."""
-        return sum(hop.phase is Phase.QUEUED for hop in self._hops.values())
+        return sum(self._hops.count(step, Phase.QUEUED) for step in self._hops.steps())
 
     @property
     def waiting(self) -> int:
         """Microbatches that the worker could work on now."""
-        return sum(1 for _ in self._ready())
+        return sum(self._hops.count(step, *READY) for step in self._ready_steps())
 
     @property
     def empty(self) -> bool:
@@ -142,8 +154,8 @@ class Pipeline:
         so whoever waits for their gradient must ask it.
         """
         effects: list[PipelineEffect] = []
-        for microbatch, hop in list(self._hops.items()):
-            if hop.step < step and hop.phase is not Phase.DONE:
+        for before in [before for before in self._hops.steps() if before < step]:
+            for microbatch in list(self._hops.in_flight(before)):
                 effects += self.drop(microbatch)
         self.step = step
         return [*effects, *self._schedule(now)]
@@ -164,7 +176,7 @@ class Pipeline:
         neighbours = [s for s in (place.stage - 1, place.stage + 1) if 0 <= s < place.stages]
         safe = min([self.step, *(view.committed(s) for s in neighbours)])
         for step in range(self._oldest_kept, safe):
-            self._hops = {m: hop for m, hop in self._hops.items() if hop.step != step}
+            self._hops.forget(step)
             self._deliveries.forget(step)
             effects.append(DropStep(step))
         self._oldest_kept = max(self._oldest_kept, safe)
@@ -178,9 +190,9 @@ class Pipeline:
         """Take nothing new of ``step`` and later ones; give back what has not been begun."""
         self.refused_from = step
         effects: list[PipelineEffect] = []
-        for microbatch, hop in list(self._hops.items()):
+        for hop in self._hops:
             if hop.step >= step and hop.phase is Phase.QUEUED and hop.upstreams:
-                del self._hops[microbatch]
+                self._hops.pop(hop.microbatch)
                 effects += self._tell_upstreams(hop, "busy")
         return effects
 
@@ -188,8 +200,7 @@ class Pipeline:
         """Stage 0: work on these microbatches, of a step that we can compute."""
         for microbatch in ids:
             if self._computable(step := microbatch // self._place.per_step):
-                hop = Hop(step, microbatch, Phase.QUEUED, again=again)
-                self._hops.setdefault(microbatch, hop)
+                self._hops.add(Hop(step, microbatch, Phase.QUEUED, again=again))
         return self._schedule(now)
 
     def planned(self, plan: Plan) -> list[PipelineEffect]:
@@ -203,13 +214,14 @@ class Pipeline:
             return []
         counted = from_bitmap(mine.counted, plan.step, place.per_step)
         begun = (Phase.FORWARD if self._place.last else Phase.BACKWARD, Phase.DONE)
-        doubles = [m for m, h in self._of() if m not in counted and h.phase not in begun]
-        return [effect for m in doubles for effect in self.drop(m)]
+        here = self._hops.of(self.step)
+        doubles = [h for h in here if h.microbatch not in counted and h.phase not in begun]
+        return [effect for h in doubles for effect in self.drop(h.microbatch)]
 
     def drop(self, microbatch: int) -> list[Send]:
         """Another replica counts this microbatch and its gradient is out of our accumulator: from
         now on we do not know it, so that it can come back if the other replica dies."""
-        hop = self._hops.pop(microbatch, None)
+        hop = self._hops.pop(microbatch)
         self._deliveries.discard(microbatch)
         return [] if hop is None else self._tell_upstreams(hop, "absent")
 
@@ -227,7 +239,7 @@ class Pipeline:
         leaving = self.refused_from is not None and message.step >= self.refused_from
         if leaving or self._queued_until(message.step) >= self._place.max_queue:
             return [self._receipt(sender, message, "busy")]
-        self._hops[message.microbatch] = Hop(
+        arrived = Hop(
             message.step,
             message.microbatch,
             Phase.QUEUED,
@@ -237,6 +249,7 @@ class Pipeline:
             again=message.again,
             tokens_bytes=message.tokens_bytes,
         )
+        self._hops.add(arrived)
         keys = (
             PayloadKey(message.step, "tokens", message.microbatch),
             PayloadKey(message.step, "input", message.microbatch),
@@ -262,7 +275,8 @@ class Pipeline:
         hop = self._hops.get(message.microbatch)
         if hop is None or hop.phase is not Phase.SENT or not self._computable(hop.step):
             return []
-        hop.phase, hop.giver = Phase.RETURNED, sender
+        hop.giver = sender
+        self._hops.move(hop, Phase.RETURNED)
         accepted = GradientAccepted(
             hop.step, hop.microbatch, self._deliveries.was_rerouted(hop.microbatch)
         )
@@ -285,12 +299,13 @@ class Pipeline:
             return [*self._failed(hop, task, outcome, now), *self._schedule(now)]
         effects: list[PipelineEffect]
         if isinstance(task, ForwardTask):
-            hop.phase = Phase.SENT
+            self._hops.move(hop, Phase.SENT)
             effects = list(
                 self._deliveries.start(hop.step, hop.microbatch, again=hop.again, now=now)
             )
         else:
-            hop.phase, hop.loss_sum = Phase.DONE, outcome.loss_sum
+            hop.loss_sum = outcome.loss_sum
+            self._hops.move(hop, Phase.DONE)
             self._divergence.finished()
             effects = self._return_gradient(hop)
         return [*effects, *self._schedule(now)]
@@ -305,23 +320,22 @@ class Pipeline:
 
     # --- inside ----------------------------------------------------------------------------
 
-    def _of(self, step: int | None = None) -> Iterator[tuple[int, Hop]]:
-        wanted = self.step if step is None else step
-        return ((m, hop) for m, hop in self._hops.items() if hop.step == wanted)
-
     def _computable(self, step: int) -> bool:
         """Whether the worker holds the parameters for a step, or will when it gets there."""
         return self.step <= step <= self.step + self._ahead
 
-    def _ready(self) -> Iterator[Hop]:
-        first = self.step + 1 if self._closed() else self.step
-        for hop in self._hops.values():
-            ready = hop.phase in (Phase.RETURNED, Phase.QUEUED)
-            if ready and first <= hop.step <= self.step + self._ahead:
-                yield hop
+    def _ready_steps(self) -> range:
+        """Return the steps of which the worker can be given something."""
+        return range(self.step + 1 if self._closed() else self.step, self.step + self._ahead + 1)
+
+    def _next(self) -> Hop | None:
+        """Return what the worker does next: by step, oldest backward, then oldest forward."""
+        firsts = (self._hops.first_waiting(step) for step in self._ready_steps())
+        return next((hop for hop in firsts if hop is not None), None)
 
     def _tokens_bytes(self, microbatch: int) -> int:
-        return self._hops[microbatch].tokens_bytes
+        hop = self._hops.get(microbatch)
+        return hop.tokens_bytes if hop else 0
 
     def set_tokens_bytes(self, microbatch: int, size_bytes: int) -> None:
         """Stage 0: the worker has read the samples; they travel on with the activation."""
@@ -346,7 +360,8 @@ class Pipeline:
 
     def _queued_until(self, step: int) -> int:
         """What waits for later steps is in nobody's way: it may wait for this one to be closed."""
-        return sum(h.phase is Phase.QUEUED and h.step <= step for h in self._hops.values())
+        until = (known for known in self._hops.steps() if known <= step)
+        return sum(self._hops.count(known, Phase.QUEUED) for known in until)
 
     def _tell_upstreams(self, hop: Hop, verdict: Verdict) -> list[Send]:
         stage, queued = self._place.stage, self.queued
@@ -356,10 +371,10 @@ class Pipeline:
         ]
 
     def _schedule(self, now: float) -> list[PipelineEffect]:
-        """Keep the worker's queue filled: by step, oldest backward first, then oldest forward."""
+        """Keep the worker's queue filled."""
         effects: list[PipelineEffect] = []
         while self._computing < WORKER_DEPTH:
-            hop = min(self._ready(), key=_turn, default=None)
+            hop = self._next()
             if hop is None or (hop.step > self.step and self._computing >= DEPTH_AHEAD):
                 break
             self._computing += 1
@@ -368,9 +383,9 @@ class Pipeline:
 
     def _task(self, hop: Hop) -> ForwardTask | LossTask | BackwardTask:
         if hop.phase is Phase.RETURNED:
-            hop.phase = Phase.BACKWARD
+            self._hops.move(hop, Phase.BACKWARD)
             return BackwardTask(hop.step, hop.microbatch)
-        hop.phase = Phase.FORWARD
+        self._hops.move(hop, Phase.FORWARD)
         if self._place.last:
             return LossTask(hop.step, hop.microbatch)
         return ForwardTask(hop.step, hop.microbatch)
@@ -387,10 +402,10 @@ class Pipeline:
             return [Fault("poisoned" if outcome.error == "poisoned" else "internal", words)]
         blamed = [Penalise(hop.giver, *blame)] if hop.giver else []
         if back:
-            hop.phase = Phase.SENT
+            self._hops.move(hop, Phase.SENT)
             by, cause = hop.giver if outcome.error == "codec" else None, "corrupt gradient"
             return [*blamed, *self._deliveries.redo(hop.microbatch, cause, now, malformed_by=by)]
-        del self._hops[hop.microbatch]
+        self._hops.pop(hop.microbatch)
         if not hop.upstreams:
             return [Fault("internal", "the worker refuses our own samples")]
         return [*blamed, *self._tell_upstreams(hop, "busy")]
@@ -398,7 +413,3 @@ class Pipeline:
     def _receipt(self, to: PeerId, message: Forward | Have, verdict: Verdict) -> Send:
         of, queued = (message.step, message.microbatch, message.attempt), min(self.queued, 65535)
         return Send(to, Receipt(self._place.stage, *of, verdict, queued))
-
-
-def _turn(hop: Hop) -> tuple[int, bool, int]:
-    return hop.step, hop.phase is Phase.QUEUED, hop.microbatch

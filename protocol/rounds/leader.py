@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import reduce
+from operator import or_
 from typing import Literal
 
 from protocol import limits
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
-from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.losses import vouched_sum
 from protocol.rounds.newcomers import Newcomers
@@ -156,7 +157,7 @@ class RoundLeader:
             report = Report.of(message, self._place.per_step)
         except RemoteProtocolError as error:
             return [Penalise(sender, error.reason, error.penalty)]
-        if known is not None and known.done != report.done:
+        if known is not None and known.bits != report.bits:
             del self.reports[sender]  # they stand in the order in which they changed
         self.reports[sender] = report
         plan = self._plan
@@ -174,9 +175,8 @@ class RoundLeader:
             return False
         member = next((m for m in self._plan.members if m.peer == peer), None)
         if member is None:
-            return not self.reports[peer].done
-        counted = from_bitmap(member.counted, self.step, self._place.per_step)
-        return counted <= self.reports[peer].done
+            return not self.reports[peer].bits
+        return int.from_bytes(member.counted, "little") & ~self.reports[peer].bits == 0
 
     def _at_step(self) -> list[PeerId]:
         """Return the live replicas of this step once all of them have reported, else nobody."""
@@ -186,9 +186,8 @@ class RoundLeader:
 
     def _is_complete(self, members: list[PeerId], now: float) -> bool:
         """Whether the members' ledgers are the whole step, and no straggler is to be waited for."""
-        union = frozenset().union(*(self.reports[p].done for p in members))
-        first = self.step * self._place.per_step
-        if union != frozenset(range(first, first + self._place.per_step)):
+        union = reduce(or_, (self.reports[peer].bits for peer in members), 0)
+        if union != (1 << self._place.per_step) - 1:
             self._complete_since = None
             return False
         if self._complete_since is None:

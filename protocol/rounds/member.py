@@ -11,7 +11,7 @@ before they are summed, sums before their members say Ready.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from protocol import limits
 from protocol.effects import Effect, Explain, Penalise, Send
@@ -70,7 +70,7 @@ class RoundMember:
         size: int,
         step: int,
         *,
-        ledger: Callable[[], set[int]],
+        ledger: Callable[[], Set[int]],
         accumulating: Callable[[], bool],
         drop: Callable[[int], list[RoundEffect]],
         loss_sum: Callable[[frozenset[int]], float],

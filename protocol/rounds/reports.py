@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from protocol.ids import PeerId
-from protocol.pipeline.ledger import from_bitmap
+from protocol.pipeline.ledger import bits_of, from_bitmap
 from protocol.wire.messages import LedgerReport
 
 DIGEST_BYTES: Final = 32
@@ -19,17 +20,31 @@ def state_digest(state_hash: str) -> bytes:
     return hashlib.blake2b(state_hash.encode(), digest_size=16).digest()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Report:
-    """A replica's newest ledger report; microbatch ids are those of its step."""
+    """A replica's newest ledger report; its ids are decoded only where they are asked for."""
 
     seq: int
-    done: frozenset[int]
-    in_flight: frozenset[int]
+    step: int
+    per_step: int
+    ledger: bytes
+    held: bytes
     promised: int
     state: bytes
     ready: bytes
     """Digest of the promised attempt if the replica is Ready, else empty."""
+    bits: int
+    """The ledger as one number; bit i is the i-th microbatch of the step."""
+
+    @cached_property
+    def done(self) -> frozenset[int]:
+        """Microbatches counted."""
+        return from_bitmap(self.ledger, self.step, self.per_step)
+
+    @cached_property
+    def in_flight(self) -> frozenset[int]:
+        """Microbatches held and not counted."""
+        return from_bitmap(self.held, self.step, self.per_step)
 
     @classmethod
     def of(cls, message: LedgerReport, per_step: int) -> Report:
@@ -38,13 +53,18 @@ class Report:
         Raises:
             RemoteProtocolError: a bitmap is not one of so many microbatches.
         """
+        bits = bits_of(message.done, message.step, per_step)
+        bits_of(message.in_flight, message.step, per_step)
         return cls(
             message.seq,
-            from_bitmap(message.done, message.step, per_step),
-            from_bitmap(message.in_flight, message.step, per_step),
+            message.step,
+            per_step,
+            message.done,
+            message.in_flight,
             message.promised,
             message.state,
             message.ready,
+            bits,
         )
 
 

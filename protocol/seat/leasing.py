@@ -8,7 +8,7 @@ yet; who takes over from it waits until then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId
@@ -119,7 +119,8 @@ class Leasing:
         in_flight, done = of.in_flight(), of.done()
         ahead, ahead_done = self._held_of_next()
         few = usual_in_flight(view, self._place) if self._next is not None else 1
-        self._flight.observe(in_flight | ahead, done | ahead_done, now, few=few)
+        both = in_flight | ahead if ahead else in_flight
+        self._flight.observe(both, (done, ahead_done), now, few=few)
         effects: list[Send | Explain] = []
         if leads:
             at_step = {r.peer for r in view.serving(0) if self._may_hold(r, step)}
@@ -138,9 +139,9 @@ class Leasing:
             effects += self._next.ask(to, view, busy, held, now)
         return effects
 
-    def _held_of_next(self) -> tuple[set[int], set[int]]:
+    def _held_of_next(self) -> tuple[Set[int], Set[int]]:
         if self._next is None:
-            return set(), set()
+            return frozenset(), frozenset()
         step = self._pipeline.step + 1
         return self._pipeline.in_flight(step), self._pipeline.done(step)
 

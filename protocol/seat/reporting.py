@@ -8,6 +8,7 @@ unchanged ledger is repeated now and then while the step stays open, in case the
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from protocol.ids import PeerId
@@ -23,8 +24,7 @@ REPEAT_S = 3.0
 class _News:
     leader: PeerId
     step: int
-    done: frozenset[int]
-    in_flight: frozenset[int]
+    revision: int
     ready: bytes
 
 
@@ -42,16 +42,22 @@ class LedgerReporter:
         self,
         leader: PeerId,
         step: int,
-        done: set[int],
-        in_flight: set[int],
+        revision: int,
+        ledger: Callable[[], bytes],
+        in_flight: Set[int],
         promised: int,
         state: bytes,
         ready: bytes,
         now: float,
     ) -> LedgerReport | None:
-        """Return the report to send to ``leader`` now, or None."""
-        news = _News(leader, step, frozenset(done), frozenset(in_flight), ready)
-        if not self._is_due(news, now):
+        """Return the report to send to ``leader`` now, or None.
+
+        Args:
+            revision: rises when the ledger or ``in_flight`` changes.
+            ledger: returns what is counted, as a bitmap.
+        """
+        news = _News(leader, step, revision, ready)
+        if not self._is_due(news, now, busy=bool(in_flight)):
             return None
         self._last, self.due = news, now + REPEAT_S
         self._seq += 1
@@ -60,19 +66,19 @@ class LedgerReporter:
             stage=self._place.stage,
             step=step,
             seq=self._seq,
-            done=to_bitmap(done, step, per_step),
+            done=ledger(),
             in_flight=to_bitmap(in_flight, step, per_step),
             promised=promised,
             state=state,
             ready=ready,
         )
 
-    def _is_due(self, news: _News, now: float) -> bool:
+    def _is_due(self, news: _News, now: float, *, busy: bool) -> bool:
         last = self._last
         if last is None or (last.leader, last.step) != (news.leader, news.step):
             return True
         if news != last:
-            if not news.in_flight:
+            if not busy:
                 return True
             self.due = min(self.due, now + REPORT_S)
         return now >= self.due

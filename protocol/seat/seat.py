@@ -10,6 +10,7 @@ touch tensors, clocks or sockets; ``now`` is monotonic seconds, effects say what
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Literal
 
 from msgspec.structs import replace
@@ -376,9 +377,9 @@ class Seat:
     def _settle(self, effects: list[SeatEffect], now: float) -> list[SeatEffect]:
         """Deliver what we sent to ourselves and follow up until nothing more happens."""
         outward: list[SeatEffect] = []
-        pending = [*effects, *self._follow_up(now)]
+        pending = deque([*effects, *self._follow_up(now)])
         while pending:
-            effect = pending.pop(0)
+            effect = pending.popleft()
             if isinstance(effect, Send) and is_for(effect, self.place):
                 pending += self._dispatch(self.place.me, effect.message, now, b"")
             else:
@@ -393,8 +394,9 @@ class Seat:
         if self.place.first:
             effects += self._lease(now)
         if (to := self.current_leader()) is not None:
-            member, done, in_flight = self.member, self.pipeline.done(), self.pipeline.in_flight()
-            said = (self.step, done, in_flight, member.promised, self._state, member.ready)
+            of, member = self.pipeline, self.member
+            held = (of.revision, lambda: of.ledger, of.in_flight())
+            said = (self.step, *held, member.promised, self._state, member.ready)
             report = self._reporter.report(to, *said, now)
             effects += [Send(to, report)] if report else []
         return effects

@@ -132,7 +132,7 @@ def takes_a_lease_twice(patch: Patch) -> None:
         for microbatch in ids:
             hop = self._hops.get(microbatch)
             if hop is not None and hop.phase is Phase.DONE and not self._closed():
-                hop.phase = Phase.QUEUED
+                self._hops.move(hop, Phase.QUEUED)
         return original(self, ids, **words)
 
     patch.setattr(Pipeline, "lease", lease)
@@ -156,9 +156,10 @@ def keeps_every_step(patch: Patch) -> None:
     original = Pipeline.update_view
 
     def update_view(self: Pipeline, view: Any, now: float) -> Any:
-        kept = dict(self._hops)
+        kept = list(self._hops)
         effects = original(self, view, now)
-        self._hops = {**kept, **self._hops}
+        for hop in kept:
+            self._hops.add(hop)
         return [effect for effect in effects if not isinstance(effect, DropStep)]
 
     patch.setattr(Pipeline, "update_view", update_view)
@@ -169,9 +170,9 @@ def forgets_what_it_did_ahead(patch: Patch) -> None:
     original = Pipeline.start_step
 
     def start_step(self: Pipeline, step: int, now: float) -> Any:
-        for hop in self._hops.values():
+        for hop in self._hops:
             if hop.step == step and hop.phase is Phase.DONE:
-                hop.phase = Phase.QUEUED
+                self._hops.move(hop, Phase.QUEUED)
         return original(self, step, now)
 
     patch.setattr(Pipeline, "start_step", start_step)

@@ -31,11 +31,11 @@ def step(
             free = max(free, now) + tau_s
             heapq.heappush(ends, (free - tau_s + way_s, waiting.pop()))
         most = max(most, len(held))
-        flight.observe(held, done, now)
+        flight.observe(held, (done,), now)
         now, microbatch = heapq.heappop(ends)
         held.discard(microbatch)
         done.add(microbatch)
-        flight.observe(held, done, now)
+        flight.observe(held, (done,), now)
     return now, most
 
 
@@ -73,12 +73,12 @@ def stream(
                 held.add(microbatch := next(fresh))
                 free = max(free, now) + tau_s
                 heapq.heappush(ends, (free - tau_s + way_s, microbatch))
-                flight.observe(held, done, now, few=FLOOR)
+                flight.observe(held, (done,), now, few=FLOOR)
             most = max(most, len(held))
             now, microbatch = heapq.heappop(ends)
             held.discard(microbatch)
             done.add(microbatch)
-            flight.observe(held, done, now, few=FLOOR)
+            flight.observe(held, (done,), now, few=FLOOR)
         found.append((most, per_step / (now - began)))
     return found
 
@@ -127,17 +127,17 @@ def test_the_time_to_be_given_work_counts() -> None:
 
 def test_what_is_given_away_or_lost_is_no_measure() -> None:
     flight = Flight()
-    flight.observe({1}, set(), 0.0)
-    flight.observe(set(), set(), 0.5)
+    flight.observe({1}, (set(),), 0.0)
+    flight.observe(set(), (set(),), 0.5)
     assert flight.depth() == 0
 
 
 def test_a_new_step_forgets_what_was_in_flight_and_not_what_was_measured() -> None:
     flight = Flight()
-    flight.observe({1, 2}, set(), 0.0)
-    flight.observe({2}, {1}, 0.5)
+    flight.observe({1, 2}, (set(),), 0.0)
+    flight.observe({2}, ({1},), 0.5)
     flight.start_step()
-    flight.observe(set(), {2}, 9.0)
+    flight.observe(set(), ({2},), 9.0)
     assert flight.depth() == 2
 
 
@@ -146,7 +146,7 @@ def test_what_was_begun_ahead_is_measured_in_the_step_that_it_is_of(
     ahead: bool, depth: int
 ) -> None:
     flight = Flight(ahead=ahead)
-    flight.observe({1}, set(), 0.0)
+    flight.observe({1}, (set(),), 0.0)
     flight.start_step()
-    flight.observe(set(), {1}, 2.0)
+    flight.observe(set(), ({1},), 2.0)
     assert flight.depth() == depth

@@ -1,0 +1,151 @@
+"""The microbatches that a replica holds, by id, by step and by phase.
+
+A step may have thousands of them, and most messages are about one. So what is asked with every
+message (what is counted, what is in flight, what the worker does next) is kept up to date with each
+change instead of being looked for. It decides nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Set
+
+from protocol.pipeline.hop import Hop, Phase
+
+READY = (Phase.RETURNED, Phase.QUEUED)
+"""Phases in which a microbatch waits for the worker; who is first, goes first."""
+
+
+class _Step:
+    """Those of one step."""
+
+    def __init__(self, per_step: int) -> None:
+        self.phases: dict[Phase, set[int]] = {phase: set() for phase in Phase}
+        self.ledger = bytearray((per_step + 7) // 8)
+        """What is counted, as it is reported."""
+        self.in_flight: set[int] = set()
+        self.revision = 0
+        self.waiting: list[tuple[bool, int]] = []
+        """A heap of all that have waited; what does no more is dropped when it comes to the top."""
+
+
+class Hops:
+    """See the module's docstring. Sets that are returned change as the step goes on.
+
+    Args:
+        per_step: microbatches of a step.
+    """
+
+    def __init__(self, per_step: int) -> None:
+        self._per_step = per_step
+        self._by_id: dict[int, Hop] = {}
+        self._steps: dict[int, _Step] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Hop]:
+        return iter(list(self._by_id.values()))
+
+    def get(self, microbatch: int) -> Hop | None:
+        """Return a microbatch, None if we do not hold it."""
+        return self._by_id.get(microbatch)
+
+    def add(self, hop: Hop) -> None:
+        """Hold a microbatch; one that is held already stays as it is."""
+        if hop.microbatch not in self._by_id:
+            self._by_id[hop.microbatch] = hop
+            self._enter(hop)
+
+    def move(self, hop: Hop, phase: Phase) -> None:
+        """A microbatch that we hold has come to another phase."""
+        self._leave(hop)
+        hop.phase = phase
+        self._enter(hop)
+
+    def pop(self, microbatch: int) -> Hop | None:
+        """Hold a microbatch no longer."""
+        hop = self._by_id.pop(microbatch, None)
+        if hop is not None:
+            self._leave(hop)
+        return hop
+
+    def forget(self, step: int) -> None:
+        """Hold nothing of a step."""
+        for hop in self.of(step):
+            del self._by_id[hop.microbatch]
+        self._steps.pop(step, None)
+
+    # --- what is asked ---------------------------------------------------------------------
+
+    def steps(self) -> list[int]:
+        """Return the steps of which we hold or have held something, oldest first."""
+        return sorted(self._steps)
+
+    def of(self, step: int) -> list[Hop]:
+        """Return those of one step."""
+        if step not in self._steps:
+            return []
+        return [self._by_id[m] for some in self._steps[step].phases.values() for m in some]
+
+    def done(self, step: int) -> Set[int]:
+        """Return the ids of a step that are counted."""
+        return self._steps[step].phases[Phase.DONE] if step in self._steps else frozenset()
+
+    def ledger(self, step: int) -> bytes:
+        """Return ``done`` as a bitmap."""
+        known = self._steps.get(step)
+        return bytes(known.ledger if known else (self._per_step + 7) // 8)
+
+    def in_flight(self, step: int) -> Set[int]:
+        """Return the ids of a step that are held and not counted."""
+        return self._steps[step].in_flight if step in self._steps else frozenset()
+
+    def revision(self, step: int) -> int:
+        """Return a number that rises when what is counted of a step, or in flight, changes."""
+        return self._steps[step].revision if step in self._steps else 0
+
+    def count(self, step: int, *phases: Phase) -> int:
+        """Return how many of a step are in one of these phases."""
+        known = self._steps.get(step)
+        return sum(len(known.phases[phase]) for phase in phases) if known else 0
+
+    def first_waiting(self, step: int) -> Hop | None:
+        """Return what the worker does next of a step: gradients first, then the oldest."""
+        known = self._steps.get(step)
+        while known and known.waiting:
+            queued, microbatch = known.waiting[0]
+            if microbatch in known.phases[READY[queued]]:
+                return self._by_id[microbatch]
+            heapq.heappop(known.waiting)
+        return None
+
+    # --- inside ----------------------------------------------------------------------------
+
+    def _enter(self, hop: Hop) -> None:
+        if (step := self._steps.get(hop.step)) is None:
+            step = self._steps[hop.step] = _Step(self._per_step)
+        step.phases[hop.phase].add(hop.microbatch)
+        if hop.phase in READY:
+            heapq.heappush(step.waiting, (hop.phase is Phase.QUEUED, hop.microbatch))
+        if hop.phase is not Phase.DONE and hop.microbatch not in step.in_flight:
+            step.in_flight.add(hop.microbatch)
+            step.revision += 1
+        elif hop.phase is Phase.DONE:
+            step.in_flight.discard(hop.microbatch)
+            self._mark(step, hop)
+            step.revision += 1
+
+    def _leave(self, hop: Hop) -> None:
+        step = self._steps[hop.step]
+        step.phases[hop.phase].discard(hop.microbatch)
+        if hop.phase is Phase.DONE:
+            self._mark(step, hop)
+        if hop.microbatch not in self._by_id:  # it is not about to come to another phase
+            step.in_flight.discard(hop.microbatch)
+            step.revision += 1
+
+    def _mark(self, step: _Step, hop: Hop) -> None:
+        """Count it in the ledger, or no more."""
+        offset = hop.microbatch - hop.step * self._per_step
+        step.ledger[offset >> 3] ^= 1 << (offset & 7)
