@@ -50,7 +50,7 @@ def counts_a_retry_twice(patch: Patch) -> None:
     def repeat(self: Pipeline, hop: Hop, sender: PeerId, message: Any) -> Any:
         effects = original(self, hop, sender, message)
         if hop.phase is Phase.DONE and hop.step == self.step and not self._closed():
-            hop.phase = Phase.QUEUED
+            self._hops.move(hop, Phase.QUEUED)
         return effects
 
     patch.setattr(Pipeline, "_repeat", repeat)
