@@ -19,7 +19,7 @@ from protocol.pipeline.effects import ApplyTask, Compute, DropStep, PayloadKey, 
 from protocol.pipeline.hop import Hop, Phase
 from protocol.pipeline.pipeline import Pipeline
 from protocol.restore.machine import Restore
-from protocol.rounds import leader, plans
+from protocol.rounds import leader, member, plans
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.rounds.quorum import Quorum
@@ -92,8 +92,14 @@ def does_not_subtract_doubles(patch: Patch) -> None:
     patch.setattr(RoundMember, "advance", advance)
 
 
+def follow_unsound_plans(patch: Patch) -> None:
+    """Members do not look whether a plan counts every id once."""
+    patch.setattr(member, "counts_all_once", lambda members, per_step: True)
+
+
 def counts_doubles_for_both(patch: Patch) -> None:
-    """The leader's plan counts an id for every member that has it."""
+    """The leader's plan counts an id for every member that has it, and they follow it."""
+    follow_unsound_plans(patch)
     original = plans.split
 
     def split(reports: Any, members: list[PeerId], *of_step: int) -> Any:
@@ -103,7 +109,8 @@ def counts_doubles_for_both(patch: Patch) -> None:
 
 
 def closes_an_incomplete_step(patch: Patch) -> None:
-    """The leader plans although ids are missing."""
+    """The leader plans although ids are missing, and the members follow it."""
+    follow_unsound_plans(patch)
     patch.setattr(RoundLeader, "_is_complete", lambda self, members, now: True)
 
 
