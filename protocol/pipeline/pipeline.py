@@ -116,7 +116,7 @@ class Pipeline:
 
     def givers(self) -> set[PeerId]:
         """Return who gave the tensors of what is counted of the current step."""
-        done = [hop for _, hop in self._of() if hop.phase is Phase.DONE]
+        done = [hop for hop in self._hops.of(self.step) if hop.phase is Phase.DONE]
         return {peer for hop in done for peer in (hop.source, hop.giver) if peer is not None}
 
     @property
