@@ -67,7 +67,7 @@ async def test_copies_that_cannot_be_read_for_a_while_are_neither_condemned_nor_
 
         failed = list[Path]()
 
-        def fail(path: Path, *_: object) -> None:
+        def fail(path: Path, *_: object, **__: object) -> None:
             failed.append(path)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
@@ -106,4 +106,4 @@ async def test_a_swarm_that_is_known_is_entered_though_the_disk_is_full(
     remember_swarm(file, store, told.append)
     [line] = told
     assert isinstance(line, LogLine)
-    assert (line.level, "No space left" in line.words) == ("warning", True)
+    assert (line.level, "No space left" in line.words) == ("error", True)

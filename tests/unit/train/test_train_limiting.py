@@ -13,6 +13,7 @@ from client.limits.idle import Idleness
 from client.limits.limits import Limits
 from client.limits.power import PowerCap
 from client.schedule import parse_schedule
+from client.train.core_sharing import Share
 from client.train.limiting import FILE_NAME, LOOK_S, SAVE_EVERY_S, Limiting, Senses
 from client.train.pausing import Pauses
 from client.train.power import keep_power_cap
@@ -145,11 +146,13 @@ async def test_the_owners_pause_wins_and_is_not_ended_by_conditions(tmp_path: Pa
 
 
 def test_limits_are_shown() -> None:
-    assert limits_view(Limits(), 5).when == []
+    share = Share(threads=1, cores=4, volunteers=3)
+    assert limits_view(Limits(), 5, share).when == []
     limits = Limits(threads=2, vram_share=50, daily_bytes=GB, power_w=150, only_when_idle=True)
-    shown = limits_view(limits, 5)
+    shown = limits_view(limits, 5, share)
     assert (shown.threads, shown.vram_share, shown.compute_share) == (2, 50, 0)
     assert (shown.daily_bytes, shown.used_bytes, shown.power_w) == (GB, 5, 150)
+    assert (shown.threads_now, shown.cores, shown.volunteers) == (1, 4, 3)
     assert shown.when == ["idle only"]
 
 
@@ -191,5 +194,5 @@ async def test_a_cap_that_cannot_be_set_is_said_and_nothing_else_happens(
     with trio.fail_after(10):
         await keep_power_cap(watts, "auto", said.append, cap)
     assert [each.words.removeprefix("no power limit: ") for each in said] == words
-    assert [each.level for each in said] == ["warning"] * len(words)
+    assert [each.level for each in said] == ["error"] * len(words)
     assert cap.log == []

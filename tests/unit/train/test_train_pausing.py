@@ -74,7 +74,7 @@ async def test_a_damaged_file_is_no_pause_and_a_full_disk_no_end(tmp_path: Path)
     lost = _pauses(tmp_path / "missing", said)
     lost.pause(None, "")
     assert lost.now is not None
-    assert any(one.level == "warning" for one in said)
+    assert any(one.level == "error" for one in said)
 
 
 async def test_a_damaged_file_is_no_pause(tmp_path: Path) -> None:
