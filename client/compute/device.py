@@ -1,8 +1,9 @@
 """Which device computes, and what it can do: measured, not looked up. Holds no state."""
 
+import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import psutil
 import torch
@@ -18,6 +19,9 @@ from model_zoo.threads import limited_threads
 
 _COPY_ELEMENTS = 16 << 20  # 64 MiB: larger than most caches
 _REPEATS = 5
+_SHORT_S = 0.1
+"""A microbatch that takes longer has tensors large enough for all threads."""
+_AS_FAST, _MUCH_SLOWER = 1.03, 1.2
 
 
 def select_device(name: str) -> torch.device:
@@ -76,6 +80,36 @@ def warm_up(replica: Replica) -> None:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
+
+
+def useful_threads(replica: Replica, most: int) -> int:
+    """How many of ``most`` threads to compute a microbatch with: small tensors gain nothing from
+    more, and lose by having them wait for each other. Takes a second at most.
+
+    The number is halved for as long as that costs little; large microbatches use all.
+    """
+    if most == 1 or replica.wire.device.type != "cpu":
+        return most
+    timed: dict[int, float] = {}
+    threads, least_s = most, math.inf
+    try:
+        while threads and (not timed or least_s < _SHORT_S):
+            with limited_threads(threads):
+                timed[threads] = min(sum(_measure_once(replica)) for _ in range(_REPEATS))
+            least_s = min(least_s, timed[threads])
+            if timed[threads] > _MUCH_SLOWER * least_s:
+                break
+            threads //= 2
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    return fewest_threads(timed) if timed else most
+
+
+def fewest_threads(timed: Mapping[int, float]) -> int:
+    """The smallest number of threads that is about as fast as the fastest, by seconds of each."""
+    least_s = min(timed.values())
+    return min(threads for threads, taken_s in timed.items() if taken_s <= _AS_FAST * least_s)
 
 
 def _measure_once(replica: Replica) -> tuple[float, float]:

@@ -75,6 +75,7 @@ class Executor:
         self._opened: _Opened | None = None
         self._saver = saving.Saver()
         self._throttle = Throttle()
+        self._useful_threads = sys.maxsize
 
     def execute(self, request: AnyRequest, payloads: Sequence[Buffer], answer: Answer) -> None:
         """Execute one request and answer it; payloads are not used after the return."""
@@ -146,7 +147,7 @@ class Executor:
             case ApplyLocal():
                 return self._stage.averager.apply_local(request), ()
             case SetThreads():
-                torch.set_num_threads(request.threads)
+                torch.set_num_threads(min(request.threads, self._useful_threads))
                 return ThreadsSet(), ()
             case Save():
                 raise AssertionError("saves are answered from the saver's thread")
@@ -169,6 +170,7 @@ class Executor:
         self._throttle = Throttle(request.compute_share, on_cpu=chosen.type == "cpu")
         replica = open_replica(request, chosen)
         device.warm_up(replica)
+        self._choose_threads(request, replica)
         averager = Averager(replica)
         self._opened = _Opened(replica, averager)
         return StageOpened(
@@ -176,6 +178,15 @@ class Executor:
             state_bytes=sum(buffer.nbytes for buffer in replica.buffers) + averager.residual_bytes,
             hash=replica.state_hash(),
         )
+
+    def _choose_threads(self, request: OpenStage, replica: Replica) -> None:
+        """Compute with as many threads as are of use, now and when there may be more."""
+        self._useful_threads = sys.maxsize
+        if request.choose_threads:
+            useful = device.useful_threads(replica, request.threads)
+            if useful < request.threads:
+                self._useful_threads = useful
+                torch.set_num_threads(useful)
 
     def _load(self, request: Load) -> Loaded:
         loaded = saving.load(self._stage.replica, request)

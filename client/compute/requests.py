@@ -79,7 +79,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
         sequences, tokens: B and T of a microbatch.
         graphs_kept: how many forward graphs may be held for their backward.
         threads: CPU threads; most_threads: as many as `SetThreads` may ask for later, 0 for no
-            more; device: `cpu`, `cuda`, `cuda:1`, or `auto`.
+            more; choose_threads: use fewer where that is as fast; device: `cpu`, `cuda`, `cuda:1`,
+            or `auto`.
         compute_share: percentage of the time that tasks may compute.
         memory_bytes: what the stage may take on the CPU, 0 for no limit; vram_share: percentage
             of the GPU's memory.
@@ -98,6 +99,7 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     graphs_kept: Count = 4
     threads: Positive = 1
     most_threads: Count = 0
+    choose_threads: bool = False
     device: str = "cpu"
     compute_share: Annotated[int, Meta(ge=1, le=100)] = 100
     memory_bytes: Count = 0

@@ -148,6 +148,7 @@ def open_stage_request(
         graphs_kept=graphs,
         threads=threads,
         most_threads=most_threads,
+        choose_threads=not settings.threads,
         compute_share=settings.compute_share,
         memory_bytes=settings.memory_limit_bytes,
         vram_share=settings.vram_share,

@@ -16,7 +16,9 @@ import pytest
 import torch
 import trio
 from compute_rounds import accumulate, bounds_of, contribute_and_reduce, replicas
+from compute_stages import opened
 
+from client.compute.device import fewest_threads
 from client.compute.launch import WAITING
 from client.compute.process import open_worker
 from client.compute.requests import Apply, DecodeSum, SetThreads
@@ -40,6 +42,34 @@ def test_a_worker_computes_with_as_many_as_it_is_told() -> None:
         [worker] = replicas(1, "fp32")
         worker.call(SetThreads(threads=2))
         assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize(
+    ("timed", "threads"),
+    [
+        ({8: 1.0}, 8),
+        ({2: 1.0, 1: 1.9}, 2),
+        ({2: 1.0, 1: 0.9}, 1),
+        ({2: 1.0, 1: 1.02}, 1),  # as fast: a core is left to the node
+        ({16: 1.0, 8: 0.8, 4: 0.7, 2: 0.71, 1: 1.0}, 2),
+        ({16: 1.0, 8: 1.3}, 16),
+    ],
+)
+def test_no_more_threads_than_are_of_use(timed: dict[int, float], threads: int) -> None:
+    assert fewest_threads(timed) == threads
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_stage_of_tiny_tensors_finds_out_how_many_are_of_use(chosen: bool) -> None:
+    with threads(1):
+        worker = opened(0, [4], threads=4, choose_threads=chosen)
+        found = torch.get_num_threads()
+        assert found in ((1, 2, 4) if chosen else (4,))
+        assert worker.replica.counted == set()
+        worker.call(SetThreads(threads=8))
+        assert torch.get_num_threads() == (found if found < 4 else 8)
+        worker.call(SetThreads(threads=1))
+        assert torch.get_num_threads() == 1
 
 
 @pytest.mark.parametrize("codec", ["fp32", "s8"])
