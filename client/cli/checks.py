@@ -19,6 +19,7 @@ import psutil
 from msgspec import Struct
 
 from client.control.sockets import SocketFolderError, prepare_folder
+from client.store.paths import create_folders
 
 Status = Literal["ok", "warn", "fail"]
 EXACT_VERSIONS = {"libp2p": "0.8.1"}
@@ -80,7 +81,7 @@ def check_kernel() -> Check:
 def check_folder(name: str, folder: Path) -> Check:
     """A folder of ours can be written and has room for checkpoints."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        create_folders(folder)
         free = shutil.disk_usage(folder).free
     except OSError as error:
         words = f"{folder}: {error.strerror}"

@@ -20,7 +20,7 @@ from client.cli.output import json_line, print_json, printable, say
 from client.cli.running import find_socket
 from client.config import FIELDS, ZERO_MEANS, check_setting, in_words, resolve
 from client.errors import ConfigError, ExitCode, UserError
-from client.store.paths import SYSTEM_CONFIG_FILE, find_folders, make_private
+from client.store.paths import SYSTEM_CONFIG_FILE, find_folders, make_own
 
 app = nested_app("config")
 TEMPLATE = """\
@@ -135,7 +135,7 @@ def unset(key: str, /) -> None:
 def edit() -> int:
     """Open your configuration file in $VISUAL or $EDITOR, and check it afterwards."""
     path = find_folders().config_file
-    make_private(path.parent)
+    make_own(path.parent)
     if not path.exists():
         path.write_text(TEMPLATE, encoding="utf-8")
         path.chmod(0o600)

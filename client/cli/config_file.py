@@ -14,7 +14,7 @@ from client.config import check_setting, resolve
 from client.errors import ConfigError
 from client.limits.cores import check_threads
 from client.store.atomic import write_atomic
-from client.store.paths import find_folders, make_private
+from client.store.paths import find_folders, make_own
 
 _KEY = re.compile(r"^\s*(?P<key>[A-Za-z0-9_-]+)\s*=")
 
@@ -36,7 +36,7 @@ def set_setting(path: Path, key: str, text: str | None) -> str:
             f"{path} is written in a way that is not understood here", "volunteer config edit"
         )
     try:
-        make_private(path.parent)
+        make_own(path.parent)
         write_atomic(path, ("\n".join(kept) + "\n").encode() if kept else b"")
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}", "make it writable") from error

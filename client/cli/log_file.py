@@ -14,6 +14,8 @@ from typing import BinaryIO
 import msgspec
 from msgspec import Struct, field
 
+from client.store.paths import create_folders
+
 NAME = "volunteer.log"
 ERRORS_NAME = "errors.log"
 """Tracebacks, and what a node in the background wrote besides."""
@@ -68,7 +70,7 @@ class LogFile:
                 return
 
     def _open(self) -> BinaryIO:
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        create_folders(self._path.parent)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._file = os.fdopen(os.open(self._path, flags, 0o600), "ab")
         return self._file
@@ -87,7 +89,7 @@ def append_error(folder: Path, text: str) -> Path | None:
     """Add a traceback to the errors in a log folder; return the file, None if it takes nothing."""
     path, flags = folder / ERRORS_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        create_folders(folder)
         with os.fdopen(os.open(path, flags, 0o600), "ab") as file:
             if file.tell() > MAX_ERROR_BYTES:
                 file.truncate(0)

@@ -108,14 +108,54 @@ def runtime_below(wanted: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"{APP}-{os.getuid()}-{name}"
 
 
+def create_folders(folder: Path) -> None:
+    """Create a folder, and what it lies in, with mode 0700; what is there stays as it is.
+
+    ``Path.mkdir`` would make the folders above it with the mode of the umask.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    for one in reversed(missing):
+        one.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(exist_ok=True)
+
+
 def make_private(folder: Path) -> Path:
     """Create a folder with mode 0700, or check that it is ours and nobody else may enter it.
 
     Raises:
         UserError: it cannot be made, or cannot be trusted.
     """
+    status = _own_folder(folder)
+    if status.st_mode & 0o077:
+        raise UserError(
+            f"others may enter {folder}", f"mend it with: chmod 700 {folder}", ExitCode.REFUSED
+        )
+    return folder
+
+
+def make_own(folder: Path) -> Path:
+    """Create a folder with mode 0700, or check that it is ours and nobody else may write to it;
+    for what is no secret.
+
+    Raises:
+        UserError: it cannot be made, or cannot be trusted.
+    """
+    status = _own_folder(folder)
+    if status.st_mode & 0o022:
+        raise UserError(
+            f"others may write to {folder}",
+            f"mend it with: chmod go-w {folder}",
+            ExitCode.REFUSED,
+        )
+    return folder
+
+
+def _own_folder(folder: Path) -> os.stat_result:
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        create_folders(folder)
         status = folder.lstat()
     except OSError as error:
         raise UserError(
@@ -125,8 +165,4 @@ def make_private(folder: Path) -> Path:
         ) from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise UserError(f"{folder} is not a folder of yours", "remove it", ExitCode.REFUSED)
-    if status.st_mode & 0o077:
-        raise UserError(
-            f"others may enter {folder}", f"mend it with: chmod 700 {folder}", ExitCode.REFUSED
-        )
-    return folder
+    return status

@@ -20,6 +20,7 @@ from client.store.paths import (
     MAX_SOCKET_PATH_BYTES,
     SOCKET_NAME_BYTES,
     find_folders,
+    make_own,
     make_private,
     runtime_below,
 )
@@ -122,6 +123,21 @@ def test_private_folders(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="others may enter") as caught:
         make_private(folder)
     assert f"chmod 700 {folder}" in caught.value.next_step
+
+
+def test_folders_above_a_private_one_are_private_as_well(tmp_path: Path) -> None:
+    make_private(tmp_path / "home" / "data")
+    assert stat.S_IMODE((tmp_path / "home").stat().st_mode) == 0o700
+    assert make_private(tmp_path / "home") == tmp_path / "home"
+
+
+def test_what_is_no_secret_may_be_read_by_others_but_not_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    assert make_own(tmp_path) == tmp_path
+    tmp_path.chmod(0o775)
+    with pytest.raises(UserError, match="others may write") as caught:
+        make_own(tmp_path)
+    assert f"chmod go-w {tmp_path}" in caught.value.next_step
 
 
 def test_what_is_no_folder_of_ours_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import stat
 import sys
 import tempfile
 import time
@@ -177,6 +178,20 @@ def test_settings_are_changed_without_losing_comments(home: Path, within: Within
     assert within("config", "unset", "announce").returncode == 0
     assert "announce" not in path.read_text()
     assert within("config", "validate").returncode == 0
+
+
+def test_a_home_that_create_made_takes_settings(
+    tmp_path: Path, within: Within, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for mode in (0o700, 0o755):  # as it is made now, and as earlier versions made it
+        made = tmp_path / f"made-{mode}"
+        monkeypatch.setenv("VOLUNTEER_HOME", str(made))
+        out = tmp_path / f"{mode}.swarm"
+        assert within("create", "--no-measure", "--out", str(out)).returncode == 0
+        assert stat.S_IMODE(made.stat().st_mode) == 0o700
+        made.chmod(mode)
+        done = within("config", "set", "threads", "2")
+        assert done.returncode == 0, done.stderr
 
 
 def test_a_setting_over_several_lines_is_replaced_whole(home: Path, within: Within) -> None:
