@@ -70,8 +70,9 @@ COMMANDS: Final[dict[str, Command]] = {
         "Without --swarm it reads VOLUNTEER_SWARM, or takes the only swarm joined before. An "
         "invite with a secret is better read from a file or stdin: everybody on this machine can "
         "see command lines.\n\n"
-        "In a terminal it asks once what may be used of this machine, starts the volunteer in the "
-        "background and shows it; leaving the screen, or losing the terminal, leaves it running.",
+        "In a terminal it says what the swarm is and costs, asks once for each, starts the "
+        "volunteer in the background and shows it; leaving the screen, or losing the terminal, "
+        "leaves it running.",
     ),
     "invite": Command(
         TAKE_PART,

@@ -1,6 +1,7 @@
-"""Asks a person once what may be used of this machine, and remembers the answer.
+"""Asks a person once for each swarm what may be used of this machine, and remembers the answer.
 
-What runs without anybody to ask (headless, services, scripts) was set up by somebody who agreed.
+The person is told what the swarm is and what it costs. What runs without anybody to ask (headless,
+services, scripts) was set up by somebody who agreed; nothing is remembered of that.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -20,10 +21,21 @@ from client.config import Settings
 from client.limits.cores import find_cores, plural_cores
 from client.store.atomic import write_atomic
 from client.store.paths import make_private
+from protocol.ids import SwarmId
+from protocol.invite import SwarmFile
+from protocol.manifest import Codec, Manifest
 
 FILE_NAME = "consent.json"
 TERMS = 1
 """Rises when a volunteer gives more than those before agreed to; then they are asked again."""
+
+
+MAX_SWARMS = 1000
+"""So many are remembered; who joins more is asked again for the oldest."""
+WIRE_BYTES: dict[Codec, float] = {"s8": 130 / 128, "bf16": 2.0, "fp32": 4.0}
+"""Of an element of a gradient."""
+_ELEMENT_BYTES = 4
+_INDENT = " " * 13
 
 
 class Consent(Struct, frozen=True):
@@ -32,63 +44,116 @@ class Consent(Struct, frozen=True):
     terms: int
     at: float
     """Unix seconds."""
+    swarms: list[str] = []
+    """Ids of the swarms that were agreed to, the newest last."""
 
 
-def agreed(folder: Path, settings: Settings, *, yes: bool) -> bool:
-    """Whether the owner lets this machine be used; asks where nothing is remembered.
+def is_agreed(folder: Path, swarm: SwarmId) -> bool:
+    """Whether the owner has agreed to this swarm before.
 
     Args:
         folder: the data folder, where the answer is kept.
-        yes: the owner said so on the command line.
     """
-    if _remembered(folder):
-        return True
-    if not yes:
-        width = min(shutil.get_terminal_size().columns, 100)
-        for line in terms(settings, folder):
-            say(textwrap.fill(line, width, subsequent_indent=" " * 13 if line[0] == " " else ""))
-        say("Agree? [y/N] ")
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            return False
-    consent = Consent(TERMS, time.time())
+    return swarm in _remembered(folder)
+
+
+def agrees(folder: Path, settings: Settings, swarm: SwarmFile) -> bool:
+    """Ask the owner whether this machine may be used for a swarm; an agreement is remembered."""
+    width = min(shutil.get_terminal_size().columns, 100)
+    for line in (*introduction(swarm.manifest, swarm.swarm), *terms(settings, folder, swarm)):
+        say(textwrap.fill(line, width, subsequent_indent=_INDENT if line[0] == " " else ""))
+    say("Agree? [y/N] ")
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        return False
+    remember(folder, swarm.swarm)
+    return True
+
+
+def remember(folder: Path, swarm: SwarmId) -> None:
+    """Write down that the owner has agreed to a swarm."""
+    swarms = [known for known in _remembered(folder) if known != swarm]
+    consent = Consent(TERMS, time.time(), [*swarms, swarm][-MAX_SWARMS:])
     try:
         write_atomic(make_private(folder) / FILE_NAME, msgspec.json.encode(consent))
     except OSError as error:
         say(f"you will be asked again: cannot write to {folder}: {error.strerror}")
-    return True
 
 
-def terms(settings: Settings, folder: Path) -> Sequence[str]:
-    """Return what will be used and seen, one line each."""
+def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
+    """Yield what the swarm is, one line each."""
+    model, data = manifest.model, manifest.data
+    parameters = sum(stage.parameters for stage in manifest.stages)
+    tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
+    who = "whoever has the invite" if manifest.policy.private else "anybody"
+    yield f"The swarm {manifest.name} ({swarm[:12]}), open to {who}:"
+    yield f"  founder    {manifest.founder}"
+    yield (
+        f"  model      {model.architecture}, {parameters:,} parameters, {model.layers} layers of "
+        f"width {model.width} in {manifest.stage_count} "
+        f"{'stage' if manifest.stage_count == 1 else 'stages'}"
+    )
+    name = "the source of Python itself" if data.source == "stdlib" else data.name
+    yield f"  data       {name}, {human_bytes(data.size_bytes)}; every member can read it"
+    yield f"  length     {manifest.steps:,} steps of {tokens:,} tokens"
+
+
+def traffic_bytes(manifest: Manifest) -> float:
+    """Return what a volunteer that holds the busiest stage alone sends and receives in the run,
+    with what it would average with others."""
+    codec = WIRE_BYTES[manifest.averaging_codec]
+    return manifest.steps * max(
+        manifest.microbatches_per_step * (stage.uplink_bytes + stage.downlink_bytes)
+        + 4 * codec * stage.parameters  # sums are gathered and spread, both ways
+        for stage in manifest.stages
+    )
+
+
+def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
+    """Yield what will be used and seen, one line each."""
+    manifest = swarm.manifest
+    stage_memory = max(stage.memory_bytes for stage in manifest.stages)
+    checkpoint = max(s.parameters for s in manifest.stages) * _ELEMENT_BYTES
+    checkpoint *= 4 if manifest.delayed else 3
     cores = settings.threads or find_cores().usable
     memory = settings.memory_limit_bytes
     upload = settings.upload_limit_bytes_per_s
     quota = settings.daily_quota_bytes
-    return (
-        "Taking part uses this machine for the swarm until you pause, finish or stop:",
+    yield "Taking part uses this machine for it until you pause, finish or stop:"
+    yield (
         f"  processor  {plural_cores(cores)}"
         + (f", {settings.compute_share} % of the time" if settings.compute_share < 100 else "")
-        + (", and the graphics card if there is one" if settings.device == "auto" else ""),
-        f"  memory     {f'{human_bytes(memory)} at most' if memory else 'most of what is free'}",
-        f"  disk       {human_bytes(settings.boundary_disk_bytes)} at most for tensors on their "
-        f"way, and {settings.checkpoint_keep} checkpoints of a stage, in {folder}",
-        "  network    "
-        + (f"{_rate(upload)} up" if upload else "as fast as the line allows")
-        + (f", {human_bytes(quota)} a day" if quota else ", no daily limit"),
-        "Members of the swarm see this machine's network address, its speed and memory, and when "
-        "it is there. They do not see your name, your files or your other programs. What it "
-        "computes is the model; it runs no program that a member sends.",
-        "Limits: volunteer config set threads 2; see volunteer join --help for all of them.",
+        + (", and the graphics card if there is one" if settings.device == "auto" else "")
     )
+    yield (
+        f"  memory     about 0.5 GB for the program, {human_bytes(stage_memory)} for a stage, two "
+        f"stages at most; {f'limited to {human_bytes(memory)}' if memory else 'no limit is set'}"
+    )
+    yield (
+        f"  disk       {settings.checkpoint_keep} checkpoints of {human_bytes(checkpoint)} for a "
+        f"stage, as many copies for others, {human_bytes(manifest.data.size_bytes)} of text, "
+        f"{human_bytes(settings.boundary_disk_bytes)} at most for tensors on their way, in {folder}"
+    )
+    yield (
+        f"  network    about {human_bytes(traffic_bytes(manifest))} in the whole run, if you held "
+        "a stage alone; "
+        + (f"{_rate(upload)} up" if upload else "as fast as the line allows")
+        + (f", {human_bytes(quota)} a day" if quota else ", no daily limit")
+    )
+    yield (
+        "Members see this machine's network address, its speed and memory, and when it is there. "
+        "They do not see your name, your files or your other programs. What it computes is the "
+        "model; it runs no program that a member sends."
+    )
+    yield "Limits: volunteer config set threads 2; volunteer join --help has all of them."
 
 
 def _rate(bytes_per_s: int) -> str:
     return human_rate(bytes_per_s).replace("/s", "B/s")
 
 
-def _remembered(folder: Path) -> bool:
+def _remembered(folder: Path) -> list[str]:
     try:
         kept = msgspec.json.decode((folder / FILE_NAME).read_bytes(), type=Consent)
     except (OSError, msgspec.MsgspecError):
-        return False
-    return kept.terms >= TERMS
+        return []
+    return kept.swarms if kept.terms >= TERMS else []

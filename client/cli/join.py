@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -27,11 +28,13 @@ from client.errors import ExitCode, UserError
 from client.limits.cores import check_threads
 from client.store.identity import already_runs
 from client.store.last_run import RunRecord
+from client.store.swarms import SwarmStore
 from protocol.address import Address
 from protocol.ids import PeerId
-from protocol.invite import Target
+from protocol.invite import SwarmFile, Target
 
 SWARM_VARIABLE = "VOLUNTEER_SWARM"
+STDIN = 0
 
 
 class Detached(Struct, frozen=True, kw_only=True):
@@ -62,8 +65,8 @@ def join(
 ) -> int:
     """Take part in a swarm's training until it is done or you stop.
 
-    In a terminal it asks once what may be used of this machine, starts in the background and shows
-    what it does; leaving the screen leaves it running.
+    In a terminal it says what the swarm is and costs and asks once for each, starts in the
+    background and shows what it does; leaving the screen leaves it running.
 
     Parameters
     ----------
@@ -91,9 +94,11 @@ def join(
     if record is not None and (headless or detach):
         problem = "--record is for the screen"
         raise UserError(problem, "record with: volunteer attach --record FILE", ExitCode.USAGE)
-    home = find_home(given(flags), config)
+    home, named = find_home(given(flags), config), swarm or os.environ.get(SWARM_VARIABLE)
     check_threads(home.settings.threads)
-    target = _find_target(home, swarm or os.environ.get(SWARM_VARIABLE))
+    target = _find_target(home, named)
+    if named == "-" and not headless and sys.stderr.isatty() and (detach or sys.stdout.isatty()):
+        take_terminal_back()
     in_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if headless or not (detach or in_terminal):
         _refuse_second(home)
@@ -114,7 +119,7 @@ def join(
         target,
         as_arguments(flags, config, data, exit_when_done=exit_when_done),
         detach=detach,
-        ask=not yes and sys.stdin.isatty(),
+        yes=yes,
         as_json=json,
         record=record,
     )
@@ -126,11 +131,10 @@ def _in_background(
     arguments: list[str],
     *,
     detach: bool,
-    ask: bool,
+    yes: bool,
     as_json: bool,
     record: Path | None,
 ) -> int:
-    from client.cli.consent import agreed
     from client.cli.daemon import start
     from client.cli.screen import show
 
@@ -139,10 +143,11 @@ def _in_background(
         say("it takes part already")
         return show(running, home.folders, record)
     _refuse_second(home)
-    if not agreed(home.folders.data, home.settings, yes=not ask):
+    agreed = _agreed(home, target, yes=yes)
+    if agreed is None:
         say("nothing was started")
         return ExitCode.INTERRUPTED
-    started = start(home, str(target), arguments)
+    started = start(home, str(agreed), arguments)
     node = started.greeting
     if not detach:
         return show(started.socket, home.folders, record)
@@ -173,6 +178,58 @@ def _refuse_second(home: Home) -> None:
     run = RunRecord(home.folders.data).load()
     if run is not None and run.runs:
         raise already_runs(str(run.pid))
+
+
+def _agreed(home: Home, target: Target, *, yes: bool) -> Target | None:
+    """Return the swarm that the owner lets this machine be used for: the one that was shown.
+
+    None: the owner does not. Where there is nobody to ask, whoever set this up has agreed.
+
+    Raises:
+        UserError: what the swarm is must be asked of a member, and none answers.
+    """
+    from client.cli import consent
+
+    folder = home.folders.data
+    if yes or not sys.stdin.isatty():
+        if yes and not isinstance(target, Address):
+            consent.remember(folder, target.swarm)
+        return target
+    if not isinstance(target, Address) and consent.is_agreed(folder, target.swarm):
+        return target
+    swarm = _with_manifest(home, target)
+    if consent.is_agreed(folder, swarm.swarm) or consent.agrees(folder, home.settings, swarm):
+        return swarm if isinstance(target, Address) else target  # an id stands for one manifest
+    return None
+
+
+def _with_manifest(home: Home, target: Target) -> SwarmFile:
+    """Return what a swarm is, asked of a member where it is not known here."""
+    if isinstance(target, SwarmFile):
+        return target
+    if not isinstance(target, Address):
+        known = SwarmStore(home.folders.swarms).load(target.swarm)
+        if known is not None:
+            return known
+    import trio
+
+    from client.train.gather import read_swarm
+
+    say("asking a member what the swarm is ...")
+    return trio.run(partial(read_swarm, target, dial_timeout_s=home.settings.dial_timeout_s))
+
+
+def take_terminal_back() -> None:
+    """Read from the terminal again, after stdin has given the invite; stays if there is none."""
+    if sys.stdin.isatty():
+        return
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR)
+    except OSError:
+        return
+    os.dup2(terminal, STDIN)
+    os.close(terminal)
+    sys.stdin = os.fdopen(STDIN, closefd=False)
 
 
 def _running(home: Home, target: Target) -> Path | None:

@@ -145,7 +145,8 @@ async def fetch_manifest(
                 case ManifestReply(manifest, signature):
                     return _checked(manifest, signature, swarm)
                 case Goodbye(reason):
-                    raise UserError(f"the swarm refuses us: {reason}", "", ExitCode.REFUSED)
+                    next_step = "compare the invite with the founder's, or ask for a new one"
+                    raise UserError(f"the swarm refuses us: {reason}", next_step, ExitCode.REFUSED)
                 case _:
                     pass
     raise UserError(

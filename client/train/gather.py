@@ -158,6 +158,16 @@ async def gather(
     return swarm, paths
 
 
+async def read_swarm(target: Target, *, dial_timeout_s: float) -> SwarmFile:
+    """Return what a swarm is, with the members that ``target`` names; nothing of ours is told.
+
+    Raises:
+        UserError: nobody answers, or the swarm is not the one that was asked for.
+    """
+    async with open_network(nacl.utils.random(32), [("0.0.0.0", 0)]) as network:
+        return await _find(network, target, dial_timeout_s, [])
+
+
 async def _find(
     network: Libp2pNetwork, target: Target, timeout_s: float, seen: list[NetEvent]
 ) -> SwarmFile:

@@ -142,3 +142,28 @@ def test_the_first_minutes(folder: Path) -> None:
         shell.wait_for("CODE 3")
     finally:
         shell.close()
+
+
+def test_an_invite_from_a_pipe_is_asked_about_too(folder: Path) -> None:
+    """The pipe gives the invite; the answer, and then the screen's keys, come from the terminal."""
+    home = folder / "v1"
+    shell = Shell(folder, home)
+    join = f"volunteer join --swarm - --listen-host {HOST} --threads 1"
+    try:
+        shell.type(f"cat x.swarm | {join} --detach; echo CODE $?")
+        shell.wait_for(r"The swarm terminal ")
+        shell.wait_for(r"Agree\? \[y/N\]")
+        shell.type("n")
+        shell.wait_for("nothing was started\nCODE 130")
+        assert snapshot_of(home) is None
+        shell.type(f"clear; cat x.swarm | {join}; echo CODE $?")
+        shell.wait_for(r"Agree\? \[y/N\]")
+        shell.type("y")
+        shell.wait_for("TRAINING")
+        shell.press("d")
+        shell.wait_for("CODE 0")
+        pid = _state(home, "training").pid
+        shell.type("clear; volunteer stop; echo CODE $?")
+        wait_for(lambda: None if psutil.pid_exists(pid) else True, "the volunteer has left")
+    finally:
+        shell.close()

@@ -19,14 +19,24 @@ from control_fakes import FakeProvider
 from nodes import node_of
 
 from client.cli import consent, daemon, remote, screen
+from client.cli.create import sign
 from client.cli.flags import SettingFlags, as_arguments
+from client.cli.founding import found_swarm
 from client.cli.home import find_home
+from client.cli.main import run
+from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.output import human_bytes
 from client.config import Settings
 from client.control.client import ControlClient
 from client.control.snapshot import Snapshot
 from client.control.sockets import socket_path
 from client.errors import ExitCode, UserError
 from client.store.paths import runtime_folder
+from client.store.swarms import SwarmStore
+from protocol.address import Address
+from protocol.ids import SwarmId
+from protocol.invite import SwarmFile
+from protocol.wire.envelope import Signer
 
 INVITE = f"volunteer:{'ab' * 32}?peer=/ip4/127.0.0.1/tcp/9/p2p/{{peer}}"
 PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
@@ -49,43 +59,115 @@ def home(monkeypatch: pytest.MonkeyPatch, within: Within) -> Iterator[Path]:
 # --- consent -------------------------------------------------------------------------------------
 
 
-def test_a_person_is_asked_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def swarm(tmp_path: Path) -> SwarmFile:
+    text = tmp_path / "book.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog\n" * 40)
+    return _found("mine", text)
+
+
+def _found(name: str, text: Path) -> SwarmFile:
+    choices = RunChoices(name=name, data=str(text), stages=2, steps=100, measure=False)
+    model = ModelChoices(layers=2, width=32, heads=2, context=16)
+    founder = Signer(b"\x07" * 32)
+    founding = found_swarm(founder.peer, choices, model, OptimizerChoices())
+    return sign(founding.manifest, founder, (Address("ip4", "127.0.0.1", 9, founder.peer),))
+
+
+def test_a_person_is_asked_once_for_each_swarm(
+    tmp_path: Path,
+    swarm: SwarmFile,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder, settings = tmp_path / "data", Settings(threads=2, upload_limit_bytes_per_s=2_000_000)
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
-    assert not consent.agreed(folder, settings, yes=False)
-    asked = capsys.readouterr().err
+    assert not consent.agrees(folder, settings, swarm)
+    asked = " ".join(capsys.readouterr().err.split())
     for words in ("2 cores", "memory", "disk", "2MB/s up", "network address", "Agree?"):
         assert words in asked
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
-    assert consent.agreed(folder, settings, yes=False)
-    capsys.readouterr()
-    monkeypatch.setattr(sys, "stdin", Terminal(""))
-    assert consent.agreed(folder, settings, yes=False)
-    assert capsys.readouterr().err == ""
+    assert consent.agrees(folder, settings, swarm)
+    assert consent.is_agreed(folder, swarm.swarm)
+    other = _found("other", tmp_path / "book.txt")
+    assert not consent.is_agreed(folder, other.swarm)
 
 
-def test_new_terms_are_asked_about_and_yes_is_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_prompt_says_what_the_swarm_is_and_what_it_costs(
+    tmp_path: Path,
+    swarm: SwarmFile,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal("\n"))
+    monkeypatch.setenv("COLUMNS", "80")
+    assert not consent.agrees(tmp_path / "data", Settings(), swarm)
+    asked, manifest = capsys.readouterr().err, swarm.manifest
+    parameters = f"{sum(stage.parameters for stage in manifest.stages):,} parameters"
+    largest = max(stage.parameters for stage in manifest.stages)
+    one_line = " ".join(asked.split())
+    for words in ("The swarm mine", swarm.swarm[:12], manifest.founder, parameters, "book.txt",
+                  "100 steps", "open to anybody", f"checkpoints of {human_bytes(12 * largest)}",
+                  human_bytes(consent.traffic_bytes(manifest))):  # fmt: skip
+        assert words in one_line, words
+    assert len(asked.splitlines()) <= 24
+    assert max(map(len, asked.splitlines())) <= 80
+
+
+def test_traffic_is_what_the_busiest_stage_sends_and_receives(swarm: SwarmFile) -> None:
+    manifest = swarm.manifest
+    microbatches = manifest.steps * manifest.microbatches_per_step
+    alone = microbatches * max(s.uplink_bytes + s.downlink_bytes for s in manifest.stages)
+    averaged = manifest.steps * 4.1 * max(s.parameters for s in manifest.stages)
+    assert alone < consent.traffic_bytes(manifest) < alone + averaged
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_invite_is_agreed_to_when_it_is_known_what_it_is_for(
+    home: Path,
+    swarm: SwarmFile,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    known: bool,
+) -> None:
+    """Asked of a member before anything is agreed to; where nobody answers nothing is started."""
+    if known:
+        SwarmStore(find_home().folders.swarms).remember(swarm)
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    code = run(["join", "--swarm", str(swarm.invite), "--dial-timeout-s", "0.5"])
+    asked = capsys.readouterr().err
+    assert code == (ExitCode.INTERRUPTED if known else ExitCode.UNREACHABLE)
+    assert ("The swarm mine" in asked) is known
+    assert not list(home.glob("run/*"))
+
+
+def test_new_terms_are_asked_about(
+    tmp_path: Path, swarm: SwarmFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "data"
-    assert consent.agreed(folder, Settings(), yes=True)
+    consent.remember(folder, swarm.swarm)
+    assert consent.is_agreed(folder, swarm.swarm)
     monkeypatch.setattr(consent, "TERMS", consent.TERMS + 1)
-    monkeypatch.setattr(sys, "stdin", Terminal("\n"))
-    assert not consent.agreed(folder, Settings(), yes=False)
+    assert not consent.is_agreed(folder, swarm.swarm)
     (folder / consent.FILE_NAME).write_bytes(b"no")
-    assert not consent.agreed(folder, Settings(), yes=False)
+    assert not consent.is_agreed(folder, swarm.swarm)
+    (folder / consent.FILE_NAME).write_bytes(b'{"terms":9,"at":1.0}')
+    assert not consent.is_agreed(folder, swarm.swarm), "an earlier version knew no swarms"
 
 
 def test_who_agrees_on_a_full_disk_may_begin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    swarm: SwarmFile,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(consent, "write_atomic", full)
-    assert consent.agreed(tmp_path / "data", Settings(), yes=True)
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    assert consent.agrees(tmp_path / "data", Settings(), swarm)
     assert "No space left" in capsys.readouterr().err
 
 
@@ -155,6 +237,7 @@ def test_detach_starts_a_session_of_its_own_and_keeps_the_invite_out_of_sight(
     answer = json.loads(done.stdout)
     try:
         assert (answer["schema_version"], answer["swarm_name"]) == (1, "example")
+        assert consent.is_agreed(find_home().folders.data, SwarmId("ab" * 32))
         assert os.getsid(answer["pid"]) == answer["pid"] != os.getsid(0)
         assert (home / "told").read_text() == secret
         assert (home / "arguments").read_text() == "join --headless --quiet --swarm - --threads 1"
