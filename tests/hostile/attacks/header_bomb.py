@@ -1,0 +1,80 @@
+"""A state whose header takes long to multiply, offered to whoever asks a replica for its state."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import msgspec
+import trio
+
+from client.compute.checkpoint import sections
+from client.train.state_size import data_bytes
+from protocol.limits import CHUNK_BYTES
+from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Heartbeat
+from tests.hostile.attack import Attack
+from tests.hostile.stranger import Stranger
+
+STAGE = 0
+HEADER_BYTES = 2**21 - 64
+
+
+async def attack(stranger: Stranger) -> None:
+    """Say that we hold the stage, and answer every question for its state with the bomb."""
+    stranger.pulse()
+    await stranger.introduce()
+    async for heard in stranger.heard:
+        match heard.message:
+            case Heartbeat(seats=seats):
+                held = [seat for seat in seats if seat.stage == STAGE and seat.state == "serving"]
+                if held and not stranger.seats:
+                    await stranger.introduce(held)
+                if held:
+                    ours = msgspec.structs.replace(held[0], rate=1e-3, queue=100, missing=())
+                    stranger.seats = [ours]
+            case BlobQuery(kind="state", stage=stage, version=version):
+                data = bomb(stranger, stage, version or 0)
+                digests = [_digest(piece) for piece in _pieces(data)]
+                offer = BlobOffer("state", stage, version or 0, len(data), digests)
+                await stranger.say(heard.peer, offer)
+            case ChunkRequest(kind="state", stage=stage, version=version, index=index):
+                piece = _pieces(bomb(stranger, stage, version))[index]
+                await stranger.say(heard.peer, Chunk("state", stage, version, index), piece)
+            case _:
+                await trio.lowlevel.checkpoint()
+
+
+def bomb(stranger: Stranger, stage: int, version: int) -> bytes:
+    """Return a file as large as a state of this stage may be: a header of dimensions."""
+    names = [f"{prefix}w" for prefix in sections(delayed=stranger.manifest.delayed)]
+    dimensions = (HEADER_BYTES - 2000) // (2 * len(names))
+    tensor = {"dtype": "F32", "shape": [2] * dimensions, "data_offsets": [0, 4]}
+    metadata = {
+        "format": "volunteer-stage-1",
+        "hash": "0" * 64,
+        "stage": str(stage),
+        "stages": str(stranger.manifest.stage_count),
+        "swarm": stranger.swarm,
+        "version": str(version),
+    }
+    header = {"__metadata__": metadata, **dict.fromkeys(names, tensor)}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(data_bytes(stranger.manifest, stage))
+
+
+def _pieces(data: bytes) -> list[bytes]:
+    return [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
+
+
+def _digest(piece: bytes) -> bytes:
+    return hashlib.blake2b(piece, digest_size=32).digest()
+
+
+ATTACK = Attack(
+    name="header-bomb",
+    issue="B7",
+    what="A claimed replica serves a state whose header has as many dimensions as fit.",
+    stranger=attack,
+    lasts_s=60.0,
+    rest_s=120.0,
+)

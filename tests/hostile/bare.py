@@ -1,0 +1,194 @@
+"""A link made by hand: it says what it is told to and reads what it is told to, and nothing else.
+
+The client's own network keeps every rule; here only the handshake and the framing are the client's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+from client.net.addresses import parse_address
+from client.net.carrier import LANES
+from client.net.errors import NetworkError
+from client.net.handshake import (
+    Authenticated,
+    accept_protocol,
+    handshake,
+    make_identity,
+    request_protocol,
+)
+from client.net.mends import GuardedStream
+from client.net.yamux import YamuxSession
+from client.net.yamux_stream import YamuxStream
+from client.train.handshake import PROTOCOL
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId
+from protocol.wire.framing import Frame, FrameDecoder, encode_frame
+from protocol.wire.messages import (
+    Hello,
+    Message,
+    Ping,
+    Pong,
+    decode_message,
+    encode_message,
+    lane,
+    payload_limit,
+)
+
+Read = Callable[[str, YamuxStream], object]
+BROKEN = (NetworkError, RemoteProtocolError, OSError, trio.TooSlowError, trio.BrokenResourceError)
+"""How a link ends, also when the other side ends it."""
+
+
+@dataclass
+class BareLink:
+    """One connection with its three lanes. Made by ``bare_link``."""
+
+    peer: PeerId
+    session: YamuxSession
+    heard: trio.MemoryReceiveChannel[Message]
+    """What the other side says in the control lane; the newest are dropped."""
+    lanes: dict[str, YamuxStream] = field(default_factory=dict)
+
+    async def say(self, message: Message, payload: bytes = b"") -> None:
+        """Send a message in its lane."""
+        await self.write(lane(message), b"".join(encode_frame(encode_message(message), payload)))
+
+    async def write(self, name: str, data: bytes) -> None:
+        """Send bytes, whatever they mean."""
+        await self.lanes[name].send_all([data])
+
+    async def ended(self) -> None:
+        """Wait until the other side has had enough."""
+        while not self.session.closed:
+            await trio.sleep(0.2)
+
+
+@asynccontextmanager
+async def proved(address: str) -> AsyncIterator[Authenticated]:
+    """A connection that has proved a new identity and says nothing more."""
+    target = parse_address(address)
+    stream = await trio.open_tcp_stream(target.host, target.port)
+    try:
+        with trio.fail_after(20):
+            yield_this = await handshake(stream, make_identity(os.urandom(32)), target.peer)
+        yield yield_this
+    finally:
+        await trio.aclose_forcefully(stream)
+
+
+@asynccontextmanager
+async def bare_link(
+    address: str, swarm: str | None, read: Read | None = None
+) -> AsyncIterator[BareLink]:
+    """Link a new identity with a node.
+
+    Args:
+        address: where it listens.
+        swarm: named in a Hello, which is said at once; None: nothing is said.
+        read: called for each lane of the other side but control; None: they are read and dropped.
+    """
+    async with proved(address) as other, trio.open_nursery() as nursery:
+        session = YamuxSession(other.channel, dialler=True)
+        sink, heard = trio.open_memory_channel[Message](1000)
+        link = BareLink(other.peer, session, heard)
+        nursery.start_soon(_run, session, other)
+        nursery.start_soon(_accept, link, sink, read or _drain, nursery)
+        for name, protocol in LANES.items():
+            stream = link.lanes[name] = await session.open_stream()
+            await request_protocol(_negotiable(stream), protocol)
+        if swarm is not None:
+            await link.say(Hello(PROTOCOL, swarm, "volunteer/0.1.0"))
+        yield link
+        nursery.cancel_scope.cancel()
+
+
+async def _run(session: YamuxSession, other: Authenticated) -> None:
+    try:
+        await session.run(other.early)
+    except BROKEN:
+        return
+
+
+async def _accept(
+    link: BareLink, sink: trio.MemorySendChannel[Message], read: Read, nursery: trio.Nursery
+) -> None:
+    try:
+        while True:
+            stream = await link.session.accept_stream()
+            chosen = await accept_protocol(_negotiable(stream), LANES.values())
+            name = next(name for name, protocol in LANES.items() if protocol == chosen)
+            if name == "control":
+                nursery.start_soon(_listen, link, stream, sink)
+            else:
+                nursery.start_soon(_reading, read, name, stream)
+    except BROKEN:
+        return
+
+
+async def _listen(
+    link: BareLink, stream: YamuxStream, sink: trio.MemorySendChannel[Message]
+) -> None:
+    decoder = FrameDecoder(decode_message, payload_limit)
+    try:
+        while data := await stream.receive_some():
+            for frame in decoder.receive_data(data):
+                await _take(link, frame, sink)
+    except BROKEN:
+        return
+
+
+async def _take(
+    link: BareLink, frame: Frame[Message], sink: trio.MemorySendChannel[Message]
+) -> None:
+    match frame.header:
+        case Ping(nonce):
+            await link.say(Pong(nonce))
+        case message:
+            try:
+                sink.send_nowait(message)
+            except trio.WouldBlock:
+                return
+
+
+async def _reading(read: Callable[..., object], name: str, stream: YamuxStream) -> None:
+    try:
+        await read(name, stream)  # type: ignore[misc]
+    except BROKEN:
+        return
+
+
+async def _drain(name: str, stream: YamuxStream) -> None:
+    while await stream.receive_some():
+        pass
+
+
+def _negotiable(stream: YamuxStream) -> GuardedStream:
+    async def send(data: bytes) -> None:
+        await stream.send_all([data])
+
+    return GuardedStream(stream.receive_up_to, send)
+
+
+async def again_and_again(count: int, rate_per_s: float, what: Callable[[int], object]) -> None:
+    """Keep so many of an attack going; each that ends begins again, at a bounded rate in all."""
+    gate = trio.Lock()
+
+    async def one(number: int) -> None:
+        while True:
+            async with gate:
+                await trio.sleep(1 / rate_per_s)
+            try:
+                await what(number)  # type: ignore[misc]
+            except* BROKEN:
+                pass
+
+    async with trio.open_nursery() as nursery:
+        for number in range(count):
+            nursery.start_soon(partial(one, number))
