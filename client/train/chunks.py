@@ -83,9 +83,10 @@ class ChunkServer:
             while asker.requests:
                 await self._take_place(peer)
                 try:
-                    asker.reading_since = trio.current_time()
-                    self._answer(peer, asker.requests.popitem(last=False)[0])
-                    await self._network.wait_sent(peer, "background")
+                    if asker.requests:  # its link may have ended while it waited
+                        asker.reading_since = trio.current_time()
+                        self._answer(peer, asker.requests.popitem(last=False)[0])
+                        await self._network.wait_sent(peer, "background")
                 finally:
                     asker.reading_since = None
                     self._places.release_on_behalf_of(peer)

@@ -108,7 +108,7 @@ class Engine:
         self.penalties, self.guard = Counter[str](), Guard(self.perform, news)
         self.loopback = Loopback(self._deliver)
         self._outbox = Outbox(network, nursery)
-        self._chunks = ChunkServer(self, network, nursery, self.shelf.request)
+        self._chunks = ChunkServer(self, network, nursery, self._serve_chunk)
         self._alarm = Alarm(self._deadlines, self._tick)
         self._bulletin = Bulletin(self, signer.peer, self.membership, manifest, news)
         self._view_dirty = False
@@ -270,6 +270,10 @@ class Engine:
                 return
             case _ if self.staging is not None:
                 self.staging.receive(peer, message, payload)
+
+    def _serve_chunk(self, peer: PeerId, request: ChunkRequest) -> None:
+        with self.guard.against(peer, "ChunkRequest"):
+            self.shelf.request(peer, request)
 
     def _signed(self, peer: PeerId, message: Signed) -> None:
         letter, now = self.agreements.open(peer, message), self.now()

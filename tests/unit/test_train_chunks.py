@@ -135,3 +135,25 @@ async def test_nothing_is_read_for_a_link_that_has_ended(
     lines.server.gone(peer(1))
     await trio.sleep(50)
     assert len(lines.served) == 1
+
+
+async def test_links_may_end_while_their_requests_wait_for_a_place(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    lines = Lines(nursery)
+    for number in range(2 * PLACES):
+        lines.rate_bytes_per_s[peer(number)] = 100_000.0
+        for index in range(3):
+            lines.server.ask(peer(number), request(index))
+    await trio.sleep(1)
+    first = {whose for whose, _ in lines.served}
+    waiting = {peer(number) for number in range(2 * PLACES)} - first
+    assert len(first) == len(waiting) == PLACES
+    for whose in waiting:
+        lines.server.gone(whose)
+    await trio.sleep(500)
+    assert {whose for whose, _ in lines.served} == first
+    back = min(waiting)
+    lines.server.ask(back, request(7))
+    await trio.sleep(1)
+    assert lines.served[-1] == (back, 7)
