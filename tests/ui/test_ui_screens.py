@@ -42,7 +42,7 @@ def test_every_tab_shows_its_matter_at_every_size(number: int, size: tuple[int, 
         text = on.text()
         for said in SAYS[name]:
             assert said in text, said
-        assert "if you leave" in text
+        assert "what next" in text
         assert "last error" in text
         assert "DONE the run is complete" in text
         assert all(len(line) <= size[0] for line in text.splitlines())
