@@ -43,5 +43,11 @@ MAX_RECORDS_PER_MESSAGE = 64
 MAX_DIGEST_ENTRIES = 512
 MAX_ENVELOPE_BODY_BYTES = 16 * 1024
 MAX_STEP = 2**40
+MAX_NUMBER = 1e30
+"""Of a loss or a rate, either sign. What is made of others' numbers has to be held to it as well:
+who says more is blamed."""
+MAX_SQUARED_NORM = 1e45
+"""Of a sum: more than 2^40 numbers of 2^47, which is more than codecs let through. So whatever the
+members contribute, its honest owner can say it."""
 MAX_CLOCK_SKEW_S = 120.0
 MAX_ADVERT_TTL_S = 600.0

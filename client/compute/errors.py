@@ -7,6 +7,7 @@ from typing import Literal
 FailureKind = Literal[
     "oom",
     "poisoned",
+    "outlier",
     "codec",
     "shape",
     "stale",
@@ -46,6 +47,12 @@ class PoisonedTensor(ComputeError):
     """A tensor of our own holds NaN, infinity or an absurd magnitude: it must not be sent."""
 
     kind: FailureKind = "poisoned"
+
+
+class OutlierTensor(ComputeError):
+    """A tensor from outside is sound, and far larger or smaller than what usually comes."""
+
+    kind: FailureKind = "outlier"
 
 
 class ShapeError(ComputeError):

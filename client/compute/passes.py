@@ -28,6 +28,9 @@ LARGEST_GRADIENT = 2.0**33
 """Of any parameter in one microbatch. The sum over 4096 of them can still be averaged: it stays far
 below the largest number that the codecs send."""
 
+LARGEST_LOSS = 1e24
+"""Summed over a microbatch: so many of them stay within what a message may say."""
+
 
 def forward(
     replica: Replica, request: Forward, payloads: Payloads
@@ -38,6 +41,7 @@ def forward(
     payloads, tokens = _with_samples(replica, request.microbatch, payloads, 0)
     (payload,) = _exactly(payloads, 1)
     x = stage_input(replica, payload, 0)
+    _check_size(replica, x, request.microbatch)
     slot.graphs.pop(request.microbatch, None)
     kept = sum(len(each.graphs) for each in replica.slots)
     keep = request.keep_graph and kept < replica.graphs_kept
@@ -63,6 +67,7 @@ def forward_backward(
     slot.check_counted(request.microbatch, counted=False)
     loss, gradient = _loss_and_gradient(replica, slot, request, payloads)
     slot.count(request.microbatch)
+    replica.usual.count(request.microbatch)
     return LossComputed(loss_sum=loss, tokens=replica.wire.token_count), gradient
 
 
@@ -76,6 +81,7 @@ def backward(
     if not 1 <= len(payloads) <= 2:
         raise ShapeError(f"one or two payloads were expected, not {len(payloads)}")
     gradient = replica.wire.boundary_in(payloads[0], "backward", 0)
+    replica.usual.check(gradient, "backward", request.microbatch)
 
     def run() -> tuple[bool, list[memoryview]]:
         graph = slot.graphs.pop(request.microbatch, None)  # backward frees its tensors
@@ -89,6 +95,7 @@ def backward(
 
     recomputed, sent_back = within_memory(replica, run)
     slot.count(request.microbatch)
+    replica.usual.count(request.microbatch)
     return BackwardDone(recomputed=recomputed), sent_back
 
 
@@ -125,6 +132,16 @@ def stage_input(replica: Replica, payload: Buffer, part: int) -> Tensor:
     if replica.part.embeds:
         return replica.wire.tokens_in(payload)[0]
     return replica.wire.boundary_in(payload, "forward", part)
+
+
+def _check_size(replica: Replica, x: Tensor, microbatch: int) -> None:
+    """Refuse what is far from the usual size of what the stage before gives; tokens have none.
+
+    Raises:
+        OutlierTensor: it is.
+    """
+    if not replica.part.embeds:
+        replica.usual.check(x, "forward", microbatch)
 
 
 def run_forward(slot: Slot, x: Tensor, *, with_graph: bool) -> Graph:
@@ -206,6 +223,8 @@ def _loss_and_gradient(
     else:
         (payload,) = _exactly(payloads, 1)
         x = stage_input(replica, payload, 0)
+    if isinstance(request, ForwardBackward):
+        _check_size(replica, x, request.microbatch)
 
     def run() -> tuple[float, list[memoryview]]:
         losses: list[float] = []
@@ -214,8 +233,8 @@ def _loss_and_gradient(
             for part in parts_of(replica):
                 graph = run_forward(slot, x[part], with_graph=True)
                 loss = summed_loss(graph.output, targets[part])  # (B, T, V) -> ()
-                if not torch.isfinite(loss):
-                    raise PoisonedTensor("the loss is not finite")
+                if not loss <= LARGEST_LOSS:
+                    raise PoisonedTensor("the loss is not finite or of absurd magnitude")
                 losses.append(loss.item())
                 yield graph, loss, None
 

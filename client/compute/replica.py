@@ -27,6 +27,7 @@ from client.compute.errors import ShapeError, StaleRequest
 from client.compute.requests import OpenStage
 from client.compute.samples import Samples
 from client.compute.slot import Slot, open_slots
+from client.compute.usual import Usual
 from client.compute.wire import Wire
 from model_zoo.flat import FlatParameters
 from model_zoo.optim import FlatAdamW, OptimizerConfig, learning_rate, stage_clip
@@ -48,6 +49,8 @@ class Replica:
     wire: Wire
     graphs_kept: int
     """In all slots together."""
+    usual: Usual
+    """Sizes of what comes from other stages."""
     samples: Samples | None = None
     """Where the first stage reads its microbatches, unless the node brings them."""
     version: int = 0
@@ -199,7 +202,9 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
     )
     optimizer = FlatAdamW(flat.values, flat.decay_size, config)
     samples = Samples(request) if request.corpus else None
-    return Replica(request.swarm, slots, optimizer, wire, request.graphs_kept, samples)
+    behind = len(request.layers_per_stage) - 1 - request.stage
+    usual = Usual({"forward": request.stage, "backward": behind})
+    return Replica(request.swarm, slots, optimizer, wire, request.graphs_kept, usual, samples)
 
 
 def _part(request: OpenStage, spec: ModelSpec) -> StageSlice:

@@ -57,7 +57,13 @@ SLACK_BYTES = 4096
 """Header and scales of an encoded tensor beyond its elements."""
 
 PASSES = ForwardTask | LossTask | BackwardTask | SubtractTask
-ERRORS = {"poisoned": "poisoned", "codec": "codec", "shape": "codec", "oom": "oom"}
+ERRORS = {
+    "poisoned": "poisoned",
+    "outlier": "outlier",
+    "codec": "codec",
+    "shape": "codec",
+    "oom": "oom",
+}
 
 
 @dataclass(frozen=True, slots=True)

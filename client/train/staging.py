@@ -7,6 +7,7 @@ A stage that cannot be held is told to the matching; only when it was the last o
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import trio
 
@@ -19,7 +20,7 @@ from client.train.room import Room
 from client.train.seat_driver import SeatDriver
 from client.train.taking import Terms, TextMissing, offer_text, prepare_request
 from client.train.tally import Tally
-from client.train.tenancy import Tenancy
+from client.train.tenancy import Diverged, Tenancy
 from client.train.turnstile import Turnstile
 from client.train.workers import OpenWorker, WorkerPool
 from protocol.effects import Explain
@@ -46,6 +47,8 @@ class Staging:
         self.newest = [0] * stages
         """Newest version ever seen served, by stage."""
         self.failure: UserError | None = None
+        self.pause: Callable[[str], object] = lambda reason: None
+        """Has everything given up until the user resumes, with the reason."""
         """Why this volunteer cannot go on at all."""
         self.tenancies: dict[int, Tenancy] = {}
         """What is held, the oldest first."""
@@ -199,6 +202,10 @@ class Staging:
             self.assign(tenancy.stage)
 
     def _failed(self, tenancy: Tenancy, failure: UserError) -> None:
+        if isinstance(failure, Diverged):
+            self._house.owner.perform(Explain("round", str(failure), "error"))
+            self.pause(f"{failure}; {failure.next_step}")
+            return
         if not self.tenancies and not isinstance(failure, TextMissing):
             self.failure = failure
             return

@@ -47,6 +47,16 @@ PART_S = 180.0
 """How long a last checkpoint may take after that, and a copy of it elsewhere."""
 
 
+DIVERGED = (
+    "resume to try again from a checkpoint; if it happens again, found a swarm with a lower "
+    "learning rate"
+)
+
+
+class Diverged(UserError):
+    """Training has diverged here, again and with nobody else's tensors: to be paused, not ended."""
+
+
 class Tenancy:
     """See the module's docstring; ``run`` is its life."""
 
@@ -64,6 +74,8 @@ class Tenancy:
         self.parting: trio.Event | None = None
         """The worker is still wanted when the seat has left; set when it has."""
         self._announced = False
+        self._diverged = False
+        """Our own samples have made numbers run away before, in a state that was given up then."""
         self._beginning = False
         """Between two lineages: the seat is closed and will be opened again."""
         self._seat_number = 0
@@ -381,14 +393,14 @@ class Tenancy:
             self.saver.snapshot(snapshot.version)
 
     def _fault(self, fault: Fault) -> None:
-        if fault.kind == "poisoned":
-            words = f"training diverged: {fault.words}"
-            self._fail(UserError(words, "found a swarm with a lower learning rate"))
+        if fault.kind == "diverged" and self._diverged:
+            self._fail(Diverged(f"training diverged on our own samples: {fault.words}", DIVERGED))
             return
+        self._diverged |= fault.kind == "diverged"
         if fault.kind == "memory":
             self._fail(UserError(fault.words, NO_MEMORY, ExitCode.CONFIG))
             return
-        if fault.kind == "behind":
+        if fault.kind in ("behind", "poisoned", "diverged"):  # another state is what is needed
             self._house.terms.history.reopened(self.stage)
         words = f"{fault.words}; taking the stage anew"
         self._house.owner.perform(Explain("round", words, "warning"))

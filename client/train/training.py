@@ -239,6 +239,7 @@ class Training:
         """Return stages to be held; the engine and the history know them from now on."""
         engine = self._engine
         staging = Staging(engine, self._terms, self._start_worker, self.tally)
+        staging.pause = lambda reason: self._pauses.pause(None, reason)
         staging.buddies = Buddies(
             engine,
             engine.signer.peer,

@@ -204,7 +204,9 @@ class Committed:
 class Fault:
     """Something the machine cannot go on from; the driver decides (stop, or rejoin the stage)."""
 
-    kind: Literal["poisoned", "behind", "memory", "internal"]
+    kind: Literal["poisoned", "diverged", "behind", "memory", "internal"]
+    """``poisoned``: numbers run away, by others' tensors or by our own state; ``diverged``: on our
+    own samples, so that nobody else's tensors can be at fault."""
     words: str
 
 

@@ -395,15 +395,20 @@ class Pipeline:
     ) -> list[PipelineEffect]:
         """A task went wrong: blame a bad tensor on who gave it and get it again."""
         blame, back = ("malformed-tensor", 20), isinstance(task, BackwardTask)
-        if outcome.error == "poisoned" and not self._divergence.found(hop, back=back):
-            blame = ("tensor-spoils-pass", SPOILT_POINTS)
+        ran_away = outcome.error in ("poisoned", "outlier")
+        if ran_away and not self._divergence.found(hop, back=back):
+            spoils = outcome.error == "poisoned"
+            blame = ("tensor-spoils-pass" if spoils else "tensor-out-of-range", SPOILT_POINTS)
         elif outcome.error != "codec" or (back and outcome.part):  # our own input has gone bad
             words = f"microbatch {hop.microbatch}: the worker says {outcome.error}"
-            return [Fault("poisoned" if outcome.error == "poisoned" else "internal", words)]
+            if ran_away:
+                return [Fault("diverged" if hop.giver is None else "poisoned", words)]
+            return [Fault("internal", words)]
         blamed = [Penalise(hop.giver, *blame)] if hop.giver else []
         if back:
             self._hops.move(hop, Phase.SENT)
-            by, cause = hop.giver if outcome.error == "codec" else None, "corrupt gradient"
+            by = hop.giver if outcome.error != "poisoned" else None
+            cause = "corrupt gradient"
             return [*blamed, *self._deliveries.redo(hop.microbatch, cause, now, malformed_by=by)]
         self._hops.pop(hop.microbatch)
         if not hop.upstreams:

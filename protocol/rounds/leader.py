@@ -316,7 +316,7 @@ class RoundLeader:
             return self._plan_with_those_back(members, now)
         shares = [(self._ready[PeerId(m.peer)].loss_sum, _ones(m.counted)) for m in plan.members]
         own = members.index(self._place.me) if self._place.me in members else None
-        loss_sum = vouched_sum(shares, own)
+        loss_sum = min(max(vouched_sum(shares, own), -limits.MAX_NUMBER), limits.MAX_NUMBER)
         commit = Commit(plan.stage, plan.step, plan.attempt, digests.pop(), loss_sum)
         return self._decide(commit, members, list(map(PeerId, plan.observers)), now)
 

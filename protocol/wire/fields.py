@@ -17,8 +17,9 @@ Attempt = Annotated[int, Meta(ge=0, le=limits.MAX_ATTEMPT)]
 Era = Annotated[int, Meta(ge=0, lt=2**53)]
 """Which lineage: every roll-back begins a new one, and a later one is a higher number."""
 Count = Annotated[int, Meta(ge=0, lt=2**48)]
-Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
-NonNegative = Annotated[float, Meta(ge=0, le=1e30)]
+Finite = Annotated[float, Meta(ge=-limits.MAX_NUMBER, le=limits.MAX_NUMBER)]
+SquaredNorm = Annotated[float, Meta(ge=0, le=limits.MAX_SQUARED_NORM)]
+NonNegative = Annotated[float, Meta(ge=0, le=limits.MAX_NUMBER)]
 Hash32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
 StateHash = Annotated[bytes, Meta(max_length=32)]
 """Stands for the parameters and optimizer state of a version; empty: not known."""

@@ -23,9 +23,9 @@ from protocol.wire.fields import (
     Finite,
     Hash32,
     MicrobatchId,
-    NonNegative,
     PeerText,
     Reason,
+    SquaredNorm,
     StageIndex,
     StateHash,
     StepIndex,
@@ -242,7 +242,7 @@ class Reduced(Wire, frozen=True):
     step: StepIndex
     attempt: Attempt
     segment: Annotated[int, Meta(ge=0, lt=limits.MAX_BOUNDS - 1)]
-    sq_norm: NonNegative
+    sq_norm: SquaredNorm
     era: Era = 0
 
 

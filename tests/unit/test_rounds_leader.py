@@ -27,7 +27,7 @@ from round_leaders import (
 
 from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED
+from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED, MAX_NUMBER
 from protocol.pipeline.ledger import from_bitmap
 from protocol.rounds.leader import (
     LAGGARD_S,
@@ -44,6 +44,7 @@ from protocol.wire.messages import (
     CommitAck,
     LedgerReport,
     Ready,
+    Reduced,
     decode_message,
     encode_message,
 )
@@ -327,3 +328,20 @@ class TestRefusal:
             assert plans(list(made.ready(B, ready(attempt, REFUSED), 1.0)))
         assert not made.ready(B, ready(MAX_REFUSALS + 1, REFUSED), 1.0)
         assert plans(list(made.tick(1.0 + ROUND_TIMEOUT_S)))
+
+
+def test_legal_numbers_of_others_make_no_illegal_message_of_ours() -> None:
+    """Members that say the most a message may hold: who adds it up would be blamed for the sum."""
+    made, plan = planned(*HALVES)
+    effects: list[object] = []
+    for peer in (ME, B):
+        said = Ready(STAGE, STEP, plan.attempt, DIGEST, MAX_NUMBER)
+        effects += made.ready(peer, said, 1.0)
+    [commit] = [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Commit)]
+    assert decode_message(encode_message(commit)) == commit
+
+
+def test_an_owner_may_say_the_norm_of_what_codecs_let_through() -> None:
+    largest = 2.0**47
+    message = Reduced(STAGE, STEP, 1, 0, 2.0**40 * largest * largest)
+    assert decode_message(encode_message(message)) == message

@@ -1,0 +1,20 @@
+"""A member whose boundary tensors are finite, sound on the wire and far out of range."""
+
+from __future__ import annotations
+
+from tests.hostile.attack import Attack
+from tests.hostile.boundaries import Scaled
+
+
+class NearZero(Scaled):
+    """Out of range, whatever it computed."""
+
+    factor = 2.0**-40
+
+
+ATTACK = Attack(
+    name="near-zero-boundary",
+    issue="B3",
+    what="A replica divides every boundary tensor that it sends by 2^40.",
+    member=NearZero,
+)

@@ -1,0 +1,94 @@
+"""Tensors far too large or too small, and training that diverges: no process ends for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from train_swarm import Volunteer, open_swarm
+from trio.testing import MockClock
+
+from client.compute.codec import decode, encode
+from client.compute.payload import seal
+from protocol.ids import PeerId
+from protocol.manifest import Manifest
+from protocol.pipeline.effects import Fault
+from protocol.wire.messages import Backward, Forward, Message
+
+BAD_STEP = 3
+"""By then enough is counted to know what is usual."""
+
+
+def scaled(payload: bytes, factor: float, manifest: Manifest, message: Message) -> bytes:
+    """The same tensor times a factor, as sound on the wire as any."""
+    tokens = message.tokens_bytes if isinstance(message, Forward) else 0
+    direction = "forward" if isinstance(message, Forward) else "backward"
+    shape = (manifest.sequences_per_microbatch, manifest.model.context, manifest.model.width)
+    numbers = decode(payload[tokens:], shape, direction=direction)
+    damaged = encode(numbers * factor, manifest.boundary_codec, direction=direction)
+    seal(damaged)
+    return payload[:tokens] + bytes(damaged)
+
+
+def lies(bad: Volunteer, kind: type, factor: float, manifest: Manifest) -> list[int]:
+    """One boundary tensor of every microbatch of a step is scaled; return which, as it goes on."""
+    send, sent = bad.engine.send, list[int]()
+
+    def damage(peer: PeerId, message: Message, payload: bytes = b"") -> None:
+        if isinstance(message, kind) and getattr(message, "step", 0) == BAD_STEP:
+            sent.append(getattr(message, "microbatch", -1))
+            payload = scaled(payload, factor, manifest, message)
+        send(peer, message, payload)
+
+    bad.engine.send = damage  # type: ignore[method-assign]
+    return sent
+
+
+@pytest.mark.parametrize("factor", [2.0**14, 2.0**-40])
+async def test_gradients_out_of_range_cost_their_giver_only(
+    tmp_path: Path, autojump_clock: MockClock, factor: float
+) -> None:
+    async with open_swarm(tmp_path, steps=8, microbatches=8) as swarm:
+        first, bad, _ = [await swarm.add(stage) for stage in (0, 1, 1)]
+        sent = lies(bad, Backward, factor, first.engine.manifest)
+        swarm.start()
+        await swarm.until_done()
+        swarm.assert_exact()
+        assert sent
+        assert set(first.engine.penalties) == {"tensor-out-of-range"}
+        assert all(volunteer.staging.failure is None for volunteer in swarm.volunteers)
+
+
+async def test_who_can_ask_nobody_else_takes_its_stage_anew_and_does_not_end(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=8, microbatches=8) as swarm:
+        first, second = [await swarm.add(stage) for stage in (0, 0)]
+        await swarm.add(1)
+        swarm.start()
+        await swarm.until(lambda: first.step(0) >= 2)
+        first.tenancy(0)._fault(Fault("poisoned", "a test says so"))
+        await swarm.until_done()
+        swarm.assert_exact()
+        assert first.staging.failure is second.staging.failure is None
+
+
+async def test_own_samples_that_diverge_twice_pause_with_a_reason(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_swarm(tmp_path, steps=40, microbatches=8) as swarm:
+        first, _ = [await swarm.add(stage) for stage in (0, 0)]
+        await swarm.add(1)
+        reasons: list[str] = []
+        first.staging.pause = reasons.append
+        swarm.start()
+        await swarm.until(lambda: first.step(0) >= 2)
+        tenancy = first.tenancy(0)
+        tenancy._fault(Fault("diverged", "a test says so"))
+        await swarm.until(lambda: first.serves(0) and tenancy.driver is not None)
+        assert not reasons, "with another state it may go on"
+        tenancy._fault(Fault("diverged", "a test says so"))
+        await swarm.until(lambda: reasons)
+        assert "diverged on our own samples" in reasons[0]
+        assert "resume" in reasons[0]
+        assert first.staging.failure is None, "it does not end"
