@@ -342,6 +342,10 @@ def test_a_small_terminal_has_no_room_for_the_code_and_is_told_of_the_file() -> 
         assert "▀" not in said
         assert "a QR code takes 27 lines of 53 columns; this terminal needs" in said
         assert "volunteer invite --out 'my swarm.swarm'" in said
+        more = int(said.partition("this terminal needs ")[2].split()[0])
+        await on.pilot.resize_terminal(80, SMALL[1] + more)
+        await on.feed(recorded()[30:31])
+        assert "▀" in on.text(), "it was told right"
         assert "c copy it Esc close" in said
 
     play(scene, SMALL)

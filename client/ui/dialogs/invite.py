@@ -10,14 +10,12 @@ from textual.binding import Binding, BindingType
 from client.control.snapshot import InviteView
 from client.ui import themes
 from client.ui.dialogs.dialog import Dialog
-from client.ui.model.invite import invite_lines
+from client.ui.model.invite import SHARE, invite_lines
 from client.ui.model.span import Box, Line
 from client.ui.widgets.panel import Panel
 
 CELLS = 70
 FRAME_LINES = 4
-SHARE = 0.96
-"""Of the terminal's height that a dialog may take; the stylesheet says the same."""
 
 
 class InviteDialog(Dialog[None]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 
 from client.control.snapshot import InviteView
@@ -11,6 +12,8 @@ from client.ui.text import clean, wrap
 
 NO_ASCII = "a QR code cannot be drawn in ASCII"
 MAX_CHARS = 4000
+SHARE = 0.96
+"""Of the terminal's height that a dialog may take; the stylesheet says the same."""
 
 
 def invite_lines(
@@ -45,7 +48,7 @@ def _code(
     if fitting:
         return fitting[0], ""
     smallest = codes[-1]
-    more = len(smallest) - height
+    more = math.ceil((len(smallest) - height) / SHARE)
     words = f"a QR code takes {len(smallest)} lines of {len(smallest[0])} columns"
     missing = f"; this terminal needs {more} more lines" if more > 0 else ""
     return [], f"{words}{missing}; {instead}"
