@@ -6,7 +6,7 @@ is a new view.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from protocol.ids import PeerId, rank
@@ -28,6 +28,8 @@ class Replica:
     """Microbatches per second."""
     moved: int = 0
     """Of the step and its round, how much is there; it changes while they go on."""
+    missing: tuple[PeerId, ...] = ()
+    """Without whom its stage cannot go on, as it says."""
     leaving: bool = False
     """It hands its work over and goes."""
     uplink_bytes_per_s: float = 0.0
@@ -73,12 +75,34 @@ class SwarmView:
         return tuple(stage for stage in stages if stage not in self.unseen)
 
 
-def leader(view: SwarmView, stage: int, step: int, *, behind: int = 1) -> PeerId | None:
-    """Return who leads the round of a step: the serving replica with the lowest rank.
+def leader(
+    view: SwarmView,
+    stage: int,
+    step: int,
+    *,
+    behind: int = 1,
+    among: Collection[PeerId] = (),
+) -> PeerId | None:
+    """Return who leads the round of a step: the first of those who can (``leaders``)."""
+    return next(iter(leaders(view, stage, step, behind=behind, among=among)), None)
+
+
+def leaders(
+    view: SwarmView,
+    stage: int,
+    step: int,
+    *,
+    behind: int = 1,
+    among: Collection[PeerId] = (),
+) -> list[PeerId]:
+    """Return the serving replicas in the order in which they lead the round of a step: those
+    ``among`` the stage's roll, if any of them serves, the lowest rank first. Who only says that it
+    serves has to be in a round before it leads one.
 
     Who was left more than ``behind`` steps behind cannot, until it has fetched the state. Every
     replica computes it from its own view; when views differ for a moment two may lead, which costs
     an attempt and never exactness (protocol/README.md, rounds).
     """
     peers = [replica.peer for replica in view.serving(stage) if replica.version >= step - behind]
-    return min(peers, key=lambda peer: rank("leader", stage, step, peer), default=None)
+    proven = [peer for peer in peers if peer in among]
+    return sorted(proven or peers, key=lambda peer: rank("leader", stage, step, peer))

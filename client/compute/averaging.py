@@ -16,6 +16,7 @@ Shapes: N parameters of the stage; segment i is [bounds[i], bounds[i+1]).
 """
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -29,6 +30,9 @@ from client.compute.replica import Replica, squared_norm
 from client.compute.replies import Applied, Contributed, Reduced, SumDecoded
 from client.compute.requests import Apply, ApplyLocal, Contribute, DecodeSum, Reduce
 
+_USUAL_STEPS = 16
+_ABSURD_PART = 100.0  # times the largest norm of the newest steps; a run that diverges takes many
+_ABSURD_SUM = 1e4  # no owner that refuses absurd contributions comes near it
 _NORM_TOLERANCE = 1e-6  # machines add squares in different orders
 
 Payloads = Sequence[Buffer]
@@ -60,6 +64,7 @@ class Averager:
         self._replica = replica
         self._attempt: _Attempt | None = None
         self._decoded: dict[int, _Decoded] = {}  # by segment of the attempt
+        self._squares: deque[float] = deque(maxlen=_USUAL_STEPS)  # of the newest steps' gradients
         lossless = replica.wire.averaging_codec == "fp32"
         self._residual = None if lossless else torch.zeros_like(replica.gradient_sum)
 
@@ -103,6 +108,7 @@ class Averager:
                 wire.segment_back(payload, part)
             else:
                 wire.segment_in(payload, part, place)
+                self._refuse_absurd(part, attempt, request.segment, place, _ABSURD_PART)
             total.add_(part)
         try:
             encoded = wire.segment_out(total)
@@ -117,6 +123,29 @@ class Averager:
         norm = squared_norm(part)
         self._decoded[request.segment] = _Decoded(sealed_digest(encoded), norm)
         return Reduced(squared_norm=norm), [encoded]
+
+    def _refuse_absurd(
+        self, numbers: Tensor, attempt: _Attempt, segment: int, place: int, times: float
+    ) -> None:
+        """Finite numbers may still be far from what this stage's gradients have been, and from
+        what our own contribution is: who sent them is to blame, before others get to see them.
+
+        Raises:
+            CodecError: with the place of what is absurd.
+        """
+        norm = float(torch.linalg.vector_norm(numbers))
+        usual = math.sqrt(max(self._squares, default=0.0))
+        if not self._squares:  # ours alone may be of few microbatches
+            times *= _ABSURD_PART
+        if norm <= times * usual:
+            return
+        own = torch.empty(numbers.shape)
+        self._replica.wire.segment_back(attempt.sent[segment], own)
+        usual = max(usual, float(torch.linalg.vector_norm(own)))
+        if usual and not norm <= times * usual:
+            error = CodecError(f"part {place} has the norm {norm:.3g} where {usual:.3g} is usual")
+            error.part = place
+            raise error
 
     def _blame_largest(self, parts: Sequence[tuple[int | None, Buffer]], scratch: Tensor) -> None:
         """A sum cannot be sent: whoever gave the largest number is to blame, unless we did.
@@ -140,6 +169,8 @@ class Averager:
         if request.segment >= len(attempt.sent) or len(payloads) != 1:
             raise ShapeError(f"no segment {request.segment}, or not one sum of it")
         self._decode(attempt.bounds, request.segment, payloads[0], request.squared_norm, blamed=0)
+        scratch = self._scratch(attempt.bounds, request.segment)
+        self._refuse_absurd(scratch, attempt, request.segment, 0, _ABSURD_SUM)
         return SumDecoded()
 
     def apply(self, request: Apply, payloads: Payloads) -> Applied:
@@ -172,6 +203,7 @@ class Averager:
     def _update(self, total: Tensor, squares: float, tokens: int) -> Applied:
         self._attempt = None
         self.forget_sums()
+        self._squares.append(squares)
         norm = self._replica.update(total, squares, tokens)
         version, digest = self._replica.version, self._replica.state_hash()
         return Applied(version=version, hash=digest, grad_norm=norm)

@@ -42,7 +42,7 @@ class SimPeer:
         replicas: list[list[Replica]] = [[] for _ in range(stages)]
         for peer, status in self.statuses.items():
             serves = status.state == "serving"
-            replicas[status.stage].append(
-                Replica(peer, status.version, serves, status.attempt, status.digest, status.rate)
-            )
+            said = (status.version, serves, status.attempt, status.digest, status.rate)
+            missing = tuple(map(PeerId, status.missing))
+            replicas[status.stage].append(Replica(peer, *said, missing=missing))
         return SwarmView.of(replicas)

@@ -42,6 +42,7 @@ from protocol.pipeline.effects import (
     GradientAccepted,
     Keep,
     LossTask,
+    Obstructs,
     Outcome,
     Rerouted,
     SendPayload,
@@ -219,8 +220,8 @@ class SeatDriver:
                 self._hooks.accepted(effect)
             case Snapshot():
                 self._hooks.snapshot(effect)
-            case Serving():
-                pass  # told through ``changed``
+            case Serving() | Obstructs():
+                pass  # told through ``changed``; settled within the seat
             case Fault():
                 self._hooks.fault(effect)
             case _:

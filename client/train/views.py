@@ -52,6 +52,7 @@ def _replica(held: Held, line: tuple[float, float]) -> Replica:
         rate=seat.rate,
         leaving=seat.leaving,
         moved=seat.moved,
+        missing=tuple(map(PeerId, seat.missing)),
         uplink_bytes_per_s=uplink,
         downlink_bytes_per_s=downlink,
     )

@@ -50,7 +50,17 @@ class Contacts:
     def __init__(self) -> None:
         self._contacts: dict[PeerId, _Contact] = {}
         self._said: dict[int, float] = {}
+        self._shunned: dict[int, frozenset[PeerId]] = {}
         self._spoke_at = self._woke_at = -math.inf
+
+    def shun(self, stage: int, peers: Iterable[PeerId]) -> None:
+        """Our seat in a stage sets these aside: what they say is not heard from now on, nor is it
+        echoed, so that to both sides it is as if they had fallen silent at this moment."""
+        self._shunned[stage] = frozenset(peers)
+
+    def is_shunned(self, peer: PeerId) -> bool:
+        """Whether a seat of ours sets a peer aside."""
+        return any(peer in shunned for shunned in self._shunned.values())
 
     def said(self, seq: int, now: float) -> None:
         """We send a heartbeat with this number (the first moment of a number counts)."""
@@ -72,6 +82,8 @@ class Contacts:
     ) -> None:
         """A heartbeat came: whom its sender has lost, the stages it serves, which of our heartbeats
         it had got, and whom (never ourselves) its steps cannot be closed without."""
+        if self.is_shunned(peer):
+            return
         if peer not in self._contacts and len(self._contacts) >= MAX_CONTACTS:
             del self._contacts[min(self._contacts, key=lambda p: self._contacts[p].heard)]
         known = self._contacts.get(peer)

@@ -85,6 +85,7 @@ class Membership:
         self.records = RecordStore(swarm, own, kinds, self._is_linked)
         self.gossip = Gossip(own, self.records)
         self._linked: dict[PeerId, int] = {}  # newest heartbeat seq of the link
+        self._echoes: dict[PeerId, int] = {}  # the same, but for those our seats set aside
         self._advert: Advert | None = None
         self._seats: tuple[SeatStatus, ...] = ()
         self._heartbeat_seq = 0
@@ -159,7 +160,7 @@ class Membership:
 
     def link_up(self, peer: PeerId, now: float) -> list[MembershipEffect]:
         """A link to an admitted peer stands."""
-        self._linked[peer] = -1
+        self._linked[peer] = self._echoes[peer] = -1
         if self._next_heartbeat is None:
             self._next_heartbeat = now + TICK_S
         self.detector.watch(peer, now)
@@ -173,6 +174,7 @@ class Membership:
         ``by_peer``: the other side ended it, or its machine did for a process that died."""
         self.contacts.closed(peer, by_peer=by_peer, now=now)
         self._linked.pop(peer, None)
+        self._echoes.pop(peer, None)
         self.detector.forget(peer)
         self.gossip.link_down(peer)
         effects: list[MembershipEffect] = list(self.roster.link_down(peer, reason, crashed=crashed))
@@ -273,7 +275,7 @@ class Membership:
 
     def _status(self, to: PeerId, now: float) -> Heartbeat:
         self.contacts.said(self._heartbeat_seq, now)
-        lost, echo = list[str](self.contacts.told_lost(now)), self._linked[to] + 1
+        lost, echo = list[str](self.contacts.told_lost(now)), self._echoes[to] + 1
         return Heartbeat(self._heartbeat_seq, seats=list(self._seats), lost=lost, echo=echo)
 
     def _receive_heartbeat(
@@ -286,6 +288,8 @@ class Membership:
         except RemoteProtocolError as error:
             return [Penalise(sender, error.reason, error.penalty)]
         self._linked[sender] = message.seq
+        if not self.contacts.is_shunned(sender):
+            self._echoes[sender] = message.seq
         serving = [seat.stage for seat in message.seats if seat.state == "serving"]
         misses = missed(message.seats, {seat.stage for seat in self._seats}, self._own)
         lost = map(PeerId, message.lost)

@@ -18,9 +18,10 @@ from collections.abc import Callable, Mapping
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
 from protocol.pipeline.backups import Backup, BackupBudget, next_backup
-from protocol.pipeline.effects import Rerouted, SendPayload
+from protocol.pipeline.effects import Obstructs, Rerouted, SendPayload
 from protocol.pipeline.holding import BUSY_RETRY_S, Delivery, Holder, forward, fresh_delivery
 from protocol.pipeline.next_hop import NextHop
+from protocol.pipeline.stalling import LOOK_S, OVERSLEPT_S, stalling
 from protocol.pipeline.suspicion import PATIENCE, SILENT_POINTS, judge, late_words
 from protocol.pipeline.timing import ANSWER_S
 from protocol.wire.messages import Have, Receipt
@@ -29,7 +30,7 @@ ASK_S = 1.0
 """How long we wait for the next stage to say who holds a microbatch; then we send it again."""
 BUSY_RETRY_MAX_S = 1.0
 
-DeliveryEffect = Effect | SendPayload | Rerouted
+DeliveryEffect = Effect | SendPayload | Rerouted | Obstructs
 Rates = Mapping[PeerId, float]
 
 
@@ -48,7 +49,7 @@ class Deliveries:
     ) -> None:
         self._stage = next_stage
         self._tokens_bytes = tokens_bytes
-        self._patience = PATIENCE + hops_left
+        self._patience, self._hops_left = PATIENCE + hops_left, hops_left
         self._to_the_last = hops_left == 1
         self._open: dict[int, Delivery] = {}
         self._awake: dict[int, Delivery] = {}
@@ -60,6 +61,8 @@ class Deliveries:
         self._live: set[PeerId] = set()
         self._committed = self._slowest = 0
         self._now = 0.0
+        self._looked_at = self._fair_since = 0.0
+        """Before then nobody could bring anything of the step, or we would not have heard of it."""
         self.backups = BackupBudget(1)
         self.rerouted = 0
 
@@ -84,7 +87,10 @@ class Deliveries:
     ) -> list[DeliveryEffect]:
         """Take the next stage's live replicas with their rates, and its newest version; ``slowest``
         is the newest that it and all stages behind it have."""
-        self._now, self._slowest = now, committed if slowest is None else slowest
+        before, self._slowest = self._slowest, committed if slowest is None else slowest
+        self._now = now
+        if self._slowest > before:
+            self._fair_since = now
         lost = self._live - rates.keys()
         self._live = set(rates)
         if committed > self._committed:
@@ -195,7 +201,38 @@ class Deliveries:
             for holder in list(delivery.holders()):
                 if holder.deadline is not None and holder.deadline <= now:
                     effects += self._late(delivery, holder, now)
-        return [*effects, *self._back_up(now)]
+        return [*effects, *self._back_up(now), *self._stalling(now)]
+
+    def owed_for(self, now: float) -> dict[PeerId, float]:
+        """Return by replica for how many seconds it has had something and brought nothing."""
+        since = self._awaited_since()
+        return {p: now - max(at, self.hops.brought_at(p)) for p, at in since.items()}
+
+    def _awaited_since(self) -> dict[PeerId, float]:
+        """Return since when each replica could have brought the oldest that is awaited of it."""
+        since: dict[PeerId, float] = {}
+        for delivery in self._open.values():
+            if delivery.returned or delivery.step > self._slowest:
+                continue
+            for holder in delivery.holders():
+                at = max(holder.held_since or holder.sent_at, self._fair_since)
+                since[holder.peer] = min(at, since.get(holder.peer, at))
+        return since
+
+    def _stalling(self, now: float) -> list[Obstructs]:
+        """Say who has something of ours for long and brings nothing, unlike its siblings."""
+        if now > self._looked_at + LOOK_S + OVERSLEPT_S:
+            self._fair_since = now
+        self._looked_at = now
+        found = stalling(
+            self._awaited_since(),
+            *self.hops.brought_and_expected(),
+            now,
+            times=self._hops_left,
+            slower=self.hops.slower(),
+        )
+        words = "it has had our microbatches for {:.1f} s and brings nothing"
+        return [Obstructs(peer, words.format(seconds)) for peer, seconds in found]
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do, in monotonic seconds."""
@@ -380,6 +417,8 @@ class Deliveries:
         struck = self.hops.timed_out(holder.peer, now, holder.sent_at)
         if struck and verdict == "silent":
             effects.append(Penalise(holder.peer, "late-and-silent", SILENT_POINTS))
+        if struck and len(self._live) > 1:
+            effects.append(Obstructs(holder.peer, "it is late with our microbatches and silent"))
         delivery.busy.add(holder.peer)
         return [*effects, *self._redo(delivery, holder, "late", now)]
 

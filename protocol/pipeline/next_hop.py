@@ -14,6 +14,7 @@ work comes back. How long to wait for a replica is what was measured of it (``ti
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median_low
@@ -33,6 +34,10 @@ MAX_TIMES_USUAL = 4.0
 MAX_TOLD = 64
 """A longer queue than that is not believed."""
 
+MUCH_SLOWER = 3.0
+"""A replica that takes so many times as long as another one is not as fast as it says."""
+FORGET_S = 30.0
+"""Half of what a replica took longer is forgotten after so long without a microbatch."""
 LEAST_RATE = 1e-6
 """Nobody is slower: a microbatch would take twelve days."""
 
@@ -45,6 +50,7 @@ class _Candidate:
     """Sending to receipt."""
     rate: float = 0.0
     """Microbatches per second, as it says; 0: not known."""
+    sampled_at: float = float("-inf")
     load_s: float = 0.0
     """Its time for what it has of ours."""
     charged: int = 0
@@ -111,12 +117,33 @@ class NextHop:
 
         The charge is to be given back, by ``release``, once the work is done or taken away.
         """
+        floors = self._floors(now)
         open_to = [
-            (c.load_at(now) + c.service_s, rank(peer, round(c.load_s, 3)), peer)
+            (
+                c.load_at(now) + max(c.service_s, floors.get(peer, 0.0)),
+                rank(peer, round(c.load_s, 3)),
+                peer,
+            )
             for peer, c in self._candidates.items()
             if peer not in exclude and self._is_open(peer, now)
         ]
         return (peer := min(open_to)[2], self.charge(peer)) if open_to else None
+
+    def _floors(self, now: float) -> dict[PeerId, float]:
+        """Return the least time that a microbatch takes at replicas that need much longer for it
+        than another, whatever they say of their rate: what they need more than that one, for the
+        stages behind are the same. It is forgotten slowly, so that each is tried again."""
+        measured = {p: c for p, c in self._candidates.items() if c.gradient.measured}
+        if len(measured) < 2:
+            return {}
+        best = min(measured.values(), key=lambda c: c.gradient.mean_s)
+        usual_s = best.gradient.mean_s
+        return {
+            peer: best.service_s
+            + (c.gradient.mean_s - usual_s) * math.exp2((c.sampled_at - now) / FORGET_S)
+            for peer, c in measured.items()
+            if c.gradient.mean_s > MUCH_SLOWER * usual_s
+        }
 
     def _is_open(self, peer: PeerId, now: float) -> bool:
         """Whether it stays and is not suspended; where nobody is so, one has to do."""
@@ -155,12 +182,13 @@ class NextHop:
 
     # --- learning --------------------------------------------------------------------------
 
-    def settle(self, peer: PeerId, seconds: float, queue: int = 1) -> None:
+    def settle(self, peer: PeerId, seconds: float, queue: int = 1, now: float = 0.0) -> None:
         """Learn how long a microbatch really took there (receipt to gradient)."""
         if candidate := self._candidates.get(peer):
             candidate.gradient.note(seconds, queue)
             candidate.caution += TRUST_ALPHA * (1 - candidate.caution)
             candidate.strikes = 0
+            candidate.sampled_at = now
 
     def acknowledged(self, peer: PeerId, seconds: float, queue: int) -> None:
         """Learn how long a receipt took, with so many on their way there."""
@@ -186,9 +214,10 @@ class NextHop:
                 continue
             took_s = now - holder.held_since
             if holder.peer == bringer:
-                self.settle(bringer, took_s, holder.queue)
+                self.settle(bringer, took_s, holder.queue, now)
             elif candidate := self._candidates.get(holder.peer):
                 candidate.gradient.at_least(took_s, holder.queue)
+                candidate.sampled_at = now
 
     def brought(self, peer: PeerId, now: float) -> None:
         """Some gradient has come from there."""
@@ -228,6 +257,17 @@ class NextHop:
         """Return the expected seconds from receipt to gradient at ``peer``."""
         candidate = self._candidates.get(peer)
         return candidate.caution * candidate.gradient.mean_s if candidate else self._default_hop_s
+
+    def brought_and_expected(self) -> tuple[dict[PeerId, float], dict[PeerId, float]]:
+        """Return by replica when a gradient came last and, where measured, how long one takes."""
+        known = self._candidates.items()
+        brought = {peer: c.brought_at for peer, c in known}
+        return brought, {peer: c.gradient.mean_s for peer, c in known if c.gradient.measured}
+
+    def slower(self) -> dict[PeerId, float]:
+        """Return by replica how many times slower than the fastest it says that it is."""
+        rates = {peer: c.rate for peer, c in self._candidates.items() if c.rate}
+        return {peer: max(rates.values()) / rate for peer, rate in rates.items()}
 
     def brought_at(self, peer: PeerId) -> float:
         """Return when a gradient came from there last, in monotonic seconds."""

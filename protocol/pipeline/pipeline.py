@@ -29,6 +29,7 @@ from protocol.pipeline.effects import (
     GradientAccepted,
     Keep,
     LossTask,
+    Obstructs,
     Outcome,
     PayloadKey,
     Rerouted,
@@ -42,7 +43,15 @@ from protocol.view import SwarmView
 from protocol.wire.messages import Backward, Forward, Have, Plan, Receipt, Verdict
 
 PipelineEffect = (
-    Effect | Keep | SendPayload | DropStep | Compute | Fault | Rerouted | GradientAccepted
+    Effect
+    | Keep
+    | SendPayload
+    | DropStep
+    | Compute
+    | Fault
+    | Rerouted
+    | GradientAccepted
+    | Obstructs
 )
 WORKER_DEPTH = 2
 """Tasks given to the worker at once: one runs, one waits, so that it never idles for a round trip
@@ -134,6 +143,10 @@ class Pipeline:
     def waiting(self) -> int:
         """Microbatches that the worker could work on now."""
         return sum(self._hops.count(step, *READY) for step in self._ready_steps())
+
+    def owed_for(self, now: float) -> dict[PeerId, float]:
+        """Return by replica of the next stage for how many seconds it has brought nothing."""
+        return self._deliveries.owed_for(now)
 
     @property
     def empty(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from protocol import limits
 from protocol.ids import PeerId
 from protocol.pipeline.effects import ApplyTask, DecodeTask, PayloadKey, ReduceTask
+from protocol.rounds.obstruction import Wait
 from protocol.rounds.plans import Broadcast, active, owner, reduced_key
 from protocol.wire.messages import Plan, Reduced, Segment
 
@@ -116,6 +117,21 @@ class Inbox:
                 waiting.append(i)
         self._to_reduce = waiting
         return tasks
+
+    def awaited(self, plan: Plan, me: PeerId) -> list[Wait]:
+        """Return whose contributions are not here or, if all are, whose sums are not."""
+        attempt = plan.attempt
+        late = {
+            PeerId(member.peer)
+            for member in plan.members
+            for i in self._to_reduce
+            if (attempt, i, member.peer) not in self._parts
+        }
+        if late - {me}:
+            return [("contribution", peer) for peer in sorted(late - {me})]
+        sums = (_entry(plan, i) for i in active(plan))
+        owners = {entry[2] for entry in sums if entry not in self._broadcasts}
+        return [("sum", peer) for peer in sorted(owners - {me})]
 
     def decodings(self, plan: Plan, me: PeerId) -> list[DecodeTask]:
         """Return the broadcasts of others that can be decoded now and were not begun."""

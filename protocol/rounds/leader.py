@@ -27,6 +27,7 @@ from protocol.ids import PeerId, short
 from protocol.pipeline.place import Place
 from protocol.rounds.losses import vouched_sum
 from protocol.rounds.newcomers import Newcomers
+from protocol.rounds.obstruction import SPOILT_TIMES, VOIDED_TIMES, Kind, Wait
 from protocol.rounds.patience import Patience
 from protocol.rounds.plans import REFUSED, most_common, split
 from protocol.rounds.quorum import Quorum, electors
@@ -66,6 +67,7 @@ class RoundLeader:
         promised: the newest attempt that we follow: an older one of ours is not decided any more.
         received: how much of the round has come to us.
         state: digest of our version's state, empty where not known.
+        returned: whether the stage before has got the gradients of the whole step.
     """
 
     def __init__(
@@ -78,9 +80,11 @@ class RoundLeader:
         promised: Callable[[], int] = int,
         received: Callable[[], int] = int,
         state: Callable[[], bytes] = bytes,
+        returned: Callable[[], bool] = lambda: True,
     ) -> None:
         self._place, self._size = place, size
         self._closed, self._promised, self._received = closed, promised, received
+        self._returned = returned
         self._quorum = quorum or Quorum(place.me, place.stage, None)
         self._view = SwarmView(((),) * place.stages)
         self._newcomers = Newcomers(place, state)
@@ -106,6 +110,10 @@ class RoundLeader:
         """Whom we told it, observers too, that have not said that they follow a later attempt."""
         self._told_self = False
         self._refusals = 0
+        self._spoilt: Counter[PeerId] = Counter()
+        """How often somebody refused a plan, or was Ready with another digest than most."""
+        self._voided: Counter[PeerId] = Counter()
+        """How often somebody's ledger did not fit a plan any more."""
         self._look_at: float | None = None
         """When to look again for a quorum, or to say the commit again."""
 
@@ -164,6 +172,7 @@ class RoundLeader:
         if self._decided is None and plan is not None:
             if not self._fits(sender):
                 self._void("ledger changed")
+                self._voided[sender] += 1
             elif message.promised < plan.attempt and now > self._patience.planned_at + RESEND_S:
                 return [Send(sender, plan)]  # it was lost on its way, or refused too early
         return self._act(now)
@@ -179,15 +188,74 @@ class RoundLeader:
         return int.from_bytes(member.counted, "little") & ~self.reports[peer].bits == 0
 
     def _at_step(self) -> list[PeerId]:
-        """Return the live replicas of this step once all of them have reported, else nobody."""
-        stage = self._place.stage
-        at_step = [r.peer for r in self._view.serving(stage) if r.version == self.step]
-        return sorted(at_step) if all(peer in self.reports for peer in at_step) else []
+        """Return the live replicas of this step once all of them have reported, else nobody. Who
+        is not on the roll and has not reported only says that it serves, so nobody waits for it."""
+        at_step = self._serving_step()
+        there = [p for p in at_step if p in self.reports]
+        return there if there and not self._silent(at_step) else []
+
+    def _serving_step(self) -> list[PeerId]:
+        stage = self._view.serving(self._place.stage)
+        return sorted(r.peer for r in stage if r.version == self.step)
+
+    def _silent(self, at_step: list[PeerId]) -> list[PeerId]:
+        """Return those on the roll that have not reported, where nobody of it is there, all."""
+        roll = self._quorum.roll
+        counts = [p for p in at_step if p in roll] or at_step
+        return [p for p in counts if p not in self.reports]
+
+    # --- obstruction -----------------------------------------------------------------------
+
+    def awaited(self, led_by: PeerId | None, now: float, *, leases: bool) -> list[Wait]:
+        """Return for whom, and for what of it, the step waits as far as we know.
+
+        Args:
+            led_by: who leads, if that is another and no plan of this step has come to us.
+            leases: whether the leader hands out the step's microbatches.
+        """
+        if self._decided is not None:
+            told = () if self._told_self else sorted(self._deciders)
+            return [("commit", peer) for peer in told]
+        if self._closed():
+            return []
+        if not self.leading:
+            return [] if led_by is None else self._awaited_of(led_by, leases=leases)
+        often = {peer for peer, times in self._spoilt.items() if times >= SPOILT_TIMES}
+        often |= {peer for peer, times in self._voided.items() if times >= VOIDED_TIMES}
+        waits: list[Wait] = [("spoilt", peer) for peer in sorted(often - {self._place.me})]
+        if self._plan is not None:
+            kind: Kind = "ready"
+            late = [PeerId(m.peer) for m in self._plan.members if m.peer not in self._ready]
+        else:
+            kind, late = "report", self._not_in_the_step(now)
+        return [*waits, *((kind, peer) for peer in late if peer != self._place.me)]
+
+    def _not_in_the_step(self, now: float) -> list[PeerId]:
+        """Return who is of the roll and does not report: or is behind, or not there for us."""
+        laggards, there = self._laggards(), self._serving_step()
+        behind = sorted(laggards) if self._complete_since is not None else []
+        ahead = {r.peer for r in self._view.serving(self._place.stage) if r.version > self.step}
+        absent = self._quorum.absent(laggards.union(there, ahead), now)
+        return [*self._silent(there), *behind, *absent]
+
+    def _awaited_of(self, led_by: PeerId, *, leases: bool) -> list[Wait]:
+        """Say what we miss of who leads: nobody who leads may keep to itself what all need."""
+        at_step = self._serving_step()
+        silent = self._silent(at_step)
+        if led_by not in at_step or set(silent) - {led_by} or self._laggards():
+            return []
+        if silent:
+            return [("report", led_by)]
+        reports = [self.reports[p] for p in at_step if p in self.reports]
+        done = reduce(or_, (report.bits for report in reports), 0)
+        whole = done == (1 << self._place.per_step) - 1 and self._returned()
+        idle = leases and not any(report.in_flight for report in reports)
+        return [("plan", led_by)] if whole or idle else []
 
     def _is_complete(self, members: list[PeerId], now: float) -> bool:
         """Whether the members' ledgers are the whole step, and no straggler is to be waited for."""
         union = reduce(or_, (self.reports[peer].bits for peer in members), 0)
-        if union != (1 << self._place.per_step) - 1:
+        if union != (1 << self._place.per_step) - 1 or not self._returned():
             self._complete_since = None
             return False
         if self._complete_since is None:
@@ -195,7 +263,9 @@ class RoundLeader:
         return not self._laggards() or now >= self._complete_since + LAGGARD_S
 
     def _laggards(self) -> set[PeerId]:
-        return {r.peer for r in self._view.serving(self._place.stage) if r.version == self.step - 1}
+        stage, roll = self._view.serving(self._place.stage), self._quorum.roll
+        behind = {r.peer for r in stage if r.version == self.step - 1}
+        return behind & roll if roll else behind
 
     def _may_close(self, members: list[PeerId], now: float) -> bool:
         """Whether we have a quorum for closing the step with these members alone."""
@@ -252,6 +322,7 @@ class RoundLeader:
         self._last_attempt = (self.step, attempt)
         stage = self._view.stages[self._place.stage]
         arriving = {r.peer for r in stage if not r.serving and r.version <= self.step}
+        arriving |= {peer for peer in self._serving_step() if peer not in members}
         observers = self._newcomers.observers(arriving, members, now)
         lines = uplinks(stage, members, self._size)
         self._plan = Plan(
@@ -293,6 +364,7 @@ class RoundLeader:
     def _refused(self, sender: PeerId, now: float) -> list[Effect]:
         """Have everything sent again, a few times; who keeps on spoiling it is banned by then."""
         self._refusals += 1
+        self._spoilt[sender] += 1
         if self._refusals > MAX_REFUSALS:
             return []
         self._void("malformed shard")
@@ -308,9 +380,7 @@ class RoundLeader:
             return []  # our own Ready for it counts no more
         digests = {message.digest for message in self._ready.values()}
         if len(digests) > 1:
-            self._void("gradients differ")
-            words = f"step {self.step}: members hold different gradients; planning it anew"
-            return [Explain("round", words, "error"), *self._act(now)]
+            return self._unlike(now)
         members = [PeerId(member.peer) for member in plan.members]
         if not self._may_close(members, now):
             return self._plan_with_those_back(members, now)
@@ -319,6 +389,20 @@ class RoundLeader:
         loss_sum = min(max(vouched_sum(shares, own), -limits.MAX_NUMBER), limits.MAX_NUMBER)
         commit = Commit(plan.stage, plan.step, plan.attempt, digests.pop(), loss_sum)
         return self._decide(commit, members, list(map(PeerId, plan.observers)), now)
+
+    def _unlike(self, now: float) -> list[Effect]:
+        """Have everything sent again, a few times, and note who differs from the most of them, of
+        two from us."""
+        digests = Counter(message.digest for message in self._ready.values())
+        own = self._ready.get(self._place.me)
+        usual = max(digests, key=lambda d: (digests[d], own is not None and d == own.digest, d))
+        self._spoilt.update(p for p, said in self._ready.items() if said.digest != usual)
+        self._refusals += 1
+        words = f"step {self.step}: members hold different gradients"
+        if self._refusals > MAX_REFUSALS:
+            return []
+        self._void("gradients differ")
+        return [Explain("round", f"{words}; planning it anew", "error"), *self._act(now)]
 
     def _plan_with_those_back(self, members: list[PeerId], now: float) -> list[Effect]:
         """Who was away when we planned may serve this step again: it may not be closed without."""

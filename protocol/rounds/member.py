@@ -11,6 +11,7 @@ before they are summed, sums before their members say Ready.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Set
 
 from protocol import limits
@@ -33,6 +34,7 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.inbox import Inbox, TooMany
+from protocol.rounds.obstruction import SPOILT_TIMES, Wait
 from protocol.rounds.plans import (
     REFUSED,
     blame_impostor,
@@ -97,6 +99,8 @@ class RoundMember:
         self._inbox = Inbox()
         self._digest = b""
         self._commit: tuple[int, bytes] | None = None
+        self._spoilt: Counter[PeerId] = Counter()
+        """How often what a peer sent in this step was no tensor."""
         self._short_of_memory = -1
         """The attempt for which contributing was tried once more."""
 
@@ -158,6 +162,23 @@ class RoundMember:
     def plan_followed(self) -> Plan | None:
         """The plan of the promised attempt."""
         return self._plan
+
+    def awaited(self) -> list[Wait]:
+        """Return for whom, and for what of it, our part in the round waits."""
+        often = (peer for peer, times in self._spoilt.items() if times >= SPOILT_TIMES)
+        spoilt: list[Wait] = [("spoilt", peer) for peer in sorted(often)]
+        plan, me = self._plan, self._place.me
+        if plan is None or self.progress is Progress.APPLYING:
+            return spoilt
+        if self.progress is Progress.EXCHANGING:
+            return [*spoilt, *self._inbox.awaited(plan, me)]
+        if self._leader == me:
+            return spoilt
+        if self.progress is Progress.READY and self._commit is None:
+            return [*spoilt, ("commit", self._leader)]
+        if self.progress is Progress.DRAINING and not self._accumulating():
+            return [*spoilt, ("plan", self._leader)]  # one that does not fit what we have
+        return spoilt
 
     # --- the plan --------------------------------------------------------------------------
 
@@ -386,6 +407,7 @@ class RoundMember:
         culprit = owner(plan, segment)
         if culprit is None or culprit == self._place.me:
             return []
+        self._spoilt[culprit] += 1
         return [Penalise(culprit, "malformed-sum", 50)]
 
     def _refuse_part(self, plan: Plan, task: ReduceTask, outcome: Outcome) -> list[RoundEffect]:
@@ -393,7 +415,9 @@ class RoundMember:
         effects = self._refuse(plan, f"a contribution to our segment is {outcome.error}")
         senders = [key.peer for key in task.parts if key.peer != self._place.me]
         if outcome.part is not None and outcome.part < len(senders):
-            effects.append(Penalise(PeerId(senders[outcome.part]), "malformed-shard", 20))
+            culprit = PeerId(senders[outcome.part])
+            self._spoilt[culprit] += 1
+            effects.append(Penalise(culprit, "malformed-shard", 20))
         return effects
 
     def not_applied(self, outcome: Outcome) -> list[RoundEffect]:

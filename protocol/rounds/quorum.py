@@ -64,6 +64,9 @@ class Touch(Protocol):
     def lost(self, now: float) -> tuple[PeerId, ...]:
         """Whom we have lost ourselves."""
 
+    def shun(self, stage: int, peers: Iterable[PeerId]) -> None:
+        """From now on hear nothing of those whom the seat in ``stage`` sets aside."""
+
     def awake_since(self, now: float) -> float:
         """Since when we have been here without a break."""
 
@@ -130,6 +133,13 @@ class Quorum:
         asked = [p for p in sorted(missing) if p != self._me and not self._is_out_itself(p, now)]
         self.missing = tuple(asked[: limits.MAX_MISSING])
         return all(self._is_voted_out(peer, now) for peer in asked)
+
+    def absent(self, there: Collection[PeerId], now: float) -> list[PeerId]:
+        """Return those of the roll that are not there and have not said that they serve no more."""
+        if self._touch is None:
+            return []
+        missing = self.roll.difference(there)
+        return [p for p in sorted(missing) if p != self._me and not self._is_out_itself(p, now)]
 
     def _is_out_itself(self, peer: PeerId, now: float) -> bool:
         touch = self._touch

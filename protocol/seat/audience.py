@@ -29,6 +29,7 @@ from protocol.wire.messages import (
     Ready,
     Receipt,
     Reduced,
+    Returned,
     Segment,
     Verdict,
 )
@@ -45,7 +46,7 @@ def addressed_stage(message: Message) -> int | None:
             return message.stage - 1
         case Lease() | LeaseRequest():
             return 0
-        case Forward() | Backward() | Have():
+        case Forward() | Backward() | Have() | Returned():
             return message.stage
         case LedgerReport() | Plan() | Segment() | Reduced() | Ready() | Commit() | CommitAck():
             return message.stage
@@ -65,7 +66,7 @@ def may_say(view: SwarmView, stage: int, sender: PeerId, message: Message) -> bo
     match message:
         case JoinStage():
             return True  # that is how one gets a seat
-        case Forward() | Have():
+        case Forward() | Have() | Returned():
             return _holds(view, stage - 1, sender)
         case Backward() | Receipt():
             return _holds(view, stage + 1, sender)
@@ -80,6 +81,11 @@ def unheard(stage: int, sender: PeerId, message: Message) -> list[Send | Penalis
     if isinstance(message, Forward):
         return [Send(sender, answer(stage, message, "busy"))]
     return [Penalise(sender, "not-from-a-neighbour", 1)]
+
+
+def set_aside(stage: int, sender: PeerId, message: Message) -> list[Send | Penalise]:
+    """Answer one that is set aside: it may be honest, and nothing that it says now is a fault."""
+    return [Send(sender, answer(stage, message, "busy"))] if isinstance(message, Forward) else []
 
 
 def answer(stage: int, message: Forward, verdict: Verdict) -> Receipt:

@@ -13,6 +13,7 @@ from protocol.pipeline.effects import (
     Fault,
     GradientAccepted,
     Keep,
+    Obstructs,
     Rerouted,
     SendPayload,
 )
@@ -43,6 +44,7 @@ SeatEffect = (
     | Fault
     | Rerouted
     | GradientAccepted
+    | Obstructs
     | Snapshot
     | Serving
 )

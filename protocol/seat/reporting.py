@@ -26,6 +26,7 @@ class _News:
     step: int
     revision: int
     ready: bytes
+    also_to: int
 
 
 class LedgerReporter:
@@ -49,14 +50,17 @@ class LedgerReporter:
         state: bytes,
         ready: bytes,
         now: float,
+        *,
+        also_to: int = 0,
     ) -> LedgerReport | None:
         """Return the report to send to ``leader`` now, or None.
 
         Args:
             revision: rises when the ledger or ``in_flight`` changes.
             ledger: returns what is counted, as a bitmap.
+            also_to: to how many others it goes as well, who would lead after that one.
         """
-        news = _News(leader, step, revision, ready)
+        news = _News(leader, step, revision, ready, also_to)
         if not self._is_due(news, now, busy=bool(in_flight)):
             return None
         self._last, self.due = news, now + REPEAT_S

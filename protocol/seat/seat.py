@@ -10,11 +10,13 @@ touch tensors, clocks or sockets; ``now`` is monotonic seconds, effects say what
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Literal
 
 from msgspec.structs import replace
 
+from protocol import limits
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId
 from protocol.pipeline.effects import (
@@ -28,6 +30,7 @@ from protocol.pipeline.effects import (
     ForwardTask,
     Keep,
     LossTask,
+    Obstructs,
     Outcome,
     ReduceTask,
     SubtractTask,
@@ -37,18 +40,21 @@ from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
+from protocol.rounds.obstruction import Obstruction, Wait
 from protocol.rounds.quorum import Quorum, Touch
 from protocol.rounds.reports import state_digest
 from protocol.seat.ahead import Ahead
-from protocol.seat.audience import answer, is_for, may_say, unheard
+from protocol.seat.audience import answer, is_for, may_say, set_aside, unheard
 from protocol.seat.effects import SeatEffect, Serving, Snapshot
 from protocol.seat.era import era_of, other_era, stamped
 from protocol.seat.following import Following
 from protocol.seat.leasing import Leasing
 from protocol.seat.leaving import Departure, others_stay
 from protocol.seat.reporting import LedgerReporter
+from protocol.seat.returned import Confirmed, Telling
+from protocol.seat.standing import Standing
 from protocol.seat.words import in_words
-from protocol.view import SwarmView, leader
+from protocol.view import SwarmView, leaders
 from protocol.wire.messages import (
     Admit,
     Backward,
@@ -65,9 +71,13 @@ from protocol.wire.messages import (
     Ready,
     Receipt,
     Reduced,
+    Returned,
     Segment,
 )
 from protocol.wire.parts import SeatStatus
+
+TELL_OTHERS_S = 1.5
+"""A step that is open for so long may have a leader that does not lead."""
 
 
 class Seat:
@@ -107,7 +117,20 @@ class Seat:
         self.member: RoundMember
         of = (lambda: self.member.knows_commit, lambda: self.member.promised)
         here = lambda: self.member.received  # noqa: E731
-        self.leader = RoundLeader(place, size, step, self.quorum, *of, here, lambda: self._state)
+        self._confirmed, self._telling = Confirmed(place, step), Telling(place)
+        self._ledger_before: frozenset[int] = frozenset()
+        self._unconfirmed: tuple[PeerId, Plan] | None = None
+        """A plan that counts what the stage before has not got yet."""
+        self.leader = RoundLeader(
+            place,
+            size,
+            step,
+            self.quorum,
+            *of,
+            received=here,
+            state=lambda: self._state,
+            returned=self._confirmed.whole,
+        )
         self.member = RoundMember(
             place,
             size,
@@ -127,9 +150,16 @@ class Seat:
         self._view = SwarmView(((),) * place.stages)
         self._ahead, self._reporter = Ahead(), LedgerReporter(place)
         self._made_by: tuple[int, bytes] = (0, b"")
-        self._state = b""  # of our version, once we have made one: compared with siblings' (I2)
+        self._state: bytes = (
+            b""  # of our version, once we have made one: compared with siblings' (I2)
+        )
         self._following = Following(place.stage, self.quorum.hears)
         self._commit_loss: float | None = None
+        self.standing, self._seen = Standing(place, touch, self.pipeline.owed_for), self._view
+        self._obstruction = Obstruction()
+        self._claims: tuple[PeerId, ...] = ()
+        self._step_at: float | None = None
+        """Since when the step could have been closed: from then on more than one is told of it."""
 
     # --- queries ---------------------------------------------------------------------------
 
@@ -144,7 +174,12 @@ class Seat:
         state: Literal["serving", "fetching"] = "serving" if self.serving else "fetching"
         told = SeatStatus(stage, self.step, state, attempt, digest, queue, rate, era=self.era)
         moved = (len(self.pipeline.done()) + self.member.received) % 2**16
-        return replace(told, leaving=self.departure.begun, moved=moved, missing=self.quorum.missing)
+        return replace(told, leaving=self.departure.begun, moved=moved, missing=self._missing())
+
+    def _missing(self) -> tuple[PeerId, ...]:
+        """Return without whom our stage cannot go on: of the roll, and those we wait for."""
+        named = (*self._claims, *self.quorum.missing, *self.standing.beside())
+        return tuple(dict.fromkeys(named))[: limits.MAX_MISSING]
 
     def why(self) -> str:
         """Say in words what the seat is doing."""
@@ -152,7 +187,10 @@ class Seat:
 
     def current_leader(self) -> PeerId | None:
         """Return who leads our step, as far as we can see."""
-        return leader(self._view, self.place.stage, self.step)
+        return next(iter(self._leaders()), None)
+
+    def _leaders(self) -> list[PeerId]:
+        return leaders(self._view, self.place.stage, self.step, among=self.quorum.roll)
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
@@ -160,15 +198,24 @@ class Seat:
         desk = self.leasing.desk.next_deadline() if leads else None
         parts = (part.next_deadline() for part in (self.pipeline, self.leader, self._following))
         report = None if self.finished else self._reporter.due
-        return min((d for d in (*parts, desk, report) if d is not None), default=None)
+        look = self._obstruction.look_at if self.serving and not self.finished else None
+        others = (desk, report, look, self._telling.due, self.standing.next_deadline())
+        return min((d for d in (*parts, *others) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
 
     def update_view(self, view: SwarmView, now: float) -> list[SeatEffect]:
         """Take a new view of the swarm's live replicas."""
+        self._seen = view
+        return self._settle([*self._watch(now), *self._take_view(now)], now)
+
+    def _take_view(self, now: float) -> list[SeatEffect]:
+        """See the swarm without those that are set aside."""
+        view = self.standing.without(self._seen)
         before, after = self._view.serving(self.place.stage), view.serving(self.place.stage)
         lost = {r.peer for r in before} - {r.peer for r in after}
         self._view = view
+        self._confirmed.update_view(view)
         self.quorum.observe(view, now)
         effects: list[SeatEffect] = list(self.pipeline.update_view(view, now))
         was_leading = self.leader.leading
@@ -179,7 +226,25 @@ class Seat:
             self.member.forget(peer)
         if not others_stay(view, self.place):
             self.departure.go_on()
-        return self._settle(effects, now)
+        return effects
+
+    def _watch(self, now: float) -> list[SeatEffect]:
+        """Look for whom the step waits, and for whom others say that it does."""
+        waits: list[Wait] = []
+        if self.serving and not self.finished:
+            led_by = self.current_leader() if self.member.plan_followed is None else None
+            leases = self.place.first and self._working()
+            waits = [*self.member.awaited(), *self.leader.awaited(led_by, now, leases=leases)]
+        siblings = self._seen.serving(self.place.stage)
+        excused = frozenset(r.peer for r in siblings if r.missing)
+        rate = next((r.rate for r in siblings if r.peer == self.place.me), 0.0)
+        self._claims = self._obstruction.claims(waits, excused, 1 / rate if rate else 0.0, now)
+        return list(self.standing.observe(self._seen, self._claims, now))
+
+    def _set_aside(self, seen: Obstructs, now: float) -> list[SeatEffect]:
+        """Go on without a member that holds us up before our eyes."""
+        said = self.standing.accuse(seen.peer, seen.words, now)
+        return [*said, *(self._take_view(now) if said else [])]
 
     def allow_training(self, now: float) -> list[SeatEffect]:
         """The swarm has started: leases may be given."""
@@ -195,7 +260,10 @@ class Seat:
         self, sender: PeerId, message: Message, now: float, digest: bytes = b""
     ) -> list[SeatEffect]:
         """Take a message; ``digest`` names its payload, whose task checks it (Reduced only)."""
-        if not may_say(self._view, self.place.stage, sender, message):
+        view = self._seen if isinstance(message, Returned) else self._view
+        if not may_say(view, self.place.stage, sender, message):
+            if self.standing.is_aside(sender):
+                return stamped(set_aside(self.place.stage, sender, message), self.era)
             return stamped(unheard(self.place.stage, sender, message), self.era)
         if era_of(message, self.era) != self.era:
             return other_era(self.place.stage, sender, message)
@@ -213,6 +281,10 @@ class Seat:
     def tick(self, now: float) -> list[SeatEffect]:
         """Act on deadlines that have passed."""
         effects: list[SeatEffect] = [*self.pipeline.tick(now), *self.leader.tick(now)]
+        if now >= min(self._obstruction.look_at, self.standing.next_deadline() or math.inf):
+            effects += self._watch(now)
+        if self.standing.without(self._seen) != self._view:
+            effects += self._take_view(now)
         if self.leader.leading and self._working():
             self.leasing.tick(self._view, self.leader.reports, now)
         effects += self._follow_siblings(now) if self._following.behind else []
@@ -229,14 +301,21 @@ class Seat:
             case Plan() | Reduced() | Commit() if message.step > self.step:
                 how = {"loaded": self.loaded, "serving": self.serving}
                 return self._ahead.buffer(sender, message, digest, self.step, **how)
+            case Plan() if self.serving and not self._confirmed.covers(message):
+                self._unconfirmed = sender, message
+                return []
             case Plan() if self.leader.may_follow(message.attempt):
                 effects: list[SeatEffect] = list(self.member.plan(sender, message))
                 followed = self.member.plan_followed is message
+                if followed:
+                    self._obstruction.planned(now)
                 return [*effects, *(self.pipeline.planned(message) if followed else [])]
             case Reduced():
                 return list(self.member.reduced(sender, message, digest))
             case Commit():
                 return self._commit(sender, message, now)
+            case JoinStage() if self.standing.is_aside(sender):
+                return []
             case JoinStage():
                 return list(self.leader.join(sender, now))
             case Admit():
@@ -251,9 +330,15 @@ class Seat:
     def _dispatch_serving(self, sender: PeerId, message: Message, now: float) -> list[SeatEffect]:
         match message:
             case Forward():
-                return list(self.pipeline.forward(sender, message, now))
+                effects = list[SeatEffect](self.pipeline.forward(sender, message, now))
+                if any(isinstance(effect, Keep) for effect in effects):
+                    self.standing.worked(sender, now)
+                return effects
             case Backward():
-                return list(self.pipeline.backward(sender, message, now))
+                effects = list(self.pipeline.backward(sender, message, now))
+                if any(isinstance(effect, Keep) for effect in effects):
+                    self.standing.worked(sender, now)
+                return effects
             case Receipt():
                 return list(self.pipeline.receipt(sender, message, now))
             case Have():
@@ -266,6 +351,9 @@ class Seat:
                 return []
             case LedgerReport():
                 return list(self.leader.report(sender, message, now))
+            case Returned():
+                refused = self._confirmed.returned(sender, message)
+                return [*refused, *self._now_confirmed(now), *self.leader.tick(now)]
             case Segment():
                 return list(self.member.segment(sender, message))
             case Ready():
@@ -274,6 +362,11 @@ class Seat:
                 return list(self.leader.acknowledged(sender, message))
             case _:
                 return []
+
+    def _now_confirmed(self, now: float) -> list[SeatEffect]:
+        """What the last plan counts may have been returned by now."""
+        waiting, self._unconfirmed = self._unconfirmed, None
+        return [] if waiting is None else self._dispatch(*waiting, now, b"")
 
     def _commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
         if message.step != self.step or (self.serving and not self.quorum.hears(sender, now)):
@@ -324,8 +417,13 @@ class Seat:
         if plan := self.member.plan_followed:
             self.quorum.settle([member.peer for member in plan.members], plan.electors, now)
         self._state = state_digest(outcome.hash)
+        self._ledger_before = frozenset(self.pipeline.done())
         self.step, self._commit_loss = self.step + 1, None
+        self._confirmed.start_step(self.step)
         self._following.caught_up()
+        self._obstruction.closed(now)
+        self._unconfirmed = None
+        self._claims, self._step_at = (), None
         self.member.start_step(self.step)
         effects: list[SeatEffect] = [committed, *self.leader.start_step(self.step, now)]
         effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]
@@ -361,8 +459,8 @@ class Seat:
     def _follow_siblings(self, now: float) -> list[SeatEffect]:
         """A sibling that has applied our step proves the commit, should its message be lost."""
         lacks = self.serving and not self.member.knows_commit and not self._ahead
-        view, promised = self._view, self.member.promised if lacks else None
-        proof = self._following.compare(view, self.step, now, promised) if self.loaded else None
+        seen, promised = self._seen, self.member.promised if lacks else None
+        proof = self._following.compare(seen, self.step, now, promised) if self.loaded else None
         said = self.member.committed(proof.attempt, proof.digest) if proof else []
         if self.member.applying:  # all that it takes is here, however slow the machine is
             self._following.caught_up()
@@ -382,6 +480,8 @@ class Seat:
             effect = pending.popleft()
             if isinstance(effect, Send) and is_for(effect, self.place):
                 pending += self._dispatch(self.place.me, effect.message, now, b"")
+            elif isinstance(effect, Obstructs):
+                pending += self._set_aside(effect, now)
             else:
                 outward.append(effect)
             pending += [] if pending else self._follow_up(now)
@@ -393,13 +493,27 @@ class Seat:
         effects: list[SeatEffect] = list(self.member.advance())
         if self.place.first:
             effects += self._lease(now)
-        if (to := self.current_leader()) is not None:
+        if not self.finished and (to := self.current_leader()) is not None:
             of, member = self.pipeline, self.member
             held = (of.revision, lambda: of.ledger, of.in_flight())
             said = (self.step, *held, member.promised, self._state, member.ready)
-            report = self._reporter.report(to, *said, now)
-            effects += [Send(to, report)] if report else []
+            ledgers = {self.step - 1: self._ledger_before, self.step: of.done()}
+            idle = not of.in_flight()
+            effects += self._telling.tell(self._seen, ledgers, idle=idle, now=now)
+            others = self._who_else_may_lead(to, now)
+            report = self._reporter.report(to, *said, now, also_to=len(others))
+            effects += [Send(peer, report) for peer in (to, *others)] if report else []
         return effects
+
+    def _who_else_may_lead(self, led_by: PeerId, now: float) -> list[PeerId]:
+        """Return who is told of our ledger as well: who leads next, should this one not lead, when
+        the step has been open for a while, and more of them as time goes on."""
+        if self._step_at is None:
+            self._step_at = now
+        open_s, count = now - self._step_at, 0
+        while open_s >= TELL_OTHERS_S and count < limits.MAX_REPLICAS_IN_ROUND:
+            open_s, count = open_s / 2, count + 1
+        return [peer for peer in self._leaders() if peer != led_by][:count]
 
     def _lease(self, now: float) -> list[SeatEffect]:
         """Stage 0: hand out work if we lead, ask for some if we can take it."""

@@ -204,6 +204,16 @@ class LedgerReport(Wire, frozen=True):
     era: Era = 0
 
 
+class Returned(Wire, frozen=True):
+    """A replica of the stage before ``stage`` has counted these microbatches: it has got their
+    gradients, and they were sound."""
+
+    stage: StageIndex
+    step: StepIndex
+    ids: Bitmap
+    era: Era = 0
+
+
 class Plan(Wire, frozen=True):
     """The leader's plan of one attempt to close a step. Segment i belongs to member i."""
 
@@ -350,7 +360,7 @@ class Chunk(Wire, frozen=True):
 Upkeep = Hello | Ping | Pong | Goodbye | ManifestRequest | ManifestReply
 Membership = RecordDigest | Records | Heartbeat
 Work = LeaseRequest | Lease | Have | Receipt
-Closing = LedgerReport | Plan | Ready | Commit | CommitAck
+Closing = LedgerReport | Returned | Plan | Ready | Commit | CommitAck
 Joining = JoinStage | Admit | BlobOffer | BlobQuery | NoBlob | ChunkRequest
 Control = Upkeep | Membership | Signed | Work | Closing | Joining
 Bulk = Forward | Backward | Segment | Reduced | Chunk

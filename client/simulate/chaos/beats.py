@@ -43,6 +43,8 @@ class Beats:
         self._changed, self._linked = changed, linked
         self._note, self._keep_links = note, keep_links
         network.on_closed = self._closed
+        self.rate = 1.0
+        """Microbatches per second that everybody says it computes."""
 
     def now_of(self, volunteer: Volunteer) -> float:
         """Return what the volunteer's clock reads."""
@@ -56,7 +58,7 @@ class Beats:
         now = self.now_of(volunteer)
         volunteer.heartbeats += 1
         seat = volunteer.seat
-        status = volunteer.returning if seat is None else seat.status(rate=1.0)
+        status = volunteer.returning if seat is None else seat.status(self.rate)
         me = volunteer.peer
         if status is None:
             volunteer.statuses.pop(me, None)
@@ -64,7 +66,7 @@ class Beats:
             volunteer.statuses[me] = status
         lost = volunteer.contacts.told_lost(now)
         volunteer.contacts.said(volunteer.heartbeats, now)
-        said, echoes = (me, volunteer.heartbeats, status, lost), dict(volunteer.heard)
+        said, echoes = (me, volunteer.heartbeats, status, lost), dict(volunteer.echoes)
         known = volunteer.statuses.items()
         near = {peer for peer, other in known if abs(other.stage - volunteer.stage) <= 1}
         self._network.send_beat(
@@ -96,6 +98,8 @@ class Beats:
         if number <= volunteer.heard.get(of, -1):
             return
         volunteer.heard[of] = number
+        if not volunteer.contacts.is_shunned(of):
+            volunteer.echoes[of] = number
         volunteer.silent.discard(of)
         now = self.now_of(volunteer)
         volunteer.detector.heard(of, now)
@@ -130,6 +134,7 @@ class Beats:
     def _unlinked(volunteer: Volunteer, peer: PeerId) -> None:
         volunteer.detector.forget(peer)
         volunteer.heard.pop(peer, None)
+        volunteer.echoes.pop(peer, None)
         volunteer.silent.discard(peer)
         volunteer.statuses.pop(peer, None)
 
@@ -152,6 +157,7 @@ class Beats:
         self._network.connect(one, two)
         for end, other in ((one, two), (two, one)):
             end.heard.pop(other.peer, None)
+            end.echoes.pop(other.peer, None)
             end.detector.watch(other.peer, self.now_of(end))
         self.say(one)
         self.say(two)

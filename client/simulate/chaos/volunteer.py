@@ -48,6 +48,8 @@ class Volunteer(SimPeer):
     heartbeats: int = 0
     heard: dict[PeerId, int] = field(default_factory=dict)
     """Newest heartbeat of each link."""
+    echoes: dict[PeerId, int] = field(default_factory=dict)
+    """The same, but for those whom the seat sets aside."""
     shown: object = None
     """Of what the seat's view was last made."""
     returning: SeatStatus | None = None
@@ -78,8 +80,11 @@ class Volunteer(SimPeer):
         for peer, status in self.statuses.items():
             if status.era == era:
                 serves = status.state == "serving"
+                missing = tuple(map(PeerId, status.missing))
                 said = (status.version, serves, status.attempt, status.digest, status.rate)
-                replicas[status.stage].append(Replica(peer, *said, moved=status.moved))
+                replicas[status.stage].append(
+                    Replica(peer, *said, moved=status.moved, missing=missing)
+                )
         return SwarmView.of(replicas)
 
     def take_in(self, action: Action) -> None:
@@ -98,7 +103,7 @@ class Volunteer(SimPeer):
         self.seat = self.worker = None
         self.payloads, self.statuses, self.shown = {}, {}, None
         self.silent, self.records = set(), {}
-        self.backlog, self.links, self.heard = [], {}, {}
+        self.backlog, self.links, self.heard, self.echoes = [], {}, {}, {}
         self.detector, self.contacts = Detector(), Contacts()
         self.paused = self.missed_pulse = False
         self.corrupt, self.returning, self.vow = 0, None, (0, 0)

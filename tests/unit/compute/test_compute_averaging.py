@@ -12,6 +12,7 @@ from client.compute.requests import (
     Apply,
     ApplyLocal,
     Contribute,
+    DecodeSum,
     ForwardBackward,
     Reduce,
     Subtract,
@@ -315,3 +316,39 @@ def test_shards_of_every_size_add_up() -> None:
     request = Apply(step=0, attempt=0, bounds=bounds, squared_norms=norms, tokens=10)
     workers[0].call(request, *sums)
     assert torch.equal(workers[0].replica.flat.gradients, total)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_an_absurd_contribution_is_refused_as_its_senders(codec, steps_before) -> None:
+    """1e13 is a legal number: it is held against what the stage's gradients have been."""
+    workers = replicas(2, codec)
+    for step in range(steps_before):
+        accumulate(workers, step)
+        run_round(workers, step)
+    accumulate(workers, steps_before)
+    workers[1].replica.gradient_sum.fill_(1e13)
+    bounds = bounds_of(workers[0], 2)
+    given = [
+        worker.call(Contribute(step=steps_before, attempt=0, bounds=bounds))[1]
+        for worker in workers
+    ]
+    reduce = Reduce(step=steps_before, attempt=0, segment=0, members=2, own=0)
+    failed = workers[0].fails(reduce, given[1][0])
+    assert (failed.kind, failed.part) == ("codec", 0)
+    assert "usual" in failed.message
+
+
+def test_an_absurd_sum_is_refused_as_its_owners() -> None:
+    """Who owns a shard and contributes an absurd part of it has nobody else to refuse it."""
+    workers = replicas(2, "fp32")
+    accumulate(workers, 0)
+    run_round(workers, 0)
+    accumulate(workers, 1)
+    workers[1].replica.gradient_sum.fill_(1e13)
+    bounds = bounds_of(workers[0], 2)
+    given = [worker.call(Contribute(step=1, attempt=0, bounds=bounds))[1] for worker in workers]
+    reduce = Reduce(step=1, attempt=0, segment=1, members=2, own=1)
+    reply, (total,) = workers[1].call(reduce, given[0][1])
+    decode = DecodeSum(step=1, attempt=0, segment=1, squared_norm=reply.squared_norm)
+    assert workers[0].fails(decode, total).kind == "codec"

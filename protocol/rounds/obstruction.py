@@ -1,0 +1,94 @@
+"""For whom a replica waits in the round, and from when on it says so.
+
+Every replica looks at what it knows best: whose contribution, sum, report, Ready or commit is not
+here although nothing else is missing for it. What lasts too long becomes a *claim*: heartbeats name
+the peer as missing (``SeatStatus.missing``), and those who can decide between the two do so
+(``seat/standing.py``). A peer that names somebody itself is waited for until that is settled, and
+what depends on others has more time than what does not, so that the claim meets the one at the
+root: a contribution before a sum, that before a Ready, that before a commit.
+
+Holds since when each thing is waited for, and how long rounds take here. Times are monotonic
+seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Literal
+
+from protocol.ids import PeerId
+from protocol.rounds.patience import FORGET
+
+Kind = Literal["contribution", "plan", "sum", "report", "ready", "commit", "spoilt"]
+Wait = tuple[Kind, PeerId]
+
+TIMES: Final[dict[Kind, float]] = {
+    "spoilt": 0.0,
+    "contribution": 1.0,
+    "plan": 1.0,
+    "sum": 1.75,
+    "report": 2.0,
+    "ready": 2.5,
+    "commit": 3.25,
+}
+"""How long each is waited for, in units of ``Obstruction.patience_s``."""
+BEFORE_A_PLAN: Final = frozenset[Kind](("spoilt", "plan", "report"))
+LEAST_S: Final = 2.0
+FIRST_S: Final = 12.0
+"""Before any round has been closed here: memory is touched and kernels are compiled."""
+USUAL_TIMES: Final = 2.0
+TASKS: Final = 4.0
+"""A member may be in the middle of a microbatch, at a quarter of our speed."""
+MOST_TASK_S: Final = 60.0
+LOOK_S: Final = 0.5
+SPOILT_TIMES: Final = 2
+"""So often in one step a bad tensor is no accident."""
+VOIDED_TIMES: Final = 8
+"""Nor is it to report another ledger than the one that was planned."""
+
+
+class Obstruction:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self._since: dict[Wait, float] = {}
+        self._usual_s: float | None = None
+        self._begun_at: float | None = None
+        self.look_at = 0.0
+
+    def planned(self, now: float) -> None:
+        """We follow a plan: what it takes is waited for from now on."""
+        self._begun_at = now
+        self._since = {w: at for w, at in self._since.items() if w[0] in BEFORE_A_PLAN}
+
+    def closed(self, now: float) -> None:
+        """The step is closed."""
+        self._since = {}
+        if self._begun_at is not None:
+            took_s = now - self._begun_at
+            self._usual_s = max(took_s, FORGET * (self._usual_s or 0.0))
+        self._begun_at = None
+
+    def claims(
+        self, waits: Iterable[Wait], excused: frozenset[PeerId], task_s: float, now: float
+    ) -> tuple[PeerId, ...]:
+        """Return who has been waited for too long.
+
+        Args:
+            waits: for what and whom we wait now.
+            excused: who waits for somebody else, by its own word.
+            task_s: how long a microbatch takes here, 0 where not known.
+        """
+        self.look_at = now + LOOK_S
+        self._since = {w: self._since.get(w, now) for w in waits if w[1] not in excused}
+        unit_s = self.patience_s(task_s)
+        late = {
+            peer for (kind, peer), at in self._since.items() if now >= at + TIMES[kind] * unit_s
+        }
+        return tuple(sorted(late))
+
+    def patience_s(self, task_s: float) -> float:
+        """Return how long a contribution is waited for."""
+        if self._usual_s is None:
+            return FIRST_S
+        return max(LEAST_S, USUAL_TIMES * self._usual_s) + min(TASKS * task_s, MOST_TASK_S)

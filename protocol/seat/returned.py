@@ -1,0 +1,119 @@
+"""What a stage may count: the microbatches whose gradients the stage before has made use of.
+
+A replica that counts a microbatch and keeps its gradient to itself, or spoils it, would leave the
+stage before with a step that nobody can close any more: the parameters that make the gradient are
+gone as soon as the replica's stage has closed the step. So the replicas of the stage before tell
+the next one what they have counted (``Returned``), and nobody there makes or follows a plan that
+counts anything else for others. A sound swarm does not wait for that: the stage before closes its
+step no earlier. A step that most of the stage before have closed is returned whole.
+
+``Telling`` is the sender's part, ``Confirmed`` the receiver's; both hold two or three steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from protocol.effects import Penalise, Send
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId
+from protocol.pipeline.ledger import from_bitmap, to_bitmap
+from protocol.pipeline.place import Place
+from protocol.view import SwarmView
+from protocol.wire.messages import Plan, Returned
+
+TELL_S: Final = 0.25
+"""Least time between two messages of a step to one replica while more is to come."""
+REPEAT_S: Final = 1.0
+STEPS: Final = 3
+
+
+class Telling:
+    """Tells the replicas of the next stage whose gradients we have made use of."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._told: dict[tuple[PeerId, int], tuple[int, float]] = {}
+        """By peer and step: of how many, and when."""
+        self.due: float | None = None
+        """When to look again."""
+
+    def tell(
+        self, view: SwarmView, ledgers: Mapping[int, Collection[int]], *, idle: bool, now: float
+    ) -> list[Send]:
+        """Say what is new; and again what may have been lost, while it matters.
+
+        Args:
+            ledgers: what we have counted, of our step and the one before.
+            idle: whether nothing more is to come of our step for now.
+        """
+        effects, self.due = list[Send](), None
+        if self._place.last:
+            return effects
+        replicas, newest = view.serving(self._place.stage + 1), max(ledgers)
+        wanted = [
+            (r.peer, of) for r in replicas for of in ledgers if ledgers[of] and r.version <= of
+        ]
+        self._told = {key: self._told[key] for key in wanted if key in self._told}
+        for peer, of in wanted:
+            known, at = self._told.get((peer, of), (0, -math.inf))
+            new = len(ledgers[of]) != known
+            due = now if new and (idle or of < newest) else at + (TELL_S if new else REPEAT_S)
+            if due <= now:
+                ids = to_bitmap(ledgers[of], of, self._place.per_step)
+                effects.append(Send(peer, Returned(self._place.stage + 1, of, ids)))
+                self._told[peer, of] = (len(ledgers[of]), now)
+                due = now + REPEAT_S
+            self.due = due if self.due is None else min(self.due, due)
+        return effects
+
+
+class Confirmed:
+    """What the stage before says that we and our siblings have returned."""
+
+    def __init__(self, place: Place, step: int) -> None:
+        self._place, self._step = place, step
+        self._ids: dict[int, set[int]] = {}
+        self._view = SwarmView(((),) * place.stages)
+
+    def start_step(self, step: int) -> None:
+        """Begin a step; what came early counts."""
+        self._step = step
+        self._ids = {of: ids for of, ids in self._ids.items() if of >= step}
+
+    def update_view(self, view: SwarmView) -> None:
+        """Take a new view."""
+        self._view = view
+
+    def returned(self, sender: PeerId, message: Returned) -> list[Penalise]:
+        """A replica of the stage before has these gradients."""
+        if not self._step <= message.step < self._step + STEPS:
+            return []
+        try:
+            ids = from_bitmap(message.ids, message.step, self._place.per_step)
+        except RemoteProtocolError as error:
+            return [Penalise(sender, error.reason, error.penalty)]
+        self._ids.setdefault(message.step, set()).update(ids)
+        return []
+
+    def whole(self) -> bool:
+        """Whether everything of the step has been returned."""
+        if self._place.first:
+            return True
+        if len(self._ids.get(self._step, ())) == self._place.per_step:
+            return True
+        before = self._view.serving(self._place.stage - 1)
+        past = sum(replica.version > self._step for replica in before)
+        return not before or 2 * past > len(before)
+
+    def covers(self, plan: Plan) -> bool:
+        """Whether all that a plan of our step counts for others has been returned."""
+        if self.whole():
+            return True
+        here, counted = self._ids.get(plan.step, set[int]()), set[int]()
+        for member in plan.members:
+            if member.peer != self._place.me:
+                counted |= from_bitmap(member.counted, plan.step, self._place.per_step)
+        return counted <= here

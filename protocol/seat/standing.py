@@ -1,0 +1,339 @@
+"""Who is set aside: members of our stage and of those beside it that hold the run up.
+
+A member that is set aside is treated as if it had fallen silent. The seat's view leaves it out: it
+leads nothing, gets no work and is in no plan. The quorum hears it no more, so it is lost to us
+after the usual seconds (``Contacts.shun``). Whether a step can be closed without it is therefore
+still decided by the majority of the electors alone.
+
+What we saw ourselves needs no judge (``accuse``). What a replica says of a sibling, by naming it as
+missing in its heartbeats, is word against word: one of the two has to go, whoever lies. The stages
+beside theirs decide and say so in the same way; the rest of their own stage follows them. It is the
+one with more such disputes, else the one that has done less for us lately, else the one that was
+spared more often, else the one that came later. If the stage does not go on without it, the other
+one goes instead.
+
+Each time lasts twice as long as the one before. The last replica of a stage is never set aside.
+Holds a bounded account per peer; times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from protocol.effects import Explain
+from protocol.ids import PeerId, rank, short
+from protocol.pipeline.place import Place
+from protocol.rounds.quorum import Touch
+from protocol.view import SwarmView
+
+ASIDE_S: Final = 60.0
+"""The first time; it doubles with each later one."""
+MOST_DOUBLINGS: Final = 4
+DISPUTE_S: Final = 1.0
+"""A claim has to stand so long: most are over when the next heartbeat comes."""
+FOLLOW_S: Final = 4.0
+"""How long a sibling waits for what the stages beside ours decide."""
+UNMENDED_S: Final = 10.0
+"""A stage that has not gone on for so long without one of two siblings may do better without the
+other: five of these seconds pass before the electors list anybody as lost."""
+HALF_LIFE_S: Final = 30.0
+MUCH_LESS: Final = 4.0
+"""Who did so many times less for us than a sibling has not been working."""
+OWED_S: Final = 1.0
+"""So much longer than a sibling without bringing anything is idle, too."""
+MAX_PEERS: Final = 256
+Pair = frozenset[PeerId]
+
+
+@dataclass(slots=True)
+class _Account:
+    """What is known of one peer."""
+
+    work: float = 0.0
+    worked_at: float = 0.0
+    versions: int = 0
+    """Of its stage, while it served it before our eyes."""
+    spared: int = 0
+    """Disputes in which the other one went."""
+    times: int = 0
+    """How often it was set aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Aside:
+    until: float
+    stage: int
+    other: PeerId | None = None
+    """With whom it could not work, if that is why."""
+    version: int = 0
+    """Of its stage at that moment."""
+    look_at: float = float("inf")
+
+
+@dataclass(slots=True)
+class _Pace:
+    """How a stage goes on."""
+
+    version: int
+    at: float
+    step_s: float = 0.0
+    """Of the last one."""
+
+
+class Standing:
+    """See the module's docstring.
+
+    Args:
+        touch: our contacts; None in worlds in which everybody is in touch.
+        owed_for: by peer, for how many seconds it has had work of ours and brought nothing.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        touch: Touch | None,
+        owed_for: Callable[[float], Mapping[PeerId, float]] = lambda _now: {},
+    ) -> None:
+        self._owed_for = owed_for
+        self._place, self._touch = place, touch
+        self._accounts: dict[PeerId, _Account] = {}
+        self._aside: dict[PeerId, _Aside] = {}
+        self._disputes: dict[Pair, float] = {}
+        """Since when two siblings cannot work together, as at least one of them says."""
+        self._view = SwarmView(((),) * place.stages)
+        self._paces = dict[int, _Pace]()
+        self._near = [s for s in (place.stage - 1, place.stage, place.stage + 1) if s >= 0]
+        self._shun()
+
+    # --- queries ---------------------------------------------------------------------------
+
+    def is_aside(self, peer: PeerId) -> bool:
+        """Whether a peer counts for nothing now."""
+        return peer in self._aside
+
+    def without(self, view: SwarmView) -> SwarmView:
+        """Return the view without those set aside."""
+        if not self._aside:
+            return view
+        stages = [
+            tuple(
+                r
+                for r in replicas
+                if (found := self._aside.get(r.peer)) is None or found.stage != stage
+            )
+            for stage, replicas in enumerate(view.stages)
+        ]
+        return replace(view, stages=tuple(stages))
+
+    def beside(self) -> list[PeerId]:
+        """Return who is set aside in the stages beside ours: heartbeats say so."""
+        ours = self._place.stage
+        return sorted(peer for peer, aside in self._aside.items() if aside.stage != ours)
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` has something to do."""
+        ends = [min(aside.until, aside.look_at) for aside in self._aside.values()]
+        due = [since + DISPUTE_S for since in self._disputes.values()]
+        return min((*ends, *due), default=None)
+
+    # --- inputs ----------------------------------------------------------------------------
+
+    def worked(self, peer: PeerId, now: float) -> None:
+        """A peer of a stage beside ours gave us something of use."""
+        account = self._account(peer)
+        account.work, account.worked_at = self._work(peer, now) + 1, now
+
+    def observe(self, view: SwarmView, claims: Iterable[PeerId], now: float) -> list[Explain]:
+        """Take the whole view, and whom we say ourselves that our stage waits for."""
+        self._count_versions(view, now)
+        self._view = view
+        said = {frozenset((self._place.me, peer)) for peer in claims}
+        for stage in self._near:
+            serving = {r.peer for r in view.serving(stage)}
+            said |= {
+                frozenset((r.peer, missing))
+                for r in view.serving(stage)
+                for missing in r.missing
+                if missing in serving and missing != r.peer
+            }
+        open_ = {pair for pair in said if not any(map(self.is_aside, pair))}
+        self._disputes = {pair: self._disputes.get(pair, now) for pair in open_}
+        return [*self._follow(now), *self.tick(now)]
+
+    def accuse(self, peer: PeerId, why: str, now: float) -> list[Explain]:
+        """Set a peer aside for what we saw ourselves."""
+        stages = [s for s in self._near if any(r.peer == peer for r in self._view.serving(s))]
+        if peer == self._place.me or self.is_aside(peer) or not stages:
+            return []
+        return self._put(peer, stages[0], why, now)
+
+    def tick(self, now: float) -> list[Explain]:
+        """Settle what is due, and let back whose time is over."""
+        said: list[Explain] = []
+        for peer in [p for p, aside in self._aside.items() if aside.until <= now]:
+            if self._left_behind(peer, self._aside[peer].stage):
+                self._aside[peer] = replace(self._aside[peer], until=now + UNMENDED_S)
+            else:
+                said += self._back(peer, "its time is over")
+        for peer, aside in list(self._aside.items()):
+            if aside.look_at <= now:
+                said += self._look_again(peer, aside, now)
+        due = {pair for pair, since in self._disputes.items() if now >= since + DISPUTE_S}
+        if due:
+            in_how_many = Counter(peer for pair in self._disputes for peer in pair)
+            for pair in sorted(due, key=sorted):
+                said += self._settle(pair, in_how_many, now)
+        return said
+
+    # --- disputes --------------------------------------------------------------------------
+
+    def _settle(self, pair: Pair, disputes: Counter[PeerId], now: float) -> list[Explain]:
+        since = self._disputes.get(pair)
+        stage = None if since is None else self._stage_of(min(pair))
+        if stage is None or since is None:
+            return []  # one of them has gone meanwhile
+        decided = self._decided_beside(pair, stage)
+        if decided is None and self._follows(pair, stage) and now < since + FOLLOW_S:
+            return []
+        del self._disputes[pair]
+        loser = decided or self._loser(pair, disputes, now)
+        (other,) = pair - {loser}
+        self._account(other).spared += 1
+        return self._put(loser, stage, f"it and {short(other)} hold each other up", now, other)
+
+    def _follows(self, pair: Pair, stage: int) -> bool:
+        """Whether others are to decide: those beside the stage have seen both work."""
+        ours = stage == self._place.stage and self._place.me not in pair
+        return ours and any(self._view.serving(s) for s in (stage - 1, stage + 1))
+
+    def _decided_beside(self, pair: Pair, stage: int) -> PeerId | None:
+        """Return whom more of the stages beside theirs have set aside; only siblings look there."""
+        if not self._follows(pair, stage):
+            return None
+        beside = (*self._view.serving(stage - 1), *self._view.serving(stage + 1))
+        named = Counter(peer for r in beside for peer in pair if peer in r.missing)
+        one, other = sorted(pair)
+        if named[one] == named[other]:
+            return None
+        return one if named[one] > named[other] else other
+
+    def _follow(self, now: float) -> list[Explain]:
+        """Those beside our stage may have changed their mind about two of our siblings."""
+        said: list[Explain] = []
+        for peer, aside in list(self._aside.items()):
+            if aside.other is None or peer not in self._aside:
+                continue
+            pair = frozenset((peer, aside.other))
+            if self._decided_beside(pair, aside.stage) == aside.other:
+                said += self._back(peer, f"the stages beside ours decided against {aside.other}")
+                said += self._put(aside.other, aside.stage, "others decided so", now, peer)
+        return said
+
+    def _loser(self, pair: Pair, disputes: Counter[PeerId], now: float) -> PeerId:
+        """Return who of two has to go; of ourselves and another, the other."""
+        if self._place.me in pair:
+            return next(iter(pair - {self._place.me}))
+        works, owed = {peer: self._work(peer, now) for peer in pair}, self._owed_for(now)
+        most, least = max(works.values()), min(owed.get(peer, 0.0) for peer in pair)
+
+        def blame(peer: PeerId) -> tuple[int, bool, int, int, bytes]:
+            account = self._account(peer)
+            idle = works[peer] * MUCH_LESS < most or owed.get(peer, 0.0) > least + OWED_S
+            worth = rank("standing", peer)
+            return disputes[peer], idle, account.spared, -account.versions, worth
+
+        return max(pair, key=blame)
+
+    def _look_again(self, peer: PeerId, aside: _Aside, now: float) -> list[Explain]:
+        """Without one of two siblings their stage should have gone on; else the other one goes."""
+        other, version = aside.other, self._view.committed(aside.stage)
+        after, look_at = self._aside[peer], now + self._unmended_s(aside.stage)
+        self._aside[peer] = replace(after, version=version, look_at=look_at)
+        if version > aside.version or other is None or self.is_aside(other):
+            return []
+        if self._left_behind(peer, aside.stage):
+            return []
+        if self._place.me == other or self._follows(frozenset((peer, other)), aside.stage):
+            return []
+        said = self._back(peer, f"stage {aside.stage} did not go on without it")
+        return [*said, *self._put(other, aside.stage, "its stage does not go on with it", now)]
+
+    def _left_behind(self, peer: PeerId, stage: int) -> bool:
+        """Whether it still serves a version that others have gone on from without it, by our leave.
+        Heard again, it might close that step a second time (I5): it has to fetch the state first.
+        """
+        versions = {r.peer: r.version for r in self._view.serving(stage)}
+        return peer in versions and versions[peer] < max(versions.values())
+
+    # --- setting aside ---------------------------------------------------------------------
+
+    def _put(
+        self, peer: PeerId, stage: int, why: str, now: float, other: PeerId | None = None
+    ) -> list[Explain]:
+        account, said = self._account(peer), list[Explain]()
+        left = [r.peer for r in self._view.serving(stage) if not self.is_aside(r.peer)]
+        if left == [peer]:  # somebody has to do
+            first = min(self._of_stage(stage), key=lambda p: self._aside[p].until, default=None)
+            if first is None:
+                return []
+            said += self._back(first, f"stage {stage} has nobody else")
+        seconds = ASIDE_S * (1 << min(account.times, MOST_DOUBLINGS))
+        account.times += 1
+        look_at = math.inf if other is None else now + self._unmended_s(stage)
+        version = self._view.committed(stage)
+        self._aside[peer] = _Aside(now + seconds, stage, other, version, look_at)
+        self._disputes = {pair: t for pair, t in self._disputes.items() if peer not in pair}
+        self._shun()
+        words = f"{short(peer)} of stage {stage} is set aside for {seconds:.0f} s: {why}"
+        return [*said, Explain("membership", words, "warning")]
+
+    def _back(self, peer: PeerId, why: str) -> list[Explain]:
+        del self._aside[peer]
+        self._shun()
+        return [Explain("membership", f"{short(peer)} is not set aside any more: {why}")]
+
+    def _shun(self) -> None:
+        if self._touch is not None:
+            self._touch.shun(self._place.stage, self._aside)
+
+    def _of_stage(self, stage: int) -> list[PeerId]:
+        there = {r.peer for r in self._view.serving(stage)}
+        return [p for p, aside in self._aside.items() if aside.stage == stage and p in there]
+
+    # --- accounts --------------------------------------------------------------------------
+
+    def _unmended_s(self, stage: int) -> float:
+        pace = self._paces.get(stage)
+        return max(UNMENDED_S, 2 * pace.step_s if pace else 0.0)
+
+    def _count_versions(self, view: SwarmView, now: float) -> None:
+        for stage in self._near:
+            made = view.committed(stage) - self._view.committed(stage)
+            if made <= 0:
+                continue
+            pace = self._paces.get(stage) or _Pace(0, now)
+            self._paces[stage] = _Pace(view.committed(stage), now, now - pace.at)
+            before = {r.peer: r.version for r in self._view.serving(stage)}
+            for replica in view.serving(stage):
+                if replica.version > before.get(replica.peer, replica.version):
+                    self._account(replica.peer).versions += 1
+
+    def _stage_of(self, peer: PeerId) -> int | None:
+        found = (s for s in self._near if any(r.peer == peer for r in self._view.serving(s)))
+        return next(found, None)
+
+    def _work(self, peer: PeerId, now: float) -> float:
+        known = self._accounts.get(peer)
+        if known is None:
+            return 0.0
+        return known.work * math.exp2((known.worked_at - now) / HALF_LIFE_S)
+
+    def _account(self, peer: PeerId) -> _Account:
+        if peer not in self._accounts and len(self._accounts) >= MAX_PEERS:
+            idle = [p for p in self._accounts if not self.is_aside(p)]
+            del self._accounts[min(idle, key=lambda p: self._accounts[p].worked_at)]
+        return self._accounts.setdefault(peer, _Account())

@@ -1,0 +1,128 @@
+"""A chaos world without faults, in which one member obstructs the others by legal messages.
+
+The liar's machines are real; what it sends others is distorted on its way out. What the honest ones
+commit is counted from then on, in virtual seconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from client.simulate.chaos.config import ChaosConfig
+from client.simulate.chaos.volunteer import Volunteer
+from client.simulate.chaos.world import ChaosWorld
+from client.simulate.seats import Parts
+from protocol.effects import Penalise
+from protocol.ids import PeerId
+from protocol.pipeline.effects import Committed
+from protocol.seat.effects import SeatEffect
+from protocol.wire.messages import Message
+from protocol.wire.parts import SeatStatus
+
+Distort = Callable[[PeerId, Message], list[tuple[Message, float]]]
+"""(to, message) -> what is sent instead, each so many seconds later."""
+WARM_UP_S = 20.0
+
+
+class ObstructedWorld(ChaosWorld):
+    """See the module's docstring."""
+
+    def __init__(self, config: ChaosConfig) -> None:
+        self.liars: dict[PeerId, Distort] = {}
+        self.forged: dict[PeerId, Callable[[], SeatStatus | None]] = {}
+        """What a volunteer without a seat says of it."""
+        self.commits: list[tuple[float, int]] = []
+        """When a replica of a stage was the first to make a version."""
+        self.blamed: Counter[tuple[PeerId, PeerId]] = Counter()
+        """Points that somebody gave somebody."""
+        self.apart: set[frozenset[PeerId]] = set()
+        """Who is not linked with whom any more, because one has banned the other."""
+        self._seen: set[tuple[int, int]] = set()
+        super().__init__(config, faults=[])
+        self.beats.rate = 2 / sum(config.compute_s)
+        reaches = self.network.reaches
+        self.network.reaches = lambda one, two: (  # type: ignore[method-assign]
+            frozenset((one, two)) not in self.apart and reaches(one, two)
+        )
+
+    def of_stage(self, stage: int) -> list[Volunteer]:
+        """Return a stage's volunteers, in the order in which they were made."""
+        return [v for v in self.volunteers.values() if v.stage == stage]
+
+    def by_word(self, stage: int, name: str = "by-word") -> Volunteer:
+        """Add a volunteer that only says that it serves a stage, at the newest version of it."""
+        volunteer = self.add(stage, name)
+        volunteer.alive = True
+        self.histories.begin(volunteer)
+        for other in [v for v in self.volunteers.values() if v is not volunteer]:
+            self.beats.link(volunteer, other)
+        self.forged[volunteer.peer] = lambda: self._as_served(stage)
+        self.liars[volunteer.peer] = lambda _to, _message: []
+        self._pulse_later(volunteer)
+        return volunteer
+
+    def _as_served(self, stage: int) -> SeatStatus | None:
+        seats = [v.seat for v in self.of_stage(stage) if v.seat is not None]
+        newest = max(seats, key=lambda seat: seat.step)
+        return newest.status(self.beats.rate)
+
+    def part(self, one: Volunteer, two: Volunteer) -> None:
+        """One bans the other: their link ends and none is made again."""
+        self.apart.add(frozenset((one.peer, two.peer)))
+        self.network.close(one, two.peer)
+        self.beats._unlinked(one, two.peer)
+        one.contacts.closed(two.peer, by_peer=False, now=self.now_of(one))
+        self.beats._show(one)
+
+    def rate(self, stage: int, since: float, until: float) -> float:
+        """Return the steps per second that a stage has made in a time."""
+        made = sum(of == stage and since <= at < until for at, of in self.commits)
+        return made / (until - since)
+
+    def measure(self, begin: Callable[[], None]) -> tuple[float, float, float]:
+        """Return steps/s before ``begin``, in the 15 s after it, and in the 30 s after these."""
+        self.advance_to(WARM_UP_S)
+        before = self.slowest(5.0, WARM_UP_S)
+        begin()
+        self.advance_to(WARM_UP_S + 45.0)
+        during = self.slowest(WARM_UP_S, WARM_UP_S + 15)
+        return before, during, self.slowest(WARM_UP_S + 15, WARM_UP_S + 45)
+
+    def slowest(self, since: float, until: float) -> float:
+        """Return the rate of the slowest stage."""
+        return min(self.rate(s, since, until) for s in range(self.config.stages))
+
+    # --- hooks -------------------------------------------------------------------------------
+
+    def send(self, peer: Volunteer, to: PeerId, message: Message, parts: Parts = ()) -> None:
+        distort = self.liars.get(peer.peer)
+        if distort is None or to == peer.peer:
+            super().send(peer, to, message, parts)
+            return
+        for said, later_s in distort(to, message):
+            if not later_s:
+                super().send(peer, to, said, parts)
+                continue
+            send = super().send
+            self.agenda.after(later_s, lambda s=said, p=parts, f=send: f(peer, to, s, p))
+
+    def committed(self, peer: Volunteer, committed: Committed) -> None:
+        key = (peer.stage, committed.version)
+        if key not in self._seen:
+            self._seen.add(key)
+            self.commits.append((self.agenda.now, peer.stage))
+        super().committed(peer, committed)
+
+    def _perform_one(self, peer: Volunteer, effect: SeatEffect, parts: Parts) -> None:
+        if isinstance(effect, Penalise):
+            self.blamed[peer.peer, effect.peer] += effect.points
+        super()._perform_one(peer, effect, parts)
+
+    def _pulse(self, volunteer: Volunteer, incarnation: int) -> None:
+        if (forge := self.forged.get(volunteer.peer)) is not None:
+            volunteer.returning = forge()
+        super()._pulse(volunteer, incarnation)
+        if volunteer.peer in self.forged:
+            volunteer.returning = self.forged[volunteer.peer]()
+            self.beats.say(volunteer)

@@ -1,0 +1,120 @@
+"""One member obstructs its swarm by legal messages: the rest goes on within 15 seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from obstructed_world import Distort, ObstructedWorld
+
+from client.simulate.chaos.config import ChaosConfig
+from protocol.ids import PeerId
+from protocol.rounds.plans import REFUSED
+from protocol.wire.messages import (
+    Backward,
+    Commit,
+    CommitAck,
+    Forward,
+    Have,
+    Lease,
+    LedgerReport,
+    Message,
+    Plan,
+    Ready,
+    Receipt,
+    Reduced,
+    Segment,
+)
+
+OF_THE_RATE = 0.8
+IN_ROUNDS = (Segment, Reduced, Ready, LedgerReport, Plan, Commit, CommitAck)
+IN_THE_PIPELINE = (Forward, Backward, Receipt, Have)
+
+
+def swallow(*kinds: type[Message]) -> Distort:
+    return lambda _to, message: [] if isinstance(message, kinds) else [(message, 0.0)]
+
+
+def late(seconds: float, kind: type[Message]) -> Distort:
+    return lambda _to, message: [(message, seconds if isinstance(message, kind) else 0.0)]
+
+
+def ready_for(digest: bytes) -> Distort:
+    def distort(_to: PeerId, message: Message) -> list[tuple[Message, float]]:
+        if isinstance(message, Ready):
+            message = msgspec.structs.replace(message, digest=digest)
+        return [(message, 0.0)]
+
+    return distort
+
+
+LIARS: dict[str, tuple[int, Distort]] = {
+    "says nothing in rounds": (1, swallow(*IN_ROUNDS)),
+    "says nothing but heartbeats": (1, swallow(*IN_ROUNDS, *IN_THE_PIPELINE)),
+    "never plans": (1, swallow(Plan)),
+    "never plans, stage 0": (0, swallow(Plan)),
+    "never leases": (0, swallow(Lease)),
+    "never commits": (1, swallow(Commit, CommitAck)),
+    "contributes nothing": (1, swallow(Segment)),
+    "never broadcasts its sums": (1, swallow(Reduced)),
+    "returns no gradients": (1, swallow(Backward)),
+    "refuses": (1, ready_for(REFUSED)),
+    "refuses, stage 0": (0, ready_for(REFUSED)),
+    "names a wrong digest": (1, ready_for(b"x" * 32)),
+    "sleeps a second per gradient": (1, late(1.0, Backward)),
+    "sleeps four seconds per gradient": (1, late(4.0, Backward)),
+}
+
+
+def world(replicas: int, seed: int) -> ObstructedWorld:
+    return ObstructedWorld(ChaosConfig(seed=seed, replicas=replicas, per_step=8))
+
+
+def goes_on(made: ObstructedWorld, begin: Callable[[], None]) -> None:
+    before, _, after = made.measure(begin)
+    assert after >= OF_THE_RATE * before, "\n".join(made.log[-60:])
+    assert {v.restore.lineage.era for v in made.volunteers.values() if v.alive} == {0}
+
+
+@pytest.mark.parametrize("replicas", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", LIARS)
+def test_a_liar_is_got_rid_of(name: str, replicas: int) -> None:
+    made, (stage, distort) = world(replicas, seed=1), LIARS[name]
+    liar = made.of_stage(stage)[-1]
+
+    def begin() -> None:
+        made.liars[liar.peer] = distort
+
+    goes_on(made, begin)
+    honest = [pair for pair in made.blamed if liar.peer not in pair]
+    assert not honest, "honest ones blamed each other for what a third one did"
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_heartbeat_alone_is_no_seat(stage: int, replicas: int) -> None:
+    made = world(replicas, seed=1)
+    goes_on(made, lambda: made.by_word(stage) and None)
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_siblings_that_cannot_reach_each_other_do_not_stop_their_stage(replicas: int) -> None:
+    """One of them has banned the other; the stage beside theirs decides who goes."""
+    made = world(replicas, seed=1)
+    first, *_, last = made.of_stage(1)
+    goes_on(made, lambda: made.part(first, last))
+
+
+def test_an_honest_member_that_was_set_aside_comes_back() -> None:
+    """It loses nothing but time."""
+    made = world(2, seed=1)
+    first, last = made.of_stage(1)
+    made.measure(lambda: made.part(first, last))
+    made.apart.clear()
+    made.advance_to(made.agenda.now + 90.0)
+    assert first.serving
+    assert last.serving
+    steps = [member.seat.step for member in (first, last) if member.seat]
+    assert len(steps) == 2
+    assert abs(steps[0] - steps[1]) <= 1
