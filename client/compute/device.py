@@ -21,7 +21,7 @@ _COPY_ELEMENTS = 16 << 20  # 64 MiB: larger than most caches
 _REPEATS = 5
 _SHORT_S = 0.1
 """A microbatch that takes longer has tensors large enough for all threads."""
-_AS_FAST, _MUCH_SLOWER = 1.03, 1.2
+_AS_FAST, _MUCH_SLOWER = 1.08, 1.2  # the node wants a core as well
 
 
 def select_device(name: str) -> torch.device:
