@@ -11,7 +11,11 @@ from msgspec import Struct
 from client.cli.home import find_home
 from client.cli.output import print_json, say
 from client.cli.target import find_swarm
-from client.errors import UserError
+from client.errors import ExitCode, UserError
+from client.store.texts import TextStore
+
+FILES = ("config.json", "model.safetensors")
+NO_TEXT = "not measured: this machine does not have the swarm's text; give it with --data FILE"
 
 
 class Exported(Struct, frozen=True):
@@ -31,6 +35,7 @@ def export(
     swarm: str | None = None,
     checkpoint: tuple[Path, ...] = (),
     data: Path | None = None,
+    force: bool = False,
     json: bool = False,
 ) -> None:
     """Save the model in the layout that Hugging Face transformers loads.
@@ -44,12 +49,18 @@ def export(
     checkpoint
         Folder with checkpoints; may be repeated (default: this volunteer's own, else the swarm's).
     data
-        The swarm's training text, to measure the held-out loss with.
+        The swarm's training text, to measure the held-out loss with (default: the one kept here).
+    force
+        Replace a model that is there.
     json
         Print JSON.
     """
     home = find_home()
     found = find_swarm(home, swarm)
+    there = [name for name in FILES if (out / name).exists()]
+    if there and not force:
+        problem = f"{out} has a {' and a '.join(there)} already"
+        raise UserError(problem, "choose another --out, or --force", ExitCode.USAGE)
 
     from client.cli.model_source import held_out_loss, open_corpus
     from client.cli.newest import newest_model
@@ -60,11 +71,11 @@ def export(
         folder = export_hf(trained.spec, trained.state, out)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}", "choose another --out") from error
-    corpus = open_corpus(trained.manifest, data)
+    corpus = open_corpus(trained.manifest, data, TextStore(home.folders.texts))
     loss = held_out_loss(trained, corpus) if corpus else None
     if json:
         print_json(Exported(trained.swarm, trained.version, str(folder), loss))
         return
     say(f"{trained.manifest.name}, version {trained.version} of {trained.manifest.steps}")
-    say("held-out loss: " + (f"{loss:.4f}" if loss is not None else "the text is not at hand"))
+    say("held-out loss: " + (f"{loss:.4f}" if loss is not None else NO_TEXT))
     print(folder)

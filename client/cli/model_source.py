@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from client.compute.checkpoint import verify
 from client.compute.errors import CheckpointError
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
+from client.store.texts import TextStore
 from model_zoo.data import BUILT_IN, Corpus, DataError
 from model_zoo.reference import evaluate
 from model_zoo.spec import ModelSpec
@@ -116,8 +118,13 @@ def _inventory(places: Places) -> str:
     return "there is " + "; ".join(found)
 
 
-def open_corpus(manifest: Manifest, data: Path | None) -> Corpus | None:
-    """Return the swarm's own text, None where this machine does not have it."""
+def open_corpus(
+    manifest: Manifest, data: Path | None, store: TextStore | None = None
+) -> Corpus | None:
+    """Return the swarm's own text, None where this machine does not have it: neither in ``data``,
+    nor in the ``store`` of texts, nor as Python's own source."""
+    if data is None and store is not None and (kept := _kept(manifest, store)) is not None:
+        return kept
     source = str(data) if data else BUILT_IN if manifest.data.source == "stdlib" else None
     if source is None:
         return None
@@ -126,6 +133,18 @@ def open_corpus(manifest: Manifest, data: Path | None) -> Corpus | None:
     except DataError as error:
         raise UserError(str(error), "choose another --data", ExitCode.CONFIG) from error
     return corpus if corpus.digest == manifest.data.digest else None
+
+
+def _kept(manifest: Manifest, store: TextStore) -> Corpus | None:
+    """Return the text as a founder or a volunteer of stage 0 keeps it here."""
+    digest = manifest.data.digest
+    for path in (store.path(digest), store.origin(digest)):
+        if path is not None:
+            with suppress(DataError):
+                corpus = Corpus.open(str(path))
+                if corpus.digest == digest:
+                    return corpus
+    return None
 
 
 def held_out_loss(trained: Trained, corpus: Corpus) -> float:

@@ -504,7 +504,7 @@ _volunteer() {
           ;;
         "export")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--out" "-o" "--swarm" "--checkpoint" "--data" "--json" "--help" "-h" "--version")
+            local -a _c=("--out" "-o" "--swarm" "--checkpoint" "--data" "--force" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do

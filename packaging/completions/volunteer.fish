@@ -383,7 +383,8 @@ complete -c volunteer -n '__fish_volunteer_using_command export' -l out -r -F -d
 complete -c volunteer -n '__fish_volunteer_using_command export' -s o -r -F -d 'Folder to write config.json and model.safetensors to.'
 complete -c volunteer -n '__fish_volunteer_using_command export' -l swarm -r -d 'Name, id, invite or .swarm file (default: the only swarm known here).'
 complete -c volunteer -n '__fish_volunteer_using_command export' -l checkpoint -r -F -d 'Folder with checkpoints; may be repeated (default: this volunteer'\''s own, else t…'
-complete -c volunteer -n '__fish_volunteer_using_command export' -l data -r -F -d 'The swarm'\''s training text, to measure the held-out loss with.'
+complete -c volunteer -n '__fish_volunteer_using_command export' -l data -r -F -d 'The swarm'\''s training text, to measure the held-out loss with (default: the one …'
+complete -c volunteer -n '__fish_volunteer_using_command export' -l force -d 'Replace a model that is there.'
 complete -c volunteer -n '__fish_volunteer_using_command export' -l json -d 'Print JSON.'
 
 # Options for: finish

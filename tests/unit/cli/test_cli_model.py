@@ -11,13 +11,16 @@ import pytest
 import torch
 from cli_process import Within
 
-from client.cli.create import sign, write_swarm_file
+from client.cli.create import keep_text, sign, write_swarm_file
 from client.cli.founding import found_swarm, spec_of
 from client.cli.model_source import held_out_loss, load_newest, open_corpus
 from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
 from client.compute.checkpoint import build_header
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
+from client.store.paths import home_folders
+from client.store.texts import TextStore
+from model_zoo.data import Corpus
 from model_zoo.stages import build_stage, slices
 from model_zoo.whole import build_whole
 from protocol.address import Address
@@ -161,6 +164,44 @@ def test_the_commands_sample_and_export(
     assert answer["version"] == 5
     assert 5 < answer["held_out_loss"] < 6
     assert {path.name for path in out.iterdir()} == {"config.json", "model.safetensors"}
+
+
+def test_a_founder_need_not_give_the_text_again(
+    within: Within, swarm: SwarmFile, text: Path, tmp_path: Path
+) -> None:
+    store = TextStore(home_folders(tmp_path / "home").texts)
+    keep_text(Corpus.from_bytes_file(text), str(text), store)
+    _write(swarm, tmp_path / "checkpoints", 5, [0, 1])
+    file, out = tmp_path / "little.swarm", tmp_path / "model"
+    write_swarm_file(file, swarm)
+    source = ["--swarm", str(file), "--checkpoint", str(tmp_path / "checkpoints")]
+    done = within("export", "--out", str(out), *source, "--json")
+    assert 5 < json.loads(done.stdout)["held_out_loss"] < 6
+    store.path(swarm.manifest.data.digest).write_text("damaged")
+    again = within("export", "--out", str(out), *source, "--json", "--force")
+    assert 5 < json.loads(again.stdout)["held_out_loss"] < 6
+    text.unlink()
+    without = within("export", "--out", str(tmp_path / "other"), *source)
+    assert "give it with --data FILE" in without.stderr
+
+
+def test_a_model_that_is_there_is_not_replaced_unasked(
+    within: Within, swarm: SwarmFile, tmp_path: Path
+) -> None:
+    _write(swarm, tmp_path / "checkpoints", 5, [0, 1])
+    write_swarm_file(tmp_path / "x.swarm", swarm)
+    out = tmp_path / "model"
+    out.mkdir()
+    (out / "model.safetensors").write_text("mine")
+    export = ["export", "--out", str(out), "--swarm", str(tmp_path / "x.swarm")]
+    export += ["--checkpoint", str(tmp_path / "checkpoints")]
+    done = within(*export)
+    assert done.returncode == ExitCode.USAGE
+    assert "--force" in done.stderr
+    assert (out / "model.safetensors").read_text() == "mine"
+    assert not (out / "config.json").exists()
+    assert within(*export, "--force").returncode == 0
+    assert (out / "config.json").exists()
 
 
 def test_an_empty_prompt_is_a_usage_error(within: Within, swarm: SwarmFile, tmp_path: Path) -> None:
