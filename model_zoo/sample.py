@@ -1,5 +1,8 @@
 """Text from a whole model, one byte after the other."""
 
+import codecs
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -19,6 +22,23 @@ def generate(
 ) -> str:
     """Continue `prompt` by `length` bytes; the continuation alone, undecodable bytes replaced.
 
+    Arguments and errors are those of `stream`.
+    """
+    pieces = stream(model, prompt, length, temperature=temperature, top_k=top_k, seed=seed)
+    return "".join(pieces)
+
+
+def stream(
+    model: Stage,
+    prompt: str,
+    length: int,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    seed: int = 0,
+) -> Iterator[str]:
+    """Return an iterator over the continuation of `prompt`, a character at a time as it is drawn.
+
     Args:
         model: a whole model over bytes, on the CPU.
         temperature: 0 takes the likeliest byte each time; higher is more daring.
@@ -34,13 +54,27 @@ def generate(
     tokens = torch.tensor([list(prompt.encode())])  # (1, T)
     if model.spec.vocab < _BYTES and int(tokens.max()) >= model.spec.vocab:
         raise ValueError(f"the prompt has bytes beyond the vocabulary of {model.spec.vocab}")
-    given = tokens.shape[1]
-    with torch.no_grad():
-        for _ in range(length):
+    return _drawn(model, tokens, length, temperature, top_k, generator)
+
+
+def _drawn(
+    model: Stage,
+    tokens: Tensor,
+    length: int,
+    temperature: float,
+    top_k: int | None,
+    generator: torch.Generator,
+) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for _ in range(length):
+        with torch.no_grad():
             logits = model(tokens[:, -model.spec.context :])[0, -1, :_BYTES]  # (V,)
             token = _draw(logits, temperature, top_k, generator)
-            tokens = torch.cat((tokens, token.view(1, 1)), dim=1)
-    return bytes(tokens[0, given:].tolist()).decode("utf-8", "replace")
+        tokens = torch.cat((tokens, token.view(1, 1)), dim=1)
+        if text := decoder.decode(bytes([int(token)])):
+            yield text
+    if rest := decoder.decode(b"", final=True):
+        yield rest
 
 
 def _draw(

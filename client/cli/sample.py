@@ -61,17 +61,20 @@ def sample(
     found = find_swarm(home, swarm)
 
     from client.cli.newest import newest_model
-    from model_zoo.sample import generate  # torch: when all else is in order
+    from model_zoo.sample import stream  # torch: when all else is in order
 
     trained = newest_model(home, found, checkpoint)
     try:
-        text = generate(
+        pieces = stream(
             trained.model, prompt, length, temperature=temperature, top_k=top_k, seed=seed
         )
     except ValueError as error:
         raise UserError(str(error), "see volunteer sample --help", ExitCode.USAGE) from error
     if json:
-        print_json(Sample(trained.swarm, trained.version, prompt, text))
-    else:
-        say(f"{trained.manifest.name}, version {trained.version} of {trained.manifest.steps}")
-        print(prompt + printable(text))
+        print_json(Sample(trained.swarm, trained.version, prompt, "".join(pieces)))
+        return
+    say(f"{trained.manifest.name}, version {trained.version} of {trained.manifest.steps}")
+    print(prompt, end="", flush=True)
+    for text in pieces:
+        print(printable(text), end="", flush=True)
+    print()

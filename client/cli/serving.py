@@ -23,6 +23,7 @@ from client.cli.progress import report_progress, show_progress
 from client.cli.supervision import Supervised
 from client.cli.systemd import Notifier
 from client.config import Settings
+from client.control.snapshot import Snapshot
 from client.errors import ExitCode, UserError, first_of
 from client.events import Event, LogLine
 from client.node import NodeOptions, run_node
@@ -132,7 +133,7 @@ async def _run(
         stop = trio.Event()
         await nursery.start(_stop_on_signal, stop, write, record)
         nursery.start_soon(supervised.keep_informed, stop)
-        nursery.start_soon(_tell, supervised, write, headless)
+        nursery.start_soon(_tell, supervised, write, headless, settings.device)
         if settings.metrics_port:
             from client.cli.metrics import serve_metrics
 
@@ -143,9 +144,20 @@ async def _run(
     return code
 
 
-async def _tell(supervised: Supervised, write: Callable[[Event], None], headless: bool) -> None:
+def first_line(now: Snapshot, device: str) -> str:
+    """Return what a reader of the log wants to know first: what runs, where, and on what."""
+    return (
+        f"volunteer {now.version} takes part in {now.swarm_name} ({now.swarm[:12]}) as {now.peer}; "
+        f"device {device}; reached at {', '.join(now.addresses) or 'no address'}"
+    )
+
+
+async def _tell(
+    supervised: Supervised, write: Callable[[Event], None], headless: bool, device: str
+) -> None:
     await supervised.up.wait()
     if headless:
+        write(LogLine(words=first_line(supervised.snapshot(), device)))
         await report_progress(supervised.snapshot, write)
     else:
         await show_progress(supervised.snapshot)

@@ -65,6 +65,11 @@ def _when(member: Member, members: list[Member], state: str) -> Snapshot:
     return wait_for(look, f"{member.name} {state}", members)
 
 
+def _first_line(member: Member) -> bool:
+    told = volunteer(member.home, "logs").stdout
+    return "takes part in e2e" in told and f"reached at /ip4/{HOST}/tcp/" in told
+
+
 def test_a_text_of_ones_own_reaches_a_volunteer_who_never_had_it(
     folder: Path, book: Path, processes: LocalSwarm
 ) -> None:
@@ -74,6 +79,7 @@ def test_a_text_of_ones_own_reaches_a_volunteer_who_never_had_it(
     book.unlink()
     founder = processes.start("volunteer-1", FLAGS)
     founder.wait_until_it_answers(60.0)
+    wait_for(lambda: _first_line(founder) or None, "it says what it is", [founder])
     second = processes.start("volunteer-2", FLAGS)
     members = [founder, second]
     now = _when(second, members, "training")

@@ -6,7 +6,7 @@ import torch
 from model_zoo.data import Corpus
 from model_zoo.optim import OptimizerConfig
 from model_zoo.reference import TrainingPlan, train_reference
-from model_zoo.sample import generate
+from model_zoo.sample import generate, stream
 from model_zoo.spec import ModelSpec
 from model_zoo.whole import build_whole, load_whole
 
@@ -64,3 +64,15 @@ def test_refuses_a_prompt_beyond_the_vocabulary() -> None:
     spec = ModelSpec("gpt", 1, 16, 2, 2, 32, context=8, vocab=100)
     with pytest.raises(ValueError, match="beyond the vocabulary"):
         generate(build_whole(spec, seed=0), "é", 5)
+
+
+def test_text_comes_as_it_is_drawn() -> None:
+    """A character is there before the next one is computed, and none is cut in two."""
+    model = build_whole(SPEC, seed=0)
+    calls: list[int] = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    pieces = stream(model, "é", 60)
+    first = next(pieces)
+    assert 1 <= len(calls) < 10
+    assert first + "".join(pieces) == generate(build_whole(SPEC, seed=0), "é", 60)
+    assert len(calls) == 60
