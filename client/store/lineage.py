@@ -16,14 +16,12 @@ import msgspec
 
 from client.store.atomic import write_atomic
 from protocol.restore.evidence import Kept
-from protocol.restore.stored import MAX_ERAS_MISSED, MAX_NUMBER, Lineage
+from protocol.restore.stored import HIGHEST_NUMBER, Lineage
 
 FILE_NAME: Final = "lineage.bin"
 EVIDENCE_NAME: Final = "evidence.bin"
 SET_ASIDE: Final = ".unusable"
 MAX_FILE_BYTES: Final = 1024 * 1024
-HIGHEST_NUMBER: Final = MAX_NUMBER - MAX_ERAS_MISSED
-"""No run rolls back so often; who stands there could not roll back any more."""
 
 _T = TypeVar("_T")
 

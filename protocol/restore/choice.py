@@ -85,16 +85,18 @@ def _believed(words: list[Weighed]) -> bytes:
 def newest_of_any(
     stored: Mapping[PeerId, Stored],
     lineage: Lineage,
+    reached: int | None = None,
     weigh: Weigh = lambda _author, _copy: 1,
 ) -> int:
-    """Return the newest version of ``lineage`` that any stage has somewhere."""
-    versions = [
-        copy.version
-        for author, one in stored.items()
-        for copy in one.copies
-        if belongs(copy.version, one.lineage, lineage) and weigh(author, copy)
-    ]
-    return max(versions, default=0)
+    """Return the newest version of ``lineage`` that any stage has somewhere; ``reached`` as for
+    ``newest_whole``."""
+    authors: dict[int, set[PeerId]] = {}
+    for author, one in stored.items():
+        for copy in one.copies:
+            if belongs(copy.version, one.lineage, lineage) and weigh(author, copy):
+                authors.setdefault(copy.version, set()).add(author)
+    known = (v for v, by in authors.items() if reached is None or v <= reached or len(by) > 1)
+    return max(known, default=0)
 
 
 def next_era(lineage: Lineage, target: Lineage, me: PeerId) -> Lineage:

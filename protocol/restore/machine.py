@@ -41,6 +41,7 @@ from protocol.restore.choice import (
 from protocol.restore.company import Company
 from protocol.restore.evidence import AHEAD_STEPS, Evidence
 from protocol.restore.stored import (
+    HIGHEST_NUMBER,
     MAX_COPIES,
     MAX_ERAS_MISSED,
     STORED,
@@ -295,9 +296,14 @@ class Restore:
 
     def newest_whole(self) -> Lineage:
         """Return the newest version that every stage has with live members, as far as we know."""
-        reached = self._newest + AHEAD_STEPS if self._newest > self.lineage.version else None
-        seen = self.stored_live(), self._stages, self.lineage, reached
+        seen = self.stored_live(), self._stages, self.lineage, self._reached()
         return newest_whole(*seen, self.weigh, self._me)
+
+    def _reached(self) -> int | None:
+        """Return the newest version of which one word is enough; None: of any, for we have not seen
+        the lineage trained."""
+        seen = self.open or self._newest > self.lineage.version
+        return self._newest + AHEAD_STEPS if seen else None
 
     def weigh(self, author: PeerId, copy: Copy) -> int:
         """Return what an author's word of a copy weighs; 0: nothing.
@@ -464,7 +470,7 @@ class Restore:
             self._due = now + LOST_S
             return self._wait(trouble, Waiting("for a majority of the swarm"))
         target = self.newest_whole()
-        known = newest_of_any(self._stored, self.lineage, self.weigh)
+        known = newest_of_any(self._stored, self.lineage, self._reached(), self.weigh)
         newest = max(self._newest, known)
         lost = newest - target.version
         patience_s = self._patience_s(lost, target.version)
@@ -520,7 +526,7 @@ class Restore:
         here = self.stored_live()
         own = here[self._me].copies if self._me in here else ()
         ours = max((copy.version for copy in own), default=0)
-        if self._company is None or newest_of_any(here, self.lineage, self.weigh) > ours:
+        if self._company is None or newest_of_any(here, self.lineage, None, self.weigh) > ours:
             return None
         return self._company.ahead(version) - here.keys()
 
@@ -543,10 +549,14 @@ class Restore:
             return True
         if not self.open:
             return self._unmet_since is not None and now >= self._unmet_since + UNMET_S
+        return self._is_stalled(now)
+
+    def _is_stalled(self, now: float) -> bool:
+        """Whether with those we have worked with we have come to nothing for long."""
         if self._stalled_since is None:
             return False
         begun = self.evidence.closed_at is not None
-        if not begun and self._unmet_since is not None:
+        if self.evidence.any and not begun and self._unmet_since is not None:
             return now >= max(self._stalled_since, self._unmet_since) + UNMET_S
         return now >= self._stalled_since + STALLED_S
 
@@ -575,10 +585,9 @@ class Restore:
         later = [lineage for lineage in count if order(lineage) > order(self.lineage)]
         if later:
             newest = max(later, key=order)
-            most = 2 * count[newest] > len(voters) + self.evidence.any
+            most = 2 * count[newest] > len(voters) + (self.open or self.evidence.any)
             half = 2 * count[newest] >= len(voters)
-            sound = self._goes_by_strangers(now) or self._would_choose(newest)
-            if most or (half and sound):
+            if most or (half and (self._is_stalled(now) or self._would_choose(newest))):
                 return newest, "most volunteers follow this lineage"
         return self._decided(now)
 
@@ -600,7 +609,7 @@ class Restore:
         if lineage == self.lineage:
             return True
         far = self.evidence.any and lineage.number > self.lineage.number + MAX_ERAS_MISSED
-        if far or lineage.version > self.reach(self._now):
+        if far or lineage.number > HIGHEST_NUMBER or lineage.version > self.reach(self._now):
             return False
         return not self.evidence.contradicts(lineage)
 

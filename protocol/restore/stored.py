@@ -70,6 +70,8 @@ MAX_NUMBER: Final = (1 << (53 - ERA_BITS)) - 1
 MAX_ERAS_MISSED: Final = 4096
 """By so many may a lineage's number exceed ours: one that is followed in spite of its lie does not
 exhaust the range, and a swarm rolls back less often than that while somebody is away."""
+HIGHEST_NUMBER: Final = MAX_NUMBER - MAX_ERAS_MISSED
+"""No run rolls back so often; who stands beyond could soon not roll back any more."""
 
 _bodies = Canonical(Stored, "stored")
 

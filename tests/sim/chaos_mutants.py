@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from client.simulate.chaos import schedule
+from protocol import limits
 from protocol.ids import PeerId
 from protocol.membership.contacts import CONTACT_S, Contacts
 from protocol.pipeline.effects import ApplyTask, Compute, DropStep, PayloadKey, SubtractTask
 from protocol.pipeline.hop import Hop, Phase
 from protocol.pipeline.pipeline import Pipeline
+from protocol.restore.evidence import Evidence
 from protocol.restore.machine import Restore
 from protocol.rounds import leader, member, plans
 from protocol.rounds.leader import RoundLeader
@@ -38,6 +40,8 @@ class Mutant:
     """What the violation begins with."""
     delayed: bool = False
     """Whether the run uses the one-step-delayed update."""
+    lies: tuple[str, ...] = ()
+    """What a liar lies about who is there."""
 
     def __str__(self) -> str:
         return self.apply.__name__.replace("_", " ")
@@ -185,6 +189,15 @@ def forgets_what_it_did_ahead(patch: Patch) -> None:
     patch.setattr(Pipeline, "start_step", start_step)
 
 
+def believes_adverts(patch: Patch) -> None:
+    """Members that only records tell of have a voice, and any version may be a lineage's beginning:
+    a volunteer follows what most of those say."""
+    patch.setattr(Evidence, "proves", lambda self, peer: True)
+    patch.setattr(Evidence, "reach", lambda self, now: limits.MAX_STEP)
+    patch.setattr(Restore, "_linked", lambda self: self._outlook.live - {self._me})
+    patch.setattr(Restore, "_would_choose", lambda self, lineage: True)
+
+
 MUTANTS = (
     Mutant(counts_a_retry_twice, 0, "I1"),
     Mutant(closes_an_incomplete_step, 0, "I1"),
@@ -198,4 +211,5 @@ MUTANTS = (
     Mutant(counts_doubles_for_both, 10, "I1"),
     Mutant(does_not_subtract_doubles, 12, "I1"),
     Mutant(takes_what_it_hears_for_contact, 21, "I5"),
+    Mutant(believes_adverts, 5, "L1", lies=("records",)),
 )

@@ -1,11 +1,16 @@
-"""Replay one seed, or try many: ``python -m client.simulate.chaos --seed N [--count K]``."""
+"""Replay one seed, or try many.
+
+python -m client.simulate.chaos --seed N [--count K] [--liar]
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from typing import get_args
 
-from client.simulate.chaos.config import drawn
+from client.simulate.chaos.config import ChaosConfig, drawn
+from client.simulate.chaos.liar import MENU, Lie
 from client.simulate.chaos.many import run_many
 from client.simulate.chaos.replay import log_hash, run_once, shrink
 from client.simulate.chaos.trial import Trial
@@ -18,14 +23,17 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1, help="run so many seeds on all cores")
     parser.add_argument("--log", action="store_true", help="print the whole log")
     parser.add_argument("--shrink", action="store_true", help="with as few faults as suffice")
+    parser.add_argument("--liar", action="store_true", help="one more member lies about all it can")
+    parser.add_argument("--lie", action="append", choices=get_args(Lie), help="... about this only")
     given = parser.parse_args()
+    lies = tuple(given.lie or (MENU if given.liar else ()))
     if given.count > 1:
-        return _many(range(given.seed, given.seed + given.count))
-    return _one(given.seed, log=given.log, fewest=given.shrink)
+        return _many(range(given.seed, given.seed + given.count), lies)
+    return _one(drawn(given.seed, lies), log=given.log, fewest=given.shrink)
 
 
-def _one(seed: int, *, log: bool, fewest: bool) -> int:
-    config = drawn(seed)
+def _one(config: ChaosConfig, *, log: bool, fewest: bool) -> int:
+    seed = config.seed
     faults = shrink(config) if fewest else None
     world, violation = run_once(config, faults)
     for fault in faults or ():
@@ -36,16 +44,18 @@ def _one(seed: int, *, log: bool, fewest: bool) -> int:
     return int(bool(violation))
 
 
-def _many(seeds: range) -> int:
+def _many(seeds: range, lies: tuple[str, ...]) -> int:
     known: set[int] = set()
     tally = None
-    for tally in run_many(seeds):
+    for tally in run_many(seeds, lies=lies):
         for seed in sorted(tally.failed.keys() - known):
             print(tally.failed[seed], flush=True)
         known |= tally.failed.keys()
     if tally is not None:
         faults = f"{dict(tally.faults)}; seeds that failed: {sorted(tally.failed)}"
         print(f"{tally.runs} seeds, {tally.faults.total()} faults: {faults}")
+        if lies:
+            print(f"lies: {dict(tally.lies)}")
     return int(bool(known))
 
 

@@ -18,6 +18,8 @@ from protocol.ids import PeerId, short
 from protocol.membership.contacts import missed
 from protocol.wire.parts import SeatStatus
 
+Said = tuple[SeatStatus | None, tuple[PeerId, ...]]
+"""What a heartbeat says: of the sender's seat, and whom it has lost."""
 PULSE_S: Final = 0.5
 """How often a node looks at its deadlines, in its own seconds."""
 PULSES_PER_BEAT: Final = 2
@@ -35,12 +37,13 @@ class Beats:
         volunteers: Mapping[PeerId, Volunteer],
         changed: Callable[[Volunteer], None],
         linked: Callable[[Volunteer, PeerId], None],
+        told: Callable[[Volunteer, Said], Said],
         note: Callable[[Volunteer, str], None],
         *,
         keep_links: bool,
     ) -> None:
         self._agenda, self._network, self._volunteers = agenda, network, volunteers
-        self._changed, self._linked = changed, linked
+        self._changed, self._linked, self._told = changed, linked, told
         self._note, self._keep_links = note, keep_links
         network.on_closed = self._closed
         self.rate = 1.0
@@ -66,12 +69,18 @@ class Beats:
             volunteer.statuses[me] = status
         lost = volunteer.contacts.told_lost(now)
         volunteer.contacts.said(volunteer.heartbeats, now)
-        said, echoes = (me, volunteer.heartbeats, status, lost), dict(volunteer.echoes)
+        number, echoes = volunteer.heartbeats, dict(volunteer.echoes)
         known = volunteer.statuses.items()
         near = {peer for peer, other in known if abs(other.stage - volunteer.stage) <= 1}
         self._network.send_beat(
             volunteer,
-            lambda other: self._hear(other, *said, echoes.get(other.peer, -1)),
+            lambda other: self._hear(
+                other,
+                me,
+                number,
+                *self._told(volunteer, (status, lost)),
+                echoes.get(other.peer, -1),
+            ),
             near if version_only else volunteer.links,
         )
         self._show(volunteer)

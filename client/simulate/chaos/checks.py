@@ -3,7 +3,8 @@
 I1 and I4: what a stage has applied at a version is the chain of exactly the ids of each step, which
 is computed here without any machine; so a run with faults makes what a run without would have made.
 I5: one commit per (stage, era, version): one attempt with one digest, whoever reports it. I8: what
-a seat keeps is bounded by the constants below.
+a seat keeps is bounded by the constants below. L1: an honest volunteer that has closed a step
+begins anew only in a lineage that a volunteer's machine has decided.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from client.simulate.chaos.volunteer import Volunteer
 from client.simulate.invariants import expect
 from client.simulate.multisets import encode_ids
 from protocol.ids import short
+from protocol.restore.choice import SEED, next_era
+from protocol.restore.stored import ERA_BITS, Lineage
 from protocol.seat.ahead import MAX_PER_SENDER, MAX_STEPS_AHEAD
 
 STEPS_KEPT = 4
@@ -51,6 +54,8 @@ class Checks:
         self._expected = ["initial"]
         self.commits: dict[tuple[int, int, int], tuple[int, bytes, str]] = {}
         """By stage, era and version: attempt, digest, hash."""
+        self.decided = {SEED}
+        """Lineages that somebody's machine has begun, and not only the liar's words."""
         self.most = Counter[str]()
         """The most that any seat kept, by name of what."""
 
@@ -74,6 +79,17 @@ class Checks:
         known = self.commits.setdefault((volunteer.stage, status.era, version), made)
         words = f"attempt {made[0]} by {who} and attempt {known[0]}"
         expect(known == made, f"I5: two commits for {what}: {words}")
+
+    def adopted(self, volunteer: Volunteer, lineage: Lineage) -> None:
+        """A volunteer begins anew in a lineage: its own decision, or that of somebody who had made
+        one (who has never closed a step knows nobody whom to believe). The era says whose it is."""
+        target = Lineage(0, lineage.version, lineage.hashes)
+        before = Lineage(max(0, lineage.number - 1) << ERA_BITS, 0, ())
+        if next_era(before, target, volunteer.peer) == lineage:
+            self.decided.add(lineage)
+        words = f"L1: {short(volunteer.peer)} follows a lineage that nobody has begun: {lineage}"
+        newcomer = not volunteer.restore.evidence.any  # it knows nobody
+        expect(volunteer.lies or newcomer or lineage in self.decided, words)
 
     def loaded(self, volunteer: Volunteer, version: int, found: str) -> None:
         """A replica stands at a version."""

@@ -34,9 +34,11 @@ class ChaosConfig:
     checkpoint_every: int = 2
     delayed: bool = False
     """Whether the run uses the one-step-delayed update."""
+    lies: tuple[str, ...] = ()
+    """What one more member, in some stage, lies about (``liar``); empty: there is no liar."""
 
 
-def drawn(seed: int) -> ChaosConfig:
+def drawn(seed: int, lies: tuple[str, ...] = ()) -> ChaosConfig:
     """Return the configuration of a seed: every run is another swarm."""
     draw = random.Random(f"config {seed}")
     return ChaosConfig(
@@ -45,6 +47,7 @@ def drawn(seed: int) -> ChaosConfig:
         replicas=draw.choice((2, 3)),
         per_step=draw.choice((4, 5, 6)),
         links_survive_silence=draw.random() < 0.5,
+        lies=lies,
     )
 
 

@@ -142,7 +142,7 @@ class Faults:
         world, config = self._world, self._world.config
         if world.agenda.now < self._taken_at + config.calm_s:
             return False
-        others = [v for v in world.volunteers.values() if v.stage == victim.stage and v != victim]
+        others = [v for v in world.honest() if v.stage == victim.stage and v != victim]
         holders = sum(_stands_in(other, victim) for other in others)
         return holders >= config.spares or not victim.holds_state
 
@@ -160,16 +160,20 @@ class Faults:
 
     def _is_remembered(self, victim: Volunteer) -> bool:
         """Whether most disks but the victim's know its lineage: a run that most have forgotten
-        begins again from the seed (protocol/README.md, section 8)."""
-        era, present = victim.disk.lineage.era, self._world.present()
-        others = [v for v in present if v is not victim and v.disk.lineage.era >= era]
+        begins again from the seed, and one in which most have never closed a step does not know
+        whom to believe (protocol/README.md, section 8)."""
+        world, era, present = self._world, victim.disk.lineage.era, self._world.present()
+        others = [v for v in present if v is not victim and _follows(v, era)]
+        if world.config.lies:
+            seasoned = [v for v in others if v.disk.evidence[0].stages and not v.lies]
+            return 2 * len(seasoned) > len(present)
         return not era or 2 * len(others) > len(present)
 
     def _is_followed(self, victim: Volunteer) -> bool:
         """Whether another has heard of the victim's lineage: who rolls back alone and goes before
         that leaves what it has undone to be done by others (protocol/README.md, section 8)."""
         era, present = victim.disk.lineage.era, self._world.present()
-        return not era or any(v.disk.lineage.era >= era for v in present if v is not victim)
+        return not era or any(_follows(v, era) for v in present if v is not victim)
 
     def _take_one(self, fault: Fault, victim: Volunteer) -> bool:
         """Take the victim, or the next one that may be taken."""
@@ -181,6 +185,8 @@ class Faults:
     def _take(self, fault: Fault, victim: Volunteer) -> bool:
         world = self._world
         if not victim.running or not self._may_take(victim):
+            return False
+        if victim.lies and fault.kind == "replace":
             return False
         if fault.kind == "worker" and victim.seat is None:
             return False
@@ -224,6 +230,10 @@ class Faults:
                 world.wake(volunteer, volunteer.incarnation)
             elif not volunteer.alive:
                 world.start(volunteer)
+
+
+def _follows(other: Volunteer, era: int) -> bool:
+    return not other.lies and other.disk.lineage.era >= era
 
 
 def _stands_in(other: Volunteer, victim: Volunteer) -> bool:

@@ -101,7 +101,9 @@ class Histories:
         eras = {p: (s.era,) for p, s in others if p != me and s.state == "serving"}
         versions = machine.versions(view)
         quorum = partial(self._has_quorum, volunteer)
-        outlook = Outlook(volunteer.seen_live(), versions, eras, quorum, view.moved())
+        told = frozenset(volunteer.records.keys() - self._world.volunteers.keys())
+        live = volunteer.seen_live() | told  # as in a swarm too large for links with everybody
+        outlook = Outlook(live, versions, eras, quorum, view.moved(), unlinked=told)
         self._perform(volunteer, machine.update(outlook, now))
 
     @staticmethod
@@ -125,7 +127,7 @@ class Histories:
     def tell(self, volunteer: Volunteer, to: PeerId) -> None:
         """Send what we know to one peer."""
         other = self._world.volunteers[to]
-        take = partial(self._take, other, dict(volunteer.records))
+        take = partial(self._take, other, self._world.records_told(volunteer))
         self._world.network.send(volunteer, to, "Records", "control", take, upkeep=True)
 
     def _take(self, volunteer: Volunteer, records: Records) -> None:
@@ -149,6 +151,7 @@ class Histories:
                     for to in list(volunteer.links):
                         self.tell(volunteer, to)
                 case Adopt(lineage):
+                    self._world.checks.adopted(volunteer, lineage)
                     volunteer.disk.begin(lineage)
                     self._write_evidence(volunteer)
                     self._world.begin_anew(volunteer)

@@ -67,7 +67,7 @@ class Network:
         self.on_closed: Callable[[Volunteer, PeerId], None]
         """An end hears that the other one has closed the link."""
         self.carried = 0
-        """Messages sent; heartbeats and other upkeep of the swarm not counted."""
+        """Messages sent; heartbeats, other upkeep of the swarm and the liar's not counted."""
 
     # --- links -----------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class Network:
         if link is None:
             return
         other = self._volunteers[to]
-        self.carried += not upkeep
+        self.carried += not (upkeep or sender.lies or other.lies)
         if self._storms and self._drowns(sender.peer, to):
             return
         arrive = partial(self._arrive, link, other, action)

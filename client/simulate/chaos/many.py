@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from client.simulate.chaos.config import drawn
 from client.simulate.chaos.replay import run_once
@@ -29,6 +30,8 @@ class Tally:
     """What those were doing that were taken from the swarm."""
     tricks: Counter[str] = field(default_factory=Counter)
     """Tricks played, by name of the message's type; empty: on any."""
+    lies: Counter[str] = field(default_factory=Counter)
+    """Lies told, by kind."""
     versions: int = 0
     """Versions made, counted in the stage that made fewest."""
     failed: dict[int, str] = field(default_factory=dict)
@@ -42,29 +45,33 @@ class Tally:
         self.fewest = min(counts, default=None)
         self.phases += other.phases
         self.tricks += other.tricks
+        self.lies += other.lies
         self.versions += other.versions
         self.failed |= other.failed
 
 
-def run_some(seeds: Sequence[int]) -> Tally:
-    """Run some seeds one after the other."""
+def run_some(seeds: Sequence[int], lies: tuple[str, ...] = ()) -> Tally:
+    """Run some seeds one after the other; ``lies``: of the liar that is there, if there is one."""
     tally = Tally()
     for seed in seeds:
-        world, violation = run_once(drawn(seed))
+        world, violation = run_once(drawn(seed, lies))
         met = world.faults
-        one = Tally(1, met.done, met.total, met.phases, met.tricks, min(world.versions()))
+        one = Tally(1, met.done, met.total, met.phases, met.tricks, world.liar.told)
+        one.versions = min(world.versions())
         if violation:
             one.failed[seed], one.fewest = violation, None
         tally.add(one)
     return tally
 
 
-def run_many(seeds: Sequence[int], chunk: int = CHUNK) -> Iterator[Tally]:
+def run_many(
+    seeds: Sequence[int], chunk: int = CHUNK, lies: tuple[str, ...] = ()
+) -> Iterator[Tally]:
     """Run seeds on all cores; yield what came of all so far after each chunk."""
     spawn = multiprocessing.get_context("spawn")
     chunks = [seeds[start : start + chunk] for start in range(0, len(seeds), chunk)]
     tally = Tally()
     with ProcessPoolExecutor(os.cpu_count() or 1, mp_context=spawn) as pool:
-        for some in pool.map(run_some, chunks):
+        for some in pool.map(partial(run_some, lies=lies), chunks):
             tally.add(some)
             yield tally

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from client.simulate.chaos.volunteer import Volunteer
 from client.simulate.chaos.world import ChaosWorld
 from client.simulate.invariants import InvariantViolation, expect
 from protocol.ids import short
@@ -39,7 +40,8 @@ class Trial:
             self.end()
         except InvariantViolation as violation:
             seed, log = world.config.seed, "\n".join(world.log[-LOG_LINES:])
-            again = f"replay: .venv/bin/python -m client.simulate.chaos --seed {seed}"
+            lies = "".join(f" --lie {kind}" for kind in world.config.lies)
+            again = f"replay: .venv/bin/python -m client.simulate.chaos --seed {seed}{lies}"
             raise InvariantViolation(f"seed {seed}: {violation}\n{again}\n{log}") from violation
 
     def end(self) -> None:
@@ -60,15 +62,18 @@ class Trial:
             expect(world.agenda.now < limit, f"no progress to version {goal}\n{self.describe()}")
 
     def _went_on(self, goal: int) -> bool:
-        serving = all(volunteer.serving for volunteer in self._world.present())
+        serving = all(volunteer.serving for volunteer in self._asked())
         return serving and min(self._world.versions()) >= goal
+
+    def _asked(self) -> list[Volunteer]:
+        return [v for v in self._world.present() if not v.lies]
 
     def _finish(self) -> None:
         """The run is over: all come to its last version and fall silent."""
         world = self._world
         world.last_step(max(world.versions()) + 1)
         limit = world.agenda.now + world.config.settle_s
-        while not all(v.serving and v.seat and v.seat.finished for v in world.present()):
+        while not all(v.serving and v.seat and v.seat.finished for v in self._asked()):
             world.advance_to(world.agenda.now + 1.0)
             expect(world.agenda.now < limit, f"the last step stays open\n{self.describe()}")
         world.advance_to(world.agenda.now + QUIET_AFTER_S)

@@ -26,6 +26,8 @@ class Volunteer(SimPeer):
     """State of one volunteer; the parts of the world change it."""
 
     name: str = ""
+    lies: bool = False
+    """It is the liar: nothing is asked of it, and nobody may rely on it."""
     clock: Clock = field(default_factory=lambda: Clock(0.0, 1.0))
     disk: Disk = field(default_factory=Disk)
     paused: bool = False

@@ -14,12 +14,13 @@ from typing import Final
 import msgspec
 
 from client.simulate.agenda import Range
-from client.simulate.chaos.beats import PULSE_S, PULSES_PER_BEAT, Beats
+from client.simulate.chaos.beats import PULSE_S, PULSES_PER_BEAT, Beats, Said
 from client.simulate.chaos.checks import Checks
 from client.simulate.chaos.clock import Clock
 from client.simulate.chaos.config import STEPS, ChaosConfig
 from client.simulate.chaos.faults import Faults
 from client.simulate.chaos.history import Histories
+from client.simulate.chaos.liar import BEATS, Liar, Lie
 from client.simulate.chaos.links import Network
 from client.simulate.chaos.schedule import Fault, schedule
 from client.simulate.chaos.taking import Takings
@@ -70,6 +71,8 @@ class ChaosWorld(SeatWorld[Volunteer]):
         self.config, self._seat_class = config, seat_class
         self.schedule = schedule(config) if faults is None else list(faults)
         self.volunteers: dict[PeerId, Volunteer] = {}
+        self._met = False
+        self.liar = Liar(config.seed, config.stages, config.lies)
         self.network = Network(self.agenda, self.volunteers, config.delay_s)
         self.beats = Beats(
             self.agenda,
@@ -77,6 +80,7 @@ class ChaosWorld(SeatWorld[Volunteer]):
             self.volunteers,
             self._show,
             self._linked,
+            self._beat_told,
             self.note,
             keep_links=config.links_survive_silence,
         )
@@ -93,6 +97,9 @@ class ChaosWorld(SeatWorld[Volunteer]):
         for stage in range(self.config.stages):
             for index in range(self.config.replicas):
                 self.add(stage, f"{stage}/{index}").alive = True
+        if self.config.lies:
+            liar = self.add(self.liar.stage, "liar")
+            liar.alive = liar.lies = True
         everybody = list(self.volunteers.values())
         for volunteer in everybody:
             self.histories.begin(volunteer)
@@ -224,7 +231,7 @@ class ChaosWorld(SeatWorld[Volunteer]):
         )
         volunteer.returning = None
         if saved:
-            self.checks.loaded(volunteer, version, volunteer.worker.load(version, saved))
+            self._loaded(volunteer, version, volunteer.worker.load(version, saved))
         if admit is not None:
             volunteer.seat.quorum.settle(admit.roll, admit.electors, self.now_of(volunteer))
         self.perform(volunteer, volunteer.seat.allow_training(self.now_of(volunteer)))
@@ -234,8 +241,7 @@ class ChaosWorld(SeatWorld[Volunteer]):
     def load(self, volunteer: Volunteer, version: int, saved: str) -> None:
         """A state has arrived and is loaded."""
         if volunteer.seat is not None and volunteer.worker is not None:
-            found = volunteer.worker.load(version, saved)
-            self.checks.loaded(volunteer, version, found)
+            self._loaded(volunteer, version, volunteer.worker.load(version, saved))
             self.perform(volunteer, volunteer.seat.state_loaded(self.now_of(volunteer)))
 
     def retake(self, volunteer: Volunteer, why: str) -> None:
@@ -257,6 +263,32 @@ class ChaosWorld(SeatWorld[Volunteer]):
         self.retake(volunteer, "a lineage begins")
         volunteer.vow = (0, 0)
 
+    def _loaded(self, volunteer: Volunteer, version: int, found: str) -> None:
+        if not volunteer.lies:
+            self.checks.loaded(volunteer, version, found)
+
+    # --- lies ------------------------------------------------------------------------------
+
+    def _lies(self, volunteer: Volunteer, kind: Lie) -> bool:
+        """Whether it lies now: not before all have closed a step who are there, for nobody knows
+        whom to believe until then (protocol/README.md, section 8)."""
+        if not volunteer.lies:
+            return False
+        self._met = self._met or all(v.lies or v.disk.evidence[0].stages for v in self.present())
+        return self._met and self.liar.lies(kind, self.agenda.now)
+
+    def _beat_told(self, volunteer: Volunteer, said: Said) -> Said:
+        for kind in BEATS if volunteer.lies else ():
+            if self._lies(volunteer, kind):
+                said = self.liar.beat(kind, *said, list(self.volunteers))
+        return said
+
+    def records_told(self, volunteer: Volunteer) -> dict[PeerId, tuple[int, bytes]]:
+        """Return what a volunteer says of everybody's disk."""
+        if not self._lies(volunteer, "records"):
+            return dict(volunteer.records)
+        return self.liar.records(volunteer.peer, volunteer.records)
+
     def _linked(self, volunteer: Volunteer, to: PeerId) -> None:
         self.histories.tell(volunteer, to)
 
@@ -276,7 +308,8 @@ class ChaosWorld(SeatWorld[Volunteer]):
     def committed(self, peer: Volunteer, committed: Committed) -> None:
         """See ``SeatWorld``."""
         self.note(peer, f"commits version {committed.version}")
-        self.checks.committed(peer, committed.version, committed.hash)
+        if not peer.lies:
+            self.checks.committed(peer, committed.version, committed.hash)
         self.histories.closed(peer, committed)
         if committed.version % self.config.checkpoint_every == 0 and peer.worker is not None:
             saved = peer.worker.save(committed.version)
@@ -325,6 +358,10 @@ class ChaosWorld(SeatWorld[Volunteer]):
             outcome = peer.worker.run(task, peer.payloads)
         except KeyError:
             outcome = Outcome(error="gone")
+        except InvariantViolation:
+            if not peer.lies:
+                raise
+            outcome = Outcome(error="gone")
         self.computed(peer, task, outcome)
 
     # --- running ---------------------------------------------------------------------------
@@ -350,12 +387,12 @@ class ChaosWorld(SeatWorld[Volunteer]):
     def check_bounds(self) -> None:
         """Hold every seat to what it may keep (I8)."""
         members = len(self.volunteers)
-        for volunteer in self.volunteers.values():
+        for volunteer in self.honest():
             self.checks.bounded(volunteer, members)
 
     def check_states(self) -> None:
         """Hold every replica's state to what the steps up to its version make (I1, I2, I4)."""
-        for volunteer in self.volunteers.values():
+        for volunteer in self.honest():
             seat, worker = volunteer.seat, volunteer.worker
             if seat is not None and worker is not None and seat.loaded:
                 self.checks.loaded(volunteer, seat.step, worker.save(seat.step))
@@ -364,10 +401,14 @@ class ChaosWorld(SeatWorld[Volunteer]):
         """Return everybody who has not gone for good."""
         return [v for v in self.volunteers.values() if not v.retired]
 
+    def honest(self) -> list[Volunteer]:
+        """Return all who say what is true, also those who have gone."""
+        return [v for v in self.volunteers.values() if not v.lies]
+
     def versions(self) -> list[int]:
         """Return the newest version that is served in each stage."""
         newest = [0] * self.config.stages
-        for volunteer in self.volunteers.values():
+        for volunteer in self.honest():
             if volunteer.serving and volunteer.seat is not None:
                 newest[volunteer.stage] = max(newest[volunteer.stage], volunteer.seat.step)
         return newest
@@ -376,5 +417,6 @@ class ChaosWorld(SeatWorld[Volunteer]):
         """The run ends with so many steps, for seats that are open and for those to come."""
         self._steps = steps
         for volunteer in self.volunteers.values():
+            volunteer.restore._steps = steps
             if volunteer.seat is not None:
                 volunteer.seat._steps = steps  # a run's length is fixed; a world's is not

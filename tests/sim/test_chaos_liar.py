@@ -1,0 +1,42 @@
+"""One member says whatever the protocol permits; what has to hold holds among the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from client.simulate.chaos.config import drawn
+from client.simulate.chaos.liar import MENU
+from client.simulate.chaos.many import Tally, run_many
+from client.simulate.chaos.replay import log_hash, run_once
+
+SEEDS = range(2000)
+
+
+@pytest.mark.parametrize("seed", [0, 5, 7, 9, 12, 13])
+def test_a_liar_among_faults_breaks_nothing(seed: int) -> None:
+    world, violation = run_once(drawn(seed, MENU))
+    assert not violation
+    assert world.liar.told.total() > 20
+
+
+def test_the_same_seed_tells_the_same_lies() -> None:
+    (first, _), (again, _) = run_once(drawn(5, MENU)), run_once(drawn(5, MENU))
+    assert first.liar.told == again.liar.told
+    assert log_hash(first) == log_hash(again)
+    assert not run_once(drawn(5))[0].liar.told, "there is none where nobody asks for one"
+
+
+@pytest.fixture(scope="module")
+def tally() -> Tally:
+    *_, last = run_many(SEEDS, lies=MENU)
+    return last
+
+
+@pytest.mark.slow
+class TestManySeeds:
+    def test_no_invariant_is_broken_among_the_honest(self, tally: Tally) -> None:
+        assert tally.runs == len(SEEDS)
+        assert not tally.failed, "\n\n".join(tally.failed.values())
+
+    def test_every_lie_is_told_often(self, tally: Tally) -> None:
+        assert {lie for lie in MENU if tally.lies[lie] > 2 * len(SEEDS)} == set(MENU)
