@@ -29,6 +29,7 @@ from client.control.snapshot import PeerView, Snapshot
 from client.errors import ExitCode
 from client.events import LogLine
 from client.store.credit import KeptCredit, save_credit
+from client.store.curve import CurveFile, Sample
 from client.store.identity import IdentityLock, ensure_identity
 from client.store.paths import home_folders, make_private
 
@@ -326,6 +327,7 @@ def test_purge_leaves_what_is_not_ours(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "none"))
     within("config", "set", "threads", "2")
+    CurveFile(home_folders(home).curve("ab" * 32)).append(Sample(0, 1.0, 5.5, 10.0))
     with node_of(home, FakeProvider()):
         assert within("uninstall", "--purge", "--yes").returncode == ExitCode.TEMPORARY
     answer = json.loads(within("uninstall", "--purge", "--yes", "--json").stdout)
