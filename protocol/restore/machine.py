@@ -303,7 +303,7 @@ class Restore:
         """Return the newest version of which one word is enough; None: of any, for we have not seen
         the lineage trained."""
         seen = self.open or self._newest > self.lineage.version
-        return self._newest + AHEAD_STEPS if seen else None
+        return self._newest if seen else None
 
     def weigh(self, author: PeerId, copy: Copy) -> int:
         """Return what an author's word of a copy weighs; 0: nothing.
@@ -617,8 +617,19 @@ class Restore:
         """Whether nothing newer is whole, and the states from which it begins are what we know."""
         if lineage.version < self.newest_whole().version:
             return False
-        known = believed(self.stored_live(), lineage.version, self._stages, self.weigh, self._me)
+        version, reached = lineage.version, self._reached()
+        if reached is not None and version > reached and len(self._who_has(version)) < 2:
+            return False
+        known = believed(self.stored_live(), version, self._stages, self.weigh, self._me)
         return not lineage.version or known == lineage.hashes
+
+    def _who_has(self, version: int) -> set[PeerId]:
+        """Return whose word that a version is on a disk counts."""
+        return {
+            author
+            for author, one in self.stored_live().items()
+            if any(copy.version == version and self.weigh(author, copy) for copy in one.copies)
+        }
 
     def _is_healthy(self, now: float) -> bool:
         """Whether we train, or have seen the last step of the run."""

@@ -86,7 +86,8 @@ class Histories:
     def donors(self, volunteer: Volunteer) -> list[PeerId]:
         """Return who has the version from which the lineage begins, ourselves first."""
         found = holders(volunteer.restore.stored_live(), volunteer.restore.lineage, volunteer.stage)
-        return sorted(found, key=lambda peer: peer != volunteer.peer)
+        there = [peer for peer in found if peer in self._world.volunteers]
+        return sorted(there, key=lambda peer: peer != volunteer.peer)
 
     # --- what is seen ----------------------------------------------------------------------
 
@@ -151,7 +152,9 @@ class Histories:
                     for to in list(volunteer.links):
                         self.tell(volunteer, to)
                 case Adopt(lineage):
-                    self._world.checks.adopted(volunteer, lineage)
+                    others = [self._world.volunteers[p] for p in volunteer.seen_live()]
+                    honest = sum(not v.lies for v in others) - 1
+                    self._world.checks.adopted(volunteer, lineage, cut_off=honest < 2)
                     volunteer.disk.begin(lineage)
                     self._write_evidence(volunteer)
                     self._world.begin_anew(volunteer)
