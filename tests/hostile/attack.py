@@ -76,9 +76,9 @@ class Attack:
     """Per step."""
     steps: int = 100_000
     """Of the run; it is not meant to end."""
-    lasts_s: float = 45.0
+    lasts_s: float = 35.0
     """How long the attack goes on."""
-    rest_s: float = 10.0
+    rest_s: float = 5.0
     """How long the honest ones are watched after it; 120 where memory is what is attacked."""
     bounds: Bounds = field(default_factory=Bounds)
     flags: tuple[str, ...] = ()

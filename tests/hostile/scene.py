@@ -1,6 +1,6 @@
 """One attack on a real swarm of processes on this machine, and what it did to the honest ones.
 
-    honest start -> all serve -> before (20 s) -> attack (its ``lasts_s``) -> rest (its ``rest_s``)
+    honest start -> all serve -> before (12 s) -> attack (its ``lasts_s``) -> rest (its ``rest_s``)
 
 Everybody talks TCP on loopback. A lying member is in place, honest, before the first measurement;
 a stranger comes with the attack. The attacker is killed at the end of the attack.
@@ -41,7 +41,7 @@ REPOSITORY = Path(__file__).parents[2]
 MODEL = ModelChoices(layers=2, width=32, heads=2, context=16)
 LIAR = "liar"
 START_S = 180.0
-BEFORE_S = 20.0
+BEFORE_S = 12.0
 WARM_STEPS = 5
 POLL_S = 0.5
 OFFENCES = ("banned", "set aside", "aside:")
