@@ -117,6 +117,7 @@ class Scene:
         self._go = folder / "lie"
         self._swarm_file = folder / "x.swarm"
         self._samples: list[Sample] = []
+        self._steps: dict[str, int] = {}
         self._names: dict[str, str] = {}
         self._blamed: dict[str, set[str]] = {}
         self._stranger: subprocess.Popen[str] | None = None
@@ -129,12 +130,12 @@ class Scene:
             try:
                 self._swarm = swarm
                 self._start()
-                before = self._watch(BEFORE_S)
+                before = self._watch("before", BEFORE_S)
                 self._attack()
-                at_first = self._watch(self.attack.bounds.within_s)
-                during = self._watch(self.attack.lasts_s - self.attack.bounds.within_s)
+                at_first = self._watch("at first", self.attack.bounds.within_s)
+                during = self._watch("then", self.attack.lasts_s - self.attack.bounds.within_s)
                 self._end_attack()
-                after = self._watch(self.attack.rest_s)
+                after = self._watch("after", self.attack.rest_s)
                 return self._result(before, at_first, during, after, time.monotonic() - began)
             finally:
                 self._end_attack()
@@ -235,19 +236,25 @@ class Scene:
 
     # --- looking ---------------------------------------------------------------------------
 
-    def _watch(self, seconds: float) -> list[Sample]:
-        """Look at everybody for so long."""
+    def _watch(self, what: str, seconds: float) -> list[Sample]:
+        """Look at everybody for so long, and write it beside the logs."""
         samples = []
         deadline = time.monotonic() + max(seconds, 2 * POLL_S)
         while time.monotonic() < deadline:
             samples.append(self._look())
             time.sleep(POLL_S)
         self._samples += samples
+        with (self.folder / "logs" / "steps.txt").open("a") as file:
+            lines = [f"{s.at:.1f} s  step {s.step}  {s.memory / MIB:.0f} MiB" for s in samples]
+            print(what, *lines, sep="\n", file=file)
         return samples
 
     def _look(self) -> Sample:
-        looks = [member.snapshot() for member in self._honest]
-        step = max((look.step for look in looks if look is not None), default=0)
+        for member in self._honest:
+            look = member.snapshot()
+            if look is not None:  # who is too busy to answer is where it was
+                self._steps[member.name] = look.step
+        step = max(self._steps.values(), default=0)
         memory, files = 0, 0
         for member in self._honest:
             self._hear(member)
