@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from protocol.wire.messages import Heartbeat
@@ -9,10 +11,8 @@ from protocol.wire.parts import SeatStatus
 from tests.hostile.attack import Attack
 from tests.hostile.stranger import Stranger
 
-STAGE = 0
 
-
-async def attack(stranger: Stranger) -> None:
+async def boast(stranger: Stranger, stage: int) -> None:
     """Say the seat that an honest replica of the stage has, whatever that is, as our own."""
     stranger.pulse()
     await stranger.introduce()
@@ -20,12 +20,12 @@ async def attack(stranger: Stranger) -> None:
         if not isinstance(heard.message, Heartbeat):
             continue
         for seat in heard.message.seats:
-            if seat.stage == STAGE and seat.state == "serving":
+            if seat.stage == stage and seat.state == "serving":
                 ours = msgspec.structs.replace(seat, rate=1e6, queue=0, missing=())
-                await _boast(stranger, ours)
+                await _say(stranger, ours)
 
 
-async def _boast(stranger: Stranger, seat: SeatStatus) -> None:
+async def _say(stranger: Stranger, seat: SeatStatus) -> None:
     if stranger.seats != [seat]:
         fresh = not stranger.seats
         stranger.seats = [seat]
@@ -37,5 +37,5 @@ ATTACK = Attack(
     name="seat-by-word",
     issue="B4",
     what="A stranger's heartbeats say that it serves stage 0.",
-    stranger=attack,
+    stranger=partial(boast, stage=0),
 )
