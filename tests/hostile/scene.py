@@ -139,6 +139,8 @@ class Scene:
                 return self._result(before, at_first, during, after, time.monotonic() - began)
             finally:
                 self._end_attack()
+                for member in swarm.alive:  # an orderly leave takes seconds and shows nothing
+                    member.kill()
 
     # --- who is there ----------------------------------------------------------------------
 
@@ -154,12 +156,19 @@ class Scene:
         if self.attack.member is not None:
             self._share(kept, LIAR)
             self._start_liar()
+            self._until(self._last_has_a_place, "place for the attacker")
         for number in range(2, self.attack.honest + 1):
             self._share(kept, f"v{number}")
             self._swarm.start(f"v{number}", self._flags())
+            if number < self.attack.honest:  # who come at once may take the same stage
+                self._until(self._last_has_a_place, f"place for v{number}")
         self._until(self._all_serve, "everybody serving")
         begin = max(look.step for look in self._looks())
         self._until(lambda: self._newest() >= begin + WARM_STEPS, "the first steps")
+
+    def _last_has_a_place(self) -> bool:
+        look = self._swarm.members[-1].snapshot()
+        return look is not None and bool(look.seats)
 
     def _start_liar(self) -> None:
         self._swarm.start(
