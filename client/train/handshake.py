@@ -15,7 +15,9 @@ from protocol.effects import Penalise
 from protocol.ids import PeerId, SwarmId
 from protocol.wire.messages import Goodbye, Hello, ManifestReply, ManifestRequest, Message
 
-PROTOCOL = 1
+PROTOCOL = 2
+"""Of the messages: it rises when one changes, so that peers of unlike versions part at once and say
+why. 2: plans without what is dropped, ``Returned``, progress by author."""
 
 
 @dataclass(slots=True)
