@@ -205,17 +205,17 @@ class Deliveries:
 
     def owed_for(self, now: float) -> dict[PeerId, float]:
         """Return by replica for how many seconds it has had something and brought nothing."""
-        since = self._awaited_since()
-        return {p: now - max(at, self.hops.brought_at(p)) for p, at in since.items()}
+        since, fair = self._awaited_since(), self._fair_since
+        return {p: now - max(at, fair, self.hops.brought_at(p)) for p, at in since.items()}
 
     def _awaited_since(self) -> dict[PeerId, float]:
-        """Return since when each replica could have brought the oldest that is awaited of it."""
+        """Return since when each replica has had the oldest that is awaited of it."""
         since: dict[PeerId, float] = {}
         for delivery in self._open.values():
             if delivery.returned or delivery.step > self._slowest:
                 continue
             for holder in delivery.holders():
-                at = max(holder.held_since or holder.sent_at, self._fair_since)
+                at = holder.held_since or holder.sent_at
                 since[holder.peer] = min(at, since.get(holder.peer, at))
         return since
 
@@ -224,15 +224,25 @@ class Deliveries:
         if now > self._looked_at + LOOK_S + OVERSLEPT_S:
             self._fair_since = now
         self._looked_at = now
-        found = stalling(
+        words = "it has had our microbatches for {:.1f} s and brings nothing"
+        found = self._overdue(now, shown=True)
+        return [Obstructs(peer, words.format(seconds)) for peer, seconds in found]
+
+    def overdue(self, now: float) -> list[PeerId]:
+        """Return who brings nothing for longer than its siblings ever need. Alone it proves
+        nothing: all of them may wait for the same."""
+        return [peer for peer, _ in self._overdue(now, shown=False)]
+
+    def _overdue(self, now: float, *, shown: bool) -> list[tuple[PeerId, float]]:
+        return stalling(
             self._awaited_since(),
             *self.hops.brought_and_expected(),
             now,
+            fair_since=self._fair_since,
             times=self._hops_left,
             slower=self.hops.slower(),
+            shown=shown,
         )
-        words = "it has had our microbatches for {:.1f} s and brings nothing"
-        return [Obstructs(peer, words.format(seconds)) for peer, seconds in found]
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do, in monotonic seconds."""

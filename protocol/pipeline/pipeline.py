@@ -148,6 +148,10 @@ class Pipeline:
         """Return by replica of the next stage for how many seconds it has brought nothing."""
         return self._deliveries.owed_for(now)
 
+    def overdue(self, now: float) -> list[PeerId]:
+        """Return who of the next stage brings nothing for longer than its siblings ever need."""
+        return self._deliveries.overdue(now)
+
     @property
     def empty(self) -> bool:
         """Whether no microbatch is kept, of any step."""

@@ -28,8 +28,10 @@ def stalling(
     expected_s: Mapping[PeerId, float],
     now: float,
     *,
+    fair_since: float = 0.0,
     times: float = 1.0,
     slower: Mapping[PeerId, float] | None = None,
+    shown: bool = True,
 ) -> list[tuple[PeerId, float]]:
     """Return who stalls, and for how many seconds.
 
@@ -37,17 +39,22 @@ def stalling(
         since: by replica, when it got the oldest of what is awaited of it.
         brought_at: by replica, when it brought something last.
         expected_s: by measured replica, how long a piece of work takes there.
+        fair_since: seconds before that prove nothing: not everybody could have brought something.
         times: how many times as long they have, for the stages behind.
         slower: by replica, how many times slower than the fastest it says that it is; who has not
             said so may be as slow as anybody is believed to be.
+        shown: False: a sibling need not have brought anything meanwhile.
     """
     found = []
     for peer, at in since.items():
         begun = max(at, brought_at.get(peer, at))
-        others = [p for p in expected_s if p != peer and brought_at.get(p, begun) > begun]
+        others = [p for p in expected_s if p != peer]
+        if shown:
+            others = [p for p in others if brought_at.get(p, begun) > begun]
         allowed = times * min((slower or {}).get(peer, MOST_SLOWER), MOST_SLOWER)
-        if others and now - begun >= limit((expected_s[p] for p in others), allowed):
-            found.append((peer, now - begun))
+        waited_s = now - max(begun, fair_since)
+        if others and waited_s >= limit((expected_s[p] for p in others), allowed):
+            found.append((peer, waited_s))
     return found
 
 

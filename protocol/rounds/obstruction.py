@@ -35,7 +35,8 @@ TIMES: Final[dict[Kind, float]] = {
 BEFORE_A_PLAN: Final = frozenset[Kind](("spoilt", "plan", "report"))
 LEAST_S: Final = 2.0
 FIRST_S: Final = 12.0
-"""Before any round has been closed here: memory is touched and kernels are compiled."""
+"""Before any round has been closed here (memory is touched, kernels are compiled), and where nobody
+knows how long a microbatch takes."""
 USUAL_TIMES: Final = 2.0
 TASKS: Final = 4.0
 """A member may be in the middle of a microbatch, at a quarter of our speed."""
@@ -89,6 +90,6 @@ class Obstruction:
 
     def patience_s(self, task_s: float) -> float:
         """Return how long a contribution is waited for."""
-        if self._usual_s is None:
+        if self._usual_s is None or not task_s:
             return FIRST_S
         return max(LEAST_S, USUAL_TIMES * self._usual_s) + min(TASKS * task_s, MOST_TASK_S)

@@ -155,7 +155,8 @@ class Seat:
         )
         self._following = Following(place.stage, self.quorum.hears)
         self._commit_loss: float | None = None
-        self.standing, self._seen = Standing(place, touch, self.pipeline.owed_for), self._view
+        owed = (self.pipeline.owed_for, self.pipeline.overdue)
+        self.standing, self._seen = Standing(place, touch, *owed), self._view
         self._obstruction = Obstruction()
         self._claims: tuple[PeerId, ...] = ()
         self._step_at: float | None = None

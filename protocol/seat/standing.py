@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -90,6 +90,7 @@ class Standing:
     Args:
         touch: our contacts; None in worlds in which everybody is in touch.
         owed_for: by peer, for how many seconds it has had work of ours and brought nothing.
+        overdue: who brings us nothing for so long that one more witness is enough.
     """
 
     def __init__(
@@ -97,8 +98,9 @@ class Standing:
         place: Place,
         touch: Touch | None,
         owed_for: Callable[[float], Mapping[PeerId, float]] = lambda _now: {},
+        overdue: Callable[[float], Collection[PeerId]] = lambda _now: (),
     ) -> None:
-        self._owed_for = owed_for
+        self._owed_for, self._overdue = owed_for, overdue
         self._place, self._touch = place, touch
         self._accounts: dict[PeerId, _Account] = {}
         self._aside: dict[PeerId, _Aside] = {}
@@ -162,7 +164,7 @@ class Standing:
             }
         open_ = {pair for pair in said if not any(map(self.is_aside, pair))}
         self._disputes = {pair: self._disputes.get(pair, now) for pair in open_}
-        return [*self._follow(now), *self.tick(now)]
+        return [*self._follow(now), *self._follow_our_stage(now), *self.tick(now)]
 
     def accuse(self, peer: PeerId, why: str, now: float) -> list[Explain]:
         """Set a peer aside for what we saw ourselves."""
@@ -231,6 +233,18 @@ class Standing:
             if self._decided_beside(pair, aside.stage) == aside.other:
                 said += self._back(peer, f"the stages beside ours decided against {aside.other}")
                 said += self._put(aside.other, aside.stage, "others decided so", now, peer)
+        return said
+
+    def _follow_our_stage(self, now: float) -> list[Explain]:
+        """Whom most of our stage have set aside in a stage beside it, or one of them where we wait
+        for it in vain ourselves, holds our stage up through us alone."""
+        ours, said = self._view.serving(self._place.stage), list[Explain]()
+        named = Counter(peer for r in ours if r.peer != self._place.me for peer in set(r.missing))
+        overdue = self._overdue(now) if named else ()
+        for peer in sorted(p for p, n in named.items() if 2 * n > len(ours) or p in overdue):
+            stage = self._stage_of(peer)
+            if stage not in (None, self._place.stage):
+                said += self.accuse(peer, "others of our stage have set it aside", now)
         return said
 
     def _loser(self, pair: Pair, disputes: Counter[PeerId], now: float) -> PeerId:

@@ -91,6 +91,17 @@ def test_a_liar_is_got_rid_of(name: str, replicas: int) -> None:
     assert not honest, "honest ones blamed each other for what a third one did"
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_one_witness_is_enough_for_siblings_that_wait_in_vain_as_well(seed: int) -> None:
+    """With three replicas and few microbatches some have nothing out but what the liar keeps."""
+    made = world(3, seed)
+    liar = made.of_stage(1)[-1]
+    distort = swallow(Backward)
+    before, during, after = made.measure(lambda: made.liars.update({liar.peer: distort}))
+    assert during >= before / 2
+    assert after >= OF_THE_RATE * before
+
+
 @pytest.mark.parametrize("replicas", [2, 3])
 @pytest.mark.parametrize("stage", [0, 1])
 def test_a_heartbeat_alone_is_no_seat(stage: int, replicas: int) -> None:
