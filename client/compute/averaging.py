@@ -108,7 +108,7 @@ class Averager:
                 wire.segment_back(payload, part)
             else:
                 wire.segment_in(payload, part, place)
-                self._refuse_absurd(part, attempt, request.segment, place, _ABSURD_PART)
+                self._refuse_absurd(part, attempt, place, _ABSURD_PART)
             total.add_(part)
         try:
             encoded = wire.segment_out(total)
@@ -124,9 +124,7 @@ class Averager:
         self._decoded[request.segment] = _Decoded(sealed_digest(encoded), norm)
         return Reduced(squared_norm=norm), [encoded]
 
-    def _refuse_absurd(
-        self, numbers: Tensor, attempt: _Attempt, segment: int, place: int, times: float
-    ) -> None:
+    def _refuse_absurd(self, numbers: Tensor, attempt: _Attempt, place: int, times: float) -> None:
         """Finite numbers may still be far from what this stage's gradients have been, and from
         what our own contribution is: who sent them is to blame, before others get to see them.
 
@@ -139,13 +137,23 @@ class Averager:
             times *= _ABSURD_PART
         if norm <= times * usual:
             return
-        own = torch.empty(numbers.shape)
-        self._replica.wire.segment_back(attempt.sent[segment], own)
-        usual = max(usual, float(torch.linalg.vector_norm(own)))
+        usual = max(usual, self._own_norm(attempt))
         if usual and not norm <= times * usual:
             error = CodecError(f"part {place} has the norm {norm:.3g} where {usual:.3g} is usual")
             error.part = place
             raise error
+
+    def _own_norm(self, attempt: _Attempt) -> float:
+        """Return the norm of all that we contribute. Without a microbatch it is 0: what is left
+        when all are taken out again is rounding and no measure of anything."""
+        if not attempt.counted:
+            return 0.0
+        own = torch.empty(max(b - a for a, b in pairwise(attempt.bounds)))
+        squares = 0.0
+        for (a, b), payload in zip(pairwise(attempt.bounds), attempt.sent, strict=True):
+            self._replica.wire.segment_back(payload, own[: b - a])
+            squares += squared_norm(own[: b - a])
+        return math.sqrt(squares)
 
     def _blame_largest(self, parts: Sequence[tuple[int | None, Buffer]], scratch: Tensor) -> None:
         """A sum cannot be sent: whoever gave the largest number is to blame, unless we did.
@@ -170,7 +178,7 @@ class Averager:
             raise ShapeError(f"no segment {request.segment}, or not one sum of it")
         self._decode(attempt.bounds, request.segment, payloads[0], request.squared_norm, blamed=0)
         scratch = self._scratch(attempt.bounds, request.segment)
-        self._refuse_absurd(scratch, attempt, request.segment, 0, _ABSURD_SUM)
+        self._refuse_absurd(scratch, attempt, 0, _ABSURD_SUM)
         return SumDecoded()
 
     def apply(self, request: Apply, payloads: Payloads) -> Applied:

@@ -339,6 +339,19 @@ def test_an_absurd_contribution_is_refused_as_its_senders(codec, steps_before) -
     assert "usual" in failed.message
 
 
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_rounding_leaves_of_ours_is_no_measure_of_a_first_contribution(codec) -> None:
+    """All of ours is counted for others and was taken out again: next to nothing stays."""
+    workers = replicas(2, codec)
+    accumulate(workers, 0)
+    workers[0].replica.counted.clear()
+    workers[0].replica.gradient_sum.fill_(1e-7)
+    bounds = bounds_of(workers[0], 2)
+    given = [worker.call(Contribute(step=0, attempt=0, bounds=bounds))[1] for worker in workers]
+    reduce = Reduce(step=0, attempt=0, segment=0, members=2, own=0)
+    workers[0].call(reduce, given[1][0])
+
+
 def test_an_absurd_sum_is_refused_as_its_owners() -> None:
     """Who owns a shard and contributes an absurd part of it has nobody else to refuse it."""
     workers = replicas(2, "fp32")
