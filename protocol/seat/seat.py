@@ -179,7 +179,8 @@ class Seat:
 
     def _missing(self) -> tuple[PeerId, ...]:
         """Return without whom our stage cannot go on: of the roll, and those we wait for."""
-        named = (*self._claims, *self.quorum.missing, *self.standing.beside())
+        aside = (*self.standing.accused(), *self.standing.beside())
+        named = (*self._claims, *self.quorum.missing, *aside)
         return tuple(dict.fromkeys(named))[: limits.MAX_MISSING]
 
     def why(self) -> str:
