@@ -20,6 +20,7 @@ from client.cli.output import human_bytes, print_json, say
 from client.cli.price_table import StagePrice, table
 from client.errors import ExitCode, UserError
 from client.store.atomic import write_atomic
+from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
 from protocol.address import Address
 from protocol.admission import SECRET_BYTES
@@ -86,6 +87,7 @@ def create(
     text = keep_text(founding.corpus, run.data, TextStore(home.folders.texts))
     swarm = sign(founding.manifest, signer, addresses)
     write_swarm_file(path, swarm)
+    keep_swarm(swarm, SwarmStore(home.folders.swarms))
     for warning in founding.warnings:
         say(f"note: {warning}")
     _report(swarm, path, text, founding, json)
@@ -131,6 +133,17 @@ def keep_text(corpus: Corpus, source: str, store: TextStore) -> Path:
         )
         raise UserError(problem, next_step, ExitCode.CONFIG) from error
     return path
+
+
+def keep_swarm(swarm: SwarmFile, store: SwarmStore) -> None:
+    """Remember the swarm in the founder's home: its own invite, or its name, is enough to join it.
+
+    Without room on the disk the founder still has the file.
+    """
+    try:
+        store.remember(swarm)
+    except OSError as error:
+        say(f"note: the swarm is not kept in {store.folder}: {error.strerror}; join with the file")
 
 
 def sign(manifest: Manifest, signer: Signer, addresses: tuple[Address, ...]) -> SwarmFile:

@@ -14,9 +14,10 @@ from client.compute.requests import PrepareData
 from client.compute.samples import keep, prepare
 from client.errors import ExitCode
 from client.store.paths import home_folders
+from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
 from model_zoo.data import Corpus
-from protocol.invite import parse_swarm_file
+from protocol.invite import parse_invite, parse_swarm_file
 
 WORDS = "the quick brown fox jumps over the lazy dog\n" * 40
 
@@ -43,6 +44,18 @@ def _create(within: Within, book: Path | str, out: Path) -> dict[str, str]:
     assert done.returncode == 0, done.stderr
     answer: dict[str, str] = json.loads(done.stdout)
     return answer
+
+
+def test_a_founder_joins_with_the_printed_invite_or_the_name_as_well(
+    within: Within, book: Path, tmp_path: Path
+) -> None:
+    """The invite names nobody but the founder, so the founder's home has to know the swarm."""
+    answer = _create(within, book, tmp_path / "x.swarm")
+    swarm = parse_swarm_file((tmp_path / "x.swarm").read_text())
+    store = SwarmStore(home_folders(tmp_path / "home").swarms)
+    known = store.load(parse_invite(answer["invite"]).swarm)
+    assert known == swarm
+    assert [kept.manifest.name for kept in store.all()] == [answer["name"]]
 
 
 def test_create_takes_the_text_along(
