@@ -210,7 +210,7 @@ async def _quiet(provider: CountingProvider) -> None:
 def test_only_the_owner_and_root_may_change_the_node() -> None:
     provider = FakeProvider()
     guest = Caller(may_write=False)
-    for method in sorted(methods.WRITING):
+    for method in sorted(methods.FOR_OWNER):
         answer = msgspec.json.decode(
             methods.answer(rpc.encode_request(method, {}, 1), provider, guest)
         )
