@@ -11,7 +11,7 @@ from protocol.wire.messages import Message, Segment
 from tests.hostile.attack import Attack, Distorter, Outgoing
 
 LARGE = 1e13
-FIRST_DIMENSION = 7
+FIRST_DIMENSION = 8
 """Its place among the fields of a payload's header."""
 
 
