@@ -179,8 +179,7 @@ class Seat:
 
     def _missing(self) -> tuple[PeerId, ...]:
         """Return without whom our stage cannot go on: of the roll, and those we wait for."""
-        aside = (*self.standing.accused(), *self.standing.beside())
-        named = (*self._claims, *self.quorum.missing, *aside)
+        named = (*self._claims, *self.quorum.missing, *self.standing.beside())
         return tuple(dict.fromkeys(named))[: limits.MAX_MISSING]
 
     def why(self) -> str:

@@ -136,18 +136,6 @@ class Standing:
         ours = self._place.stage
         return sorted(peer for peer, aside in self._aside.items() if aside.stage != ours)
 
-    def accused(self) -> list[PeerId]:
-        """Return the siblings that we could not work with while our stage has not gone on without
-        them. Heartbeats name them until it has: the others need as long as we did to decide.
-        """
-        ours = self._place.stage
-        made = self._view.committed(ours)
-        return sorted(
-            peer
-            for peer, aside in self._aside.items()
-            if aside.stage == ours and aside.other == self._place.me and made <= aside.version
-        )
-
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
         ends = [min(aside.until, aside.look_at) for aside in self._aside.values()]
