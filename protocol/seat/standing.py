@@ -182,7 +182,8 @@ class Standing:
             else:
                 said += self._back(peer, "its time is over")
         for peer, aside in list(self._aside.items()):
-            if aside.look_at <= now:
+            # looking at another one may have brought this one back
+            if aside.look_at <= now and peer in self._aside:
                 said += self._look_again(peer, aside, now)
         due = {pair for pair, since in self._disputes.items() if now >= since + DISPUTE_S}
         if due:
