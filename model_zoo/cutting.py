@@ -11,8 +11,9 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from model_zoo.spec import ModelSpec
-from model_zoo.stages import Stage, StageSlice, build_stage, summed_loss
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import StageSlice
+from model_zoo.stages import Stage, build_stage, summed_loss
 from model_zoo.threads import limited_threads
 
 _BACKWARD_AND_FORWARD = 3  # a backward pass multiplies with weights and with inputs: 2 x forward

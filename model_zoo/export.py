@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from model_zoo import gpt, llama
-from model_zoo.spec import ModelSpec
+from model_zoo.models import gpt, llama
+from model_zoo.specs.model import ModelSpec
 from model_zoo.stages import State
 from model_zoo.whole import load_whole
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from model_zoo.spec import ModelSpec
+from model_zoo.specs.model import ModelSpec
 
 _DEVIATION = 0.02
 _RESIDUAL_OUTPUTS = ("attn.out.weight", "ffn.down.weight")

@@ -6,9 +6,9 @@
 import sys
 
 from model_zoo.data import Corpus, DataError
-from model_zoo.optim import OptimizerConfig
 from model_zoo.reference import TrainingPlan, evaluate, train_reference
-from model_zoo.spec import ModelSpec
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.optimizer import OptimizerConfig
 from model_zoo.whole import load_whole
 
 

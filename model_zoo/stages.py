@@ -7,17 +7,16 @@ holds everything. Stages hold parameters; where to cut is the business of `cutti
 Shapes: B sequences, T tokens, C width, V vocabulary.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model_zoo import gpt, llama
 from model_zoo.init import initial_tensor
-from model_zoo.spec import ModelSpec
+from model_zoo.models import gpt, llama
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import StageSlice
 
 State = dict[str, Tensor]
 
@@ -25,39 +24,6 @@ _PARTS: dict[str, tuple[type[nn.Module], type[nn.Module], type[nn.Module]]] = {
     "gpt": (gpt.Embedding, gpt.Block, gpt.Head),
     "llama": (llama.Embedding, llama.Block, llama.Head),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class StageSlice:
-    """Which layers [first_layer, last_layer) stage `index` of `count` holds, and which ends."""
-
-    index: int
-    count: int
-    first_layer: int
-    last_layer: int
-    embeds: bool
-    has_head: bool
-
-
-def slices(layers_per_stage: Sequence[int]) -> tuple[StageSlice, ...]:
-    """The slices of a cut, in order.
-
-    Raises:
-        ValueError: there is no stage, or one without a layer.
-    """
-    if not layers_per_stage or min(layers_per_stage) < 1:
-        raise ValueError(f"every stage needs at least one layer, got {tuple(layers_per_stage)}")
-    count = len(layers_per_stage)
-    ends = list(accumulate(layers_per_stage))
-    return tuple(
-        StageSlice(index, count, end - layers, end, index == 0, index == count - 1)
-        for index, (layers, end) in enumerate(zip(layers_per_stage, ends, strict=True))
-    )
-
-
-def whole_slice(spec: ModelSpec) -> StageSlice:
-    """The one slice of an uncut model."""
-    return StageSlice(0, 1, 0, spec.layers, embeds=True, has_head=True)
 
 
 class Stage(nn.Module):
@@ -128,13 +94,6 @@ def _layout(spec: ModelSpec, part: StageSlice) -> Stage:
 def global_names(stage: nn.Module) -> tuple[str, ...]:
     """The stage's parameter names, in the whole model's order; the same in every cut."""
     return tuple(name for name, _ in stage.named_parameters())
-
-
-def stage_parameter_count(spec: ModelSpec, part: StageSlice) -> int:
-    """Parameters that a replica of this stage holds."""
-    layers = (part.last_layer - part.first_layer) * spec.layer_parameter_count
-    embedding = spec.embedding_parameter_count if part.embeds else 0
-    return layers + embedding + (spec.head_parameter_count if part.has_head else 0)
 
 
 def merge_states(states: Iterable[Mapping[str, Tensor]]) -> State:

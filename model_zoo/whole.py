@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from model_zoo.spec import ModelSpec
-from model_zoo.stages import Stage, build_stage, load_stage, whole_slice
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import whole_slice
+from model_zoo.stages import Stage, build_stage, load_stage
 
 
 def build_whole(spec: ModelSpec, seed: int) -> Stage:

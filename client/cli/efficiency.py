@@ -26,8 +26,8 @@ from client.cli.output import say
 from client.errors import ExitCode, UserError
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
-from model_zoo.optim import OptimizerConfig
 from model_zoo.reference import TrainingPlan, train_reference
+from model_zoo.specs.optimizer import OptimizerConfig
 from protocol.address import Address
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest

@@ -23,8 +23,8 @@ from client.compute.requests import ModelFields
 from client.errors import ExitCode, UserError
 from model_zoo.cutting import cut
 from model_zoo.data import BUILT_IN, Corpus, DataError
-from model_zoo.spec import ModelSpec
-from model_zoo.stages import StageSlice, slices, stage_parameter_count
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import StageSlice, slices, stage_parameter_count
 from protocol.ids import PeerId
 from protocol.manifest import (
     Codec,

@@ -22,7 +22,7 @@ from client.store.checkpoints import CheckpointFolder
 from client.store.texts import TextStore
 from model_zoo.data import BUILT_IN, Corpus, DataError
 from model_zoo.reference import evaluate
-from model_zoo.spec import ModelSpec
+from model_zoo.specs.model import ModelSpec
 from model_zoo.stages import Stage, State
 from model_zoo.whole import load_whole
 from protocol.ids import SwarmId

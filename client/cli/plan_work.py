@@ -19,7 +19,7 @@ from client.compute.memory import required_bytes
 from client.compute.requests import ModelFields
 from client.plan.machines import StageWork
 from model_zoo.cutting import cut, flops_per_token, measure_costs
-from model_zoo.stages import StageSlice, slices
+from model_zoo.specs.slices import StageSlice, slices
 from protocol.limits import CHUNK_BYTES, MAX_PAYLOAD_BYTES
 from protocol.manifest import Manifest, Model, StageCost, too_large
 

@@ -11,7 +11,7 @@ import msgspec
 
 from client.compute.payload import CodecName
 from client.compute.requests import ModelFields
-from model_zoo.spec import ModelSpec
+from model_zoo.specs.model import ModelSpec
 
 _FP32 = 4
 # Buffers as long as the parameters: parameters, two moments, gradient sum, scratch gradient.

@@ -30,9 +30,11 @@ from client.compute.slot import Slot, open_slots
 from client.compute.usual import Usual
 from client.compute.wire import Wire
 from model_zoo.flat import FlatParameters
-from model_zoo.optim import FlatAdamW, OptimizerConfig, learning_rate, stage_clip
-from model_zoo.spec import ModelSpec
-from model_zoo.stages import Stage, StageSlice, build_stage, slices
+from model_zoo.optimizers.adamw import FlatAdamW
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.optimizer import OptimizerConfig, learning_rate, stage_clip
+from model_zoo.specs.slices import StageSlice, slices
+from model_zoo.stages import Stage, build_stage
 
 _CLIP_EPS = 1e-6  # as torch's clip_grad_norm_
 _NORM_CHUNK = 1 << 18

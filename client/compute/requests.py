@@ -39,7 +39,7 @@ Positive = Annotated[int, Meta(ge=1)]
 
 
 class ModelFields(msgspec.Struct, frozen=True):
-    """The fields of `model_zoo.spec.ModelSpec`, by the same names."""
+    """The fields of `model_zoo.specs.model.ModelSpec`, by the same names."""
 
     architecture: Literal["gpt", "llama"]
     layers: int
@@ -54,7 +54,7 @@ class ModelFields(msgspec.Struct, frozen=True):
 
 
 class OptimizerFields(msgspec.Struct, frozen=True):
-    """The fields of `model_zoo.optim.OptimizerConfig`, by the same names."""
+    """The fields of `model_zoo.specs.optimizer.OptimizerConfig`, by the same names."""
 
     lr: float
     min_lr: float

@@ -39,7 +39,7 @@ from client.plan.model import Prediction, Run, predict
 from client.quantities import parse_rate
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
-from model_zoo.stages import slices
+from model_zoo.specs.slices import slices
 from protocol.address import Address
 from protocol.manifest import Manifest
 

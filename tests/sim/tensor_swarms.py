@@ -12,9 +12,9 @@ from client.compute.payload import CodecName
 from client.simulate.tensors import TensorSwarm
 from client.simulate.training import TrainingWorld
 from model_zoo.data import Corpus
-from model_zoo.optim import OptimizerConfig
 from model_zoo.reference import TrainingPlan, WireContext, train_reference
-from model_zoo.spec import ModelSpec
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.optimizer import OptimizerConfig
 
 SPECS = {
     "gpt": ModelSpec("gpt", 4, 32, 2, 2, 64, context=16),

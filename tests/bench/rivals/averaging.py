@@ -27,7 +27,7 @@ from client.cli.founding import found_swarm
 from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
 from client.store.identity import ensure_identity
 from client.store.paths import make_private
-from model_zoo.spec import ModelSpec
+from model_zoo.specs.model import ModelSpec
 from protocol.manifest import Manifest
 from tests.bench.rivals import environment
 from tests.bench.rivals.attempts import attempt

@@ -22,8 +22,9 @@ from hivemind.p2p import PeerID
 from hivemind.proto.runtime_pb2 import CompressionType
 from hivemind.utils.tensor_descr import BatchTensorDescriptor
 
-from model_zoo.spec import ModelSpec
-from model_zoo.stages import build_stage, slices
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import slices
+from model_zoo.stages import build_stage
 
 UID = "block.0"
 MANY = ["/ip4/127.0.0.1/tcp/0"]

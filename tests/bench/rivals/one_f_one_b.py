@@ -24,7 +24,8 @@ from client.cli.efficiency import training_plan
 from client.cli.founding import open_corpus
 from model_zoo import reference
 from model_zoo.data import Corpus
-from model_zoo.stages import build_stage, slices, summed_loss
+from model_zoo.specs.slices import slices
+from model_zoo.stages import build_stage, summed_loss
 from protocol.manifest import Manifest
 
 

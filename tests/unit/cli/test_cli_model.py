@@ -21,7 +21,8 @@ from client.store.checkpoints import CheckpointFolder
 from client.store.paths import home_folders
 from client.store.texts import TextStore
 from model_zoo.data import Corpus
-from model_zoo.stages import build_stage, slices
+from model_zoo.specs.slices import slices
+from model_zoo.stages import build_stage
 from model_zoo.whole import build_whole
 from protocol.address import Address
 from protocol.invite import SwarmFile

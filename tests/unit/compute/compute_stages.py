@@ -12,8 +12,8 @@ from client.compute.executor import Executor
 from client.compute.payload import Buffer, CodecName
 from client.compute.replies import Failed, Reply
 from client.compute.requests import ModelFields, OpenStage, OptimizerFields, Request
-from model_zoo.optim import OptimizerConfig
-from model_zoo.spec import ModelSpec
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.optimizer import OptimizerConfig
 from model_zoo.stages import Stage
 from model_zoo.whole import build_whole
 

@@ -29,7 +29,7 @@ from client.compute.requests import (
 )
 from model_zoo.data import Corpus
 from model_zoo.reference import ReferenceRun, TrainingPlan, train_reference
-from model_zoo.spec import ModelSpec
+from model_zoo.specs.model import ModelSpec
 
 STEPS = 5
 

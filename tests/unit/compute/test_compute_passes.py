@@ -33,7 +33,7 @@ from client.compute.requests import (
     Save,
     Subtract,
 )
-from model_zoo.optim import learning_rate, stage_clip
+from model_zoo.specs.optimizer import learning_rate, stage_clip
 from model_zoo.stages import summed_loss
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
 

@@ -22,7 +22,7 @@ from client.compute.requests import (
     Save,
     Subtract,
 )
-from model_zoo.spec import ModelSpec
+from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import load_whole
 
 STEPS = 5

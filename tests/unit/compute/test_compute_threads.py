@@ -22,7 +22,8 @@ from client.compute.device import fewest_threads
 from client.compute.launch import WAITING
 from client.compute.process import open_worker
 from client.compute.requests import Apply, DecodeSum, SetThreads
-from model_zoo.optim import FlatAdamW, OptimizerConfig
+from model_zoo.optimizers.adamw import FlatAdamW
+from model_zoo.specs.optimizer import OptimizerConfig
 
 TIMEOUT_S = 60
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model_zoo.data import Corpus
-from model_zoo.spec import ModelSpec
+from model_zoo.specs.model import ModelSpec
 from model_zoo.threads import limited_threads
 
 SPECS = {

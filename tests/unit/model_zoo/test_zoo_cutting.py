@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_zoo.cutting import cut, flops_per_token, measure_costs
-from model_zoo.spec import ModelSpec
-from model_zoo.stages import slices, whole_slice
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import slices, whole_slice
 
 
 def gpt(layers: int) -> ModelSpec:

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from model_zoo.export import export_hf
-from model_zoo.spec import ModelSpec
+from model_zoo.specs.model import ModelSpec
 from model_zoo.stages import State
 from model_zoo.whole import build_whole, load_whole
 

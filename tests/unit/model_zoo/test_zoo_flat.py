@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 from model_zoo.flat import FlatParameters
-from model_zoo.spec import ModelSpec
-from model_zoo.stages import build_stage, slices, summed_loss
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import slices
+from model_zoo.stages import build_stage, summed_loss
 from model_zoo.whole import build_whole
 
 

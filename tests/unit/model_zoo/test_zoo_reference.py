@@ -10,11 +10,13 @@ from torch import Tensor
 from model_zoo import reference
 from model_zoo.data import Corpus, DataError
 from model_zoo.flat import FlatParameters
-from model_zoo.optim import FlatAdamW, OptimizerConfig, clip_factor, learning_rate, stage_clip
+from model_zoo.optimizers.adamw import FlatAdamW, clip_factor
 from model_zoo.recipes import nanogpt_cpu
 from model_zoo.reference import TrainingPlan, Wire, WireContext, evaluate, train_reference
-from model_zoo.spec import ModelSpec
-from model_zoo.stages import build_stage, slices, summed_loss
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.optimizer import OptimizerConfig, learning_rate, stage_clip
+from model_zoo.specs.slices import slices
+from model_zoo.stages import build_stage, summed_loss
 from model_zoo.whole import build_whole, load_whole
 
 OPTIMIZER = OptimizerConfig(3e-3, 3e-4, warmup_steps=5, decay_steps=40, clip=0.5)

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from model_zoo.data import Corpus
-from model_zoo.optim import OptimizerConfig
 from model_zoo.reference import TrainingPlan, train_reference
 from model_zoo.sample import generate, stream
-from model_zoo.spec import ModelSpec
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.optimizer import OptimizerConfig
 from model_zoo.whole import build_whole, load_whole
 
 SPEC = ModelSpec("llama", 2, 32, 4, 2, 64, context=24)

@@ -9,19 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from model_zoo.spec import ModelSpec
-from model_zoo.stages import (
-    Stage,
-    StageSlice,
-    build_stage,
-    global_names,
-    load_stage,
-    merge_states,
-    slices,
-    stage_parameter_count,
-    summed_loss,
-    whole_slice,
-)
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import StageSlice, slices, stage_parameter_count, whole_slice
+from model_zoo.stages import Stage, build_stage, global_names, load_stage, merge_states, summed_loss
 from model_zoo.whole import build_whole, load_whole
 
 CUTS = [(4,), (2, 2), (1, 3), (3, 1), (1, 2, 1), (1, 1, 1, 1)]
@@ -193,7 +183,7 @@ def test_building_a_first_stage_does_not_import_the_compiler() -> None:
     """It would take longer than all the rest of a worker's start."""
     program = (
         "import sys\n"
-        "from model_zoo.spec import ModelSpec\n"
+        "from model_zoo.specs.model import ModelSpec\n"
         "from model_zoo.whole import build_whole\n"
         "for name in ('gpt', 'llama'):\n"
         "    build_whole(ModelSpec(name, 2, 32, 2, 2, 64, context=16), 7)\n"

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from model_zoo import optim
-from model_zoo.optim import FlatAdamW, OptimizerConfig, clip_factor, learning_rate, stage_clip
+from model_zoo.optimizers import adamw
+from model_zoo.optimizers.adamw import FlatAdamW, clip_factor
+from model_zoo.specs.optimizer import OptimizerConfig, learning_rate, stage_clip
 
 CONFIG = OptimizerConfig(
     1e-3, 1e-4, warmup_steps=100, decay_steps=2000, beta2=0.99, weight_decay=0.1
@@ -22,7 +23,7 @@ def random(size: int, seed: int) -> torch.Tensor:
 @pytest.mark.parametrize("chunk", [7, 1 << 18])
 @pytest.mark.parametrize("decay_size", [0, 60, 100])
 def test_equals_torch_adamw(monkeypatch: pytest.MonkeyPatch, chunk: int, decay_size: int) -> None:
-    monkeypatch.setattr(optim, "_CPU_CHUNK", chunk)
+    monkeypatch.setattr(adamw, "_CPU_CHUNK", chunk)
     start = random(100, 0)
     mine = FlatAdamW(start.clone(), decay_size, CONFIG)
     decayed = torch.nn.Parameter(start[:decay_size].clone())
@@ -87,11 +88,11 @@ def test_bits_do_not_depend_on_the_vector_width(monkeypatch: pytest.MonkeyPatch)
     """Vector code and the scalar remainder loop, chunk by chunk, give the same roundings."""
     results = []
     for chunk in (1, 3, 64, 1 << 18):
-        monkeypatch.setattr(optim, "_CPU_CHUNK", chunk)
-        adamw = FlatAdamW(random(257, 0), 100, CONFIG)
+        monkeypatch.setattr(adamw, "_CPU_CHUNK", chunk)
+        mine = FlatAdamW(random(257, 0), 100, CONFIG)
         for step in range(5):
-            adamw.step(random(257, step + 1), 1e-3, scale=1 / 3)
-        results.append(adamw.values)
+            mine.step(random(257, step + 1), 1e-3, scale=1 / 3)
+        results.append(mine.values)
     assert all(torch.equal(result, results[0]) for result in results)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model_zoo.init import empty_embedding
-from model_zoo.spec import ModelSpec
+from model_zoo.specs.model import ModelSpec
 
 NORM_EPS = 1e-5
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from model_zoo.spec import ModelSpec
+from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import build_whole
 
 GPT = ModelSpec("gpt", 2, 32, 4, 4, 64, context=16)

@@ -1,0 +1,1 @@
+"""The model families, one per file, each readable from top to bottom."""

@@ -1,0 +1,50 @@
+"""The slices of a model that stages hold: which layers, and which ends.
+
+Where to cut is the business of `model_zoo.cutting`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from model_zoo.specs.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StageSlice:
+    """Which layers [first_layer, last_layer) stage `index` of `count` holds, and which ends."""
+
+    index: int
+    count: int
+    first_layer: int
+    last_layer: int
+    embeds: bool
+    has_head: bool
+
+
+def slices(layers_per_stage: Sequence[int]) -> tuple[StageSlice, ...]:
+    """The slices of a cut, in order.
+
+    Raises:
+        ValueError: there is no stage, or one without a layer.
+    """
+    if not layers_per_stage or min(layers_per_stage) < 1:
+        raise ValueError(f"every stage needs at least one layer, got {tuple(layers_per_stage)}")
+    count = len(layers_per_stage)
+    ends = list(accumulate(layers_per_stage))
+    return tuple(
+        StageSlice(index, count, end - layers, end, index == 0, index == count - 1)
+        for index, (layers, end) in enumerate(zip(layers_per_stage, ends, strict=True))
+    )
+
+
+def whole_slice(spec: ModelSpec) -> StageSlice:
+    """The one slice of an uncut model."""
+    return StageSlice(0, 1, 0, spec.layers, embeds=True, has_head=True)
+
+
+def stage_parameter_count(spec: ModelSpec, part: StageSlice) -> int:
+    """Parameters that a replica of this stage holds."""
+    layers = (part.last_layer - part.first_layer) * spec.layer_parameter_count
+    embedding = spec.embedding_parameter_count if part.embeds else 0
+    return layers + embedding + (spec.head_parameter_count if part.has_head else 0)
