@@ -562,11 +562,19 @@ class Restore:
 
     def _voters(self) -> frozenset[PeerId]:
         """Return the others whose word on the lineage counts: proven ones, or for want of them
-        those who serve, or for want of those too whoever is there."""
+        those who serve, or for want of those too whoever is there.
+
+        Newcomers that met nobody else serve as well: they begin the run again from the seed. Where
+        nothing has been made yet those who follow a later lineage count too, serving or not.
+        """
         linked = self._linked()
         if not self._goes_by_strangers(self._now):
             return frozenset(filter(self.evidence.proves, linked))
-        return linked & self._outlook.eras.keys() or linked
+        serving = linked & self._outlook.eras.keys()
+        if serving and self._newest <= self.lineage.version:
+            known, ours = linked & self._stored.keys(), order(self.lineage)
+            serving |= {peer for peer in known if order(self._stored[peer].lineage) > ours}
+        return serving or linked
 
     def _to_follow(self, now: float) -> tuple[Lineage, str] | None:
         """Return the lineage of others that we ought to be in, and why."""

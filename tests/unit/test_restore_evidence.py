@@ -267,6 +267,22 @@ class TestLongAbsence:
         assert due is not None
         assert adopted(made.tick(0.2 + UNMET_S)) == late
 
+    @pytest.mark.parametrize("serves", [False, True])
+    def test_newcomers_that_began_again_from_the_seed_follow_those_who_come_back(
+        self, serves: bool
+    ) -> None:
+        """Two newcomers met nobody and serve version 0; two return whose lineage is a later one
+        and who cannot serve, for most whom they know are away."""
+        made = Restore(ME, 2, EVERY)
+        made.set_copies([], 0.0)
+        made.receive(SIBLING, Stored(), 0.0)
+        made.update(outlook(0, 0, live=(ME, SIBLING), serving={SIBLING: (0,)}), 1.0)
+        later, live = lineage(1, 0), (ME, SIBLING, NEXT, STRANGERS[0])
+        serving = {SIBLING: (0,), **({NEXT: (later.era,)} if serves else {})}
+        made.update(outlook(0, 0, live=live, serving=serving), 5.0)
+        effects = [e for who in live[2:] for e in made.receive(who, Stored(later), 6.0)]
+        assert adopted(effects) == later
+
     def test_who_has_come_to_nothing_for_long_goes_by_all_it_is_linked_with(self) -> None:
         made = training(SIBLING, NEXT)
         late = lineage(1, 20)
