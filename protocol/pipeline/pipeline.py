@@ -56,6 +56,10 @@ PipelineEffect = (
 WORKER_DEPTH = 2
 """Tasks given to the worker at once: one runs, one waits, so that it never idles for a round trip
 to the node; more would let a forward overtake a backward that has just arrived."""
+STEPS_BEHIND = 2
+"""Steps before the current one that are kept where a neighbour stage has not closed them as far as
+we see: with the delayed update it may be two behind. Who has set a whole stage aside does not see
+it go on, although its own stage does."""
 DEPTH_AHEAD = 1
 """The same for tasks of the next step: what closes the current one waits behind them."""
 
@@ -191,7 +195,9 @@ class Pipeline:
             made = [view.committed(stage) for stage in range(place.stage + 1, place.stages)]
             effects += self._deliveries.update(rates, made[0], now, slowest=min(made))
         neighbours = [s for s in (place.stage - 1, place.stage + 1) if 0 <= s < place.stages]
+        # a step is closed of what both neighbour stages made after they had closed the one before
         safe = min([self.step, *(view.committed(s) for s in neighbours)])
+        safe = max(safe, self.step - STEPS_BEHIND)
         for step in range(self._oldest_kept, safe):
             self._hops.forget(step)
             self._deliveries.forget(step)
