@@ -99,13 +99,16 @@ def newest_of_any(
     return max(known, default=0)
 
 
-def next_era(lineage: Lineage, target: Lineage, me: PeerId) -> Lineage:
+def next_era(lineage: Lineage, target: Lineage, me: PeerId, seq: int) -> Lineage:
     """Return ``target`` as the lineage after ``lineage``, decided by ``me``.
+
+    ``seq`` is another one each time: who was outvoted and later decides the same again begins
+    another lineage, for of the first one versions may be there that others have made.
 
     At the end of the range only the low bits can rise; no lineage makes an era out of range.
     """
     number = min(lineage.number + 1, MAX_NUMBER)
-    low = int.from_bytes(rank("era", number, target.version, me)[:4], "big")
+    low = int.from_bytes(rank("era", number, target.version, me, seq)[:4], "big")
     era = (number << ERA_BITS) | low
     return Lineage(min(max(era, lineage.era + 1), LAST_ERA), target.version, target.hashes)
 

@@ -117,6 +117,8 @@ class Adopt:
 
     lineage: Lineage
     reason: str
+    ours: bool = False
+    """Whether we have decided it ourselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,8 +489,8 @@ class Restore:
             self._due = turn
             self.waiting = Waiting(f"for {short(before[0])} to say where the run goes on", turn)
             return []
-        lineage = next_era(self.lineage, target, self._me)
-        return self._adopt(lineage, f"{trouble}; {_again(lost)}", now)
+        lineage = next_era(self.lineage, target, self._me, self._seq)
+        return self._adopt(lineage, f"{trouble}; {_again(lost)}", now, ours=True)
 
     def _before_us(self) -> list[PeerId]:
         """Return who may decide before us: those with a voice, and for one turn one of the
@@ -673,7 +675,9 @@ class Restore:
 
     # --- beginning ---------------------------------------------------------------------------
 
-    def _adopt(self, lineage: Lineage, reason: str, now: float) -> list[RestoreEffect]:
+    def _adopt(
+        self, lineage: Lineage, reason: str, now: float, *, ours: bool = False
+    ) -> list[RestoreEffect]:
         self.evidence.begin(self.lineage, lineage)
         was_open, self.lineage, self.open = self.open, lineage, True
         self._newest, self._seen = lineage.version, {}
@@ -687,7 +691,7 @@ class Restore:
         if (own := self._stored.get(self._me)) is not None:
             kept = tuple(copy for copy in own.copies if copy.version <= lineage.version)
             effects.append(self._publish(Stored(lineage, kept), now))
-        return [*effects, Adopt(lineage, reason)]
+        return [*effects, Adopt(lineage, reason, ours)]
 
     @staticmethod
     def _since(at: float | None) -> float:

@@ -64,7 +64,8 @@ class Stored(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 ERA_BITS: Final = 32
-"""An era is the number of roll-backs, then 32 bits of a hash: two deciders never make the same."""
+"""An era is the number of roll-backs, then 32 bits of a hash: two deciders never make the same, nor
+does one that decides twice."""
 MAX_NUMBER: Final = (1 << (53 - ERA_BITS)) - 1
 """The highest number of roll-backs that an era can say."""
 MAX_ERAS_MISSED: Final = 4096

@@ -1,4 +1,4 @@
-"""What a replica keeps of closed steps is bounded, whatever it sees of the stages beside its own."""
+"""What a replica keeps of closed steps is bounded, whatever it sees of the stages beside it."""
 
 from __future__ import annotations
 

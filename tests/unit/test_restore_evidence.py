@@ -308,7 +308,7 @@ class TestBrick:
     def test_there_is_always_a_next_era_that_can_be_said(self, era: int) -> None:
         lineage = Lineage(era, 0, ())
         for _ in range(3):
-            lineage = next_era(lineage, Lineage(0, 20, (HASH + b"0", HASH + b"1")), ME)
+            lineage = next_era(lineage, Lineage(0, 20, (HASH + b"0", HASH + b"1")), ME, 0)
             body = encode_stored(Stored(lineage, ()))
             assert parse_stored(body, ME, ME, 2).lineage == lineage
             assert lineage.era >= era

@@ -169,6 +169,24 @@ class TestLost:
             made.tick(now)
             assert made.lineage == SEED, "its trouble was not that of the swarm"
 
+    def test_who_decides_the_same_again_begins_another_lineage(self) -> None:
+        """In the first one there may be versions that it or others have made since."""
+        made = running(first(PEERS))
+        made.update(outlook(27, None), 20.0)
+        ours = adopted(made.tick(20.0 + LOST_S))
+        assert ours is not None
+        for now in (22.0, 22.0 + OUTVOTED_S):
+            for other in PEERS:
+                made.receive(other, stored((0, 20), (1, 20)), now)
+            made.tick(now)
+        assert made.lineage == SEED
+        made.update(outlook(27, 27), 50.0)
+        made.update(outlook(27, None), 60.0)
+        again = adopted([*made.tick(60.0 + LOST_S), *made.tick(90.0)])
+        assert again is not None
+        assert (again.number, again.version) == (ours.number, ours.version)
+        assert again.era != ours.era
+
     def test_most_of_the_swarm_is_followed_by_who_does_not_train(self) -> None:
         made, idle = running(PEERS[0]), 10.0 + HEALTHY_S
         later = Lineage(1 << 32, 20, (digest(0, 20), digest(1, 20)))

@@ -18,8 +18,8 @@ from client.simulate.chaos.volunteer import Volunteer
 from client.simulate.invariants import expect
 from client.simulate.multisets import encode_ids
 from protocol.ids import short
-from protocol.restore.choice import SEED, next_era
-from protocol.restore.stored import ERA_BITS, Lineage
+from protocol.restore.choice import SEED
+from protocol.restore.stored import Lineage
 from protocol.seat.ahead import MAX_PER_SENDER, MAX_STEPS_AHEAD
 
 LONGEST = 10_000
@@ -83,14 +83,12 @@ class Checks:
         words = f"attempt {made[0]} by {who} and attempt {known[0]}"
         expect(known == made, f"I5: two commits for {what}: {words}")
 
-    def adopted(self, volunteer: Volunteer, lineage: Lineage, *, cut_off: bool) -> None:
+    def adopted(self, volunteer: Volunteer, lineage: Lineage, *, ours: bool, cut_off: bool) -> None:
         """A volunteer begins anew in a lineage: its own decision, or that of somebody who had made
-        one. The era says whose it is. Who has never closed a step knows nobody whom to believe, and
-        who is cut off with the liar and one other at most cannot tell who lies
-        (protocol/README.md, section 8)."""
-        target = Lineage(0, lineage.version, lineage.hashes)
-        before = Lineage(max(0, lineage.number - 1) << ERA_BITS, 0, ())
-        if next_era(before, target, volunteer.peer) == lineage:
+        one. Who has never closed a step knows nobody whom to believe, and who is cut off with the
+        liar and one other at most cannot tell who lies (protocol/README.md, section 8)."""
+        if ours:
+            expect(lineage not in self.decided, f"I5: two lineages with one era: {lineage}")
             self.decided.add(lineage)
         words = f"L1: {short(volunteer.peer)} follows a lineage that nobody has begun: {lineage}"
         newcomer = not volunteer.restore.evidence.any  # it knows nobody

@@ -151,10 +151,11 @@ class Histories:
                     volunteer.records[volunteer.peer] = (seq, body)
                     for to in list(volunteer.links):
                         self.tell(volunteer, to)
-                case Adopt(lineage):
+                case Adopt(lineage, ours=ours):
                     others = [self._world.volunteers[p] for p in volunteer.seen_live()]
                     honest = sum(not v.lies for v in others) - 1
-                    self._world.checks.adopted(volunteer, lineage, cut_off=honest < 2)
+                    told = {"ours": ours, "cut_off": honest < 2}
+                    self._world.checks.adopted(volunteer, lineage, **told)
                     volunteer.disk.begin(lineage)
                     self._write_evidence(volunteer)
                     self._world.begin_anew(volunteer)
