@@ -334,7 +334,10 @@ class Engine:
         self.network.members(roster.live())
         self.network.want(self.acquaintances.wanted(roster))
         if self.matching is not None:
-            members = matching_members(roster, self.measuring, self.wall())
+            cut_off = self.membership.cut_off()
+            members = matching_members(
+                roster, self.signer.peer, self.measuring, self.wall(), cut_off
+            )
             self.matched(self.matching.update_members(members, self.now()))
         if self.staging is not None:
             lines = self.measuring.lines()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from client.train.measuring import Measuring
@@ -93,11 +93,32 @@ def era_followed(lineage: Lineage | None, roster: Roster, stages: int, own: Peer
     return max(eras, key=lambda era: (eras[era], era), default=0)
 
 
-def matching_members(roster: Roster, measuring: Measuring, wall: float) -> list[Member]:
-    """Return the live members that offer seats: their claims as partners' measurements leave them,
-    and their time of joining as our memory leaves it (``wall``: Unix seconds)."""
+def matching_members(
+    roster: Roster,
+    own: PeerId,
+    measuring: Measuring,
+    wall: float,
+    cut_off: Collection[PeerId] = (),
+) -> list[Member]:
+    """Return the members that we take for live and that offer seats: their claims as partners'
+    measurements leave them, and their time of joining as our memory leaves it.
+
+    A peer that we shut out, or cannot link with, is none of them, whoever passes its adverts on.
+
+    Args:
+        roster: whom we know of.
+        own: our peer id.
+        measuring: what partners measured.
+        wall: Unix seconds.
+        cut_off: who decides nothing, because those who would work with it have lost it.
+    """
     measuring.tenure.saw(roster.live(), wall)
-    return [_member(member, measuring) for member in roster.members() if member.advert.seats > 0]
+    live = live_members(roster, own)
+    return [
+        _member(member, measuring, may_decide=member.peer not in cut_off)
+        for member in roster.members()
+        if member.advert.seats > 0 and member.peer in live
+    ]
 
 
 def may_speak(matching: Matching | None, subject: str, peer: PeerId, now: float) -> bool:
@@ -106,7 +127,7 @@ def may_speak(matching: Matching | None, subject: str, peer: PeerId, now: float)
     return matching is not None and matching.may_speak(peer, stage, now)
 
 
-def _member(member: LiveMember, measuring: Measuring) -> Member:
+def _member(member: LiveMember, measuring: Measuring, *, may_decide: bool) -> Member:
     advert, belief = member.advert, measuring.believed(member)
     return Member(
         peer=member.peer,
@@ -123,6 +144,7 @@ def _member(member: LiveMember, measuring: Measuring) -> Member:
         home=_stage_of_seat(member, 0),
         second=_stage_of_seat(member, 1),
         fetching=frozenset(Stage(s.stage) for s in member.seats if s.state == "fetching"),
+        may_decide=may_decide,
     )
 
 

@@ -36,6 +36,8 @@ class Member:
     """The stage beside its home that its second seat holds."""
     fetching: frozenset[Stage] = frozenset()
     """Those of ``held`` that it does not serve yet."""
+    may_decide: bool = True
+    """Whether it may be a steward; not if those who would work with it have lost it."""
 
     @property
     def home_stage(self) -> Stage | None:

@@ -11,13 +11,17 @@ does not go. Holds one conversation; decides nothing for others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from protocol.effects import Explain, SendSigned
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies, gain, preferences
 from protocol.matching.board import Notice, stage_levels
+from protocol.matching.bodies import Posting
 from protocol.matching.effects import Effect
 from protocol.matching.gain import Move
 from protocol.matching.outlook import Outlook
@@ -130,7 +134,8 @@ class Mover:
         move = Move.of(me, to, population)
         if move is None or move.home != home or move.second == to:
             return []
-        if gain.objection(postings, stage_levels(postings), levels, move) is not None:
+        seen = self._as_seen(postings, move)
+        if gain.objection(seen, stage_levels(postings), levels, move) is not None:
             self._noted = None
             return []
         if postings[to].copies and self._noted != to:
@@ -139,6 +144,16 @@ class Mover:
         if self._hindrance(voting=False) is not None:
             return []
         return self._send(Step.ASKING, move, to, now)
+
+    def _as_seen(self, postings: Sequence[Posting], move: Move) -> list[Posting]:
+        """Return the postings without what our own view contradicts: the stage that we go to has
+        no fewer replicas than we see, and one that we leave no more, whatever a steward says."""
+        seen, population = list(postings), self._outlook.population
+        for stage in (move.to, *move.leaves):
+            said, found = seen[stage].copies, len(population.holders(stage))
+            copies = max(said, found) if stage == move.to else min(said, found)
+            seen[stage] = msgspec.structs.replace(seen[stage], replicas=copies, seconds=0)
+        return seen
 
     def _hindrance(self, voting: bool) -> str | None:
         """Say why we may not move whatever the stages say."""

@@ -74,7 +74,8 @@ class Shortlist:
         self._lists = {key: first for key, first in self._lists.items() if key[1] >= beacon}
 
     def _pick(self, rivals: Iterable[Member], stage: Stage, beacon: int) -> tuple[PeerId, ...]:
-        first = nsmallest(STEWARDS, rivals, key=lambda m: self._order(m, stage, beacon))
+        able = (member for member in rivals if member.may_decide)
+        first = nsmallest(STEWARDS, able, key=lambda m: self._order(m, stage, beacon))
         return tuple(member.peer for member in first)
 
 

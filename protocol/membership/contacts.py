@@ -150,6 +150,11 @@ class Contacts:
         """Whether ``elector``, which is present, says that it has lost ``peer``."""
         return self.present(elector, now) and peer in self._contacts[elector].lost
 
+    def told_by(self, elector: PeerId) -> frozenset[PeerId]:
+        """Return whom a peer's last heartbeat named as lost."""
+        contact = self._contacts.get(elector)
+        return frozenset() if contact is None or contact.closed else contact.lost
+
     def lost(self, now: float) -> tuple[PeerId, ...]:
         """Return whom we have lost ourselves, the latest first."""
         lost = [

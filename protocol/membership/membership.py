@@ -16,14 +16,14 @@ State: the four parts, our own advert and seats. It may not sign by itself: the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
 from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.errors import LocalProtocolError, RemoteProtocolError
-from protocol.ids import PeerId, SwarmId
+from protocol.ids import PeerId, SwarmId, short
 from protocol.membership.advert import ADVERT, Advert, check_seats, encode_advert, parse_advert
 from protocol.membership.contacts import Contacts, missed
 from protocol.membership.detector import TICK_S, Detector
@@ -44,7 +44,13 @@ from protocol.membership.rules import (
     ttl_s,
 )
 from protocol.membership.shared import POSTING, SHARED_KINDS, shared_key, subject_of
-from protocol.membership.view import MembershipEffect, RecordChanged, RecordGone
+from protocol.membership.view import (
+    Member,
+    MembershipEffect,
+    RecordChanged,
+    RecordGone,
+    ViewChanged,
+)
 from protocol.restore.stored import STORED
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import Heartbeat, RecordDigest, Records
@@ -227,6 +233,25 @@ class Membership:
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
+    def cut_off(self) -> frozenset[PeerId]:
+        """Return the members that most of those who serve their stages and the ones beside say they
+        have lost: whoever we are linked with ourselves, it sees little of the swarm, or was shut
+        out of it. One voice alone cuts off nobody."""
+        members = self.roster.members()
+        lists = {member.peer: self.contacts.told_by(member.peer) for member in members}
+        named = frozenset(peer for lost in lists.values() for peer in lost)
+        return frozenset(
+            member.peer
+            for member in members
+            if member.peer in named and self._is_lost_to_most(member, lists)
+        )
+
+    def _is_lost_to_most(self, member: Member, lists: Mapping[PeerId, frozenset[PeerId]]) -> bool:
+        near = self.roster.near(seat.stage for seat in member.seats) - {member.peer}
+        voices = [peer for peer in near if peer == self._own or peer in self._linked]
+        saying = sum(member.peer in lists[peer] for peer in voices)
+        return saying > 1 and 2 * saying > len(voices)
+
     def progress(self) -> dict[PeerId, Progress]:
         """Return how far the swarm is by the word of each who serves the last stage."""
         serving = (replica.peer for replica in self.roster.serving(self._stages - 1))
@@ -292,9 +317,12 @@ class Membership:
             self._echoes[sender] = message.seq
         serving = [seat.stage for seat in message.seats if seat.state == "serving"]
         misses = missed(message.seats, {seat.stage for seat in self._seats}, self._own)
-        lost = map(PeerId, message.lost)
+        lost, lost_before = map(PeerId, message.lost), self.contacts.told_by(sender)
         self.contacts.heard(sender, lost, serving, message.echo - 1, now, misses=misses)
         effects: list[MembershipEffect] = []
+        if self.contacts.told_by(sender) != lost_before:
+            words = f"{short(sender)} has lost others"
+            effects.append(ViewChanged(self.roster.revision, words))
         for transition in self.detector.heard(sender, now):
             effects += self.roster.judged(transition)
         return effects + list(self.roster.heard(sender, message.seats))

@@ -132,7 +132,7 @@ class Swarm(World):
 
     def view(self, name: PeerId) -> dict[PeerId, Member]:
         roster = self.members[name].roster
-        members = matching_members(roster, self.measuring(name), self.wall)
+        members = matching_members(roster, name, self.measuring(name), self.wall)
         return {member.peer: member for member in members}
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from protocol_examples import advert, peer, seat
+from protocol_examples import WALL, advert, manifest, peer, seat
 
-from client.train.views import live_members, swarm_view
+from client.train.measuring import Measuring
+from client.train.views import live_members, matching_members, swarm_view
 from protocol.ids import PeerId
 from protocol.membership.roster import FULL_MESH_UP_TO, Roster
 
@@ -67,3 +68,23 @@ def test_in_a_full_mesh_who_has_no_link_is_not_there() -> None:
         roster.link_down(other, "closed", crashed=False)
     assert swarm_view(roster, {}, ME, 4, 0).empty_stages() == (2,)
     assert len(live_members(roster, ME)) == sum(stage != 2 for stage in members.values())
+
+
+def matched(roster: Roster, cut_off: Iterable[PeerId] = ()) -> dict[PeerId, bool]:
+    """Return whom the matching counts, and whether they may decide."""
+    members = matching_members(roster, ME, Measuring(ME, manifest(), None), WALL, {*cut_off})
+    return {member.peer: member.may_decide for member in members}
+
+
+def test_the_matching_counts_nobody_whom_we_shut_out_although_others_pass_its_adverts_on() -> None:
+    roster = linked_as_wanted({peer(n): n % 2 for n in range(4)})
+    assert matched(roster) == {peer(n): True for n in range(4)}
+    roster.link_down(peer(3), "banned", crashed=True)
+    roster.advertise(peer(3), advert(serves=(seat(1, 28),)), 2)
+    assert roster.member(peer(3)) is not None
+    assert matched(roster) == {peer(n): True for n in range(3)}
+
+
+def test_who_is_cut_off_decides_nothing_and_still_counts() -> None:
+    roster = linked_as_wanted({peer(n): n % 2 for n in range(4)})
+    assert matched(roster, [peer(3)]) == {peer(n): n != 3 for n in range(4)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +32,7 @@ def members(draw: st.DrawFn, number: int) -> Member:
         held=held,
         home=min(held, default=None),
         measured_s=draw(st.sampled_from([0.0, 1000.0])),
+        may_decide=draw(st.booleans()),
     )
 
 
@@ -102,3 +104,14 @@ def test_a_coarse_median_is_hardly_below_the_median(values: list[float]) -> None
 def test_in_a_thin_swarm_everybody_counts_as_fast() -> None:
     view = Population([Member(peer(n), 0.0, 1e9, 1e9, 1e9, 1e12) for n in range(11)], COSTS, 2)
     assert all(view.is_fast(p) for p in view.members)
+
+
+def test_who_may_not_decide_is_no_candidate_and_still_holds_its_stage() -> None:
+    held = frozenset({Stage(0)})
+    everybody = [Member(peer(n), 0.0, 1e9, 1e9, 1e9, 1e12, held) for n in range(4)]
+    view = Population(everybody, COSTS, 2)
+    first, *others = view.succession(Stage(0), BEACON)
+    after = view.evolve({first: replace(view.members[first], may_decide=False)})
+    assert first not in after.candidates(Stage(0), BEACON)
+    assert set(others) < after.candidates(Stage(0), BEACON)
+    assert first in after.holders(Stage(0))

@@ -1,0 +1,60 @@
+"""Who is cut off from the members that it works beside is known to all of them alike."""
+
+from __future__ import annotations
+
+from membership_world import World
+from protocol_examples import peer, seat
+
+from protocol.ids import PeerId
+from protocol.membership.view import ViewChanged
+from protocol.wire.messages import Heartbeat
+
+FIRST, SECOND = (peer(0), peer(1)), (peer(2), peer(3))
+LIAR = peer(3)
+
+
+def two_by_two() -> World:
+    """Two stages with two replicas each, everybody linked with everybody."""
+    world = World(4, stages=2)
+    world.advertise()
+    world.link_all()
+    for stage, names in enumerate((FIRST, SECOND)):
+        for name in names:
+            places = [seat(stage, 5)]
+            world.perform(name, world.members[name].set_seats(places, world.now, world.wall))
+    world.run(10)
+    return world
+
+
+def cut_off(world: World) -> dict[PeerId, frozenset[PeerId]]:
+    return {name: member.cut_off() for name, member in world.members.items()}
+
+
+def test_whom_the_other_stage_has_shut_out_is_cut_off_for_its_sibling_too() -> None:
+    world = two_by_two()
+    assert not any(cut_off(world).values())
+    for name in FIRST:
+        world.cut(name, LIAR)
+    world.run(8)
+    assert cut_off(world)[peer(2)] == {LIAR}
+    changed = [e for e in world.seen[peer(2)] if isinstance(e, ViewChanged)]
+    assert any("has lost others" in event.reason for event in changed)
+
+
+def test_who_is_linked_again_is_not_cut_off_any_more() -> None:
+    world = two_by_two()
+    for name in FIRST:
+        world.cut(name, LIAR)
+    world.run(8)
+    for name in FIRST:
+        world.link(name, LIAR)
+    world.run(3)
+    assert not any(cut_off(world).values())
+
+
+def test_one_that_calls_all_others_lost_cuts_off_nobody() -> None:
+    world = two_by_two()
+    member = world.members[peer(0)]
+    said = Heartbeat(10_000, [seat(1, 5)], [peer(1), peer(2)], 1)
+    world.perform(peer(0), member.receive(LIAR, said, world.now, world.wall))
+    assert member.cut_off() == frozenset()
