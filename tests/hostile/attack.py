@@ -50,6 +50,8 @@ class Bounds:
     within_s: float = 15.0
     memory_bytes: int = 64 * MIB
     """Most that any honest node's memory may grow by, two minutes after the attack included."""
+    steps_lost: int = 0
+    """Most steps that may be done again: none, unless the harness restarts a volunteer."""
     files: int = 16
     """File descriptors that a node may have more than before, when the attacker has gone."""
 
@@ -81,6 +83,9 @@ class Attack:
     rest_s: float = 5.0
     """How long the honest ones are watched after it; 120 where memory is what is attacked."""
     bounds: Bounds = field(default_factory=Bounds)
+    restarts: bool = False
+    """Whether one honest volunteer is killed and started again ``within_s`` after the attack began;
+    its rate counts from when it serves again."""
     flags: tuple[str, ...] = ()
     """Further flags of the honest volunteers' ``join``."""
 

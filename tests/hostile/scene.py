@@ -2,6 +2,8 @@
 
     honest start -> all serve -> before (12 s) -> attack (its ``lasts_s``) -> rest (its ``rest_s``)
 
+If the attack says so, an honest volunteer is killed and started again in the midst of it.
+
 Everybody talks TCP on loopback. A lying member is in place, honest, before the first measurement;
 a stranger comes with the attack. The attacker is killed at the end of the attack.
 """
@@ -84,7 +86,7 @@ class Result:
         wrongly = [name for name in self.blamed if name != LIAR]
         told = {
             f"{self.honest - self.alive} honest volunteers ended": self.alive < self.honest,
-            f"the run fell back by {self.steps_lost} steps": self.steps_lost > 0,
+            f"the run fell back by {self.steps_lost} steps": self.steps_lost > bounds.steps_lost,
             f"rate {self.share:.2f} of before": self.share < bounds.rate,
             f"memory grew by {grown / MIB:.0f} MiB": grown > bounds.memory_bytes,
             "file descriptors stayed open": self.files_after - self.files_before > bounds.files,
@@ -133,6 +135,8 @@ class Scene:
                 before = self._watch("before", BEFORE_S)
                 self._attack()
                 at_first = self._watch("at first", self.attack.bounds.within_s)
+                if self.attack.restarts:
+                    self._restart()
                 during = self._watch("then", self.attack.lasts_s - self.attack.bounds.within_s)
                 self._end_attack()
                 after = self._watch("after", self.attack.rest_s)
@@ -233,6 +237,16 @@ class Scene:
         if self._stranger.stdout.readline().strip() != "begun":
             words = (self.folder / "logs" / "stranger.log").read_text()[-2000:]
             raise UserError(f"{self.attack.name}: the attack did not begin\n{words}", "")
+
+    def _restart(self) -> None:
+        """Kill an honest volunteer and start it again; go on when everybody serves."""
+        member = self._honest[-1]
+        member.kill()
+        self._swarm.members.remove(member)
+        self._swarm.start(member.name, self._flags(), log_name=f"{member.name}-again")
+        self._until(self._all_serve, "everybody serving again")
+        begin = self._newest()
+        self._until(lambda: self._newest() > begin, "steps after the restart")
 
     def _end_attack(self) -> None:
         if self._stranger is not None:

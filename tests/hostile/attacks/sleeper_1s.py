@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from protocol.ids import PeerId
-from protocol.wire.messages import Backward, Message
-from tests.hostile.attack import Attack, Distorter, Outgoing
-
-LATE_S = 1.0
+from tests.hostile.attack import Attack
+from tests.hostile.late import Late
 
 
-class Sleeper(Distorter):
-    """Does all the work and is late with it."""
+class Sleeper(Late):
+    """Late by less than a deadline."""
 
-    def outgoing(self, peer: PeerId, message: Message, payload: bytes) -> Sequence[Outgoing]:
-        """Send gradients later."""
-        if isinstance(message, Backward):
-            return [(message, payload, LATE_S)]
-        return [(message, payload)]
+    late_s = 1.0
 
 
 ATTACK = Attack(

@@ -1,0 +1,148 @@
+"""A history of the run that never was: records that name it, and the states that go with it."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import trio
+
+from client.compute.checkpoint import build_header, read_info
+from protocol.limits import CHUNK_BYTES, MAX_RECORDS_PER_MESSAGE
+from protocol.membership.advert import ADVERT, Advert, Flops, encode_advert
+from protocol.membership.record import Record, seal
+from protocol.restore.stored import STORED, Copy, Lineage, Stored, encode_stored
+from protocol.wire.envelope import Envelope, Signer
+from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Records
+from tests.hostile.stranger import Stranger
+
+ASK_S = 10.0
+EVERY_S = 5.0
+"""Records are said again so often, each with a higher number."""
+UNREACHABLE = "/ip4/127.0.0.1/tcp/9/p2p/"
+
+
+def records_of(stranger: Stranger, signer: Signer, stored: Stored) -> list[Envelope]:
+    """Return an identity's advert, and its record of what it has."""
+    now = time.time()
+    advert = Advert(
+        addresses=(UNREACHABLE + signer.peer,),
+        flops=Flops(fp32=1e11),
+        memory_bytes=2**34,
+        upload_bytes_per_s=1e7,
+        download_bytes_per_s=1e7,
+        seats=1,
+        joined=int(now) - 3600,
+    )
+    return [
+        seal(
+            signer, kind, Record(signer.peer, int(now * 1000), int(now), 600, body), stranger.swarm
+        )
+        for kind, body in ((ADVERT, encode_advert(advert)), (STORED, encode_stored(stored)))
+    ]
+
+
+async def tell(stranger: Stranger, signers: Sequence[Signer], stored: Stored) -> None:
+    """Say once that these identities follow a lineage and have copies of it."""
+    said = [record for signer in signers for record in records_of(stranger, signer, stored)]
+    for at in range(0, len(said), MAX_RECORDS_PER_MESSAGE):
+        await stranger.say_to_all(Records(said[at : at + MAX_RECORDS_PER_MESSAGE]))
+
+
+async def keep_telling(stranger: Stranger, signers: Sequence[Signer], stored: Stored) -> None:
+    """Say it again and again."""
+    while True:
+        await tell(stranger, signers, stored)
+        await trio.sleep(EVERY_S)
+
+
+def invented(count: int) -> list[Signer]:
+    """Return identities that nobody has."""
+    return [Signer(secrets.token_bytes(32)) for _ in range(count)]
+
+
+async def forged_states(stranger: Stranger, version: int) -> list[bytes]:
+    """Return a state of every stage that passes for one of a version: honest shapes, forged
+    numbers."""
+    states = []
+    for stage in range(stranger.manifest.stage_count):
+        honest = await _fetched(stranger, stage)
+        with tempfile.NamedTemporaryFile() as file:
+            Path(file.name).write_bytes(honest)
+            info = read_info(Path(file.name))
+        data = bytes(info.size_bytes - info.data_start)
+        digest = state_hash(version, data)
+        header = build_header(
+            swarm=stranger.swarm,
+            stage=stage,
+            stages=info.stages,
+            version=version,
+            digest=digest.hex(),
+            layout=info.layout,
+            delayed=info.delayed,
+        )
+        states.append(header + data)
+    return states
+
+
+def state_hash(version: int, data: bytes) -> bytes:
+    """Return the hash of a version whose tensors are these bytes."""
+    return hashlib.blake2b(version.to_bytes(8, "little") + data, digest_size=32).digest()
+
+
+def lineage_of(era: int, version: int, states: Sequence[bytes]) -> Stored:
+    """Return the record of who has a whole version from which a lineage begins."""
+    hashes = tuple(state_hash(version, _data(state)) for state in states)
+    copies = tuple(Copy(stage, version, digest) for stage, digest in enumerate(hashes))
+    return Stored(Lineage(era, version, hashes), copies)
+
+
+async def serve(stranger: Stranger, version: int, states: Sequence[bytes]) -> None:
+    """Give these states to whoever asks for them."""
+    async for heard in stranger.heard:
+        match heard.message:
+            case BlobQuery(kind="state", stage=stage, version=asked) if asked in (None, version):
+                digests = [_digest(piece) for piece in _pieces(states[stage])]
+                offer = BlobOffer("state", stage, version, len(states[stage]), digests)
+                await stranger.say(heard.peer, offer)
+            case ChunkRequest(kind="state", stage=stage, version=asked, index=index):
+                pieces = _pieces(states[stage])
+                if asked == version and index < len(pieces):
+                    chunk = Chunk("state", stage, version, index)
+                    await stranger.say(heard.peer, chunk, pieces[index])
+            case _:
+                await trio.lowlevel.checkpoint()
+
+
+async def _fetched(stranger: Stranger, stage: int) -> bytes:
+    with trio.fail_after(ASK_S):
+        await stranger.say_to_all(BlobQuery("state", stage, None))
+        offer, pieces = None, dict[int, bytes]()
+        async for heard in stranger.heard:
+            match heard.message:
+                case BlobOffer(kind="state") as found if found.stage == stage and offer is None:
+                    offer = found
+                    for index in range(len(offer.digests)):
+                        request = ChunkRequest("state", stage, offer.version, index)
+                        await stranger.say(heard.peer, request)
+                case Chunk(kind="state", index=index) if heard.message.stage == stage:
+                    pieces[index] = heard.payload
+            if offer is not None and len(pieces) == len(offer.digests):
+                return b"".join(pieces[index] for index in sorted(pieces))
+    raise AssertionError("the stream of messages has no end")
+
+
+def _data(state: bytes) -> bytes:
+    return state[8 + int.from_bytes(state[:8], "little") :]
+
+
+def _pieces(data: bytes) -> list[bytes]:
+    return [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
+
+
+def _digest(piece: bytes) -> bytes:
+    return hashlib.blake2b(piece, digest_size=32).digest()
