@@ -15,12 +15,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from model_zoo.specs.data import training_size
+from model_zoo.specs.tokens import TOKENIZERS, token_dtype
+
 Bytes = NDArray[np.uint8]
-Tokens = NDArray[np.uint16]
+Tokens = NDArray[np.unsignedinteger]
 
 BUILT_IN = "stdlib"
 _BUILT_IN_SIZE_BYTES = 8_000_000
-_TRAINING_SHARE = 0.9
+_TOKEN_DTYPE = token_dtype(TOKENIZERS["bytes"])
 
 # Tests and generated number tables are poor prose; some systems package the others apart.
 _SKIPPED_FOLDERS = frozenset(
@@ -49,7 +52,7 @@ class Corpus:
         self.name = name
         self.size = int(data.size)
         self.digest = _digest(data)
-        border = int(_TRAINING_SHARE * self.size)
+        border = training_size(self.size)
         self._data = data
         self._training, self._held_out = data[:border], data[border:]
 
@@ -107,7 +110,7 @@ class Corpus:
         return self._data[offset : offset + size].tobytes()
 
     def sample(self, microbatch_id: int, sequences: int, context: int, seed: int) -> Tokens:
-        """The samples of a microbatch, (B, T + 1) uint16: inputs [:, :-1], targets [:, 1:].
+        """The samples of a microbatch, (B, T + 1) integers: inputs [:, :-1], targets [:, 1:].
 
         A pure function of its arguments and the corpus. Raises DataError when the training text
         is shorter than one sample.
@@ -115,7 +118,7 @@ class Corpus:
         return self._windows("training", self._training, microbatch_id, sequences, context, seed)
 
     def held_out_batch(self, index: int, sequences: int, context: int) -> Tokens:
-        """Held-out samples (B, T + 1) uint16, the same in every swarm on this corpus."""
+        """Held-out samples (B, T + 1), the same in every swarm on this corpus."""
         return self._windows("held-out", self._held_out, index, sequences, context, seed=0)
 
     def check(self, context: int) -> None:
@@ -133,7 +136,7 @@ class Corpus:
                 f"{context + 1}; give a longer text or choose a shorter context"
             )
         offsets = [_draw(split, seed, index, row) % starts for row in range(sequences)]
-        return np.stack([data[o : o + context + 1] for o in offsets]).astype(np.uint16)
+        return np.stack([data[o : o + context + 1] for o in offsets]).astype(_TOKEN_DTYPE)
 
 
 def _draw(split: str, seed: int, index: int, row: int) -> int:

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from model_zoo.specs.model import ModelSpec
 
 _DEVIATION = 0.02
-_RESIDUAL_OUTPUTS = ("attn.out.weight", "ffn.down.weight")
 _CHUNK = 1 << 18  # elements drawn at a time; bounds the scratch to a few MB
 
 # Four uniform 16-bit numbers are added per weight: bell-shaped, cut at 3.46 deviations.
@@ -35,7 +34,7 @@ def initial_tensor(spec: ModelSpec, seed: int, name: str, shape: torch.Size) -> 
     if len(shape) == 1:  # gain of a norm
         return torch.ones(shape)
     deviation = _DEVIATION
-    if name.endswith(_RESIDUAL_OUTPUTS):
+    if name.endswith(spec.facts.residual_outputs):
         deviation /= math.sqrt(2 * spec.layers)
     return torch.from_numpy(_bell(seed, name, shape.numel(), deviation)).view(shape)
 

@@ -8,7 +8,7 @@ import sys
 from model_zoo.data import Corpus, DataError
 from model_zoo.reference import TrainingPlan, evaluate, train_reference
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.optimizer import OptimizerConfig
+from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.whole import load_whole
 
 
@@ -20,7 +20,7 @@ def nanogpt_cpu(
     Source: nanoGPT, README, "I only have a macbook".
     """
     spec = ModelSpec("gpt", 4, 128, 4, 4, 512, context=64)
-    optimizer = OptimizerConfig(
+    optimizer = OptimizerSpec(
         1e-3, 1e-4, warmup_steps=100, decay_steps=2000, beta1=0.9, beta2=0.99, weight_decay=0.1
     )
     return TrainingPlan(spec, layers_per_stage, optimizer, seed, steps, 1, 12)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from model_zoo.data import Corpus
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.optimizer import OptimizerConfig, learning_rate, stage_clip
+from model_zoo.specs.optimizer import OptimizerSpec, learning_rate, stage_clip
 from model_zoo.specs.slices import slices
 from model_zoo.stages import Stage, State, build_stage, merge_states, summed_loss
 from model_zoo.threads import limited_threads
@@ -44,7 +44,7 @@ class TrainingPlan:
 
     spec: ModelSpec
     layers_per_stage: tuple[int, ...]
-    optimizer: OptimizerConfig
+    optimizer: OptimizerSpec
     seed: int
     steps: int
     microbatches_per_step: int
@@ -173,7 +173,7 @@ def _stage_parameters(plan: TrainingPlan, stages: Iterable[Stage]) -> list[list[
     return groups
 
 
-def _adamw(config: OptimizerConfig, parameters: list[nn.Parameter]) -> torch.optim.AdamW:
+def _adamw(config: OptimizerSpec, parameters: list[nn.Parameter]) -> torch.optim.AdamW:
     decayed: dict[str, Any] = {"params": [p for p in parameters if p.ndim >= 2]}
     others: dict[str, Any] = {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}
     return torch.optim.AdamW(

@@ -1,7 +1,11 @@
 """The manifest: the signed, immutable, purely declarative description of a run.
 
 Its BLAKE2b-256 over the canonical encoding is the swarm's id, so two peers that agree on the id
-agree on every number below. It names architectures of the zoo; it never carries code.
+agree on every number below.
+
+Model, optimizer and data are described as
+`model_zoo.specs` does, so what decodes here can be opened. It names architectures of the zoo; it
+never carries code.
 """
 
 from __future__ import annotations
@@ -12,36 +16,22 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from model_zoo.specs.data import DataSpec, holds_samples
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.optimizer import OptimizerSpec
+from model_zoo.specs.state import StateSpec
 from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
 
-Size = Annotated[int, Meta(ge=1, le=2**20)]
 Codec = Literal["s8", "bf16", "fp32"]
-Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-Positive = Annotated[float, Meta(gt=0, le=1e30)]
 NonNegative = Annotated[float, Meta(ge=0, le=1e30)]
-Fraction = Annotated[float, Meta(ge=0, lt=1)]
-
-
-class Model(Struct, frozen=True, forbid_unknown_fields=True):
-    """Shape of the model, for the architectures of the zoo."""
-
-    architecture: Literal["gpt", "llama"]
-    layers: Annotated[int, Meta(ge=1, le=1024)]
-    width: Size
-    heads: Size
-    kv_heads: Size
-    ffn_width: Size
-    context: Size
-    vocab: Size
-    rope_theta: Positive = 10_000.0
 
 
 class StageCost(Struct, frozen=True, forbid_unknown_fields=True):
     """What one stage costs, measured by the founder; the units matching reckons in."""
 
-    layers: Annotated[int, Meta(ge=0, le=1024)]
+    layers: Annotated[int, Meta(ge=1, le=1024)]
     flops: NonNegative
     """Forward and backward of one microbatch, floating point operations."""
     parameters: Annotated[int, Meta(ge=1, le=2**40)]
@@ -50,29 +40,6 @@ class StageCost(Struct, frozen=True, forbid_unknown_fields=True):
     downlink_bytes: NonNegative
     memory_bytes: NonNegative
     """Memory of a replica at the manifest's microbatch size."""
-
-
-class Optimizer(Struct, frozen=True, forbid_unknown_fields=True):
-    """AdamW with linear warm-up and cosine decay; clip is that of the whole model."""
-
-    lr: Positive = 1e-3
-    min_lr: NonNegative = 1e-4
-    warmup_steps: Annotated[int, Meta(ge=0, le=limits.MAX_STEP)] = 100
-    decay_steps: Annotated[int, Meta(ge=1, le=limits.MAX_STEP)] = 2000
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.99
-    eps: Positive = 1e-8
-    weight_decay: NonNegative = 0.1
-    clip: NonNegative = 1.0
-
-
-class Data(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where samples come from; any peer whose bytes have the digest can serve them."""
-
-    source: Literal["stdlib", "text", "jsonl"]
-    name: Annotated[str, Meta(max_length=limits.MAX_NAME_CHARS)]
-    size_bytes: Annotated[int, Meta(ge=2, le=2**40)]
-    digest: Digest
 
 
 class Policy(Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,13 +63,13 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     created: Annotated[int, Meta(ge=0, le=2**40)]
     """Unix seconds; also makes two swarms with the same settings different."""
     seed: Annotated[int, Meta(ge=0, le=2**62)]
-    model: Model
+    model: ModelSpec
     stages: Annotated[tuple[StageCost, ...], Meta(min_length=1, max_length=limits.MAX_STAGES)]
     sequences_per_microbatch: Annotated[int, Meta(ge=1, le=4096)]
     microbatches_per_step: Annotated[int, Meta(ge=1, le=limits.MAX_MICROBATCHES_PER_STEP)]
     steps: Annotated[int, Meta(ge=1, le=limits.MAX_STEP)]
-    optimizer: Optimizer
-    data: Data
+    optimizer: OptimizerSpec
+    data: DataSpec
     boundary_codec: Codec = "s8"
     averaging_codec: Codec = "s8"
     policy: Policy = Policy()
@@ -114,6 +81,11 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     def delayed(self) -> bool:
         """Whether the one-step-delayed update is used."""
         return self.delayed_update is True
+
+    @property
+    def state(self) -> StateSpec:
+        """What the state of every stage consists of."""
+        return StateSpec(self.optimizer.name, self.delayed)
 
     @property
     def stage_count(self) -> int:
@@ -183,10 +155,10 @@ def inconsistency(manifest: Manifest) -> str | None:
         (manifest.name.isprintable(), "the name has characters that cannot be shown"),
         (_is_plain_name(manifest.data.name), "the data's name is not the plain name of a file"),
         (sum(manifest.layers_per_stage) == model.layers, "stages do not add up to the layers"),
-        (model.width % model.heads == 0, "width is not a multiple of heads"),
-        (model.heads % model.kv_heads == 0, "heads is not a multiple of kv_heads"),
-        (manifest.data.size_bytes > model.context + 1, "the data is shorter than one sample"),
-        (manifest.optimizer.min_lr <= manifest.optimizer.lr, "min_lr is above lr"),
+        (
+            holds_samples(manifest.data.size_bytes, model.context),  # a token is a byte or more
+            "the part of the data that is held out is shorter than one sample",
+        ),
         (
             manifest.data.size_bytes <= limits.MAX_CHUNKS * limits.CHUNK_BYTES,
             "the training text is too large to be copied by newcomers: take at most 3.1 GB of it",
@@ -198,18 +170,17 @@ def inconsistency(manifest: Manifest) -> str | None:
         ),
     )
     stages = (
-        too_large(stage, manifest.averaging_codec, delayed=manifest.delayed)
-        for stage in manifest.stages
+        too_large(stage, manifest.averaging_codec, manifest.state) for stage in manifest.stages
     )
     found = (words for holds, words in checks if not holds)
     return next(found, None) or next(filter(None, stages), None)
 
 
-def too_large(stage: StageCost, averaging_codec: Codec, *, delayed: bool) -> str | None:
+def too_large(stage: StageCost, averaging_codec: Codec, state: StateSpec) -> str | None:
     """Say in words why no message could carry what replicas of a stage send each other, or None."""
     count = f"a stage of {stage.parameters} parameters"
     header_bytes = (stage.layers + 1) * _HEADER_BYTES_PER_LAYER
-    state_bytes = header_bytes + 4 * stage.parameters * (4 if delayed else 3)
+    state_bytes = header_bytes + stage.parameters * state.bytes_per_parameter
     if state_bytes > limits.MAX_CHUNKS * limits.CHUNK_BYTES:
         return f"{count} is too large to be copied by newcomers: take more stages"
     blocks = -(-stage.parameters // limits.MAX_SEGMENTS) // _BLOCK + 1

@@ -125,7 +125,7 @@ class Play:
         (self._out / "sample.txt").write_text(report.sample)
         document = msgspec.json.format(msgspec.json.encode(report), indent=2)
         (self._out / "report.json").write_bytes(document + b"\n")
-        export_hf(trained.spec, trained.state, Path(report.model))
+        export_hf(trained.manifest.model, trained.state, Path(report.model))
 
 
 def checkpoint_interval(steps: int) -> int:

@@ -15,10 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
 from client.cli.create import sign, write_swarm_file
-from client.cli.founding import found_swarm, open_corpus, spec_of
+from client.cli.founding import found_swarm, open_corpus
 from client.cli.home import free_port
 from client.cli.local_swarm import LocalSwarm, terminate_as_interrupt
 from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
@@ -27,7 +25,6 @@ from client.errors import ExitCode, UserError
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from model_zoo.reference import TrainingPlan, train_reference
-from model_zoo.specs.optimizer import OptimizerConfig
 from protocol.address import Address
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
@@ -86,9 +83,9 @@ def found(homes: Path, run: RunChoices = RUN, model: ModelChoices = MODEL) -> Sw
 def training_plan(manifest: Manifest) -> TrainingPlan:
     """Return the reference trainer's plan for what a manifest describes."""
     return TrainingPlan(
-        spec=spec_of(manifest.model),
+        spec=manifest.model,
         layers_per_stage=manifest.layers_per_stage,
-        optimizer=OptimizerConfig(**msgspec.structs.asdict(manifest.optimizer)),
+        optimizer=manifest.optimizer,
         seed=manifest.seed,
         steps=manifest.steps,
         microbatches_per_step=manifest.microbatches_per_step,

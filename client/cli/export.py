@@ -68,7 +68,7 @@ def export(
 
     trained = newest_model(home, found, checkpoint)
     try:
-        folder = export_hf(trained.spec, trained.state, out)
+        folder = export_hf(trained.manifest.model, trained.state, out)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}", "choose another --out") from error
     corpus = open_corpus(trained.manifest, data, TextStore(home.folders.texts))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import msgspec
 
@@ -19,26 +18,24 @@ from client.cli.price_table import StagePrice
 from client.cli.pricing import Prices, price
 from client.compute.memory import required_bytes
 from client.compute.payload import largest_payload_bytes
-from client.compute.requests import ModelFields
 from client.errors import ExitCode, UserError
 from model_zoo.cutting import cut
 from model_zoo.data import BUILT_IN, Corpus, DataError
-from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.data import DataSpec, Source
+from model_zoo.specs.model import ARCHITECTURES, ModelSpec
+from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.slices import StageSlice, slices, stage_parameter_count
+from model_zoo.specs.tokens import token_bytes
 from protocol.ids import PeerId
 from protocol.manifest import (
     Codec,
-    Data,
     Manifest,
-    Model,
-    Optimizer,
     Policy,
     StageCost,
     inconsistency,
 )
 
 WIRE_BYTES_PER_ELEMENT: dict[Codec, float] = {"s8": 1 + 2 / 128, "bf16": 2.0, "fp32": 4.0}
-_TOKEN_BYTES = 2
 _GRAPHS_KEPT = 2
 """Enough for a pipeline to flow; a volunteer with more memory keeps more."""
 
@@ -68,9 +65,8 @@ def found_swarm(
             (configuration).
     """
     preset = PRESETS[run.preset]
-    shape = choose_model(preset, model)
-    spec = spec_of(shape)
-    corpus = open_corpus(run.data, shape.context)
+    spec = choose_model(preset, model)
+    corpus = open_corpus(run.data, spec.context)
     sequences = run.sequences or preset.sequences_per_microbatch
     costs, prices = price_stages(spec, run, sequences)
     manifest = Manifest(
@@ -79,7 +75,7 @@ def found_swarm(
         founder=founder,
         created=int(time.time()),
         seed=run.seed,
-        model=shape,
+        model=spec,
         stages=costs,
         sequences_per_microbatch=sequences,
         microbatches_per_step=run.microbatches or preset.microbatches_per_step,
@@ -110,66 +106,59 @@ def checked(manifest: Manifest) -> Manifest:
     return again
 
 
-def choose_model(preset: Preset, choices: ModelChoices) -> Model:
-    """Return the preset's shape with the founder's changes; dependent numbers follow."""
+def choose_model(preset: Preset, choices: ModelChoices) -> ModelSpec:
+    """Return the preset's model with the founder's changes; dependent numbers follow.
+
+    Raises:
+        UserError: numbers that no such model has.
+    """
     base = preset.model
     architecture = choices.architecture or base.architecture
     width = choices.width or base.width
     heads = choices.heads or base.heads
     same_shape = (architecture, width, heads) == (base.architecture, base.width, base.heads)
-    ffn_width = base.ffn_width if same_shape else _usual_ffn_width(architecture, width)
+    usual_ffn_width = ARCHITECTURES[architecture].usual_ffn_width(width)
+    ffn_width = base.ffn_width if same_shape else usual_ffn_width
     kv_heads = base.kv_heads if same_shape else heads
-    return Model(
-        architecture=architecture,
-        layers=choices.layers or base.layers,
-        width=width,
-        heads=heads,
-        kv_heads=choices.kv_heads or kv_heads,
-        ffn_width=choices.ffn_width or ffn_width,
-        context=choices.context or base.context,
-        vocab=base.vocab,
-        rope_theta=base.rope_theta,
-    )
+    try:
+        return ModelSpec(
+            architecture=architecture,
+            layers=choices.layers or base.layers,
+            width=width,
+            heads=heads,
+            kv_heads=choices.kv_heads or kv_heads,
+            ffn_width=choices.ffn_width or ffn_width,
+            context=choices.context or base.context,
+            vocab=base.vocab,
+            rope_theta=base.rope_theta,
+        )
+    except ValueError as error:
+        raise usage(str(error)) from error
 
 
-def _usual_ffn_width(architecture: str, width: int) -> int:
-    """4 x width; for SwiGLU's three matrices 8/3 x width, rounded up to a multiple of 32."""
-    return 4 * width if architecture == "gpt" else -(-8 * width // 96) * 32
-
-
-def choose_optimizer(preset: Preset, choices: OptimizerChoices, steps: int) -> Optimizer:
+def choose_optimizer(preset: Preset, choices: OptimizerChoices, steps: int) -> OptimizerSpec:
     """Return the preset's optimizer with the founder's changes.
 
     Warm-up and decay keep their share of the run when its length changes.
+
+    Raises:
+        UserError: a number is out of range.
     """
     base = preset.optimizer
     scale = steps / preset.steps
     lr = base.lr if choices.lr is None else choices.lr
-    follows = Optimizer(
-        lr=lr,
-        min_lr=min(base.min_lr, lr),
-        warmup_steps=round(base.warmup_steps * scale),
-        decay_steps=max(1, round(base.decay_steps * scale)),
-        beta1=base.beta1,
-        beta2=base.beta2,
-        weight_decay=base.weight_decay,
-        clip=base.clip,
-    )
+    follows = {
+        "lr": lr,
+        "min_lr": min(base.min_lr, lr),
+        "warmup_steps": round(base.warmup_steps * scale),
+        "decay_steps": max(1, round(base.decay_steps * scale)),
+    }
     given = {name: value for name, value in vars(choices).items() if value is not None}
-    chosen = msgspec.structs.replace(follows, **given)
-    if chosen.warmup_steps > chosen.decay_steps:
+    chosen = follows | given
+    if chosen["warmup_steps"] > chosen["decay_steps"]:
         raise usage("--warmup-steps is above --decay-steps")
-    return chosen
-
-
-def spec_of(model: Model) -> ModelSpec:
-    """Return the zoo's description of a manifest's model.
-
-    Raises:
-        UserError: numbers that no such model has.
-    """
     try:
-        return ModelSpec(**msgspec.structs.asdict(model))
+        return msgspec.structs.replace(base, **chosen)
     except ValueError as error:
         raise usage(str(error)) from error
 
@@ -190,12 +179,12 @@ def open_corpus(source: str, context: int) -> Corpus:
     return corpus
 
 
-def describe_data(source: str, corpus: Corpus) -> Data:
+def describe_data(source: str, corpus: Corpus) -> DataSpec:
     """Return what the manifest says of the corpus."""
-    return Data(_kind(source), short_name(source), corpus.size, corpus.digest)
+    return DataSpec(_kind(source), short_name(source), corpus.size, corpus.digest)
 
 
-def _kind(source: str) -> Literal["stdlib", "text", "jsonl"]:
+def _kind(source: str) -> Source:
     if source == BUILT_IN:
         return "stdlib"
     return "jsonl" if source.endswith(".jsonl") else "text"
@@ -228,16 +217,16 @@ def stage_cost(
     first, last = part.index == 0, part.index == part.count - 1
     shape = sequences, spec.context, spec.width
     boundary = float(largest_payload_bytes(shape, run.boundary_codec))
-    forward = boundary + (tokens + sequences) * _TOKEN_BYTES  # targets travel along
+    forward = boundary + (tokens + sequences) * token_bytes(spec.vocab)  # targets travel along
     memory = required_bytes(
-        _model_fields(spec),
+        spec,
         layers_per_stage=layers,
         stage=part.index,
         sequences=sequences,
         tokens=spec.context,
         graphs_kept=_GRAPHS_KEPT,
         averaging_codec=run.averaging_codec,
-        delayed=run.delayed_update,
+        state=run.state,
     )
     return StageCost(
         layers=layers[part.index],
@@ -247,10 +236,6 @@ def stage_cost(
         downlink_bytes=(not first) * forward + (not last) * boundary,
         memory_bytes=float(memory.total_bytes),
     )
-
-
-def _model_fields(spec: ModelSpec) -> ModelFields:
-    return ModelFields(**{name: getattr(spec, name) for name in ModelFields.__struct_fields__})
 
 
 def usage(problem: str) -> UserError:

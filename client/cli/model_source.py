@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 from safetensors import safe_open
 
 from client.compute.checkpoint import verify
@@ -22,7 +21,6 @@ from client.store.checkpoints import CheckpointFolder
 from client.store.texts import TextStore
 from model_zoo.data import BUILT_IN, Corpus, DataError
 from model_zoo.reference import evaluate
-from model_zoo.specs.model import ModelSpec
 from model_zoo.stages import Stage, State
 from model_zoo.whole import load_whole
 from protocol.ids import SwarmId
@@ -44,7 +42,6 @@ class Trained:
     swarm: SwarmId
     manifest: Manifest
     version: int
-    spec: ModelSpec
     state: State
     model: Stage
     """Tokens (B, T) to logits (B, T, V)."""
@@ -75,11 +72,10 @@ def _assemble(swarm: SwarmFile, version: int, files: Mapping[int, Sequence[Path]
     for stage in stages:
         state.update(_read_first(files.get(stage, []), swarm, stage, version))
     try:
-        spec = ModelSpec(**msgspec.structs.asdict(swarm.manifest.model))
-        model = load_whole(spec, state)
+        model = load_whole(swarm.manifest.model, state)
     except ValueError as error:
         raise CheckpointError(f"version {version} does not fit the manifest: {error}") from error
-    return Trained(swarm.swarm, swarm.manifest, version, spec, state, model)
+    return Trained(swarm.swarm, swarm.manifest, version, state, model)
 
 
 def find_places(folders: Iterable[Path]) -> Places:
@@ -154,5 +150,5 @@ def held_out_loss(trained: Trained, corpus: Corpus) -> float:
         corpus,
         batches=HELD_OUT_BATCHES,
         sequences=HELD_OUT_SEQUENCES,
-        context=trained.spec.context,
+        context=trained.manifest.model.context,
     )

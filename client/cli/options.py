@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Group, Parameter, validators
 
 from client.cli.presets import PresetName
+from model_zoo.specs.state import StateSpec
 from protocol.manifest import Codec
 
 RUN = Group("The run", sort_key=1)
@@ -56,6 +57,11 @@ class RunChoices:
     """Percentage of the volunteers, the faster ones, that hold two stages; 0: one each."""
     measure: Annotated[bool, Parameter(negative="--no-measure")] = True
     """Run the model for a moment to balance the stages; otherwise reckon with FLOPs."""
+
+    @property
+    def state(self) -> StateSpec:
+        """What the state of every stage consists of."""
+        return StateSpec(delayed=self.delayed_update)
 
     @property
     def swarm_name(self) -> str:

@@ -12,9 +12,10 @@ from client.cli.presets import PRESETS
 from client.cli.target import find_swarm
 from client.errors import ExitCode, UserError
 from client.plan import compare
+from model_zoo.specs.model import ModelSpec
 from protocol.invite import SwarmFile
 from protocol.limits import MAX_STAGES
-from protocol.manifest import Manifest, Model
+from protocol.manifest import Manifest
 
 if TYPE_CHECKING:
     from client.cli.plan_work import ModelWorks  # which imports torch
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class Setting:
     """The run that is planned."""
 
-    model: Model
+    model: ModelSpec
     manifest: Manifest | None
     """None: not founded yet."""
     run: RunChoices
@@ -122,9 +123,6 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
             ExitCode.USAGE,
         )
     _check_stages(run.stages, manifest.model)
-    if 0 in manifest.layers_per_stage:
-        problem = "a stage of this swarm has no layer"
-        raise UserError(problem, "plan for its model with the flags of volunteer create")
     choices = RunChoices(
         boundary_codec=manifest.boundary_codec,
         averaging_codec=manifest.averaging_codec,
@@ -140,7 +138,7 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
     )
 
 
-def _check_stages(stages: int | None, model: Model) -> None:
+def _check_stages(stages: int | None, model: ModelSpec) -> None:
     most = min(model.layers, MAX_STAGES)
     if stages is not None and stages > most:
         problem = f"{model.layers} layers cannot make {stages} stages"

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
-from client.cli.founding import spec_of, stage_cost
+from client.cli.founding import stage_cost
 from client.cli.options import RunChoices
 from client.cli.price_table import StagePrice
 from client.cli.pricing import PART_REPEATS, machine_speed
 from client.compute.memory import required_bytes
-from client.compute.requests import ModelFields
 from client.plan.machines import StageWork
 from model_zoo.cutting import cut, flops_per_token, measure_costs
+from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice, slices
 from protocol.limits import CHUNK_BYTES, MAX_PAYLOAD_BYTES
-from protocol.manifest import Manifest, Model, StageCost, too_large
+from protocol.manifest import Manifest, StageCost, too_large
 
 MEASURED_UP_TO_S = 0.5
 """Microbatches of which a layer would take longer are scaled from the largest measured one."""
@@ -30,9 +28,8 @@ MEASURED_UP_TO_S = 0.5
 class ModelWorks:
     """The ``Works`` of one model under given codecs."""
 
-    def __init__(self, model: Model, run: RunChoices, sizes: Iterable[int]) -> None:
-        self._spec, self._run = spec_of(model), run
-        self._fields = ModelFields(**msgspec.structs.asdict(model))
+    def __init__(self, model: ModelSpec, run: RunChoices, sizes: Iterable[int]) -> None:
+        self._spec, self._run = model, run
         self._scale = 1.0
         self._founded: Manifest | None = None
         self._parts = _measure(self, sorted(set(sizes))) if run.measure else {}
@@ -62,8 +59,8 @@ class ModelWorks:
             return [self._work(layers, s, sequences, c) for s, c in enumerate(founded.stages)]
         layers = cut(spec, self._parts.get(sequences), stages)
         costs = [self._cost(layers, part, sequences) for part in slices(layers)]
-        codec, delayed = self._run.averaging_codec, self._run.delayed_update
-        if any(too_large(cost, codec, delayed=delayed) for cost in costs):
+        codec, state = self._run.averaging_codec, self._run.state
+        if any(too_large(cost, codec, state) for cost in costs):
             return None
         return [self._work(layers, s, sequences, c) for s, c in enumerate(costs)]
 
@@ -88,14 +85,14 @@ class ModelWorks:
         self, layers: tuple[int, ...], stage: int, sequences: int, cost: StageCost
     ) -> StageWork:
         need = required_bytes(
-            self._fields,
+            self._spec,
             layers_per_stage=layers,
             stage=stage,
             sequences=sequences,
             tokens=self._spec.context,
             graphs_kept=1,
             averaging_codec=self._run.averaging_codec,
-            delayed=self._run.delayed_update,
+            state=self._run.state,
         )
         fixed = need.state_bytes + need.snapshot_bytes + need.head_bytes
         return StageWork(cost, float(fixed), float(need.graph_bytes))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from protocol.manifest import Model, Optimizer
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.optimizer import OptimizerSpec
+from model_zoo.specs.tokens import TOKENIZERS
 
-BYTES = 256
+BYTES = TOKENIZERS["bytes"]
 """Vocabulary of byte-level tokens."""
 
 PresetName = Literal["tiny", "nanogpt", "small", "llama-tiny", "llama-small"]
@@ -17,21 +19,21 @@ PresetName = Literal["tiny", "nanogpt", "small", "llama-tiny", "llama-small"]
 class Preset:
     """A starting point; every number can be changed by a flag."""
 
-    model: Model
+    model: ModelSpec
     sequences_per_microbatch: int
     microbatches_per_step: int
     steps: int
-    optimizer: Optimizer
+    optimizer: OptimizerSpec
 
 
-def gpt(layers: int, width: int, heads: int, context: int) -> Model:
+def gpt(layers: int, width: int, heads: int, context: int) -> ModelSpec:
     """Return a GPT over bytes: as many key heads as query heads, feed-forward 4 x width."""
-    return Model("gpt", layers, width, heads, heads, 4 * width, context, BYTES)
+    return ModelSpec("gpt", layers, width, heads, heads, 4 * width, context, BYTES)
 
 
-def llama(layers: int, width: int, heads: int, kv_heads: int, ffn: int, context: int) -> Model:
+def llama(layers: int, width: int, heads: int, kv_heads: int, ffn: int, context: int) -> ModelSpec:
     """Return a Llama-style model over bytes."""
-    return Model("llama", layers, width, heads, kv_heads, ffn, context, BYTES)
+    return ModelSpec("llama", layers, width, heads, kv_heads, ffn, context, BYTES)
 
 
 PRESETS: dict[PresetName, Preset] = {
@@ -41,7 +43,7 @@ PRESETS: dict[PresetName, Preset] = {
         4,
         16,
         200,
-        Optimizer(lr=2e-3, min_lr=2e-4, warmup_steps=20, decay_steps=200),
+        OptimizerSpec(lr=2e-3, min_lr=2e-4, warmup_steps=20, decay_steps=200),
     ),
     # nanoGPT's recipe for CPUs (12 sequences of 64 per update), whose losses are published.
     "nanogpt": Preset(
@@ -49,7 +51,7 @@ PRESETS: dict[PresetName, Preset] = {
         1,
         12,
         2000,
-        Optimizer(lr=1e-3, min_lr=1e-4, warmup_steps=100, decay_steps=2000),
+        OptimizerSpec(lr=1e-3, min_lr=1e-4, warmup_steps=100, decay_steps=2000),
     ),
     # GPT-2 small's shape: 12 layers, width 768.
     "small": Preset(
@@ -57,20 +59,20 @@ PRESETS: dict[PresetName, Preset] = {
         4,
         64,
         20_000,
-        Optimizer(lr=6e-4, min_lr=6e-5, warmup_steps=500, decay_steps=20_000, beta2=0.95),
+        OptimizerSpec(lr=6e-4, min_lr=6e-5, warmup_steps=500, decay_steps=20_000, beta2=0.95),
     ),
     "llama-tiny": Preset(
         llama(4, 128, 4, 2, 352, 128),
         4,
         16,
         200,
-        Optimizer(lr=2e-3, min_lr=2e-4, warmup_steps=20, decay_steps=200),
+        OptimizerSpec(lr=2e-3, min_lr=2e-4, warmup_steps=20, decay_steps=200),
     ),
     "llama-small": Preset(
         llama(12, 768, 12, 4, 2048, 1024),
         4,
         64,
         20_000,
-        Optimizer(lr=6e-4, min_lr=6e-5, warmup_steps=500, decay_steps=20_000, beta2=0.95),
+        OptimizerSpec(lr=6e-4, min_lr=6e-5, warmup_steps=500, decay_steps=20_000, beta2=0.95),
     ),
 }

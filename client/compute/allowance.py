@@ -48,7 +48,7 @@ def stage_need(request: OpenStage) -> MemoryNeed:
         tokens=request.tokens,
         graphs_kept=request.graphs_kept,
         averaging_codec=request.averaging_codec,
-        delayed=request.delayed,
+        state=request.state,
     )
 
 

@@ -18,7 +18,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -31,8 +30,7 @@ from client.compute.usual import Usual
 from client.compute.wire import Wire
 from model_zoo.flat import FlatParameters
 from model_zoo.optimizers.adamw import FlatAdamW
-from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.optimizer import OptimizerConfig, learning_rate, stage_clip
+from model_zoo.specs.optimizer import learning_rate, stage_clip
 from model_zoo.specs.slices import StageSlice, slices
 from model_zoo.stages import Stage, build_stage
 
@@ -185,11 +183,10 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
         ShapeError: the request contradicts itself; says how.
     """
     try:
-        spec = ModelSpec(**msgspec.structs.asdict(request.model))
-        config = OptimizerConfig(**msgspec.structs.asdict(request.optimizer))
-        part = _part(request, spec)
+        part = _part(request)
     except ValueError as error:
         raise ShapeError(str(error)) from error
+    spec = request.model
     module = build_stage(spec, part, request.seed).to(device)
     slots = open_slots(module, 2 if request.delayed else 1)
     flat = slots[0].flat
@@ -202,23 +199,21 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
         request.averaging_codec,
         device,
     )
-    optimizer = FlatAdamW(flat.values, flat.decay_size, config)
+    optimizer = FlatAdamW(flat.values, flat.decay_size, request.optimizer)
     samples = Samples(request) if request.corpus else None
     behind = len(request.layers_per_stage) - 1 - request.stage
     usual = Usual({"forward": request.stage, "backward": behind})
     return Replica(request.swarm, slots, optimizer, wire, request.graphs_kept, usual, samples)
 
 
-def _part(request: OpenStage, spec: ModelSpec) -> StageSlice:
-    parts = slices(request.layers_per_stage)
+def _part(request: OpenStage) -> StageSlice:
+    parts, spec = slices(request.layers_per_stage), request.model
     if sum(request.layers_per_stage) != spec.layers:
         raise ValueError(f"{request.layers_per_stage} do not make {spec.layers} layers")
     if request.stage >= len(parts):
         raise ValueError(f"there is no stage {request.stage} of {len(parts)}")
     if request.tokens > spec.context:
         raise ValueError(f"{request.tokens} tokens exceed the context of {spec.context}")
-    if spec.vocab > 1 << 16:
-        raise ValueError(f"a vocabulary of {spec.vocab} does not fit tokens of 16 bits")
     return parts[request.stage]
 
 

@@ -7,7 +7,7 @@ that fails is answered by `Failed` and has changed nothing. Imports no torch.
 Shapes: B sequences per microbatch, T tokens per sequence, C width.
 """
 
-from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
+from typing import Annotated, Any, Generic, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
@@ -32,39 +32,13 @@ from client.compute.replies import (
     SumDecoded,
     ThreadsSet,
 )
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.optimizer import OptimizerSpec
+from model_zoo.specs.state import StateSpec
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
-
-
-class ModelFields(msgspec.Struct, frozen=True):
-    """The fields of `model_zoo.specs.model.ModelSpec`, by the same names."""
-
-    architecture: Literal["gpt", "llama"]
-    layers: int
-    width: int
-    heads: int
-    kv_heads: int
-    ffn_width: int
-    context: int
-    vocab: int = 256
-    rope_theta: float = 10_000.0
-    bias: bool = False
-
-
-class OptimizerFields(msgspec.Struct, frozen=True):
-    """The fields of `model_zoo.specs.optimizer.OptimizerConfig`, by the same names."""
-
-    lr: float
-    min_lr: float
-    warmup_steps: int
-    decay_steps: int
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-8
-    weight_decay: float = 0.1
-    clip: float = 1.0
 
 
 class Request(msgspec.Struct, Generic[ReplyT], frozen=True, tag=True):
@@ -87,11 +61,11 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     """
 
     swarm: str
-    model: ModelFields
+    model: ModelSpec
     layers_per_stage: list[int]
     stage: Count
     seed: int
-    optimizer: OptimizerFields
+    optimizer: OptimizerSpec
     boundary_codec: CodecName
     averaging_codec: CodecName
     sequences: Positive
@@ -110,6 +84,11 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     """Whether updates are delayed by one step: then microbatches of the step after the version's
     are taken as well, and a version has the parameters of the one before in its state."""
 
+    @property
+    def state(self) -> StateSpec:
+        """What a version of the stage consists of."""
+        return StateSpec(self.optimizer.name, self.delayed)
+
 
 class PrepareData(Request[DataReady], frozen=True, kw_only=True):
     """Check the training text against its digest and keep it as a file of plain bytes.
@@ -127,8 +106,8 @@ class PrepareData(Request[DataReady], frozen=True, kw_only=True):
 class Forward(Request[Forwarded], frozen=True, kw_only=True):
     """Run a microbatch through a stage that is not the last.
 
-    Payload: the boundary tensor; on the first stage the tokens, uint16 little-endian (B, T+1), or
-    nothing if a corpus was opened: the samples of the id are read, and answered as well.
+    Payload: the boundary tensor; on the first stage the tokens (B, T+1) as `specs.tokens` has them
+    sent, or nothing if a corpus was opened: the samples of the id are read, and answered as well.
     """
 
     step: Count
@@ -141,7 +120,7 @@ class ForwardBackward(Request[LossComputed], frozen=True, kw_only=True):
     """Run a microbatch through the last stage, and back; its gradient is accumulated.
 
     The gradient is that of the *sum* of the tokens' losses. Payload: the boundary tensor; none
-    if the stage is the first as well. `tokens`: uint16 little-endian (B, T+1); none if the
+    if the stage is the first as well. `tokens`: (B, T+1), as they are sent; none if the
     stage is the first and has a corpus.
     """
 

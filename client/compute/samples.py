@@ -12,6 +12,7 @@ from client.compute.errors import WrongData
 from client.compute.replies import DataReady
 from client.compute.requests import OpenStage, PrepareData
 from model_zoo.data import Corpus, DataError
+from model_zoo.specs.tokens import token_dtype
 
 _COPY_BYTES = 4 << 20
 
@@ -27,11 +28,12 @@ class Samples:
             raise WrongData(str(error)) from error
         self._sequences, self._tokens = request.sequences, request.tokens
         self._seed = request.seed
+        self._dtype = token_dtype(request.model.vocab)
 
     def read(self, microbatch: int) -> bytes:
-        """Tokens of a microbatch, uint16 little-endian (B, T+1)."""
+        """Tokens of a microbatch (B, T+1), as they are sent."""
         batch = self._corpus.sample(microbatch, self._sequences, self._tokens, self._seed)
-        return batch.astype("<u2").tobytes()
+        return batch.astype(self._dtype).tobytes()
 
 
 def prepare(request: PrepareData) -> DataReady:

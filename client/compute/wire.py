@@ -14,6 +14,7 @@ from torch import Tensor
 from client.compute.codec import decode, encode
 from client.compute.errors import ShapeError, blame
 from client.compute.payload import Buffer, CodecName, Direction, check_seal, seal
+from model_zoo.specs.tokens import token_bytes, token_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +98,16 @@ class Wire:
             out.copy_(tensor)
 
     def tokens_in(self, data: Buffer) -> tuple[Tensor, Tensor]:
-        """Inputs and targets (B, T) int64 from uint16 little-endian (B, T+1).
+        """Inputs and targets (B, T) int64 from tokens (B, T+1) as `specs.tokens` has them sent.
 
         Raises:
             ShapeError: the size is wrong or a token is outside the vocabulary.
         """
         shape = (self.sequences, self.tokens + 1)
-        if len(data) != 2 * shape[0] * shape[1]:
+        if len(data) != token_bytes(self.vocab) * shape[0] * shape[1]:
             raise ShapeError(f"{len(data)} bytes are not {shape[0]} x {shape[1]} tokens")
-        tokens = torch.from_numpy(np.frombuffer(data, dtype="<u2").astype(np.int64)).view(shape)
+        sent = np.frombuffer(data, dtype=token_dtype(self.vocab))
+        tokens = torch.from_numpy(sent.astype(np.int64)).view(shape)
         if int(tokens.max()) >= self.vocab:
             raise ShapeError(f"token {int(tokens.max())} is outside the vocabulary of {self.vocab}")
         tokens = tokens.to(self.device)

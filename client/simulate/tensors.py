@@ -9,7 +9,7 @@ Hashes are the executor's: the world compares real parameters (I2, I5).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,7 @@ from client.compute.payload import Buffer, CodecName
 from client.compute.replies import Contributed, Failed, Loaded, Reply, StageOpened
 from client.compute.requests import (
     Load,
-    ModelFields,
     OpenStage,
-    OptimizerFields,
     Request,
     Save,
 )
@@ -81,11 +79,11 @@ class TensorSwarm:
         plan = self.plan
         request = OpenStage(
             swarm="00" * 32,
-            model=ModelFields(**asdict(plan.spec)),
+            model=plan.spec,
             layers_per_stage=list(plan.layers_per_stage),
             stage=place.stage,
             seed=plan.seed,
-            optimizer=OptimizerFields(**asdict(plan.optimizer)),
+            optimizer=plan.optimizer,
             boundary_codec=self.boundary_codec,
             averaging_codec=self.averaging_codec,
             delayed=plan.delayed,

@@ -5,45 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client.compute.memory import MemoryNeed, graphs_that_fit, required_bytes
-from client.compute.requests import ModelFields, OpenStage, OptimizerFields
+from client.compute.requests import OpenStage
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from protocol.manifest import Manifest
 
 MOST_GRAPHS = 16
 """More forward graphs than this are never in flight at one replica."""
-
-
-def model_fields(manifest: Manifest) -> ModelFields:
-    """Return the model as the worker wants it."""
-    model = manifest.model
-    return ModelFields(
-        architecture=model.architecture,
-        layers=model.layers,
-        width=model.width,
-        heads=model.heads,
-        kv_heads=model.kv_heads,
-        ffn_width=model.ffn_width,
-        context=model.context,
-        vocab=model.vocab,
-        rope_theta=model.rope_theta,
-    )
-
-
-def optimizer_fields(manifest: Manifest) -> OptimizerFields:
-    """Return the optimizer as the worker wants it."""
-    optimizer = manifest.optimizer
-    return OptimizerFields(
-        lr=optimizer.lr,
-        min_lr=optimizer.min_lr,
-        warmup_steps=optimizer.warmup_steps,
-        decay_steps=optimizer.decay_steps,
-        beta1=optimizer.beta1,
-        beta2=optimizer.beta2,
-        eps=optimizer.eps,
-        weight_decay=optimizer.weight_decay,
-        clip=optimizer.clip,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +27,14 @@ class Fit:
 def stage_need(manifest: Manifest, stage: int, graphs: int = 1) -> MemoryNeed:
     """Return the memory a replica of a stage needs when it keeps so many forward graphs."""
     return required_bytes(
-        model_fields(manifest),
+        manifest.model,
         layers_per_stage=manifest.layers_per_stage,
         stage=stage,
         sequences=manifest.sequences_per_microbatch,
         tokens=manifest.model.context,
         graphs_kept=graphs,
         averaging_codec=manifest.averaging_codec,
-        delayed=manifest.delayed,
+        state=manifest.state,
     )
 
 
@@ -135,11 +103,11 @@ def open_stage_request(
     """
     return OpenStage(
         swarm=swarm,
-        model=model_fields(manifest),
+        model=manifest.model,
         layers_per_stage=list(manifest.layers_per_stage),
         stage=stage,
         seed=manifest.seed,
-        optimizer=optimizer_fields(manifest),
+        optimizer=manifest.optimizer,
         boundary_codec=manifest.boundary_codec,
         averaging_codec=manifest.averaging_codec,
         delayed=manifest.delayed,

@@ -28,6 +28,7 @@ from client.train.patience import Patience
 from client.train.payloads import PayloadGone, Payloads
 from client.train.turnstile import Turnstile
 from client.train.worker_tasks import Call, Place, to_call, to_outcome
+from model_zoo.specs.tokens import token_bytes, token_dtype
 from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
@@ -108,7 +109,8 @@ class SeatDriver:
             manifest.tokens_per_microbatch * manifest.microbatches_per_step,
         )
         batch, context = manifest.sequences_per_microbatch, manifest.model.context
-        self._tokens_bytes, self._vocab = 2 * batch * (context + 1), manifest.model.vocab
+        self._vocab = manifest.model.vocab
+        self._tokens_bytes = token_bytes(self._vocab) * batch * (context + 1)
         elements = batch * context * (-(-manifest.model.width // 128) * 128)
         self._largest_tensor = 4 * elements + SLACK_BYTES
         shard = Header(manifest.averaging_codec, "average", (seat.size,))
@@ -177,7 +179,8 @@ class SeatDriver:
         exact = message.tokens_bytes == self._tokens_bytes
         if not exact or not 0 < tensor_bytes <= self._largest_tensor:
             return False
-        tokens = np.frombuffer(payload, "<u2", self._tokens_bytes // 2)
+        dtype = np.dtype(token_dtype(self._vocab))
+        tokens = np.frombuffer(payload, dtype, self._tokens_bytes // dtype.itemsize)
         return int(tokens.max()) < self._vocab
 
     # --- effects ---------------------------------------------------------------------------

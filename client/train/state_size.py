@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from client.compute.checkpoint import MAX_HEADER_BYTES, sections
-from client.compute.memory import stage_parameters
-from client.train.opening import model_fields
+from client.compute.checkpoint import MAX_HEADER_BYTES
+from model_zoo.specs.slices import stage_parameters
 from protocol.limits import CHUNK_BYTES, MAX_SEGMENTS
 from protocol.manifest import Manifest
 from protocol.rounds.shards import SEGMENT
@@ -18,8 +17,8 @@ _MARGIN = 64 * 1024
 
 def data_bytes(manifest: Manifest, stage: int) -> int:
     """Return the bytes of a checkpoint's tensors."""
-    parameters = stage_parameters(model_fields(manifest), manifest.layers_per_stage, stage)
-    return 4 * len(sections(delayed=manifest.delayed)) * parameters
+    parameters = stage_parameters(manifest.model, manifest.layers_per_stage, stage)
+    return manifest.state.bytes_per_parameter * parameters
 
 
 def is_plausible(manifest: Manifest, offer: BlobOffer) -> bool:
@@ -49,5 +48,5 @@ def _boundary_bytes(manifest: Manifest) -> int:
 
 
 def _most_parameters(manifest: Manifest) -> int:
-    fields, layers = model_fields(manifest), manifest.layers_per_stage
-    return max(stage_parameters(fields, layers, stage) for stage in range(manifest.stage_count))
+    spec, layers = manifest.model, manifest.layers_per_stage
+    return max(stage_parameters(spec, layers, stage) for stage in range(manifest.stage_count))

@@ -13,9 +13,9 @@ import random
 from collections.abc import Callable, Iterable
 
 from client.train.hub import Hub
+from model_zoo.specs.data import DataSpec
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId, Stage, short
-from protocol.manifest import Data
 from protocol.wire.messages import BlobOffer, BlobQuery, NoBlob
 
 ASK_AGAIN_S = 5.0
@@ -40,7 +40,7 @@ class TextSearch:
     def __init__(
         self,
         hub: Hub,
-        data: Data,
+        data: DataSpec,
         linked: Callable[[], Iterable[PeerId]],
         changed: Callable[[], None],
     ) -> None:
@@ -168,7 +168,7 @@ class TextSearch:
             self._hub.perform(Explain("transfer", _words(self._data), "warning"))
 
 
-def _words(data: Data) -> str:
+def _words(data: DataSpec) -> str:
     """Say what is missing and what to do about it; short enough at first for a narrow screen."""
     name = "of another Python release" if data.source == "stdlib" else data.name
     return (

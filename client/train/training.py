@@ -44,7 +44,7 @@ from client.train.taking import Folders, Terms
 from client.train.tally import Tally
 from client.train.views import hosts
 from client.train.workers import OpenWorker
-from protocol.manifest import Data
+from model_zoo.specs.data import DataSpec
 
 FINISH_S = 240.0
 """For handing over, saving, and a copy elsewhere; each of these is bounded, too."""
@@ -263,7 +263,7 @@ class Training:
         return self._capacity
 
 
-def _source(site: Site, data: Data) -> str:
+def _source(site: Site, data: DataSpec) -> str:
     """Return where this machine may have the training text: what the user gave, what a founder gave
     here, or Python's own source. Empty: nowhere but in the store."""
     if site.data_path is not None:

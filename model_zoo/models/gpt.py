@@ -20,8 +20,8 @@ NORM_EPS = 1e-5
 
 
 def layer_norm(spec: ModelSpec) -> nn.LayerNorm:
-    """The normalisation of this architecture: gain always, shift only with `spec.bias`."""
-    return nn.LayerNorm(spec.width, eps=NORM_EPS, bias=spec.bias)
+    """The normalisation of this architecture: gain always, shift only with `spec.has_bias`."""
+    return nn.LayerNorm(spec.width, eps=NORM_EPS, bias=spec.has_bias)
 
 
 class Attention(nn.Module):
@@ -30,8 +30,8 @@ class Attention(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.heads = spec.heads
-        self.qkv = nn.Linear(spec.width, 3 * spec.width, bias=spec.bias)
-        self.out = nn.Linear(spec.width, spec.width, bias=spec.bias)
+        self.qkv = nn.Linear(spec.width, 3 * spec.width, bias=spec.has_bias)
+        self.out = nn.Linear(spec.width, spec.width, bias=spec.has_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
@@ -51,8 +51,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.up = nn.Linear(spec.width, spec.ffn_width, bias=spec.bias)
-        self.down = nn.Linear(spec.ffn_width, spec.width, bias=spec.bias)
+        self.up = nn.Linear(spec.width, spec.ffn_width, bias=spec.has_bias)
+        self.down = nn.Linear(spec.ffn_width, spec.width, bias=spec.has_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.down(F.gelu(self.up(x)))  # (B, T, C)

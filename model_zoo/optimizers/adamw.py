@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model_zoo.specs.optimizer import OptimizerConfig
+from model_zoo.specs.optimizer import OptimizerSpec
 
 _CPU_CHUNK = 1 << 18  # elements: small enough for the caches, large enough to hide call costs
 _DEVICE_CHUNK = 1 << 24  # elements: on a GPU only the scratch memory has to be bounded
@@ -58,7 +58,7 @@ class FlatAdamW:
     Source: Loshchilov & Hutter, arXiv 1711.05101, algorithm 2, as in torch.optim.AdamW.
     """
 
-    def __init__(self, values: Tensor, decay_size: int, config: OptimizerConfig) -> None:
+    def __init__(self, values: Tensor, decay_size: int, config: OptimizerSpec) -> None:
         self.values = values
         self.decay_size = decay_size
         self.config = config

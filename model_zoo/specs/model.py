@@ -1,120 +1,86 @@
-"""What a model is, in ten numbers: the part of a swarm's manifest that fixes the network's shape.
+"""The model of a run: its shape, checked, and the parameters that follow from it.
 
-Holds no state and imports no torch. A spec may come from a stranger's manifest, so it is
-bounded here, before anything is allocated from it.
+A spec may come from a stranger's manifest, so it is bounded here, before anything is allocated
+from it.
 """
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+import math
+from functools import lru_cache
 
-Architecture = Literal["gpt", "llama"]
+from model_zoo.specs.architecture import Architecture, Shape, Tensors, prefixed
+from model_zoo.specs.architectures.gpt import Gpt
+from model_zoo.specs.architectures.llama import Llama
 
-_LARGEST = {
-    "layers": 1024,
-    "width": 65_536,
-    "heads": 1024,
-    "kv_heads": 1024,
-    "ffn_width": 1 << 20,
-    "context": 1 << 20,
-    "vocab": 1 << 20,
-}
+ARCHITECTURES: dict[str, Architecture] = {"gpt": Gpt(), "llama": Llama()}
+"""Every architecture that a manifest may name. A new one is a line here and two files of its name:
+its facts in `specs/architectures`, its modules in `models`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """Shape of a decoder-only transformer.
-
-    Fields:
-        architecture: `gpt` (nanoGPT's) or `llama` (RMSNorm, RoPE, SwiGLU, grouped queries).
-        layers, width: number of blocks and size C of the residual stream.
-        heads, kv_heads: query heads and key/value heads; equal for `gpt`.
-        ffn_width: inner size of the feed-forward part.
-        context: longest sequence in tokens.
-        vocab: number of tokens; 256 means bytes.
-        rope_theta: base of the rotary angles; `llama` only.
-        bias: biases in linear layers and norms; `gpt` only.
+class ModelSpec(Shape, frozen=True):
+    """A shape that the zoo can build; see `Shape` for the fields.
 
     Raises:
         ValueError: a field is out of range or the fields contradict each other.
     """
 
-    architecture: Architecture
-    layers: int
-    width: int
-    heads: int
-    kv_heads: int
-    ffn_width: int
-    context: int
-    vocab: int = 256
-    rope_theta: float = 10_000.0
-    bias: bool = False
-
     def __post_init__(self) -> None:
-        if self.architecture not in get_args(Architecture):
-            known = ", ".join(get_args(Architecture))
+        super(ModelSpec, self).__post_init__()  # noqa: UP008  (msgspec makes the class anew)
+        if self.architecture not in ARCHITECTURES:
+            known = ", ".join(ARCHITECTURES)
             raise ValueError(f"architecture {self.architecture!r} is unknown; known are {known}")
-        for name, largest in _LARGEST.items():
-            value = getattr(self, name)
-            if type(value) is not int or not 1 <= value <= largest:
-                raise ValueError(f"{name} must be an integer from 1 to {largest}, got {value!r}")
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
-        if self.architecture == "gpt":
-            self._check_gpt()
-        else:
-            self._check_llama()
-
-    def _check_gpt(self) -> None:
-        if self.kv_heads != self.heads:
-            raise ValueError(f"gpt needs kv_heads == heads, got {self.kv_heads} and {self.heads}")
-
-    def _check_llama(self) -> None:
-        if self.heads % self.kv_heads:
-            raise ValueError(f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}")
-        if self.head_width % 2:
-            raise ValueError(f"rotary positions need an even head width, got {self.head_width}")
-        if not 1.0 < self.rope_theta < 1e12:
-            raise ValueError(f"rope_theta must lie between 1 and 1e12, got {self.rope_theta!r}")
-        if self.bias:
-            raise ValueError("llama has no biases; set bias to False")
+        if problem := self.facts.problem(self):
+            raise ValueError(problem)
 
     @property
-    def head_width(self) -> int:
-        """Size D of one attention head."""
-        return self.width // self.heads
+    def facts(self) -> Architecture:
+        """What the architecture says of itself."""
+        return ARCHITECTURES[self.architecture]
 
     @property
-    def qkv_width(self) -> int:
-        """Rows of the fused query, key and value projection."""
-        return (self.heads + 2 * self.kv_heads) * self.head_width
+    def embedding_tensors(self) -> Tensors:
+        """Parameters of the embedding, by their names in the whole model."""
+        return prefixed("embed.", self.facts.embedding(self))
+
+    @property
+    def head_tensors(self) -> Tensors:
+        """Parameters of the final norm and the output projection."""
+        return prefixed("head.", self.facts.head(self))
+
+    def layer_tensors(self, layer: int) -> Tensors:
+        """Return the parameters of one block."""
+        return prefixed(f"blocks.{layer}.", self.facts.block(self))
 
     @property
     def layer_matrix_size(self) -> int:
         """Weights of one block's matrices, the ones every token is multiplied with."""
-        attention = self.width * self.qkv_width + self.width * self.width
-        ffn_matrices = 2 if self.architecture == "gpt" else 3
-        return attention + ffn_matrices * self.width * self.ffn_width
+        return sum(math.prod(shape) for shape in self.facts.block(self).values() if len(shape) > 1)
 
     @property
     def embedding_parameter_count(self) -> int:
         """Parameters of the embedding part."""
-        positions = self.context if self.architecture == "gpt" else 0
-        return (self.vocab + positions) * self.width
+        return _count(self)[0]
 
     @property
     def layer_parameter_count(self) -> int:
         """Parameters of one block."""
-        norms = 2 * self.width
-        biases = self.qkv_width + self.ffn_width + 2 * self.width + norms if self.bias else 0
-        return self.layer_matrix_size + norms + biases
+        return _count(self)[1]
 
     @property
     def head_parameter_count(self) -> int:
         """Parameters of the final norm and the output projection."""
-        return self.vocab * self.width + self.width * (2 if self.bias else 1)
+        return _count(self)[2]
 
     @property
     def parameter_count(self) -> int:
         """Parameters of the whole model, output head untied from the embedding."""
-        ends = self.embedding_parameter_count + self.head_parameter_count
-        return ends + self.layers * self.layer_parameter_count
+        embedding, layer, head = _count(self)
+        return embedding + self.layers * layer + head
+
+
+@lru_cache(maxsize=64)
+def _count(spec: ModelSpec) -> tuple[int, int, int]:
+    """Return the parameters of the embedding, of one block and of the head."""
+    facts = spec.facts
+    parts = (facts.embedding(spec), facts.block(spec), facts.head(spec))
+    embedding, layer, head = (sum(map(math.prod, part.values())) for part in parts)
+    return embedding, layer, head

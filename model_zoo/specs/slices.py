@@ -1,4 +1,4 @@
-"""The slices of a model that stages hold: which layers, and which ends.
+"""The slices of a model that stages hold: which layers, which ends, and so which parameters.
 
 Where to cut is the business of `model_zoo.cutting`.
 """
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from model_zoo.specs.architecture import Tensors
 from model_zoo.specs.model import ModelSpec
 
 
@@ -23,7 +24,7 @@ class StageSlice:
 
 
 def slices(layers_per_stage: Sequence[int]) -> tuple[StageSlice, ...]:
-    """The slices of a cut, in order.
+    """Return the slices of a cut, in order.
 
     Raises:
         ValueError: there is no stage, or one without a layer.
@@ -39,12 +40,28 @@ def slices(layers_per_stage: Sequence[int]) -> tuple[StageSlice, ...]:
 
 
 def whole_slice(spec: ModelSpec) -> StageSlice:
-    """The one slice of an uncut model."""
+    """Return the one slice of an uncut model."""
     return StageSlice(0, 1, 0, spec.layers, embeds=True, has_head=True)
 
 
+def stage_tensors(spec: ModelSpec, part: StageSlice) -> Tensors:
+    """Return the parameters that a replica of this stage holds, by their names in the whole model.
+
+    In the model's order; in the same order, a state has them as `specs.state` says.
+    """
+    found = dict(spec.embedding_tensors) if part.embeds else {}
+    for layer in range(part.first_layer, part.last_layer):
+        found |= spec.layer_tensors(layer)
+    return found | (spec.head_tensors if part.has_head else {})
+
+
 def stage_parameter_count(spec: ModelSpec, part: StageSlice) -> int:
-    """Parameters that a replica of this stage holds."""
+    """Return N, the number of parameters that a replica of this stage holds."""
     layers = (part.last_layer - part.first_layer) * spec.layer_parameter_count
     embedding = spec.embedding_parameter_count if part.embeds else 0
     return layers + embedding + (spec.head_parameter_count if part.has_head else 0)
+
+
+def stage_parameters(spec: ModelSpec, layers_per_stage: Sequence[int], stage: int) -> int:
+    """Return N, the number of parameters of one stage of a cut."""
+    return stage_parameter_count(spec, slices(layers_per_stage)[stage])

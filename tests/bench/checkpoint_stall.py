@@ -22,15 +22,9 @@ import numpy as np
 from client.compute.executor import Executor
 from client.compute.payload import Buffer
 from client.compute.replies import Failed, Reply
-from client.compute.requests import (
-    ApplyLocal,
-    ForwardBackward,
-    ModelFields,
-    OpenStage,
-    OptimizerFields,
-    Request,
-    Save,
-)
+from client.compute.requests import ApplyLocal, ForwardBackward, OpenStage, Request, Save
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.optimizer import OptimizerSpec
 
 MICROBATCHES, SEQUENCES, TOKENS, VOCAB, REPEATS = 16, 4, 128, 256, 5
 
@@ -42,14 +36,16 @@ class Bench:
         self._executor, self._folder, self._step = Executor(), folder, 0
         width = 512
         layers = max(1, round(millions * 1e6 / (12 * width * width)))
-        model = ModelFields("gpt", layers, width, 8, 8, 4 * width, TOKENS, VOCAB)
+        model = ModelSpec("gpt", layers, width, 8, 8, 4 * width, TOKENS, VOCAB)
         request = OpenStage(
             swarm="ab" * 32,
             model=model,
             layers_per_stage=[layers],
             stage=0,
             seed=1,
-            optimizer=OptimizerFields(lr=1e-3, min_lr=1e-4, warmup_steps=1, decay_steps=100),
+            optimizer=OptimizerSpec(
+                lr=1e-3, min_lr=1e-4, warmup_steps=1, decay_steps=100, beta2=0.95
+            ),
             boundary_codec="fp32",
             averaging_codec="fp32",
             sequences=SEQUENCES,

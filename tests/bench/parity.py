@@ -53,7 +53,7 @@ from client.simulate.training import TrainingWorld
 from model_zoo.data import BUILT_IN, Corpus
 from model_zoo.reference import TrainingPlan, WireContext, evaluate, train_reference
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.optimizer import OptimizerConfig
+from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.stages import State
 from model_zoo.whole import load_whole
 
@@ -135,7 +135,9 @@ def main() -> int:
 
 def plan_of(seed: int, steps: int) -> TrainingPlan:
     """Return what a run of so many steps trains."""
-    optimizer = OptimizerConfig(1e-3, 1e-4, warmup_steps=min(50, steps), decay_steps=steps)
+    optimizer = OptimizerSpec(
+        1e-3, 1e-4, warmup_steps=min(50, steps), decay_steps=steps, beta2=0.95
+    )
     return TrainingPlan(SPEC, CUT, optimizer, seed, steps, MICROBATCHES, SEQUENCES)
 
 

@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from client.cli.create import sign, write_swarm_file
-from client.cli.founding import WIRE_BYTES_PER_ELEMENT, found_swarm, spec_of
+from client.cli.founding import WIRE_BYTES_PER_ELEMENT, found_swarm
 from client.cli.home import free_port
 from client.cli.local_swarm import LocalSwarm, terminate_as_interrupt
 from client.cli.loopback import measure_loopback
@@ -218,7 +218,7 @@ def timed_together(
 
 def timed(manifest: Manifest, stage: int, start: object) -> float:
     """Return the median seconds of one stage; begins when all others do."""
-    spec = spec_of(manifest.model)
+    spec = manifest.model
     part = slices(manifest.layers_per_stage)[stage]
     stage_seconds(spec, part, manifest.sequences_per_microbatch)  # warms up
     start.wait(START_S)  # type: ignore[attr-defined]

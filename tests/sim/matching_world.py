@@ -13,9 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from model_zoo.specs.data import DataSpec
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.optimizer import OptimizerSpec
 from protocol.effects import Explain, Penalise, Publish, SendSigned
 from protocol.ids import PeerId, Stage, peer_id_from_key
-from protocol.manifest import Data, Manifest, Model, Optimizer, Policy, StageCost
+from protocol.manifest import Manifest, Policy, StageCost
 from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
@@ -50,13 +53,13 @@ def manifest(stage_flops: Sequence[float], *, redundancy: int = 2, memory: float
         founder=peer(0),
         created=0,
         seed=0,
-        model=Model("gpt", layers, 8, 1, 1, 8, 8, 256),
+        model=ModelSpec("gpt", layers, 8, 1, 1, 8, 8, 256),
         stages=stages,
         sequences_per_microbatch=1,
         microbatches_per_step=8,
         steps=10,
-        optimizer=Optimizer(),
-        data=Data("stdlib", "x", 1000, "0" * 64),
+        optimizer=OptimizerSpec(),
+        data=DataSpec("stdlib", "x", 1000, "0" * 64),
         policy=Policy(redundancy=redundancy),
     )
 

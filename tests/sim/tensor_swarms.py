@@ -14,7 +14,7 @@ from client.simulate.training import TrainingWorld
 from model_zoo.data import Corpus
 from model_zoo.reference import TrainingPlan, WireContext, train_reference
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.optimizer import OptimizerConfig
+from model_zoo.specs.optimizer import OptimizerSpec
 
 SPECS = {
     "gpt": ModelSpec("gpt", 4, 32, 2, 2, 64, context=16),
@@ -27,7 +27,7 @@ LIMIT_S = 3600.0
 
 def plan_for(model: str, stages: int, steps: int, *, delayed: bool = False) -> TrainingPlan:
     """Four microbatches of two sequences per step; a learning rate at which losses really fall."""
-    optimizer = OptimizerConfig(1e-3, 1e-4, warmup_steps=5, decay_steps=steps)
+    optimizer = OptimizerSpec(1e-3, 1e-4, warmup_steps=5, decay_steps=steps, beta2=0.95)
     return TrainingPlan(SPECS[model], CUTS[stages], optimizer, 7, steps, 4, 2, delayed)
 
 

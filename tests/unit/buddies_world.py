@@ -13,13 +13,12 @@ import trio
 from protocol_examples import manifest
 
 from client.compute.checkpoint import build_header
-from client.compute.memory import stage_parameters
 from client.compute.replica import state_hash
 from client.store.checkpoints import CheckpointFolder
 from client.train.blobs import Shelf
 from client.train.buddies import Buddies
 from client.train.inventory import offer_stored
-from client.train.opening import model_fields
+from model_zoo.specs.slices import stage_parameters
 from protocol.effects import Effect, Explain, Penalise
 from protocol.ids import PeerId
 from protocol.manifest import Policy
@@ -37,7 +36,7 @@ LIMIT_S = 120.0
 
 def checkpoint(stage: int, version: int, *, swarm: str = SWARM, fill: int = 0) -> bytes:
     """A checkpoint of the right size for the stage; every byte of its data is ``fill``."""
-    count = stage_parameters(model_fields(MANIFEST), MANIFEST.layers_per_stage, stage)
+    count = stage_parameters(MANIFEST.model, MANIFEST.layers_per_stage, stage)
     data = bytes([fill]) * (12 * count)
     digest = state_hash(version, memoryview(data))
     layout = (("weights", (count,)),)

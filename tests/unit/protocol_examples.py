@@ -7,8 +7,11 @@ from typing import get_args
 import msgspec.inspect as i
 from hypothesis import strategies as st
 
+from model_zoo.specs.data import DataSpec
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.optimizer import OptimizerSpec
 from protocol.ids import PeerId, SwarmId
-from protocol.manifest import Data, Manifest, Model, Optimizer, StageCost
+from protocol.manifest import Manifest, StageCost
 from protocol.membership.advert import Advert, Flops
 from protocol.wire import messages as m
 from protocol.wire.envelope import Signer
@@ -37,7 +40,7 @@ def manifest(founder: PeerId | None = None, stages: int = 2, **changes: object) 
         "founder": founder or peer(1),
         "created": 1_700_000_000,
         "seed": 7,
-        "model": Model(
+        "model": ModelSpec(
             architecture="gpt",
             layers=2 * stages,
             width=64,
@@ -51,8 +54,8 @@ def manifest(founder: PeerId | None = None, stages: int = 2, **changes: object) 
         "sequences_per_microbatch": 4,
         "microbatches_per_step": 8,
         "steps": 100,
-        "optimizer": Optimizer(),
-        "data": Data(source="text", name="corpus", size_bytes=10_000, digest="0" * 64),
+        "optimizer": OptimizerSpec(),
+        "data": DataSpec(source="text", name="corpus", size_bytes=10_000, digest="0" * 64),
     }
     return Manifest(**(fields | changes))  # type: ignore[arg-type]
 

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from protocol_examples import manifest, peer, signer
 
+from model_zoo.specs.data import DataSpec
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.manifest import (
     MAX_MANIFEST_BYTES,
-    Data,
     Manifest,
-    Optimizer,
     decode_manifest,
     encode_manifest,
     swarm_id,
@@ -121,15 +120,12 @@ def test_values_out_of_range_are_refused(path: str, value: object) -> None:
     ("changes", "words"),
     [
         ({"name": "\x1b[31mred"}, "cannot be shown"),
-        ({"data": Data("text", "../etc/passwd", 10_000, "0" * 64)}, "plain name"),
-        ({"data": Data("text", ".hidden", 10_000, "0" * 64)}, "plain name"),
-        ({"data": Data("text", "short", 33, "0" * 64)}, "shorter than one sample"),
-        ({"optimizer": Optimizer(lr=1e-4, min_lr=1e-3)}, "min_lr"),
+        ({"data": DataSpec("text", "../etc/passwd", 10_000, "0" * 64)}, "plain name"),
+        ({"data": DataSpec("text", ".hidden", 10_000, "0" * 64)}, "plain name"),
+        ({"data": DataSpec("text", "short", 320, "0" * 64)}, "shorter than one sample"),
         ({"model": msgspec.structs.replace(manifest().model, layers=5)}, "add up"),
-        ({"model": msgspec.structs.replace(manifest().model, heads=3)}, "width"),
-        ({"model": msgspec.structs.replace(manifest().model, kv_heads=3)}, "kv_heads"),
         ({"sequences_per_microbatch": 4096, "model": None}, "larger than a frame"),
-        ({"data": Data("text", "long", 1500 * 2**21 + 1, "0" * 64)}, "at most 3.1 GB"),
+        ({"data": DataSpec("text", "long", 1500 * 2**21 + 1, "0" * 64)}, "at most 3.1 GB"),
         ({"last": 262_150_000}, "copied by newcomers: take more stages"),
         ({"last": 196_610_000, "delayed_update": True}, "copied by newcomers"),
         ({"last": 134_220_000, "averaging_codec": "fp32"}, "averaged in fp32"),
@@ -138,6 +134,7 @@ def test_values_out_of_range_are_refused(path: str, value: object) -> None:
 def test_contradictions_are_named(changes: dict[str, object], words: str) -> None:
     if changes.get("model", 1) is None:
         changes["model"] = msgspec.structs.replace(manifest().model, context=2048)
+        changes["data"] = DataSpec("text", "long", 100_000, "0" * 64)
     with pytest.raises(RemoteProtocolError, match=words):
         decode_manifest(encode_manifest(changed(changes)))
 
@@ -145,7 +142,8 @@ def test_contradictions_are_named(changes: dict[str, object], words: str) -> Non
 @pytest.mark.parametrize(
     "changes",
     [
-        {"data": Data("text", "long", 1500 * 2**21, "0" * 64)},
+        {"data": DataSpec("text", "long", 1500 * 2**21, "0" * 64)},
+        {"data": DataSpec("text", "short", 321, "0" * 64)},
         {"last": 262_100_000},
         {"last": 196_600_000, "delayed_update": True},
         {"last": 130_000_000, "averaging_codec": "fp32"},
@@ -155,6 +153,52 @@ def test_contradictions_are_named(changes: dict[str, object], words: str) -> Non
 def test_the_largest_runs_are_accepted(changes: dict[str, object]) -> None:
     large = changed(changes)
     assert decode_manifest(encode_manifest(large)) == large
+
+
+LLAMA = {"architecture": "llama", "heads": 8, "kv_heads": 8}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("model.kv_heads", 2, "gpt needs kv_heads == heads"),
+        ("model.heads", 3, "width 64 is not a multiple of heads"),
+        ("model.width", 65_540, "width must be"),
+        ("model.vocab", 2**20 + 1, "vocab must be"),
+        ("model.bias", False, "bias"),
+        ("model", LLAMA | {"kv_heads": 3}, "multiple of kv_heads"),
+        ("model", LLAMA | {"heads": 64, "kv_heads": 64}, "even head width"),
+        ("model", LLAMA | {"rope_theta": 1.0}, "rope_theta"),
+        ("model", LLAMA | {"bias": True}, "no biases"),
+        ("optimizer.lr", 11.0, "lr <= 10"),
+        ("optimizer.min_lr", 0.002, "min_lr <= lr"),
+        ("optimizer.warmup_steps", 2001, "warmup_steps <= decay_steps"),
+        ("optimizer.eps", 2.0, "eps <= 1"),
+        ("optimizer.weight_decay", 11.0, "weight_decay <= 10"),
+        ("optimizer.kind", "adamw", "leave it out"),
+        ("optimizer.kind", "pickle", "unknown"),
+        ("data.tokenizer", "bytes", "leave it out"),
+        ("data.tokenizer", "../x", "unknown"),
+    ],
+)
+def test_what_no_worker_could_open_is_refused(path: str, value: object, words: str) -> None:
+    if isinstance(value, dict):
+        value = msgspec.to_builtins(manifest().model) | value
+    encoded = edited(path, value)
+    with pytest.raises(RemoteProtocolError, match=words):
+        decode_manifest(encoded)
+
+
+def test_a_stage_without_a_layer_is_refused() -> None:
+    stages = tuple(msgspec.structs.replace(manifest().stages[0], layers=n) for n in (0, 4))
+    with pytest.raises(RemoteProtocolError, match="stages"):
+        decode_manifest(encode_manifest(changed({"stages": stages})))
+
+
+def test_a_vocabulary_of_more_than_two_bytes_is_accepted() -> None:
+    """Its tokens are of four bytes; `test_compute_passes` opens and trains such a stage."""
+    model = msgspec.structs.replace(manifest().model, vocab=70_000)
+    assert decode_manifest(encode_manifest(changed({"model": model}))).model.vocab == 70_000
 
 
 def test_only_the_canonical_spelling_is_accepted() -> None:

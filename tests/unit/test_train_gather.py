@@ -14,13 +14,12 @@ from trio.testing import MockClock
 
 from client.compute.checkpoint import build_header
 from client.compute.errors import CheckpointUnreadable
-from client.compute.memory import stage_parameters
 from client.compute.replica import state_hash
 from client.errors import UserError
 from client.train import gather
 from client.train.blobs import Shelf, offer_of_file
-from client.train.opening import model_fields
 from client.train.witnesses import MAX_VERSIONS, Witnesses
+from model_zoo.specs.slices import stage_parameters
 from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.restore.stored import STORED, Copy, Lineage, Stored, encode_stored
@@ -33,7 +32,7 @@ FIRST, SECOND, HOLDER, STRANGER, ME = (peer(n) for n in range(1, 6))
 
 
 def size(stage: int) -> int:
-    return 12 * stage_parameters(model_fields(MANIFEST), MANIFEST.layers_per_stage, stage)
+    return 12 * stage_parameters(MANIFEST.model, MANIFEST.layers_per_stage, stage)
 
 
 def digest(stage: int, version: int, fill: int = 0) -> bytes:

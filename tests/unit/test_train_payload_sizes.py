@@ -8,10 +8,9 @@ import pytest
 
 from client.cli.founding import found_swarm
 from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
-from client.compute.memory import stage_parameters
 from client.compute.payload import largest_payload_bytes
-from client.train.opening import model_fields
 from client.train.state_size import largest_payload, usual_payload
+from model_zoo.specs.slices import stage_parameters
 from protocol.limits import CHUNK_BYTES, MAX_PAYLOAD_BYTES, MAX_SEGMENTS
 from protocol.manifest import Manifest
 from protocol.rounds.shards import segmented, shard_bounds
@@ -32,7 +31,7 @@ def test_everything_honest_fits(width: int, sequences: int) -> None:
     for codec in ("s8", "bf16", "fp32"):
         assert largest_payload_bytes(shape, codec) + tokens <= usual_payload(ours)
     for stage in range(2):
-        size = stage_parameters(model_fields(ours), ours.layers_per_stage, stage)
+        size = stage_parameters(ours.model, ours.layers_per_stage, stage)
         assert largest_payload_bytes((size,), "fp32") <= largest_payload(ours)
         for lines in ([1.0] * 2, [1.0] * 5, [1.0, 9.0], [1e-9, 1.0]):
             bounds = segmented(shard_bounds(size, lines))

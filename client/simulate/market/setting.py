@@ -14,8 +14,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from model_zoo.specs.data import DataSpec
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.optimizer import OptimizerSpec
 from protocol.ids import peer_id_from_key
-from protocol.manifest import Data, Manifest, Model, Optimizer, Policy, StageCost
+from protocol.manifest import Manifest, Policy, StageCost
 from protocol.matching.preferences import STATE_BYTES_PER_PARAMETER
 
 STATE_BYTES = 42e9
@@ -135,13 +138,15 @@ def manifest_of(setting: Setting, *, redundancy: int = 2) -> Manifest:
         founder=peer_id_from_key(bytes(32)),
         created=0,
         seed=setting.seed,
-        model=Model("gpt", setting.stages, WIDTH, 20, 20, 4 * WIDTH, TOKENS_PER_MICROBATCH, 50304),
+        model=ModelSpec(
+            "gpt", setting.stages, WIDTH, 20, 20, 4 * WIDTH, TOKENS_PER_MICROBATCH, 50304
+        ),
         stages=tuple(setting.stage_cost(stage) for stage in range(setting.stages)),
         sequences_per_microbatch=1,
         microbatches_per_step=1024,
         steps=10_000,
-        optimizer=Optimizer(),
-        data=Data("text", "text", 10**9, "0" * 64),
+        optimizer=OptimizerSpec(),
+        data=DataSpec("text", "text", 10**9, "0" * 64),
         policy=Policy(redundancy=redundancy),
     )
 

@@ -12,7 +12,7 @@ import torch
 from cli_process import Within
 
 from client.cli.create import keep_text, sign, write_swarm_file
-from client.cli.founding import found_swarm, spec_of
+from client.cli.founding import found_swarm
 from client.cli.model_source import held_out_loss, load_newest, open_corpus
 from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
 from client.compute.checkpoint import build_header
@@ -58,7 +58,7 @@ def _write(
 ) -> list[Path]:
     """Write checkpoints as a replica does, with the weights of ``seed`` and zero moments."""
     folder.mkdir(parents=True, exist_ok=True)
-    spec = spec_of(swarm.manifest.model)
+    spec = swarm.manifest.model
     parts = slices(swarm.manifest.layers_per_stage)
     paths = []
     for stage in stages:
@@ -85,7 +85,7 @@ def test_stages_from_different_folders_make_the_whole_model(
     _write(swarm, tmp_path / "a", 5, [0])
     _write(swarm, tmp_path / "b", 5, [1])
     trained = load_newest(swarm, [tmp_path / "a", tmp_path / "b", tmp_path / "missing"])
-    expected = build_whole(trained.spec, seed=1).state_dict()
+    expected = build_whole(trained.manifest.model, seed=1).state_dict()
     assert trained.version == 5
     assert trained.state.keys() == expected.keys()
     assert all(torch.equal(trained.state[name], tensor) for name, tensor in expected.items())

@@ -11,18 +11,18 @@ import torch
 from client.compute.executor import Executor
 from client.compute.payload import Buffer, CodecName
 from client.compute.replies import Failed, Reply
-from client.compute.requests import ModelFields, OpenStage, OptimizerFields, Request
+from client.compute.requests import OpenStage, Request
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.optimizer import OptimizerConfig
+from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.stages import Stage
 from model_zoo.whole import build_whole
 
 SEQUENCES, TOKENS, SEED = 3, 16, 7
 MODELS = {
-    "gpt": ModelFields("gpt", 4, 32, 4, 4, 64, TOKENS, 61),
-    "llama": ModelFields("llama", 4, 32, 4, 2, 48, TOKENS, 61),
+    "gpt": ModelSpec("gpt", 4, 32, 4, 4, 64, TOKENS, 61),
+    "llama": ModelSpec("llama", 4, 32, 4, 2, 48, TOKENS, 61),
 }
-OPTIMIZER = OptimizerFields(lr=1e-2, min_lr=1e-3, warmup_steps=2, decay_steps=50)
+OPTIMIZER = OptimizerSpec(lr=1e-2, min_lr=1e-3, warmup_steps=2, decay_steps=50, beta2=0.95)
 
 
 class LocalWorker:
@@ -112,12 +112,12 @@ def token_tensors(data: bytes) -> tuple[torch.Tensor, torch.Tensor]:
 
 def whole_model(model: str) -> Stage:
     """The uncut model with the same initial weights."""
-    return build_whole(ModelSpec(**msgspec.structs.asdict(MODELS[model])), SEED)
+    return build_whole(MODELS[model], SEED)
 
 
-def optimizer_config() -> OptimizerConfig:
+def optimizer_config() -> OptimizerSpec:
     """The optimizer of all small stages."""
-    return OptimizerConfig(**msgspec.structs.asdict(OPTIMIZER))
+    return OPTIMIZER
 
 
 def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:

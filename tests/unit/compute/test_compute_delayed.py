@@ -4,7 +4,6 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from compute_stages import (
@@ -29,7 +28,6 @@ from client.compute.requests import (
 )
 from model_zoo.data import Corpus
 from model_zoo.reference import ReferenceRun, TrainingPlan, train_reference
-from model_zoo.specs.model import ModelSpec
 
 STEPS = 5
 
@@ -142,7 +140,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 def reference(corpus: Corpus, *, delayed: bool) -> ReferenceRun:
-    spec = ModelSpec(**msgspec.structs.asdict(MODELS["gpt"]))
+    spec = MODELS["gpt"]
     plan = TrainingPlan(
         spec, (2, 2), optimizer_config(), SEED, STEPS, PER_STEP, SEQUENCES, delayed=delayed
     )

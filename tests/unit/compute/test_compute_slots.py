@@ -22,7 +22,6 @@ from client.compute.requests import (
     Save,
     Subtract,
 )
-from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import load_whole
 
 STEPS = 5
@@ -226,7 +225,7 @@ def test_who_reads_a_model_from_checkpoints_gets_the_newest_parameters(tmp_path:
     for version in range(2):
         advance(worker, version)
     worker.call(Save(version=2, path=str(path)))
-    spec = ModelSpec(**msgspec.structs.asdict(MODELS["gpt"]))
+    spec = MODELS["gpt"]
     model = load_whole(spec, read_parameters(path))
     newest = worker.replica.slots[-1].flat.state()
     for name, value in model.named_parameters():

@@ -23,7 +23,7 @@ from client.compute.launch import WAITING
 from client.compute.process import open_worker
 from client.compute.requests import Apply, DecodeSum, SetThreads
 from model_zoo.optimizers.adamw import FlatAdamW
-from model_zoo.specs.optimizer import OptimizerConfig
+from model_zoo.specs.optimizer import OptimizerSpec
 
 TIMEOUT_S = 60
 
@@ -96,7 +96,7 @@ def test_an_update_of_many_parameters_is_the_same_with_any_number_of_threads() -
     size = 3 * (1 << 18) + 12_345  # several pieces, each large enough to be shared by threads
     generator = torch.Generator().manual_seed(7)
     start, gradient = (torch.randn(size, generator=generator) for _ in range(2))
-    config = OptimizerConfig(lr=1e-2, min_lr=1e-3, warmup_steps=1, decay_steps=9)
+    config = OptimizerSpec(lr=1e-2, min_lr=1e-3, warmup_steps=1, decay_steps=9, beta2=0.95)
     ends = []
     for count in (1, 2, 3, 5):
         with threads(count):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from model_zoo.specs.data import DataSpec
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.optimizer import OptimizerSpec
 from protocol.effects import SendSigned
 from protocol.ids import PeerId, Stage, peer_id_from_key
-from protocol.manifest import Data, Manifest, Model, Optimizer, Policy, StageCost
+from protocol.manifest import Manifest, Policy, StageCost
 from protocol.matching import bodies
 from protocol.matching.bodies import Mandate
 from protocol.matching.population import Member, Population
@@ -30,13 +33,13 @@ def manifest(stages: int) -> Manifest:
         founder=peer(0),
         created=0,
         seed=0,
-        model=Model("gpt", stages, 8, 1, 1, 8, 8, 256),
+        model=ModelSpec("gpt", stages, 8, 1, 1, 8, 8, 256),
         stages=costs([1e9] * stages),
         sequences_per_microbatch=1,
         microbatches_per_step=8,
         steps=10,
-        optimizer=Optimizer(),
-        data=Data("stdlib", "x", 1000, "0" * 64),
+        optimizer=OptimizerSpec(),
+        data=DataSpec("stdlib", "x", 1000, "0" * 64),
         policy=Policy(),
     )
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model_zoo.data import Corpus
-from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.model import ARCHITECTURES, ModelSpec
 from model_zoo.threads import limited_threads
 
 SPECS = {
@@ -15,6 +15,8 @@ SPECS = {
     "gpt-bias": ModelSpec("gpt", 4, 32, 4, 4, 64, context=16, bias=True),
     "llama": ModelSpec("llama", 4, 32, 4, 2, 48, context=16, rope_theta=500.0),
 }
+
+assert {spec.architecture for spec in SPECS.values()} == set(ARCHITECTURES)
 
 
 @pytest.fixture(autouse=True)

@@ -1,19 +1,17 @@
 """The flat optimizer agrees with torch's; the schedule and the clip factor with their tables."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from model_zoo.optimizers import adamw
 from model_zoo.optimizers.adamw import FlatAdamW, clip_factor
-from model_zoo.specs.optimizer import OptimizerConfig, learning_rate, stage_clip
+from model_zoo.specs.optimizer import OptimizerSpec, learning_rate, stage_clip
 
-CONFIG = OptimizerConfig(
-    1e-3, 1e-4, warmup_steps=100, decay_steps=2000, beta2=0.99, weight_decay=0.1
-)
+CONFIG = OptimizerSpec(1e-3, 1e-4, warmup_steps=100, decay_steps=2000, beta2=0.99, weight_decay=0.1)
 
 
 def random(size: int, seed: int) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor
@@ -14,12 +15,12 @@ from model_zoo.optimizers.adamw import FlatAdamW, clip_factor
 from model_zoo.recipes import nanogpt_cpu
 from model_zoo.reference import TrainingPlan, Wire, WireContext, evaluate, train_reference
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.optimizer import OptimizerConfig, learning_rate, stage_clip
+from model_zoo.specs.optimizer import OptimizerSpec, learning_rate, stage_clip
 from model_zoo.specs.slices import slices
 from model_zoo.stages import build_stage, summed_loss
 from model_zoo.whole import build_whole, load_whole
 
-OPTIMIZER = OptimizerConfig(3e-3, 3e-4, warmup_steps=5, decay_steps=40, clip=0.5)
+OPTIMIZER = OptimizerSpec(3e-3, 3e-4, warmup_steps=5, decay_steps=40, beta2=0.95, clip=0.5)
 
 
 def plan_for(spec: ModelSpec, cut: tuple[int, ...] = (2, 2), steps: int = 4) -> TrainingPlan:
@@ -103,7 +104,7 @@ def test_stages_with_the_flat_optimizer_agree(
     A large epsilon shows a wrong divisor, to which Adam is otherwise blind.
     """
     plan = plan_for(spec, (1, 3), steps=10)
-    plan = replace(plan, optimizer=replace(OPTIMIZER, **change))  # type: ignore[arg-type]
+    plan = replace(plan, optimizer=msgspec.structs.replace(OPTIMIZER, **change))  # type: ignore[arg-type]
     expected = train_reference(plan, corpus).losses
     stages = [build_stage(spec, part, plan.seed) for part in slices(plan.layers_per_stage)]
     flats = [FlatParameters(stage) for stage in stages]

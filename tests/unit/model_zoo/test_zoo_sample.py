@@ -7,14 +7,14 @@ from model_zoo.data import Corpus
 from model_zoo.reference import TrainingPlan, train_reference
 from model_zoo.sample import generate, stream
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.optimizer import OptimizerConfig
+from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.whole import build_whole, load_whole
 
 SPEC = ModelSpec("llama", 2, 32, 4, 2, 64, context=24)
 
 
 def test_a_trained_model_continues_its_text(corpus: Corpus) -> None:
-    optimizer = OptimizerConfig(1e-2, 1e-3, warmup_steps=5, decay_steps=120)
+    optimizer = OptimizerSpec(1e-2, 1e-3, warmup_steps=5, decay_steps=120, beta2=0.95)
     plan = TrainingPlan(SPEC, (2,), optimizer, 0, 120, 1, 8)
     model = load_whole(SPEC, train_reference(plan, corpus).state)
     text = generate(model, "the quick brown ", 30, temperature=0)

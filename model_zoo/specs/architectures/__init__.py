@@ -1,0 +1,1 @@
+"""What the architectures of the zoo say of themselves, one per file."""

@@ -1,0 +1,74 @@
+"""The layout of a stage's state: its tensors, their order, their type and their size.
+
+A state is one vector of N numbers after the other, its sections: the parameters, what the optimizer
+keeps, and with the one-step-delayed update the parameters of the version before. In every section
+the tensors lie in the same order, matrices first. Checkpoints, transfers and hashes have it so.
+
+Shapes: N parameters of the stage.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS
+from model_zoo.specs.slices import StageSlice, stage_tensors
+
+DTYPE = "F32"
+"""Of every number of a state, as safetensors names it."""
+NUMBER_BYTES = 4
+
+Layout = tuple[tuple[str, tuple[int, ...]], ...]
+"""Parameters by name with their shapes, in the order of a section."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpec:
+    """What the state of every stage of a run consists of.
+
+    Fields:
+        optimizer: name of an optimizer of the zoo.
+        delayed: whether updates are delayed by one step.
+    """
+
+    optimizer: str = DEFAULT
+    delayed: bool = False
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        """What the names of tensors begin with in each section, in order; the first one holds the
+        parameters under their own names."""
+        kept = (f"{vector}/" for vector in OPTIMIZERS[self.optimizer])
+        return "", *kept, *(("previous/",) if self.delayed else ())
+
+    @property
+    def bytes_per_parameter(self) -> int:
+        """Size of a state over N: what is saved, and what a newcomer downloads."""
+        return NUMBER_BYTES * len(self.sections)
+
+    def tensors(self, layout: Layout) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Return the tensors of all sections in order, with their shapes."""
+        for prefix in self.sections:
+            for name, shape in layout:
+                yield prefix + name, shape
+
+
+def section_order(tensors: Mapping[str, Sequence[int]]) -> list[str]:
+    """Return the names in the order of a section: matrices, which decay, then all others.
+
+    Args:
+        tensors: shapes by name, in the model's order.
+    """
+    return sorted(tensors, key=lambda name: len(tensors[name]) < 2)  # stable
+
+
+def stage_layout(spec: ModelSpec, part: StageSlice) -> Layout:
+    """Return the layout of a stage."""
+    tensors = stage_tensors(spec, part)
+    return tuple((name, tensors[name]) for name in section_order(tensors))
+
+
+def size(layout: Layout) -> int:
+    """Return N."""
+    return sum(math.prod(shape) for _, shape in layout)
