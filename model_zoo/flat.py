@@ -1,14 +1,16 @@
 """A module's parameters as one flat fp32 buffer, and its gradients as another.
 
 The optimizer, the hash of a version, averaging between replicas and checkpoints then work on two
-tensors instead of hundreds. Every replica of a stage has the same layout: it follows from the
-names' order in the model, matrices (weight decay) first, all other parameters after them.
+tensors instead of hundreds. Every replica of a stage has the same layout: the one of
+`model_zoo.specs.state`, matrices (weight decay) first, all other parameters after them.
 """
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+
+from model_zoo.specs.state import section_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class FlatParameters:
 
     def __init__(self, module: nn.Module, gradients: Tensor | None = None) -> None:
         named = dict(module.named_parameters())
-        order = sorted(named, key=lambda name: named[name].ndim < 2)  # stable: matrices first
+        order = section_order({name: parameter.shape for name, parameter in named.items()})
         self.layout = _segments([(name, named[name]) for name in order])
         self.decay_size = sum(named[name].numel() for name in order if named[name].ndim >= 2)
         total = sum(segment.size for segment in self.layout)

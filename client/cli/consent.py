@@ -34,7 +34,6 @@ MAX_SWARMS = 1000
 """So many are remembered; who joins more is asked again for the oldest."""
 WIRE_BYTES: dict[Codec, float] = {"s8": 130 / 128, "bf16": 2.0, "fp32": 4.0}
 """Of an element of a gradient."""
-_ELEMENT_BYTES = 4
 _INDENT = " " * 13
 
 
@@ -112,8 +111,7 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
     """Yield what will be used and seen, one line each."""
     manifest = swarm.manifest
     stage_memory = max(stage.memory_bytes for stage in manifest.stages)
-    checkpoint = max(s.parameters for s in manifest.stages) * _ELEMENT_BYTES
-    checkpoint *= 4 if manifest.delayed else 3
+    checkpoint = max(s.parameters for s in manifest.stages) * manifest.state.bytes_per_parameter
     cores = settings.threads or find_cores().usable
     memory = settings.memory_limit_bytes
     upload = settings.upload_limit_bytes_per_s

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from client.compute.checkpoint import verify
+from client.compute.checkpoint import CheckpointInfo, verify
 from client.compute.errors import CheckpointError
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
@@ -29,7 +29,6 @@ from protocol.manifest import Manifest
 
 HELD_OUT_BATCHES = 16
 HELD_OUT_SEQUENCES = 8
-_MOMENTS = ("first_moment/", "second_moment/")
 
 Places = Mapping[int, Mapping[int, list[Path]]]
 """Files by version and stage."""
@@ -95,15 +94,14 @@ def _read_first(paths: Iterable[Path], swarm: SwarmFile, stage: int, version: in
         except CheckpointError:
             continue
         if (info.swarm, info.stage, info.version) == (swarm.swarm, stage, version):
-            return read_parameters(path)
+            return read_parameters(path, info)
     raise CheckpointError(f"no sound checkpoint of stage {stage} at version {version}")
 
 
-def read_parameters(path: Path) -> State:
-    """Return the parameters in a checkpoint that has been verified, by name."""
+def read_parameters(path: Path, info: CheckpointInfo) -> State:
+    """Return the parameters in a checkpoint that has been verified, by name, and nothing else."""
     with safe_open(path, framework="pt") as file:
-        names = [name for name in file.keys() if not name.startswith(_MOMENTS)]  # noqa: SIM118
-        return {name: file.get_tensor(name) for name in names}
+        return {name: file.get_tensor(name) for name, _ in info.layout}
 
 
 def _inventory(places: Places) -> str:

@@ -1,19 +1,18 @@
 """The checkpoint file of one stage at one version: its format, and how to trust one.
 
 A safetensors file (8 bytes header length, JSON header, data), so that any tool can open it.
-Parameters lie under their global names, their moments under `first_moment/` and
-`second_moment/`. Where updates are delayed by one step, the parameters of the version before lie
-under `previous/`, and the format has a name of its own. The bytes follow from version, stage and
-state alone: replicas write identical files. `hash` in the metadata is the version's hash, the
-BLAKE2b-256 of the version number (8 bytes, little-endian) and the data. Imports no torch: the node
-reads and verifies with it too. Holds no state.
+Which tensors it holds, in which order and under which names, `model_zoo.specs.state` says; the
+format's name says which optimizer they are of, and whether updates are delayed. The bytes follow
+from version, stage and state alone: replicas write identical files. `hash` in the metadata is the
+version's hash, the BLAKE2b-256 of the version number (8 bytes, little-endian) and the data. Imports
+no torch: the node reads and verifies with it too. Holds no state.
 """
 
 import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final
@@ -22,12 +21,10 @@ import msgspec
 from msgspec import Meta
 
 from client.compute.errors import CheckpointError, CheckpointUnreadable
+from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS
+from model_zoo.specs.state import ADAMW_STATE, DTYPE, NUMBER_BYTES, Layout, StateSpec, size
 
-FORMAT: Final = "volunteer-stage-1"
-DELAYED_FORMAT: Final = "volunteer-stage-1-delayed"
 CHUNK_BYTES: Final = 2 << 20
-SECTIONS: Final = ("", "first_moment/", "second_moment/")
-DELAYED_SECTIONS: Final = (*SECTIONS, "previous/")
 MAX_HEADER_BYTES: Final = 2 << 20
 """A stage of a hundred layers has a third of it."""
 MAX_TENSORS: Final = 16384
@@ -44,7 +41,17 @@ _ALIGNMENT = 64
 _METADATA = "__metadata__"
 _HASH = re.compile("[0-9a-f]{64}")
 
-Layout = tuple[tuple[str, tuple[int, ...]], ...]
+
+def format_name(state: StateSpec) -> str:
+    """Return the name that the format has in files of such a state."""
+    optimizer = "" if state.optimizer == DEFAULT else f"-{state.optimizer}"
+    return f"volunteer-stage-1{optimizer}{'-delayed' if state.delayed else ''}"
+
+
+_STATES = {
+    format_name(state): state
+    for state in (StateSpec(name, delayed) for name in OPTIMIZERS for delayed in (False, True))
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +70,13 @@ class CheckpointInfo:
     layout: Layout
     data_start: int
     size_bytes: int
-    delayed: bool = False
-    """Whether the run's updates are delayed by one step."""
+    state: StateSpec
+    """What the sections of the data are."""
 
     @property
     def parameters(self) -> int:
         """Number of parameters; the data holds an fp32 number for each in every section."""
-        return sum(math.prod(shape) for _, shape in self.layout)
+        return size(self.layout)
 
 
 class _Metadata(msgspec.Struct, forbid_unknown_fields=True):
@@ -91,11 +98,6 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     data_offsets: tuple[_Offset, _Offset]
 
 
-def sections(*, delayed: bool) -> tuple[str, ...]:
-    """What the names of tensors begin with, in the data's order; each section holds (N,) fp32."""
-    return DELAYED_SECTIONS if delayed else SECTIONS
-
-
 def build_header(
     *,
     swarm: str,
@@ -104,12 +106,12 @@ def build_header(
     version: int,
     digest: str,
     layout: Layout,
-    delayed: bool = False,
+    state: StateSpec = ADAMW_STATE,
 ) -> bytes:
     """Everything before the data, length included; its size is a multiple of 64."""
     header: dict[str, Any] = {
         _METADATA: {
-            "format": DELAYED_FORMAT if delayed else FORMAT,
+            "format": format_name(state),
             "hash": digest,
             "stage": str(stage),
             "stages": str(stages),
@@ -118,9 +120,9 @@ def build_header(
         }
     }
     offset = 0
-    for name, shape in _all_tensors(layout, delayed=delayed):
-        end = offset + 4 * math.prod(shape)
-        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [offset, end]}
+    for name, shape in state.tensors(layout):
+        end = offset + NUMBER_BYTES * math.prod(shape)
+        header[name] = {"dtype": DTYPE, "shape": list(shape), "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=True).encode()
     text += b" " * (-(len(text) + _LENGTH_BYTES) % _ALIGNMENT)
@@ -239,28 +241,28 @@ _decode_entry = msgspec.json.Decoder(_Entry).decode
 
 
 def _info(
-    metadata: _Metadata, entries: list[tuple[str, _Entry]], start: int, size: int
+    metadata: _Metadata, entries: list[tuple[str, _Entry]], start: int, file_size: int
 ) -> CheckpointInfo:
-    if metadata.format not in (FORMAT, DELAYED_FORMAT):
+    state = _STATES.get(metadata.format)
+    if state is None:
         raise ValueError(f"format {metadata.format[:40]!r} is unknown")
     if not _HASH.fullmatch(metadata.hash):
         raise ValueError("its hash is none")
-    delayed = metadata.format == DELAYED_FORMAT
-    count = len(entries) // len(sections(delayed=delayed))
+    count = len(entries) // len(state.sections)
     layout = tuple((name, tuple(e.shape)) for name, e in entries[:count])
-    expected = list(_all_tensors(layout, delayed=delayed))
+    expected = list(state.tensors(layout))
     offset = 0
     if [name for name, _ in entries] != [name for name, _ in expected]:
         raise ValueError("the sections do not hold the same parameters")
     for (_, entry), (_, shape) in zip(entries, expected, strict=True):
-        end = offset + 4 * math.prod(shape)
-        if (entry.dtype, tuple(entry.shape), entry.data_offsets) != ("F32", shape, (offset, end)):
+        end = offset + NUMBER_BYTES * math.prod(shape)
+        if (entry.dtype, tuple(entry.shape), entry.data_offsets) != (DTYPE, shape, (offset, end)):
             raise ValueError("a tensor is not where it should be")
-        if end > size:
+        if end > file_size:
             raise ValueError("a tensor has an impossible shape")
         offset = end
-    if start + offset != size:
-        raise ValueError(f"file has {size} bytes, its tensors need {start + offset}")
+    if start + offset != file_size:
+        raise ValueError(f"file has {file_size} bytes, its tensors need {start + offset}")
     return CheckpointInfo(
         metadata.swarm,
         _number(metadata.stage),
@@ -269,8 +271,8 @@ def _info(
         metadata.hash,
         layout,
         start,
-        size,
-        delayed,
+        file_size,
+        state,
     )
 
 
@@ -279,9 +281,3 @@ def _number(text: str) -> int:
     if not 0 <= value < 1 << 63:
         raise ValueError(f"{value} is out of range")
     return value
-
-
-def _all_tensors(layout: Layout, *, delayed: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
-    for prefix in sections(delayed=delayed):
-        for name, shape in layout:
-            yield prefix + name, shape

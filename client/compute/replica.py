@@ -32,6 +32,7 @@ from model_zoo.flat import FlatParameters
 from model_zoo.optimizers.adamw import FlatAdamW
 from model_zoo.specs.optimizer import learning_rate, stage_clip
 from model_zoo.specs.slices import StageSlice, slices
+from model_zoo.specs.state import StateSpec
 from model_zoo.stages import Stage, build_stage
 
 _CLIP_EPS = 1e-6  # as torch's clip_grad_norm_
@@ -68,6 +69,11 @@ class Replica:
         return len(self.slots) > 1
 
     @property
+    def state(self) -> StateSpec:
+        """What a version consists of: the sections that `state_tensors` has in their order."""
+        return StateSpec(self.optimizer.config.name, self.delayed)
+
+    @property
     def module(self) -> Stage:
         """The stage's module, as step `version` runs it."""
         return self.slots[0].module
@@ -99,12 +105,9 @@ class Replica:
 
     @property
     def state_tensors(self) -> tuple[Tensor, ...]:
-        """What a version consists of: parameters, first and second moment, (N,) each.
-
-        With delayed updates also the parameters of the version before.
-        """
+        """What a version consists of, a vector (N,) for each section of its `state`."""
         optimizer, (*before, newest) = self.optimizer, [slot.flat.values for slot in self.slots]
-        return newest, optimizer.first_moment, optimizer.second_moment, *before
+        return newest, *optimizer.vectors, *before
 
     @property
     def buffers(self) -> tuple[Tensor, ...]:

@@ -24,7 +24,6 @@ from client import faults
 from client.compute.checkpoint import (
     CHUNK_BYTES,
     CheckpointInfo,
-    Layout,
     build_header,
     read_info,
     read_tensors,
@@ -33,6 +32,7 @@ from client.compute.errors import CheckpointError, DiskError, StaleRequest
 from client.compute.replica import Replica, host_bytes, state_hash
 from client.compute.replies import Loaded, Saved
 from client.compute.requests import Load, Save
+from model_zoo.specs.state import Layout, StateSpec
 
 COPY_ELEMENTS = 1 << 20
 """Copied at a time (4 MiB): between two slices the computing thread gets its turn."""
@@ -50,7 +50,7 @@ class _Version:
     hash: str | None
     """Hex, where it is known already."""
     layout: Layout
-    delayed: bool
+    state: StateSpec
     tensors: tuple[Tensor, ...]
 
     def write(self, copies: Sequence[Tensor], path: Path, *, durable: bool) -> Saved:
@@ -68,7 +68,7 @@ class _Version:
             version=self.version,
             digest=digest,
             layout=self.layout,
-            delayed=self.delayed,
+            state=self.state,
         )
         data = [memoryview(header), *buffers]
         digests = write_atomically(path, data, durable=durable)
@@ -160,7 +160,7 @@ def _version(replica: Replica) -> _Version:
         replica.version,
         replica.known_hash,
         _layout(replica),
-        replica.delayed,
+        replica.state,
         tensors,
     )
 
@@ -276,13 +276,15 @@ def _check_identity(replica: Replica, request: Load, info: CheckpointInfo) -> No
     wanted = (replica.swarm, replica.part.index, replica.part.count, request.version)
     if found != wanted:
         raise CheckpointError(f"checkpoint is of (swarm, stage, stages, version) {found}")
-    if info.delayed != replica.delayed:
-        kinds = {True: "with delayed updates", False: "without delayed updates"}
-        words = (
-            f"checkpoint is of a run {kinds[info.delayed]}, the stage is {kinds[not info.delayed]}"
+    if info.state != replica.state:
+        raise CheckpointError(
+            f"checkpoint is of a run {_words(info.state)}, the stage is {_words(replica.state)}"
         )
-        raise CheckpointError(words)
     if info.layout != _layout(replica):
         raise CheckpointError("checkpoint is of another model")
     if request.expected_hash is not None and request.expected_hash != info.hash:
         raise CheckpointError(f"checkpoint has hash {info.hash}, not {request.expected_hash}")
+
+
+def _words(state: StateSpec) -> str:
+    return f"with {state.optimizer}, {'with' if state.delayed else 'without'} delayed updates"

@@ -67,6 +67,11 @@ class FlatAdamW:
         self.steps_done = 0
         self._scratch = values.new_empty((2, min(_chunk_size(values), values.numel())))
 
+    @property
+    def vectors(self) -> tuple[Tensor, ...]:
+        """What is kept between steps, (N,) each, as `specs.optimizer` lists it."""
+        return self.first_moment, self.second_moment
+
     def step(self, gradient: Tensor, lr: float, scale: float = 1.0) -> None:
         """Apply one update with scale * gradient; the gradient (N,) fp32 is left as it is."""
         self.steps_done += 1

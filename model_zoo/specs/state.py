@@ -54,6 +54,10 @@ class StateSpec:
                 yield prefix + name, shape
 
 
+ADAMW_STATE = StateSpec()
+"""Of runs with AdamW, without delayed updates."""
+
+
 def section_order(tensors: Mapping[str, Sequence[int]]) -> list[str]:
     """Return the names in the order of a section: matrices, which decay, then all others.
 

@@ -44,6 +44,7 @@ import torch
 from torch import Tensor
 
 from client.cli.model_source import read_parameters
+from client.compute.checkpoint import read_info
 from client.compute.codec import decode, encode
 from client.compute.payload import BLOCK, CodecName
 from client.compute.requests import PrepareData
@@ -225,7 +226,8 @@ def _swarm(
         for stage in range(len(CUT)):
             peer = next(p for p in world.peers.values() if p.alive and p.stage == stage)
             assert peer.worker is not None
-            state |= read_parameters(Path(peer.worker.save(plan.steps).split("\n")[0]))
+            path = Path(peer.worker.save(plan.steps).split("\n")[0])
+            state |= read_parameters(path, read_info(path))
         # a step that was completed for a leader that died may have none
         return [world.losses[step] for step in sorted(world.losses)], state
 

@@ -8,7 +8,6 @@ import json
 import msgspec
 import trio
 
-from client.compute.checkpoint import sections
 from client.train.state_size import data_bytes
 from protocol.limits import CHUNK_BYTES
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Heartbeat
@@ -46,7 +45,7 @@ async def attack(stranger: Stranger) -> None:
 
 def bomb(stranger: Stranger, stage: int, version: int) -> bytes:
     """Return a file as large as a state of this stage may be: a header of dimensions."""
-    names = [f"{prefix}w" for prefix in sections(delayed=stranger.manifest.delayed)]
+    names = [f"{prefix}w" for prefix in stranger.manifest.state.sections]
     dimensions = (HEADER_BYTES - 2000) // (2 * len(names))
     tensor = {"dtype": "F32", "shape": [2] * dimensions, "data_offsets": [0, 4]}
     metadata = {

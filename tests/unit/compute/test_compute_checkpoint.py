@@ -18,17 +18,15 @@ from safetensors.torch import load_file
 from client.compute import saving
 from client.compute.checkpoint import (
     CHUNK_BYTES,
-    DELAYED_FORMAT,
-    FORMAT,
     CheckpointInfo,
     build_header,
     examine,
     read_info,
-    sections,
     verify,
 )
 from client.compute.errors import CheckpointError, CheckpointUnreadable, DiskError
 from client.compute.requests import ApplyLocal, ForwardBackward, Load, Save
+from model_zoo.specs.state import StateSpec
 
 
 def trained(steps=2, **options):
@@ -76,7 +74,7 @@ def test_the_reply_and_the_header_describe_the_file(tmp_path: Path, delayed) -> 
     info = verify(path)
     assert info == read_info(path)
     assert (info.version, info.stage, info.stages, info.hash) == (2, 0, 1, saved.hash)
-    assert info.delayed == delayed
+    assert info.state == StateSpec(delayed=delayed)
     assert info.parameters == worker.replica.size
 
 
@@ -332,7 +330,13 @@ def test_what_cannot_be_read_now_is_not_called_damaged(
 def small_file(*, delayed=False, **changes) -> bytes:
     layout = (("a", (2, 3)), ("b", (4,)))
     header = build_header(
-        swarm="ab", stage=0, stages=2, version=5, digest="00" * 32, layout=layout, delayed=delayed
+        swarm="ab",
+        stage=0,
+        stages=2,
+        version=5,
+        digest="00" * 32,
+        layout=layout,
+        state=StateSpec(delayed=delayed),
     )
     fields = json.loads(header[8:])
     for key, value in changes.items():
@@ -354,7 +358,7 @@ def parse(tmp_path: Path, data: bytes) -> CheckpointInfo:
 @pytest.mark.parametrize("delayed", [False, True])
 def test_the_small_file_is_sound(tmp_path: Path, delayed) -> None:
     info = parse(tmp_path, small_file(delayed=delayed))
-    assert info.delayed == delayed
+    assert info.state == StateSpec(delayed=delayed)
     assert info.layout == (("a", (2, 3)), ("b", (4,)))
     assert info.parameters == 10
 
@@ -370,8 +374,8 @@ HOSTILE_HEADERS = {
     "more tensors": {"c": {"dtype": "F32", "shape": [1], "data_offsets": [120, 124]}},
     "no tensor": {"a": None},
     "format": {"__format": "other"},
-    "format of delayed updates": {"__format": DELAYED_FORMAT},
-    "format without delayed updates": {"delayed": True, "__format": FORMAT},
+    "format of delayed updates": {"__format": "volunteer-stage-1-delayed"},
+    "format without delayed updates": {"delayed": True, "__format": "volunteer-stage-1"},
     "no parameters of the version before": {"delayed": True, "previous/b": None},
     "version": {"__version": "x"},
     "negative version": {"__version": "-1"},
@@ -397,7 +401,7 @@ def bomb(**tensors: str) -> bytes:
 
 
 def of_every_section(fields: str) -> dict[str, str]:
-    return {f"{section}a": fields for section in sections(delayed=False)}
+    return {f"{section}a": fields for section in StateSpec().sections}
 
 
 def shaped(shape: str, end: str = "24") -> str:

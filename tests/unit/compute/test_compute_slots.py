@@ -10,6 +10,7 @@ from compute_stages import MODELS, LocalWorker, opened, relative_error, tokens_o
 from compute_steps import PER_STEP, apply_local, loss_of, of_step, step_of
 
 from client.cli.model_source import read_parameters
+from client.compute.checkpoint import verify
 from client.compute.requests import (
     Apply,
     ApplyLocal,
@@ -225,9 +226,10 @@ def test_who_reads_a_model_from_checkpoints_gets_the_newest_parameters(tmp_path:
     for version in range(2):
         advance(worker, version)
     worker.call(Save(version=2, path=str(path)))
-    spec = MODELS["gpt"]
-    model = load_whole(spec, read_parameters(path))
+    state = read_parameters(path, verify(path))
+    model = load_whole(MODELS["gpt"], state)
     newest = worker.replica.slots[-1].flat.state()
+    assert state.keys() == newest.keys()  # not the version before, which nobody would look at
     for name, value in model.named_parameters():
         assert torch.equal(value, newest[name]), name
 
