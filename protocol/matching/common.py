@@ -12,7 +12,7 @@ from protocol.matching.board import Board
 from protocol.matching.design import FULL, Design
 from protocol.matching.exchange.registry import Registry
 from protocol.matching.outlook import Outlook
-from protocol.matching.population import Population
+from protocol.matching.population import Population, of_nobody
 
 
 class Common:
@@ -27,7 +27,7 @@ class Common:
     @classmethod
     def of_many(cls, manifest: Manifest, wall_offset_s: float, design: Design = FULL) -> Common:
         """Return what many simulated peers share; ``see`` shows it the view they share."""
-        population = Population((), manifest.stages, manifest.policy.redundancy, design)
+        population = of_nobody(manifest, design)
         board = Board(manifest.stage_count)
         return cls(Outlook(PeerId(""), population, board, wall_offset_s))
 

@@ -24,7 +24,7 @@ from protocol.matching.gain import Move
 from protocol.matching.gang import Gang
 from protocol.matching.outlook import Outlook
 from protocol.matching.overview import StageOverview, blocking_moves, stage_overviews
-from protocol.matching.population import Member, Population
+from protocol.matching.population import Member, Population, of_nobody
 from protocol.matching.seats import Seats
 from protocol.matching.steward import Steward
 from protocol.matching.stewards import beacon_at
@@ -58,7 +58,7 @@ class Matching:
         self._stage_count = manifest.stage_count
         policy = manifest.policy
         design = design or Design.of(policy)
-        population = Population((), manifest.stages, policy.redundancy, design)
+        population = of_nobody(manifest, design)
         board = Board(manifest.stage_count) if common is None else common.board
         self._outlook = Outlook(me, population, board, wall_offset_s)
         common = Common(self._outlook) if common is None else common

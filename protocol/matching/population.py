@@ -10,15 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 
+from model_zoo.specs.state import ADAMW_STATE, StateSpec
 from protocol.ids import PeerId, Stage
-from protocol.manifest import StageCost
+from protocol.manifest import Manifest, StageCost
 from protocol.matching import preferences, stewards
 from protocol.matching.columns import Column, coarse
 from protocol.matching.design import FULL, Design
 from protocol.matching.member import Member
 from protocol.matching.timing import MEASURED_S
 
-__all__ = ["Member", "Population"]
+__all__ = ["Member", "Population", "of_nobody"]
 
 Claims = tuple[float, float, float]
 
@@ -28,7 +29,12 @@ then everybody who can holds two, not only the faster ones."""
 
 
 class Population:
-    """A view of the swarm's live members under one manifest's stage costs."""
+    """A view of the swarm's live members under one manifest's stage costs.
+
+    Args:
+        costs: of every stage; redundancy: replicas that each should have.
+        state: what a newcomer downloads of a stage.
+    """
 
     def __init__(
         self,
@@ -36,10 +42,12 @@ class Population:
         costs: Sequence[StageCost],
         redundancy: int,
         design: Design = FULL,
+        state: StateSpec = ADAMW_STATE,
     ) -> None:
         self.members: Mapping[PeerId, Member] = {member.peer: member for member in members}
         self.costs = tuple(costs)
         self.design = design
+        self._state = state
         self._redundancy = redundancy
         self._kinds = tuple(dict.fromkeys(self.costs))
         """Distinct costs: most stages of a model are alike."""
@@ -143,7 +151,7 @@ class Population:
         member = self.members[peer]
         if stage in member.held:
             return 0.0
-        return preferences.download_s(self.costs[stage], member.downlink_bytes_per_s)
+        return preferences.download_s(self.costs[stage], self._state, member.downlink_bytes_per_s)
 
     def wish(
         self, peer: PeerId, stage: Stage, *, level: int, fair: int, replicas: int, r: int
@@ -276,13 +284,20 @@ class Population:
         """Return phi of every kind of stage that the member does not hold."""
         if member.peer not in self._phis:
             downloads = (
-                preferences.download_s(cost, member.downlink_bytes_per_s) for cost in self._kinds
+                preferences.download_s(cost, self._state, member.downlink_bytes_per_s)
+                for cost in self._kinds
             )
             self._phis[member.peer] = tuple(
                 preferences.phi(held=False, download_s=wait_s, session_s=member.session_s)
                 for wait_s in downloads
             )
         return self._phis[member.peer]
+
+
+def of_nobody(manifest: Manifest, design: Design) -> Population:
+    """Return the view without members under a manifest."""
+    redundancy = manifest.policy.redundancy
+    return Population((), manifest.stages, redundancy, design, manifest.state)
 
 
 def _medians(claims: tuple[Column[float], ...]) -> tuple[float, ...]:

@@ -17,6 +17,7 @@ from bisect import bisect_right
 from functools import lru_cache
 from typing import NamedTuple
 
+from model_zoo.specs.state import StateSpec
 from protocol.ids import PeerId, Stage, rank
 from protocol.manifest import StageCost
 from protocol.matching.timing import MAX_SESSION_S
@@ -27,9 +28,6 @@ MAX_RATE = 10**12
 
 HELD_PHI = 1_100_000
 """Hysteresis: a stage already held counts ten per cent more."""
-
-STATE_BYTES_PER_PARAMETER = 12
-"""fp32 weight and the two moments of AdamW: what a replica downloads."""
 
 MAX_BUCKET = 100
 TIE_BITS = 34
@@ -63,11 +61,11 @@ def _ratio(supply: float, demand: float) -> int:
     return int(supply / demand * MICRO)
 
 
-def download_s(cost: StageCost, downlink_bytes_per_s: float) -> float:
-    """Return D_v: seconds to fetch the state of a stage."""
+def download_s(cost: StageCost, state: StateSpec, downlink_bytes_per_s: float) -> float:
+    """Return D_v: seconds to fetch the state of a stage, which consists of ``state``."""
     if not downlink_bytes_per_s > 0:
         return math.inf
-    return cost.parameters * STATE_BYTES_PER_PARAMETER / downlink_bytes_per_s
+    return cost.parameters * state.bytes_per_parameter / downlink_bytes_per_s
 
 
 def phi(*, held: bool, download_s: float, session_s: float) -> int:

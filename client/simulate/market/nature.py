@@ -81,7 +81,9 @@ class Nature:
     def download_s(self) -> Floats:
         """Seconds to fetch a stage (N,)."""
         cost = self.costs[0]
-        return np.array([preferences.download_s(cost, down) for down in self.bytes_per_s.tolist()])
+        return np.array(
+            [preferences.download_s(cost, world.STATE, down) for down in self.bytes_per_s.tolist()]
+        )
 
     @cached_property
     def flops(self) -> Floats:

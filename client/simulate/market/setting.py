@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
+from model_zoo.specs.state import ADAMW_STATE
 from protocol.ids import peer_id_from_key
 from protocol.manifest import Manifest, Policy, StageCost
-from protocol.matching.preferences import STATE_BYTES_PER_PARAMETER
 
+STATE = ADAMW_STATE
 STATE_BYTES = 42e9
 TOKENS_PER_MICROBATCH = 2048
 WIDTH = 2560
@@ -103,7 +104,7 @@ class Setting:
     @property
     def parameters_per_stage(self) -> int:
         """Parameters of one stage."""
-        return round(STATE_BYTES / STATE_BYTES_PER_PARAMETER / self.stages)
+        return round(STATE_BYTES / STATE.bytes_per_parameter / self.stages)
 
     @property
     def median_flops(self) -> float:

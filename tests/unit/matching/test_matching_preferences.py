@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matching_examples import costs, member, peer, population
+from matching_examples import costs, manifest, member, peer, population
 
 from protocol.ids import Stage
 from protocol.matching import preferences
-from protocol.matching.population import Population
+from protocol.matching.design import FULL
+from protocol.matching.population import Population, of_nobody
 from protocol.matching.preferences import MICRO
 
 
@@ -56,6 +58,18 @@ def test_bucket_is_the_rounded_logarithm(here: int, elsewhere: int) -> None:
     if abs(exact - round(exact)) < 0.49 and abs(exact) < 99:
         assert bucket == round(exact)
     assert abs(bucket) <= preferences.MAX_BUCKET
+
+
+@pytest.mark.parametrize(("delayed", "bytes_"), [(False, 12), (True, 16)])
+def test_a_download_takes_as_long_as_the_state_is_large(delayed: bool, bytes_: int) -> None:
+    """With delayed updates a newcomer downloads the parameters of the version before, too."""
+    example = manifest(2)
+    delayed_update = True if delayed else msgspec.UNSET
+    example = msgspec.structs.replace(example, delayed_update=delayed_update)
+    newcomer = member(1)
+    view = of_nobody(example, FULL).evolve({newcomer.peer: newcomer})
+    seconds = example.stages[0].parameters * bytes_ / newcomer.downlink_bytes_per_s
+    assert view.download_s(newcomer.peer, Stage(0)) == pytest.approx(seconds)
 
 
 def test_a_held_stage_counts_ten_per_cent_more() -> None:
