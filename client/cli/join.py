@@ -89,11 +89,7 @@ def join(
     exit_when_done
         End when the swarm has done its last step, instead of staying to serve the model.
     """
-    if headless and detach:
-        raise UserError("--headless and --detach do not go together", exit_code=ExitCode.USAGE)
-    if record is not None and (headless or detach):
-        problem = "--record is for the screen"
-        raise UserError(problem, "record with: volunteer attach --record FILE", ExitCode.USAGE)
+    _refuse_combination(headless=headless, detach=detach, record=record)
     home, named = find_home(given(flags), config), swarm or os.environ.get(SWARM_VARIABLE)
     check_threads(home.settings.threads)
     target = _find_target(home, named)
@@ -101,27 +97,50 @@ def join(
         take_terminal_back()
     in_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if headless or not (detach or in_terminal):
-        _refuse_second(home)
-        settings = promised_port(home.settings, home.signer().peer, bootstrap(target))
-        from client.cli.serving import serve
-
-        return serve(
-            home,
-            settings,
-            target,
-            data,
-            exit_when_done=exit_when_done,
-            headless=headless,
-            quiet=quiet,
+        return _serve(
+            home, target, data, exit_when_done=exit_when_done, headless=headless, quiet=quiet
         )
+    arguments = as_arguments(flags, config, data, exit_when_done=exit_when_done)
     return _in_background(
+        home, target, arguments, detach=detach, yes=yes, as_json=json, record=record
+    )
+
+
+def _refuse_combination(*, headless: bool, detach: bool, record: Path | None) -> None:
+    """Say which flags do not go together.
+
+    Raises:
+        UserError: these do not.
+    """
+    if headless and detach:
+        raise UserError("--headless and --detach do not go together", exit_code=ExitCode.USAGE)
+    if record is not None and (headless or detach):
+        problem = "--record is for the screen"
+        raise UserError(problem, "record with: volunteer attach --record FILE", ExitCode.USAGE)
+
+
+def _serve(
+    home: Home,
+    target: Target,
+    data: Path | None,
+    *,
+    exit_when_done: bool,
+    headless: bool,
+    quiet: bool,
+) -> int:
+    """Be the node, in this process, until it ends."""
+    _refuse_second(home)
+    settings = promised_port(home.settings, home.signer().peer, bootstrap(target))
+    from client.cli.serving import serve
+
+    return serve(
         home,
+        settings,
         target,
-        as_arguments(flags, config, data, exit_when_done=exit_when_done),
-        detach=detach,
-        yes=yes,
-        as_json=json,
-        record=record,
+        data,
+        exit_when_done=exit_when_done,
+        headless=headless,
+        quiet=quiet,
     )
 
 

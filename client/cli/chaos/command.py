@@ -103,15 +103,8 @@ def chaos(
     if volunteers < MIN_VOLUNTEERS_PER_STAGE * stages:
         problem = f"{stages} stages need at least {MIN_VOLUNTEERS_PER_STAGE * stages} volunteers"
         raise UserError(problem, "see volunteer chaos --help", ExitCode.USAGE)
-    chosen = choose_faults(faults, only, QUICK if quick else USUAL)
-    chosen = tuple(fault for fault in chosen if stages_of(fault, stages))
-    if not chosen:
-        raise UserError(f"no such fault is possible with {stages} stages", "", ExitCode.USAGE)
-    seconds = 60.0 * minutes if minutes else QUICK_S if quick else 300.0
-    every_s = every or (QUICK_EVERY_S if quick else 20.0)
-    if every_s > seconds:
-        problem = f"a fault every {every_s:g} s does not fit into {seconds:g} s"
-        raise UserError(problem, "give more --minutes or a smaller --every", ExitCode.USAGE)
+    chosen = _possible(choose_faults(faults, only, QUICK if quick else USUAL), stages)
+    seconds, every_s = _pace(minutes, every, quick)
     extras_s = 10.0 if quick else 30.0
     choices = Choices(
         volunteers, stages, seconds, every_s, seed, chosen, extras_s, out, keep_logs, json
@@ -126,6 +119,32 @@ def chaos(
         print(printable(text_report(report)))
         print(f"report: {out / 'chaos.md'}, plot: {out / 'chaos.svg'}")
     return ExitCode.OK if report.ok else ExitCode.RUNTIME
+
+
+def _possible(faults: Sequence[Fault], stages: int) -> tuple[Fault, ...]:
+    """Return the faults that can be done to so many stages.
+
+    Raises:
+        UserError: none can.
+    """
+    possible = tuple(fault for fault in faults if stages_of(fault, stages))
+    if not possible:
+        raise UserError(f"no such fault is possible with {stages} stages", "", ExitCode.USAGE)
+    return possible
+
+
+def _pace(minutes: float | None, every: float | None, quick: bool) -> tuple[float, float]:
+    """Return how long each run is and how long after a fault the next one is, in seconds.
+
+    Raises:
+        UserError: not even one fault fits in.
+    """
+    seconds = 60.0 * minutes if minutes else QUICK_S if quick else 300.0
+    every_s = every or (QUICK_EVERY_S if quick else 20.0)
+    if every_s > seconds:
+        problem = f"a fault every {every_s:g} s does not fit into {seconds:g} s"
+        raise UserError(problem, "give more --minutes or a smaller --every", ExitCode.USAGE)
+    return seconds, every_s
 
 
 def _prepare(out: Path) -> None:

@@ -16,13 +16,14 @@ from protocol.wire.messages import Heartbeat
 
 
 async def test_a_flood_of_messages_shares_its_ticks() -> None:
+    """Measured in time of this processor: what else the machine does is no part of a tick."""
     ticked_s = list[float]()
 
     def tick() -> None:
-        began = time.perf_counter()
-        while time.perf_counter() - began < 0.001:
+        began = time.thread_time()
+        while time.thread_time() - began < 0.001:
             pass
-        ticked_s.append(time.perf_counter() - began)
+        ticked_s.append(time.thread_time() - began)
 
     alarm = Alarm(lambda: [None], tick)
     async with trio.open_nursery() as nursery:
