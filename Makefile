@@ -36,7 +36,7 @@ chaos: $(STAMP)
 	$(BIN)/volunteer chaos $(CHAOS_ARGS)
 
 test: $(STAMP)
-	$(BIN)/pytest -q $(PYTEST_ARGS)
+	$(BIN)/python -m tests.everything $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	@status=0; \
