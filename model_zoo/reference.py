@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from model_zoo.data import Corpus
+from model_zoo.models.family import State
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec, learning_rate, stage_clip
 from model_zoo.specs.slices import slices
-from model_zoo.stages import Stage, State, build_stage, merge_states, summed_loss
+from model_zoo.stages import Stage, build_stage, merge_states, summed_loss
 from model_zoo.threads import limited_threads
 from model_zoo.unfinished import Unfinished
 from model_zoo.whole import build_whole

@@ -14,16 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model_zoo.init import initial_tensor
-from model_zoo.models import gpt, llama
+from model_zoo.models.family import State, family
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice
-
-State = dict[str, Tensor]
-
-_PARTS: dict[str, tuple[type[nn.Module], type[nn.Module], type[nn.Module]]] = {
-    "gpt": (gpt.Embedding, gpt.Block, gpt.Head),
-    "llama": (llama.Embedding, llama.Block, llama.Head),
-}
 
 
 class Stage(nn.Module):
@@ -36,14 +29,14 @@ class Stage(nn.Module):
 
     def __init__(self, spec: ModelSpec, part: StageSlice) -> None:
         super().__init__()
-        embedding, block, head = _PARTS[spec.architecture]
+        parts = family(spec)
         self.spec = spec
         self.part = part
-        self.embed = embedding(spec) if part.embeds else None
+        self.embed = parts.embedding(spec) if part.embeds else None
         # Keyed by the layer's number in the whole model: this makes the names global.
         layers = range(part.first_layer, part.last_layer)
-        self.blocks = nn.ModuleDict({str(layer): block(spec) for layer in layers})
-        self.head = head(spec) if part.has_head else None
+        self.blocks = nn.ModuleDict({str(layer): parts.block(spec) for layer in layers})
+        self.head = parts.head(spec) if part.has_head else None
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[1] > self.spec.context:

@@ -20,8 +20,9 @@ from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
 from client.store.texts import TextStore
 from model_zoo.data import BUILT_IN, Corpus, DataError
+from model_zoo.models.family import State
 from model_zoo.reference import evaluate
-from model_zoo.stages import Stage, State
+from model_zoo.stages import Stage
 from model_zoo.whole import load_whole
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter, validators
 
 from client.cli.presets import PresetName
+from model_zoo.specs.model import ARCHITECTURES
 from model_zoo.specs.state import StateSpec
 from protocol.manifest import Codec
+
+if TYPE_CHECKING:
+    ArchitectureName = str
+else:
+    ArchitectureName = Literal[tuple(ARCHITECTURES)]
 
 RUN = Group("The run", sort_key=1)
 MODEL = Group("The model (default: the preset's)", sort_key=2)
@@ -74,7 +80,7 @@ class RunChoices:
 class ModelChoices:
     """Shape of the model where it differs from the preset's."""
 
-    architecture: Literal["gpt", "llama"] | None = None
+    architecture: ArchitectureName | None = None
     layers: OptionalCount = None
     width: OptionalCount = None
     heads: OptionalCount = None

@@ -9,11 +9,14 @@ Shapes: B sequences, T tokens, C width, H heads, D head width (C = H D), V vocab
 Source: Radford et al. 2019 (GPT-2); github.com/karpathy/nanoGPT, `model.py`.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model_zoo.init import empty_embedding
+from model_zoo.models.family import Family, State
 from model_zoo.specs.model import ModelSpec
 
 NORM_EPS = 1e-5
@@ -100,3 +103,59 @@ class Head(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.proj(self.norm(x))  # (B, T, V)
         return logits
+
+
+_LINEARS = {
+    "attn.qkv": "attn.c_attn",
+    "attn.out": "attn.c_proj",
+    "ffn.up": "mlp.c_fc",
+    "ffn.down": "mlp.c_proj",
+}
+
+
+def to_hugging_face(spec: ModelSpec, state: State) -> State:
+    """The state of GPT2LMHeadModel."""
+    tensors = {
+        "transformer.wte.weight": state["embed.token.weight"],
+        "transformer.wpe.weight": state["embed.position.weight"],
+        "lm_head.weight": state["head.proj.weight"],
+    }
+    tensors |= _with_bias(state, "head.norm", "transformer.ln_f")
+    for layer in range(spec.layers):
+        ours, theirs = f"blocks.{layer}.", f"transformer.h.{layer}."
+        tensors |= _with_bias(state, ours + "attn_norm", theirs + "ln_1")
+        tensors |= _with_bias(state, ours + "ffn_norm", theirs + "ln_2")
+        for name, target in _LINEARS.items():
+            linear = _with_bias(state, ours + name, theirs + target)
+            weight = theirs + target + ".weight"
+            tensors |= linear | {weight: linear[weight].t()}  # Conv1D keeps (inputs, outputs)
+    return tensors
+
+
+def _with_bias(state: State, name: str, target: str) -> State:
+    """A weight and its bias; GPT-2 always has one, so a missing bias becomes zeros."""
+    weight = state[name + ".weight"]
+    bias = state.get(name + ".bias", torch.zeros(weight.shape[0]))
+    return {target + ".weight": weight, target + ".bias": bias}
+
+
+def hugging_face_config(spec: ModelSpec) -> dict[str, Any]:
+    """The configuration of GPT2LMHeadModel."""
+    return {
+        "model_type": "gpt2",
+        "architectures": ["GPT2LMHeadModel"],
+        "vocab_size": spec.vocab,
+        "n_positions": spec.context,
+        "n_embd": spec.width,
+        "n_layer": spec.layers,
+        "n_head": spec.heads,
+        "n_inner": spec.ffn_width,
+        "activation_function": "gelu",
+        "layer_norm_epsilon": NORM_EPS,
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+    }
+
+
+FAMILY = Family(Embedding, Block, Head, to_hugging_face, hugging_face_config)

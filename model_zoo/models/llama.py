@@ -9,11 +9,14 @@ Sources: Touvron et al., arXiv 2302.13971; Su et al., arXiv 2104.09864 (RoPE, in
 layout of Hugging Face); Shazeer, arXiv 2002.05202 (SwiGLU); Ainslie et al., arXiv 2305.13245.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model_zoo.init import empty_embedding
+from model_zoo.models.family import Family, State
 from model_zoo.specs.model import ModelSpec
 
 NORM_EPS = 1e-5
@@ -116,3 +119,56 @@ class Head(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.proj(self.norm(x))  # (B, T, V)
         return logits
+
+
+_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn.out": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn.gate": "mlp.gate_proj",
+    "ffn.up": "mlp.up_proj",
+    "ffn.down": "mlp.down_proj",
+}
+
+
+def to_hugging_face(spec: ModelSpec, state: State) -> State:
+    """The state of LlamaForCausalLM."""
+    tensors = {
+        "model.embed_tokens.weight": state["embed.token.weight"],
+        "model.norm.weight": state["head.norm.weight"],
+        "lm_head.weight": state["head.proj.weight"],
+    }
+    kv_rows = spec.kv_heads * spec.head_width
+    for layer in range(spec.layers):
+        ours, theirs = f"blocks.{layer}.", f"model.layers.{layer}."
+        for name, target in _NAMES.items():
+            tensors[f"{theirs}{target}.weight"] = state[f"{ours}{name}.weight"]
+        # Rows need no permutation: both sides rotate pairs (i, i + D/2).
+        split = torch.split(state[ours + "attn.qkv.weight"], [spec.width, kv_rows, kv_rows])
+        for letter, rows in zip("qkv", split, strict=True):
+            tensors[f"{theirs}self_attn.{letter}_proj.weight"] = rows
+    return tensors
+
+
+def hugging_face_config(spec: ModelSpec) -> dict[str, Any]:
+    """The configuration of LlamaForCausalLM."""
+    return {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": spec.vocab,
+        "max_position_embeddings": spec.context,
+        "hidden_size": spec.width,
+        "intermediate_size": spec.ffn_width,
+        "num_hidden_layers": spec.layers,
+        "num_attention_heads": spec.heads,
+        "num_key_value_heads": spec.kv_heads,
+        "head_dim": spec.head_width,
+        "hidden_act": "silu",
+        "rms_norm_eps": NORM_EPS,
+        "rope_theta": spec.rope_theta,
+        "attention_bias": False,
+        "mlp_bias": False,
+    }
+
+
+FAMILY = Family(Embedding, Block, Head, to_hugging_face, hugging_face_config)

@@ -52,10 +52,10 @@ from client.compute.samples import prepare
 from client.simulate.tensors import TensorSwarm
 from client.simulate.training import TrainingWorld
 from model_zoo.data import BUILT_IN, Corpus
+from model_zoo.models.family import State
 from model_zoo.reference import TrainingPlan, WireContext, evaluate, train_reference
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
-from model_zoo.stages import State
 from model_zoo.whole import load_whole
 
 SPEC = ModelSpec("gpt", 8, 256, 8, 8, 1024, context=256)

@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from model_zoo.export import export_hf
+from model_zoo.models.family import State
 from model_zoo.specs.model import ModelSpec
-from model_zoo.stages import State
 from model_zoo.whole import build_whole, load_whole
 
 

@@ -1,0 +1,39 @@
+"""What the zoo needs of a model family, and where it is: in the file of the architecture's name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from torch import Tensor, nn
+
+from model_zoo.specs.model import ARCHITECTURES, ModelSpec
+
+State = dict[str, Tensor]
+"""Parameters by their names in the whole model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The three parts that any stage of a model is made of, and the model's other layout.
+
+    Fields:
+        embedding: makes of a spec what takes tokens (B, T) int64 to hidden (B, T, C).
+        block: one layer, hidden to hidden.
+        head: hidden to logits (B, T, V).
+        to_hugging_face: the whole model's state under the names that `transformers` has.
+        hugging_face_config: what its `config.json` says of the architecture.
+    """
+
+    embedding: Callable[[ModelSpec], nn.Module]
+    block: Callable[[ModelSpec], nn.Module]
+    head: Callable[[ModelSpec], nn.Module]
+    to_hugging_face: Callable[[ModelSpec, State], State]
+    hugging_face_config: Callable[[ModelSpec], dict[str, Any]]
+
+
+def family(spec: ModelSpec) -> Family:
+    """Return the family of a model. Only what is registered is imported."""
+    assert spec.architecture in ARCHITECTURES  # as every spec
+    found: Family = import_module(f"model_zoo.models.{spec.architecture}").FAMILY
+    return found
