@@ -1,7 +1,7 @@
 """The single-process trainer: oracle for a swarm's exactness, baseline for its efficiency.
 
 It trains what a swarm would train, from the same seed on the same samples, with torch's own
-AdamW and clipping, not with the swarm's: two implementations that have to agree. Give it a
+optimizers and clipping, not with the swarm's: two implementations that have to agree. Give it a
 `wire` and every tensor that would cross between two stages passes through it; without one it runs
 the model uncut, as fast as one process can.
 
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from model_zoo.data import Corpus
 from model_zoo.models.family import State
+from model_zoo.optimizers.optimizer import flat_optimizer
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec, learning_rate, stage_clip
 from model_zoo.specs.slices import slices
@@ -118,7 +119,7 @@ def train_reference(
     stages = _build(plan, cut=wire is not None)
     groups = _stage_parameters(plan, stages)
     parameters = [p for group in groups for p in group]
-    optimizer = _adamw(plan.optimizer, parameters)
+    optimizer = _optimizer(plan.optimizer, parameters)
     losses = list[float]()
     pending: list[Tensor | None] = [None] * len(parameters)
     unfinished, kept_at = None, time.monotonic()
@@ -174,17 +175,12 @@ def _stage_parameters(plan: TrainingPlan, stages: Iterable[Stage]) -> list[list[
     return groups
 
 
-def _adamw(config: OptimizerSpec, parameters: list[nn.Parameter]) -> torch.optim.AdamW:
-    decayed: dict[str, Any] = {"params": [p for p in parameters if p.ndim >= 2]}
-    others: dict[str, Any] = {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}
-    return torch.optim.AdamW(
-        [decayed, others],
-        lr=config.lr,
-        betas=(config.beta1, config.beta2),
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-        fused=True,
+def _optimizer(spec: OptimizerSpec, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    groups = (
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": spec.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     )
+    return flat_optimizer(spec).twin(spec, groups)
 
 
 def _accumulate(
@@ -221,7 +217,7 @@ def _exchange(
 def _update(
     plan: TrainingPlan,
     groups: Sequence[list[nn.Parameter]],
-    optimizer: torch.optim.AdamW,
+    optimizer: torch.optim.Optimizer,
     step: int,
 ) -> None:
     config = plan.optimizer

@@ -1,15 +1,15 @@
 """A run of the reference trainer on disk, so that it goes on where it was cut off.
 
-A safetensors file: parameters, the moments of AdamW, the gradients a delayed update still holds,
-and the losses so far; its metadata name the plan and the text. Nothing else decides what comes
-next, since samples are a function of the plan's seed and their number, so a run that was resumed
-ends with the same bits.
+A safetensors file: parameters, what the optimizer keeps, the gradients a delayed update still
+holds, and the losses so far; its metadata name the plan and the text. Nothing else decides what
+comes next, since samples are a function of the plan's seed and their number, so a run that was
+resumed ends with the same bits.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -17,8 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-"""What torch's AdamW keeps per parameter."""
+_KEPT = "optimizer/"
 
 
 class Unfinished:
@@ -42,8 +41,8 @@ class Unfinished:
         tensors: dict[str, Tensor] = {"losses": torch.tensor(losses, dtype=torch.float64)}
         for index, parameter in enumerate(parameters):
             tensors[f"parameter.{index}"] = parameter.detach()
-            moments = optimizer.state.get(parameter, {})
-            tensors |= {f"{name}.{index}": moments[name] for name in MOMENTS if name in moments}
+            kept = optimizer.state.get(parameter, {})
+            tensors |= {f"{_KEPT}{name}.{index}": tensor for name, tensor in kept.items()}
         gradients = ((f"pending.{i}", gradient) for i, gradient in enumerate(pending))
         tensors |= {name: gradient for name, gradient in gradients if gradient is not None}
         new = self._path.with_suffix(".new")
@@ -74,9 +73,18 @@ class Unfinished:
         with torch.no_grad():
             for index, parameter in enumerate(parameters):
                 parameter.copy_(tensors[f"parameter.{index}"])
-                moments = {name: tensors.get(f"{name}.{index}") for name in MOMENTS}
-                if None not in moments.values():
-                    optimizer.state[parameter] = moments
+                if kept := _kept(tensors, index):
+                    optimizer.state[parameter] = kept
                 pending[index] = tensors.get(f"pending.{index}")
         losses: list[float] = tensors["losses"].tolist()
         return losses
+
+
+def _kept(tensors: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
+    """Return what the optimizer keeps of a parameter, by torch's names; all of it are tensors."""
+    ending = f".{index}"
+    return {
+        name.removeprefix(_KEPT).removesuffix(ending): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(_KEPT) and name.endswith(ending)
+    }

@@ -23,7 +23,7 @@ from model_zoo.cutting import cut
 from model_zoo.data import BUILT_IN, Corpus, DataError
 from model_zoo.specs.data import DataSpec, Source
 from model_zoo.specs.model import ARCHITECTURES, ModelSpec
-from model_zoo.specs.optimizer import OptimizerSpec
+from model_zoo.specs.optimizer import DEFAULT, OptimizerSpec
 from model_zoo.specs.slices import StageSlice, slices, stage_parameter_count
 from model_zoo.specs.tokens import token_bytes
 from protocol.ids import PeerId
@@ -80,7 +80,7 @@ def found_swarm(
         sequences_per_microbatch=sequences,
         microbatches_per_step=run.microbatches or preset.microbatches_per_step,
         steps=run.steps or preset.steps,
-        optimizer=choose_optimizer(preset, optimizer, run.steps or preset.steps),
+        optimizer=choose_optimizer(preset, optimizer, run.steps or preset.steps, run.optimizer),
         data=describe_data(run.data, corpus),
         boundary_codec=run.boundary_codec,
         averaging_codec=run.averaging_codec,
@@ -136,7 +136,9 @@ def choose_model(preset: Preset, choices: ModelChoices) -> ModelSpec:
         raise usage(str(error)) from error
 
 
-def choose_optimizer(preset: Preset, choices: OptimizerChoices, steps: int) -> OptimizerSpec:
+def choose_optimizer(
+    preset: Preset, choices: OptimizerChoices, steps: int, kind: str = DEFAULT
+) -> OptimizerSpec:
     """Return the preset's optimizer with the founder's changes.
 
     Warm-up and decay keep their share of the run when its length changes.
@@ -148,6 +150,7 @@ def choose_optimizer(preset: Preset, choices: OptimizerChoices, steps: int) -> O
     scale = steps / preset.steps
     lr = base.lr if choices.lr is None else choices.lr
     follows = {
+        "kind": msgspec.UNSET if kind == DEFAULT else kind,
         "lr": lr,
         "min_lr": min(base.min_lr, lr),
         "warmup_steps": round(base.warmup_steps * scale),

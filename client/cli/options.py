@@ -8,20 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Group, Parameter, validators
 
 from client.cli.presets import PresetName
+from model_zoo.specs import optimizer as optimizers
 from model_zoo.specs.model import ARCHITECTURES
+from model_zoo.specs.optimizer import OPTIMIZERS
 from model_zoo.specs.state import StateSpec
 from protocol.manifest import Codec
 
 if TYPE_CHECKING:
     ArchitectureName = str
+    OptimizerName = str
 else:
     ArchitectureName = Literal[tuple(ARCHITECTURES)]
+    OptimizerName = Literal[tuple(OPTIMIZERS)]
 
 RUN = Group("The run", sort_key=1)
 MODEL = Group("The model (default: the preset's)", sort_key=2)
 OPTIMIZER = Group("The optimizer (default: the preset's)", sort_key=3)
 POSITIVE = validators.Number(gte=1)
 Count = Annotated[int, Parameter(validator=POSITIVE)]
+ChosenOptimizer = Annotated[OptimizerName, Parameter(group=OPTIMIZER, parse=len(OPTIMIZERS) > 1)]
 OptionalCount = Annotated[int | None, Parameter(validator=POSITIVE)]
 
 
@@ -61,13 +66,15 @@ class RunChoices:
     """Admit only volunteers that have the invite."""
     dual_homing: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=100))] = 40
     """Percentage of the volunteers, the faster ones, that hold two stages; 0: one each."""
+    optimizer: ChosenOptimizer = optimizers.DEFAULT
+    """The rule of the updates."""
     measure: Annotated[bool, Parameter(negative="--no-measure")] = True
     """Run the model for a moment to balance the stages; otherwise reckon with FLOPs."""
 
     @property
     def state(self) -> StateSpec:
         """What the state of every stage consists of."""
-        return StateSpec(delayed=self.delayed_update)
+        return StateSpec(self.optimizer, self.delayed_update)
 
     @property
     def swarm_name(self) -> str:

@@ -128,6 +128,7 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
         averaging_codec=manifest.averaging_codec,
         delayed_update=manifest.delayed,
         redundancy=manifest.policy.redundancy,
+        optimizer=manifest.optimizer.name,
         measure=False,  # the manifest says what its stages cost
     )
     return Setting(

@@ -29,7 +29,7 @@ from client.compute.slot import Slot, open_slots
 from client.compute.usual import Usual
 from client.compute.wire import Wire
 from model_zoo.flat import FlatParameters
-from model_zoo.optimizers.adamw import FlatAdamW
+from model_zoo.optimizers.optimizer import FlatOptimizer, flat_optimizer
 from model_zoo.specs.optimizer import learning_rate, stage_clip
 from model_zoo.specs.slices import StageSlice, slices
 from model_zoo.specs.state import StateSpec
@@ -46,7 +46,7 @@ class Replica:
     swarm: str
     slots: list[Slot]
     """One for each step that can be worked at: `version` first, then the one after it."""
-    optimizer: FlatAdamW
+    optimizer: FlatOptimizer
     wire: Wire
     graphs_kept: int
     """In all slots together."""
@@ -71,7 +71,7 @@ class Replica:
     @property
     def state(self) -> StateSpec:
         """What a version consists of: the sections that `state_tensors` has in their order."""
-        return StateSpec(self.optimizer.config.name, self.delayed)
+        return StateSpec(self.optimizer.spec.name, self.delayed)
 
     @property
     def module(self) -> Stage:
@@ -145,7 +145,7 @@ class Replica:
 
         Every replica has to call this with the same bits and ends with the same bits.
         """
-        config, slot = self.optimizer.config, self.slots[0]
+        config, slot = self.optimizer.spec, self.slots[0]
         scale = step_scale(squared_norm, tokens, stage_clip(config, self.part.count))
         if self.delayed:
             slot.flat.values.copy_(self.slots[-1].flat.values)
@@ -202,7 +202,7 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
         request.averaging_codec,
         device,
     )
-    optimizer = FlatAdamW(flat.values, flat.decay_size, request.optimizer)
+    optimizer = flat_optimizer(request.optimizer)(flat.values, flat.decay_size, request.optimizer)
     samples = Samples(request) if request.corpus else None
     behind = len(request.layers_per_stage) - 1 - request.stage
     usual = Usual({"forward": request.stage, "backward": behind})

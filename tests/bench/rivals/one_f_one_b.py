@@ -48,7 +48,7 @@ def train(manifest: Manifest, rank: int, steps: int) -> tuple[list[float], list[
     part = slices(plan.layers_per_stage)[rank]
     module = build_stage(plan.spec, part, plan.seed)
     groups = reference._stage_parameters(plan, [module])
-    optimizer = reference._adamw(plan.optimizer, groups[rank])
+    optimizer = reference._optimizer(plan.optimizer, groups[rank])
     stage = PipelineStage(module, rank, part.count, torch.device("cpu"))
     # The loss is a sum and divided by the step's tokens once, as in the reference trainer.
     schedule = Schedule1F1B(stage, plan.microbatches_per_step, summed_loss, scale_grads=False)

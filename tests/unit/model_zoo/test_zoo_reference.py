@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from client.compute.replica import squared_norm, step_scale
 from model_zoo import reference
 from model_zoo.data import Corpus, DataError
 from model_zoo.flat import FlatParameters
-from model_zoo.optimizers.adamw import FlatAdamW, clip_factor
+from model_zoo.optimizers.adamw import FlatAdamW
 from model_zoo.recipes import nanogpt_cpu
 from model_zoo.reference import TrainingPlan, Wire, WireContext, evaluate, train_reference
 from model_zoo.specs.model import ModelSpec
@@ -120,7 +121,7 @@ def test_stages_with_the_flat_optimizer_agree(
         losses.append(total / plan.tokens_per_step)
         for flat, adamw in zip(flats, adamws, strict=True):
             bound = stage_clip(plan.optimizer, 2)
-            scale = clip_factor(flat.gradients, 1 / plan.tokens_per_step, bound)
+            scale = step_scale(squared_norm(flat.gradients), plan.tokens_per_step, bound)
             adamw.step(flat.gradients, learning_rate(plan.optimizer, step), scale)
             flat.zero_gradients()
     assert losses == pytest.approx(expected, rel=1e-5)
@@ -149,7 +150,8 @@ def test_a_delayed_step_is_computed_before_the_update_of_the_step_before(
             loss_sum += loss.item()
         losses.append(loss_sum / plan.tokens_per_step)
         flat.values.copy_(versions[step])
-        scale = clip_factor(flat.gradients, 1 / plan.tokens_per_step, plan.optimizer.clip)
+        norm = squared_norm(flat.gradients)
+        scale = step_scale(norm, plan.tokens_per_step, plan.optimizer.clip)
         adamw.step(flat.gradients, learning_rate(plan.optimizer, step), scale)
         versions.append(flat.values.clone())
     assert run.losses == pytest.approx(losses, rel=1e-5)

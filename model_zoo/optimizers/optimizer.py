@@ -1,0 +1,102 @@
+"""What every optimizer of the zoo is: an update of one flat parameter buffer, and its twin.
+
+Replicas of a stage run this on different machines and must end with the same bits. Therefore
+every tensor operation of an update is a single addition, multiplication, division or square root,
+which IEEE 754 rounds one way only; combined operations (`lerp`, `addcmul`, `add` with alpha) are
+fused on some machines and not on others. Running through the buffers in pieces that stay in the
+cache pays for the additional passes.
+
+Shapes: N parameters of the stage.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec
+
+_CPU_CHUNK = 1 << 18  # elements: small enough for the caches, large enough to hide call costs
+_DEVICE_CHUNK = 1 << 24  # elements: on a GPU only the scratch memory has to be bounded
+
+
+class FlatOptimizer(ABC):
+    """An update with decoupled weight decay, in place on one flat parameter buffer.
+
+    Attributes:
+        values: parameters (N,) fp32, shared with the model; `decay_size` leading ones decay.
+            Another buffer as long, on the same device, may be put in its place between steps.
+        vectors: what is kept between steps, (N,) fp32 each, as `specs.optimizer` lists it.
+        steps_done: updates applied so far.
+    """
+
+    def __init__(self, values: Tensor, decay_size: int, spec: OptimizerSpec) -> None:
+        self.values = values
+        self.decay_size = decay_size
+        self.spec = spec
+        self.vectors = tuple(torch.zeros_like(values) for _ in OPTIMIZERS[spec.name])
+        self.steps_done = 0
+        self._scratch = values.new_empty((2, min(_chunk_size(values), values.numel())))
+
+    def step(self, gradient: Tensor, lr: float, scale: float = 1.0) -> None:
+        """Apply one update with scale * gradient; the gradient (N,) fp32 is left as it is."""
+        self.steps_done += 1
+        self.values[: self.decay_size].mul_(1 - lr * self.spec.weight_decay)
+        for p, g, *kept in _pieces(self.values, gradient, *self.vectors):
+            a, b = self._scratch[0, : p.numel()], self._scratch[1, : p.numel()]
+            torch.mul(g, scale, out=a)
+            self.update(p, a, kept, lr, b)
+
+    @abstractmethod
+    def update(
+        self, values: Tensor, gradient: Tensor, kept: Sequence[Tensor], lr: float, scratch: Tensor
+    ) -> None:
+        """Change a piece of the parameters, and of what is kept, in place.
+
+        Args:
+            values: parameters, weight decay done; gradient: of the mean loss, free to be changed.
+            kept: the same piece of every vector.
+            scratch: as long, of any content.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def twin(spec: OptimizerSpec, groups: Iterable[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Return the same optimizer from another hand, for the reference trainer.
+
+        Args:
+            groups: parameter groups as torch takes them, with the weight decay of each.
+        """
+
+
+def flat_optimizer(spec: OptimizerSpec) -> type[FlatOptimizer]:
+    """Return the optimizer of a run. Only what is registered is imported."""
+    assert spec.name in OPTIMIZERS  # as every spec
+    found: type[FlatOptimizer] = import_module(f"model_zoo.optimizers.{spec.name}").OPTIMIZER
+    return found
+
+
+def square_root(x: Tensor, out: Tensor) -> None:
+    """Correctly rounded square root.
+
+    On CPUs torch may hand it to a vector library that misses the last bit of one value in five,
+    and promises no machine the same misses; NumPy uses the processor's own instruction.
+    """
+    if x.device.type == "cpu":
+        np.sqrt(x.numpy(), out=out.numpy())
+    else:
+        torch.sqrt(x, out=out)
+
+
+def _chunk_size(buffer: Tensor) -> int:
+    return _CPU_CHUNK if buffer.device.type == "cpu" else _DEVICE_CHUNK
+
+
+def _pieces(*buffers: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The same stretch of every buffer, a chunk at a time."""
+    chunk = _chunk_size(buffers[0])
+    return zip(*(torch.split(buffer, chunk) for buffer in buffers), strict=True)

@@ -1,0 +1,59 @@
+"""Schedule and clip of a stage agree with their tables; numbers out of range are refused."""
+
+import math
+
+import pytest
+from msgspec.structs import replace
+
+from model_zoo.specs.optimizer import OptimizerSpec, learning_rate, stage_clip
+
+CONFIG = OptimizerSpec(1e-3, 1e-4, warmup_steps=100, decay_steps=2000, beta2=0.99, weight_decay=0.1)
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (0, 1e-3 / 101),
+        (49, 1e-3 * 50 / 101),
+        (99, 1e-3 * 100 / 101),
+        (100, 1e-3),
+        (575, 1e-4 + 9e-4 * 0.5 * (1 + math.sqrt(0.5))),
+        (1050, 5.5e-4),
+        (1525, 1e-4 + 9e-4 * 0.5 * (1 - math.sqrt(0.5))),
+        (2000, 1e-4),
+        (5000, 1e-4),
+    ],
+)
+def test_learning_rate(step: int, expected: float) -> None:
+    assert learning_rate(CONFIG, step) == pytest.approx(expected, rel=1e-12)
+
+
+def test_learning_rate_without_warmup_or_decay() -> None:
+    flat = replace(CONFIG, warmup_steps=0, decay_steps=0)
+    assert learning_rate(flat, 0) == CONFIG.min_lr
+    assert learning_rate(replace(CONFIG, warmup_steps=0), 0) == CONFIG.lr
+
+
+def test_stage_clips_bound_the_whole_norm() -> None:
+    assert stage_clip(CONFIG, 1) == 1.0
+    assert math.sqrt(4 * stage_clip(CONFIG, 4) ** 2) == pytest.approx(CONFIG.clip)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lr": 0.0},
+        {"lr": float("nan")},
+        {"min_lr": 1.0},
+        {"warmup_steps": 3000},
+        {"beta1": 1.0},
+        {"beta2": -0.1},
+        {"eps": 0.0},
+        {"weight_decay": float("inf")},
+        {"clip": -1.0},
+        {"clip": float("inf")},
+    ],
+)
+def test_config_refuses(change: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="optimizer needs"):
+        replace(CONFIG, **change)
