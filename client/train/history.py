@@ -26,7 +26,7 @@ from client.store.lineage import (
 from client.train.blobs import Shelf
 from client.train.hub import Hub
 from client.train.inventory import stored_states
-from client.train.views import eras_served, live_members
+from client.train.views import eras_served, live_members, versions_reached
 from protocol.effects import Explain
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
@@ -168,6 +168,7 @@ class History:
             moved=view.moved(),
             unseen=view.unseen,
             unlinked=roster.unlinked(),
+            reached=versions_reached(roster, self._stages, self._me),
         )
         self._perform(self.machine.update(outlook, self._hub.now()))
         met = live - outlook.unlinked - {self._me}

@@ -85,6 +85,17 @@ def eras_served(roster: Roster, stages: int, own: PeerId) -> dict[PeerId, tuple[
     return eras
 
 
+def versions_reached(roster: Roster, stages: int, own: PeerId) -> dict[int, int]:
+    """Return by era the newest version that one of the others serves, of those that are linked."""
+    reached: dict[int, int] = {}
+    for stage in range(stages):
+        for replica in roster.serving(stage):
+            if replica.linked and replica.peer != own:
+                seat = replica.seat
+                reached[seat.era] = max(seat.version, reached.get(seat.era, 0))
+    return reached
+
+
 def era_followed(lineage: Lineage | None, roster: Roster, stages: int, own: PeerId) -> int:
     """Return the era of our lineage; for a mere observer that of most seats that serve, or 0."""
     if lineage is not None:

@@ -109,6 +109,8 @@ class Outlook:
     """Stages that others say are served, of which we see no replica ourselves."""
     unlinked: frozenset[PeerId] = frozenset()
     """Those of the live members whom only adverts tell us of."""
+    reached: Mapping[int, int] = field(default_factory=dict)
+    """By era: the newest version that a seat in ``eras`` serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -667,8 +669,17 @@ class Restore:
         return best[0]
 
     def _most_served(self, lineages: Counter[Lineage], voters: frozenset[PeerId]) -> Lineage | None:
-        """Return the lineage in which most seats serve, if its beginning is known."""
-        by_era = {lineage.era: lineage for lineage in [*lineages, self.lineage]}
+        """Return the lineage in which most seats serve, if its beginning is known.
+
+        One before ours counts only where it has gone on from where ours begins. Who has slept
+        through the roll-back serves, too, and so does a newcomer that met nobody, from the seed.
+        """
+        ours, reached = self.lineage, self._outlook.reached
+        by_era = {
+            lineage.era: lineage
+            for lineage in [*lineages, ours]
+            if order(lineage) >= order(ours) or reached.get(lineage.era, 0) > ours.version
+        }
         serving = Counter(era for peer in voters for era in self._outlook.eras.get(peer, ()))
         known = [(count, era) for era, count in serving.items() if era in by_era]
         return by_era[max(known)[1]] if known else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -266,6 +267,17 @@ class TestLongAbsence:
         due = made.next_deadline()
         assert due is not None
         assert adopted(made.tick(0.2 + UNMET_S)) == late
+
+    @pytest.mark.parametrize("made", [0, 20, 21])
+    def test_who_comes_back_does_not_follow_who_does_not_know_its_lineage(self, made: int) -> None:
+        """A newcomer that met nobody serves version 0, and who slept the version at which it fell
+        asleep: that is no lineage that trains."""
+        back = Restore(ME, 2, EVERY, lineage=lineage(1, 20))
+        back.set_copies([Copy(0, 20, digest(0, 20))], 0.0)
+        back.receive(SIBLING, Stored(), 0.0)
+        seen = replace(outlook(None, None, live=(ME, SIBLING)), reached={0: made})
+        effects = [*back.update(seen, 1.0), *back.tick(1.0 + UNMET_S)]
+        assert adopted(effects) == (SEED if made > 20 else None)
 
     @pytest.mark.parametrize("serves", [False, True])
     def test_newcomers_that_began_again_from_the_seed_follow_those_who_come_back(

@@ -99,12 +99,17 @@ class Histories:
             self._world.now_of(volunteer),
         )
         machine, others = volunteer.restore, volunteer.statuses.items()
-        eras = {p: (s.era,) for p, s in others if p != me and s.state == "serving"}
+        served = {p: s for p, s in others if p != me and s.state == "serving"}
+        eras = {p: (s.era,) for p, s in served.items()}
+        reached: dict[int, int] = {}
+        for status in served.values():
+            reached[status.era] = max(status.version, reached.get(status.era, 0))
         versions = machine.versions(view)
         quorum = partial(self._has_quorum, volunteer)
         told = frozenset(volunteer.records.keys() - self._world.volunteers.keys())
         live = volunteer.seen_live() | told  # as in a swarm too large for links with everybody
-        outlook = Outlook(live, versions, eras, quorum, view.moved(), unlinked=told)
+        seen = (live, versions, eras, quorum, view.moved())
+        outlook = Outlook(*seen, unlinked=told, reached=reached)
         self._perform(volunteer, machine.update(outlook, now))
 
     @staticmethod
