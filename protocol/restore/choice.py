@@ -15,6 +15,8 @@ SEED = Lineage()
 LAST_ERA = ((MAX_NUMBER + 1) << ERA_BITS) - 1
 Weigh = Callable[[PeerId, Copy], int]
 """What an author's word of a copy weighs; 0: nothing."""
+Witness = Callable[[PeerId], bool]
+"""Whether an author's word stands for itself: members can be invented, who say what one says."""
 Weighed = tuple[int, bool, bytes]
 """Weight, whether it is our own, and the hash that is named."""
 
@@ -26,6 +28,7 @@ def newest_whole(
     reached: int | None = None,
     weigh: Weigh = lambda _author, _copy: 1,
     me: PeerId | None = None,
+    witness: Witness = lambda _author: True,
 ) -> Lineage:
     """Return the newest version of ``lineage`` that is complete, as where another could begin.
 
@@ -33,8 +36,8 @@ def newest_whole(
     they are equal our own: a single damaged or lying copy decides nothing where there is another.
 
     Args:
-        reached: the newest version there can be as far as we have seen: of later ones a single
-            volunteer's word does not count. None: we have not seen the lineage trained.
+        reached: the newest version there can be as far as we have seen: of later ones the word of a
+            single witness does not count. None: we have not seen the lineage trained.
     """
     said: dict[int, list[list[Weighed]]] = {}
     authors: dict[int, set[PeerId]] = {}
@@ -48,7 +51,7 @@ def newest_whole(
                 authors.setdefault(copy.version, set()).add(author)
     whole = [version for version, by_stage in said.items() if version and all(by_stage)]
     if reached is not None:
-        whole = [v for v in whole if v <= reached or len(authors[v]) > 1]
+        whole = [v for v in whole if v <= reached or sum(map(witness, authors[v])) > 1]
     if not whole:
         return SEED
     version = max(whole)
@@ -87,15 +90,17 @@ def newest_of_any(
     lineage: Lineage,
     reached: int | None = None,
     weigh: Weigh = lambda _author, _copy: 1,
+    witness: Witness = lambda _author: True,
 ) -> int:
-    """Return the newest version of ``lineage`` that any stage has somewhere; ``reached`` as for
-    ``newest_whole``."""
+    """Return the newest version of ``lineage`` that any stage has somewhere; ``reached`` and
+    ``witness`` as for ``newest_whole``."""
     authors: dict[int, set[PeerId]] = {}
     for author, one in stored.items():
         for copy in one.copies:
             if belongs(copy.version, one.lineage, lineage) and weigh(author, copy):
                 authors.setdefault(copy.version, set()).add(author)
-    known = (v for v, by in authors.items() if reached is None or v <= reached or len(by) > 1)
+    seen = {v for v in authors if reached is None or v <= reached}
+    known = (v for v, by in authors.items() if v in seen or sum(map(witness, by)) > 1)
     return max(known, default=0)
 
 

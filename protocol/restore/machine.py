@@ -301,7 +301,7 @@ class Restore:
     def newest_whole(self) -> Lineage:
         """Return the newest version that every stage has with live members, as far as we know."""
         seen = self.stored_live(), self._stages, self.lineage, self._reached()
-        return newest_whole(*seen, self.weigh, self._me)
+        return newest_whole(*seen, self.weigh, self._me, self._has_voice)
 
     def _reached(self) -> int | None:
         """Return the newest version of which one word is enough; None: of any, for we have not seen
@@ -474,7 +474,8 @@ class Restore:
             self._due = now + LOST_S
             return self._wait(trouble, Waiting("for a majority of the swarm"))
         target = self.newest_whole()
-        known = newest_of_any(self._stored, self.lineage, self._reached(), self.weigh)
+        said = self._stored, self.lineage, self._reached(), self.weigh, self._has_voice
+        known = newest_of_any(*said)
         newest = max(self._newest, known)
         lost = newest - target.version
         patience_s = self._patience_s(lost, target.version)
@@ -599,13 +600,15 @@ class Restore:
             newest = max(later, key=order)
             most = 2 * count[newest] > len(voters) + (self.open or self.evidence.any)
             half = 2 * count[newest] >= len(voters)
-            if most or (half and (self._is_stalled(now) or self._would_choose(newest))):
+            lately = self._was_troubled(now) or not self.evidence.any
+            half = half and (self._is_stalled(now) or (lately and self._would_choose(newest)))
+            if most or half:
                 return newest, "most volunteers follow this lineage"
         return self._decided(now)
 
     def _decided(self, now: float) -> tuple[Lineage, str] | None:
         """Return the next lineage, if somebody has decided it and we would have."""
-        if self._troubled_at is None or now >= self._troubled_at + FOLLOW_S:
+        if not self._was_troubled(now):
             return None
         linked = self._linked()
         said = {self._stored[p].lineage: p for p in sorted(linked) if p in self._stored}
@@ -616,10 +619,15 @@ class Restore:
                 return lineage, f"{short(said[lineage])} decided it"
         return None
 
+    def _was_troubled(self, now: float) -> bool:
+        return self._troubled_at is not None and now < self._troubled_at + FOLLOW_S
+
     def _is_credible(self, lineage: Lineage) -> bool:
         """Whether there can be such a lineage, as far as we know."""
-        if lineage == self.lineage:
+        if lineage in (self.lineage, SEED):
             return True
+        if lineage.era == self.lineage.era or not lineage.number:
+            return False  # an era has one beginning, and that of the first one is the seed
         far = self.evidence.any and lineage.number > self.lineage.number + MAX_ERAS_MISSED
         if far or lineage.number > HIGHEST_NUMBER or lineage.version > self.reach(self._now):
             return False
@@ -636,12 +644,19 @@ class Restore:
         return not lineage.version or known == lineage.hashes
 
     def _who_has(self, version: int) -> set[PeerId]:
-        """Return whose word that a version is on a disk counts."""
+        """Return who says that a version is on its disk, of those with a voice."""
         return {
             author
             for author, one in self.stored_live().items()
-            if any(copy.version == version and self.weigh(author, copy) for copy in one.copies)
+            if self._has_voice(author)
+            and any(copy.version == version and self.weigh(author, copy) for copy in one.copies)
         }
+
+    def _has_voice(self, author: PeerId) -> bool:
+        """Whether an author is somebody: we know it, or go by all whom we are linked with."""
+        if author == self._me or self.evidence.proves(author):
+            return True
+        return author in self._linked() and self._goes_by_strangers(self._now)
 
     def _is_healthy(self, now: float) -> bool:
         """Whether we train, or have seen the last step of the run."""

@@ -117,6 +117,19 @@ class TestInventedMembers:
                 assert adopted(made.receive(author, said, now)) is None
             assert adopted(made.tick(now)) is None
 
+    @pytest.mark.parametrize("after", [HEALTHY_S + 1, STALLED_S + 1])
+    def test_one_that_has_worked_makes_no_version_with_those_it_invents(self, after: float) -> None:
+        """It vouches for its inventions, and they say what it says."""
+        made, now = training(SIBLING, NEXT), 10.0 + after
+        made.update(outlook(27, None, unlinked=tuple(STRANGERS[:40])), now)
+        made.tick(now + LOST_S)
+        false = stored((0, 30), (1, 30), lineage=lineage(0, 30, forged=9), forged=9)
+        effects = [e for p in (NEXT, *STRANGERS[:40]) for e in made.receive(p, false, now + LOST_S)]
+        assert adopted(effects) is None
+        assert made.newest_whole().version == 20
+        made.receive(SIBLING, false, now + LOST_S)
+        assert made.newest_whole().version == 30, "two say so who have both worked"
+
     def test_they_delay_a_decision_by_one_turn_at_most(self) -> None:
         made = training(SIBLING, NEXT)
         live = (ME, *STRANGERS[:80])
@@ -227,6 +240,23 @@ class TestHealth:
         for second in range(12, 200):
             made.closed(0, 16 + second, digest(0, 16 + second), [NEXT], float(second))
             assert adopted(made.tick(float(second))) is None
+
+    @pytest.mark.parametrize("era", [0, 1, 5 << 32])
+    def test_an_era_has_one_beginning(self, era: int) -> None:
+        made, now = Restore(ME, 2, EVERY, lineage=Lineage(5 << 32, 0, ())), 60.0
+        made.set_copies([], 0.0)
+        made.update(outlook(27, 27, serving={}), now)
+        false = Lineage(era, 20, (digest(0, 20), digest(1, 20)))
+        now += HEALTHY_S + 1
+        effects = [e for p in (SIBLING, NEXT) for e in made.receive(p, Stored(false), now)]
+        assert adopted([*effects, *made.tick(now + OUTVOTED_S)]) is None
+
+    def test_half_of_those_it_works_with_are_no_reason_where_it_sees_no_trouble(self) -> None:
+        made, now = training(SIBLING, NEXT), 10.0 + HEALTHY_S + 1
+        made.update(outlook(27, 27), now)
+        false = lineage(3, 20)
+        assert adopted(made.receive(NEXT, stored((0, 20), (1, 20), lineage=false), now)) is None
+        assert adopted(made.tick(now + LOST_S)) is None
 
     def test_one_alone_does_not_throw_away_what_others_have(self) -> None:
         """In real trouble, too: it decides to begin anew at a version before the newest whole."""
