@@ -277,6 +277,12 @@ class ChaosWorld(SeatWorld[Volunteer]):
         self._met = self._met or all(v.lies or v.disk.evidence[0].stages for v in self.present())
         return self._met and self.liar.lies(kind, self.agenda.now)
 
+    def _lets_a_liar_in(self, message: Message) -> bool:
+        """Whether siblings tell each other that the liar, which takes its stage anew whenever it
+        likes, may join: that is no part of the run."""
+        joiner = self.volunteers.get(PeerId(message.joiner)) if isinstance(message, Admit) else None
+        return joiner is not None and joiner.lies
+
     def _beat_told(self, volunteer: Volunteer, said: Said) -> Said:
         for kind in BEATS if volunteer.lies else ():
             if self._lies(volunteer, kind):
@@ -329,7 +335,8 @@ class ChaosWorld(SeatWorld[Volunteer]):
         if other is not None:
             kind = type(message).__name__
             arrive = partial(self._take, peer.peer, other, message, parts)
-            self.network.send(peer, to, kind, lane(message), arrive)
+            upkeep = self._lets_a_liar_in(message)
+            self.network.send(peer, to, kind, lane(message), arrive, upkeep=upkeep)
             self.faults.said(peer, kind)
 
     def _take(self, sender: PeerId, peer: Volunteer, message: Message, parts: Parts) -> None:
