@@ -600,9 +600,7 @@ class Restore:
             newest = max(later, key=order)
             most = 2 * count[newest] > len(voters) + (self.open or self.evidence.any)
             half = 2 * count[newest] >= len(voters)
-            lately = self._was_troubled(now) or not self.evidence.any
-            half = half and (self._is_stalled(now) or (lately and self._would_choose(newest)))
-            if most or half:
+            if most or (half and (self._is_stalled(now) or self._would_decide(newest, now))):
                 return newest, "most volunteers follow this lineage"
         return self._decided(now)
 
@@ -614,13 +612,21 @@ class Restore:
         said = {self._stored[p].lineage: p for p in sorted(linked) if p in self._stored}
         for lineage in sorted(said, key=order, reverse=True):
             later = order(lineage) > order(self.lineage)
-            is_next = later and lineage.number <= self.lineage.number + 1
+            is_next = later and self._is_next(lineage)
             if is_next and self._is_credible(lineage) and self._would_choose(lineage):
                 return lineage, f"{short(said[lineage])} decided it"
         return None
 
     def _was_troubled(self, now: float) -> bool:
         return self._troubled_at is not None and now < self._troubled_at + FOLLOW_S
+
+    def _would_decide(self, lineage: Lineage, now: float) -> bool:
+        """Whether we might have begun a lineage ourselves, or have nothing to judge it by."""
+        known = not self.evidence.any or (self._was_troubled(now) and self._is_next(lineage))
+        return known and self._would_choose(lineage)
+
+    def _is_next(self, lineage: Lineage) -> bool:
+        return lineage.number <= self.lineage.number + 1
 
     def _is_credible(self, lineage: Lineage) -> bool:
         """Whether there can be such a lineage, as far as we know."""

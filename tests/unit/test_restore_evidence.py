@@ -78,9 +78,11 @@ def outlook(
     live: tuple[PeerId, ...] = (ME, SIBLING, NEXT),
     serving: dict[PeerId, tuple[int, ...]] | None = None,
     unlinked: tuple[PeerId, ...] = (),
+    quorum: bool = True,
 ) -> Outlook:
     eras = dict.fromkeys(live, (0,)) if serving is None else serving
-    return Outlook(frozenset((*live, *unlinked)), versions, eras, unlinked=frozenset(unlinked))
+    seen = (frozenset((*live, *unlinked)), versions, eras, lambda now: quorum)
+    return Outlook(*seen, unlinked=frozenset(unlinked))
 
 
 def training(*others: PeerId, until: int = 27, steps: int = STEPS) -> Restore:
@@ -257,6 +259,16 @@ class TestHealth:
         false = lineage(3, 20)
         assert adopted(made.receive(NEXT, stored((0, 20), (1, 20), lineage=false), now)) is None
         assert adopted(made.tick(now + LOST_S)) is None
+
+    def test_nor_where_they_leap_over_lineages(self) -> None:
+        made, now = training(SIBLING, NEXT), 10.0 + HEALTHY_S + 1
+        made.update(outlook(27, None, quorum=False), now)
+        made.tick(now + LOST_S)
+        for number in (100, 1):
+            false = lineage(number, 20)
+            said = stored((0, 20), (1, 20), lineage=false)
+            effects = made.receive(NEXT, said, now + LOST_S)
+            assert (adopted(effects) == false) == (number == 1)
 
     def test_one_alone_does_not_throw_away_what_others_have(self) -> None:
         """In real trouble, too: it decides to begin anew at a version before the newest whole."""
