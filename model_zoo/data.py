@@ -1,8 +1,9 @@
-"""Training text as bytes: where it comes from, its digest, and which samples an id stands for.
+"""Training text: where it comes from, its digest, and which samples an id stands for.
 
-A corpus is a read-only array of bytes; the first 90 % train, the last 10 % are held out. A
+A corpus is a read-only array of bytes and its tokens; the first 90 % of these train, the last 10 %
+are held out. A
 microbatch id fixes its samples through BLAKE2b, so that any peer, in any release, reads the same
-bytes for the same id. Holds no position and no random state. Tokens are bytes (vocabulary 256).
+bytes for the same id. Holds no position and no random state.
 """
 
 import json
@@ -13,17 +14,13 @@ from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from model_zoo.specs.data import training_size
-from model_zoo.specs.tokens import TOKENIZERS, token_dtype
-
-Bytes = NDArray[np.uint8]
-Tokens = NDArray[np.unsignedinteger]
+from model_zoo.specs.tokens import DEFAULT, TOKENIZERS, token_dtype
+from model_zoo.tokenizers.tokenizer import Bytes, Tokens, tokenizer
 
 BUILT_IN = "stdlib"
 _BUILT_IN_SIZE_BYTES = 8_000_000
-_TOKEN_DTYPE = token_dtype(TOKENIZERS["bytes"])
 
 # Tests and generated number tables are poor prose; some systems package the others apart.
 _SKIPPED_FOLDERS = frozenset(
@@ -38,38 +35,45 @@ class DataError(Exception):
 
 
 class Corpus:
-    """Bytes to train on, split into training and held-out text.
+    """Text to train on, split into a training and a held-out part.
 
     Attributes:
         name: where the bytes come from, for people.
         size: number of bytes.
         digest: BLAKE2b-256 of all bytes, hexadecimal.
+
+    Args:
+        tokens: name of the tokenizer.
     """
 
-    def __init__(self, name: str, data: Bytes) -> None:
+    def __init__(self, name: str, data: Bytes, tokens: str = DEFAULT) -> None:
         if not data.size:
             raise DataError(f"{name} is empty; a corpus needs text")
         self.name = name
         self.size = int(data.size)
         self.digest = _digest(data)
-        border = training_size(self.size)
         self._data = data
-        self._training, self._held_out = data[:border], data[border:]
+        self._unit = "bytes" if tokens == DEFAULT else "tokens"
+        self._dtype = token_dtype(TOKENIZERS[tokens])
+        encoded = tokenizer(tokens).encode(data)
+        border = training_size(len(encoded))
+        self._training, self._held_out = encoded[:border], encoded[border:]
 
     @classmethod
-    def open(cls, source: str) -> "Corpus":
+    def open(cls, source: str, tokens: str = DEFAULT) -> "Corpus":
         """Open `stdlib`, a `.jsonl` file with a `text` field per line, or any other file as text.
 
         Raises:
             DataError: the source is missing, empty, unreadable or malformed.
         """
         if source == BUILT_IN:
-            return cls.from_stdlib()
+            return cls.from_stdlib(tokens=tokens)
         path = Path(source).expanduser()
-        return cls.from_jsonl(path) if path.suffix == ".jsonl" else cls.from_bytes_file(path)
+        read = cls.from_jsonl if path.suffix == ".jsonl" else cls.from_bytes_file
+        return read(path, tokens)
 
     @classmethod
-    def from_stdlib(cls, folder: Path | None = None) -> "Corpus":
+    def from_stdlib(cls, folder: Path | None = None, tokens: str = DEFAULT) -> "Corpus":
         """The source text of Python's standard library: always there, no download.
 
         Files in the order of their paths until 8 MB are full; line ends are normalised. Another
@@ -80,10 +84,10 @@ class Corpus:
             text = _join_sources(root)
         except OSError as error:
             raise DataError(f"cannot read Python's own source in {root}: {error}") from error
-        return cls(BUILT_IN, np.frombuffer(text, dtype=np.uint8))
+        return cls(BUILT_IN, np.frombuffer(text, dtype=np.uint8), tokens)
 
     @classmethod
-    def from_bytes_file(cls, path: Path) -> "Corpus":
+    def from_bytes_file(cls, path: Path, tokens: str = DEFAULT) -> "Corpus":
         """The bytes of a file as they are, mapped and not copied; do not shorten it meanwhile."""
         try:
             if not path.stat().st_size:
@@ -91,17 +95,17 @@ class Corpus:
             data = np.memmap(path, dtype=np.uint8, mode="r")
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-        return cls(str(path), data)
+        return cls(str(path), data, tokens)
 
     @classmethod
-    def from_jsonl(cls, path: Path) -> "Corpus":
+    def from_jsonl(cls, path: Path, tokens: str = DEFAULT) -> "Corpus":
         """The `text` fields of a JSON Lines file, one newline after each, held in memory."""
         try:
             with path.open("rb") as lines:
                 text = b"".join(_jsonl_texts(path, lines))
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-        return cls(str(path), np.frombuffer(text, dtype=np.uint8))
+        return cls(str(path), np.frombuffer(text, dtype=np.uint8), tokens)
 
     def read(self, offset: int, size: int) -> bytes:
         """Bytes [offset, offset + size) of the corpus, fewer at its end; for peers that copy it."""
@@ -127,16 +131,16 @@ class Corpus:
         self.held_out_batch(0, 1, context)
 
     def _windows(
-        self, split: str, data: Bytes, index: int, sequences: int, context: int, seed: int
+        self, split: str, data: Tokens, index: int, sequences: int, context: int, seed: int
     ) -> Tokens:
-        starts = data.size - context  # a window reads context + 1 bytes
+        starts = data.size - context  # a window reads context + 1 tokens
         if starts < 1:
             raise DataError(
-                f"{self.name}: the {split} text has {data.size} bytes, one sample needs "
+                f"{self.name}: the {split} text has {data.size} {self._unit}, one sample needs "
                 f"{context + 1}; give a longer text or choose a shorter context"
             )
         offsets = [_draw(split, seed, index, row) % starts for row in range(sequences)]
-        return np.stack([data[o : o + context + 1] for o in offsets]).astype(_TOKEN_DTYPE)
+        return np.stack([data[o : o + context + 1] for o in offsets]).astype(self._dtype)
 
 
 def _draw(split: str, seed: int, index: int, row: int) -> int:

@@ -1,14 +1,15 @@
-"""Text from a whole model, one byte after the other."""
+"""Text from a whole model, one token after the other."""
 
 import codecs
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from model_zoo.specs.tokens import DEFAULT, TOKENIZERS
 from model_zoo.stages import Stage
-
-_BYTES = 256
+from model_zoo.tokenizers.tokenizer import tokenizer
 
 
 def generate(
@@ -19,12 +20,15 @@ def generate(
     temperature: float = 1.0,
     top_k: int | None = None,
     seed: int = 0,
+    tokens: str = DEFAULT,
 ) -> str:
-    """Continue `prompt` by `length` bytes; the continuation alone, undecodable bytes replaced.
+    """Continue `prompt` by `length` tokens; the continuation alone, undecodable bytes replaced.
 
     Arguments and errors are those of `stream`.
     """
-    pieces = stream(model, prompt, length, temperature=temperature, top_k=top_k, seed=seed)
+    pieces = stream(
+        model, prompt, length, temperature=temperature, top_k=top_k, seed=seed, tokens=tokens
+    )
     return "".join(pieces)
 
 
@@ -36,14 +40,16 @@ def stream(
     temperature: float = 1.0,
     top_k: int | None = None,
     seed: int = 0,
+    tokens: str = DEFAULT,
 ) -> Iterator[str]:
     """Return an iterator over the continuation of `prompt`, a character at a time as it is drawn.
 
     Args:
-        model: a whole model over bytes, on the CPU.
-        temperature: 0 takes the likeliest byte each time; higher is more daring.
-        top_k: draw from the k likeliest bytes only; None from all.
+        model: a whole model, on the CPU.
+        temperature: 0 takes the likeliest token each time; higher is more daring.
+        top_k: draw from the k likeliest tokens only; None from all.
         seed: same seed, same text on the same machine.
+        tokens: name of the tokenizer that the model was trained with.
 
     Raises:
         ValueError: an empty prompt or a setting out of range.
@@ -51,10 +57,11 @@ def stream(
     if not prompt or length < 0 or temperature < 0 or (top_k is not None and top_k < 1):
         raise ValueError("needs a prompt, length >= 0, temperature >= 0 and top_k >= 1")
     generator = torch.Generator().manual_seed(seed)
-    tokens = torch.tensor([list(prompt.encode())])  # (1, T)
-    if model.spec.vocab < _BYTES and int(tokens.max()) >= model.spec.vocab:
-        raise ValueError(f"the prompt has bytes beyond the vocabulary of {model.spec.vocab}")
-    return _drawn(model, tokens, length, temperature, top_k, generator)
+    encoded = tokenizer(tokens).encode(np.frombuffer(prompt.encode(), dtype=np.uint8))
+    found = torch.from_numpy(encoded.astype(np.int64))[None]  # (1, T)
+    if int(found.max()) >= model.spec.vocab:
+        raise ValueError(f"the prompt has tokens beyond the vocabulary of {model.spec.vocab}")
+    return _drawn(model, found, length, temperature, top_k, generator, tokens)
 
 
 def _drawn(
@@ -64,14 +71,16 @@ def _drawn(
     temperature: float,
     top_k: int | None,
     generator: torch.Generator,
+    name: str,
 ) -> Iterator[str]:
+    words, known = tokenizer(name), TOKENIZERS[name]
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for _ in range(length):
         with torch.no_grad():
-            logits = model(tokens[:, -model.spec.context :])[0, -1, :_BYTES]  # (V,)
+            logits = model(tokens[:, -model.spec.context :])[0, -1, :known]  # (V,)
             token = _draw(logits, temperature, top_k, generator)
         tokens = torch.cat((tokens, token.view(1, 1)), dim=1)
-        if text := decoder.decode(bytes([int(token)])):
+        if text := decoder.decode(words.decode(int(token))):
             yield text
     if rest := decoder.decode(b"", final=True):
         yield rest

@@ -21,6 +21,7 @@ from client.compute.payload import largest_payload_bytes
 from client.errors import ExitCode, UserError
 from model_zoo.cutting import cut
 from model_zoo.data import BUILT_IN, Corpus, DataError
+from model_zoo.specs import tokens
 from model_zoo.specs.data import DataSpec, Source
 from model_zoo.specs.model import ARCHITECTURES, ModelSpec
 from model_zoo.specs.optimizer import DEFAULT, OptimizerSpec
@@ -65,8 +66,8 @@ def found_swarm(
             (configuration).
     """
     preset = PRESETS[run.preset]
-    spec = choose_model(preset, model)
-    corpus = open_corpus(run.data, spec.context)
+    spec = choose_model(preset, model, run.tokenizer)
+    corpus = open_corpus(run.data, spec.context, run.tokenizer)
     sequences = run.sequences or preset.sequences_per_microbatch
     costs, prices = price_stages(spec, run, sequences)
     manifest = Manifest(
@@ -81,7 +82,7 @@ def found_swarm(
         microbatches_per_step=run.microbatches or preset.microbatches_per_step,
         steps=run.steps or preset.steps,
         optimizer=choose_optimizer(preset, optimizer, run.steps or preset.steps, run.optimizer),
-        data=describe_data(run.data, corpus),
+        data=describe_data(run.data, corpus, run.tokenizer),
         boundary_codec=run.boundary_codec,
         averaging_codec=run.averaging_codec,
         delayed_update=True if run.delayed_update else msgspec.UNSET,
@@ -106,7 +107,9 @@ def checked(manifest: Manifest) -> Manifest:
     return again
 
 
-def choose_model(preset: Preset, choices: ModelChoices) -> ModelSpec:
+def choose_model(
+    preset: Preset, choices: ModelChoices, tokenizer: str = tokens.DEFAULT
+) -> ModelSpec:
     """Return the preset's model with the founder's changes; dependent numbers follow.
 
     Raises:
@@ -129,7 +132,7 @@ def choose_model(preset: Preset, choices: ModelChoices) -> ModelSpec:
             kv_heads=choices.kv_heads or kv_heads,
             ffn_width=choices.ffn_width or ffn_width,
             context=choices.context or base.context,
-            vocab=base.vocab,
+            vocab=tokens.TOKENIZERS[tokenizer],
             rope_theta=base.rope_theta,
         )
     except ValueError as error:
@@ -166,14 +169,14 @@ def choose_optimizer(
         raise usage(str(error)) from error
 
 
-def open_corpus(source: str, context: int) -> Corpus:
+def open_corpus(source: str, context: int, tokenizer: str = tokens.DEFAULT) -> Corpus:
     """Open the training text and make sure that both its parts hold a sample.
 
     Raises:
         UserError: it is missing, unreadable or too short.
     """
     try:
-        corpus = Corpus.open(source)
+        corpus = Corpus.open(source, tokenizer)
         corpus.check(context)
     except DataError as error:
         raise UserError(
@@ -182,9 +185,10 @@ def open_corpus(source: str, context: int) -> Corpus:
     return corpus
 
 
-def describe_data(source: str, corpus: Corpus) -> DataSpec:
+def describe_data(source: str, corpus: Corpus, tokenizer: str = tokens.DEFAULT) -> DataSpec:
     """Return what the manifest says of the corpus."""
-    return DataSpec(_kind(source), short_name(source), corpus.size, corpus.digest)
+    named = msgspec.UNSET if tokenizer == tokens.DEFAULT else tokenizer
+    return DataSpec(_kind(source), short_name(source), corpus.size, corpus.digest, named)
 
 
 def _kind(source: str) -> Source:
@@ -216,11 +220,11 @@ def stage_cost(
     sequences: int,
 ) -> StageCost:
     """Return what the manifest says of one stage of a cut."""
-    tokens = sequences * spec.context
+    predicted = sequences * spec.context
     first, last = part.index == 0, part.index == part.count - 1
     shape = sequences, spec.context, spec.width
     boundary = float(largest_payload_bytes(shape, run.boundary_codec))
-    forward = boundary + (tokens + sequences) * token_bytes(spec.vocab)  # targets travel along
+    forward = boundary + (predicted + sequences) * token_bytes(spec.vocab)  # targets travel along
     memory = required_bytes(
         spec,
         layers_per_stage=layers,

@@ -124,7 +124,7 @@ def open_corpus(
     if source is None:
         return None
     try:
-        corpus = Corpus.open(source)
+        corpus = Corpus.open(source, manifest.data.tokenizer_name)
     except DataError as error:
         raise UserError(str(error), "choose another --data", ExitCode.CONFIG) from error
     return corpus if corpus.digest == manifest.data.digest else None
@@ -136,7 +136,7 @@ def _kept(manifest: Manifest, store: TextStore) -> Corpus | None:
     for path in (store.path(digest), store.origin(digest)):
         if path is not None:
             with suppress(DataError):
-                corpus = Corpus.open(str(path))
+                corpus = Corpus.open(str(path), manifest.data.tokenizer_name)
                 if corpus.digest == digest:
                     return corpus
     return None

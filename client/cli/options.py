@@ -9,17 +9,21 @@ from cyclopts import Group, Parameter, validators
 
 from client.cli.presets import PresetName
 from model_zoo.specs import optimizer as optimizers
+from model_zoo.specs import tokens
 from model_zoo.specs.model import ARCHITECTURES
 from model_zoo.specs.optimizer import OPTIMIZERS
 from model_zoo.specs.state import StateSpec
+from model_zoo.specs.tokens import TOKENIZERS
 from protocol.manifest import Codec
 
 if TYPE_CHECKING:
     ArchitectureName = str
     OptimizerName = str
+    TokenizerName = str
 else:
     ArchitectureName = Literal[tuple(ARCHITECTURES)]
     OptimizerName = Literal[tuple(OPTIMIZERS)]
+    TokenizerName = Literal[tuple(TOKENIZERS)]
 
 RUN = Group("The run", sort_key=1)
 MODEL = Group("The model (default: the preset's)", sort_key=2)
@@ -41,6 +45,8 @@ class RunChoices:
     """Name of the swarm, for people."""
     data: str = "stdlib"
     """Training text: stdlib (Python's own source), a text file, or a .jsonl with "text" fields."""
+    tokenizer: Annotated[TokenizerName, Parameter(parse=len(TOKENIZERS) > 1)] = tokens.DEFAULT
+    """What makes tokens of the text; it decides the size of the vocabulary."""
     stages: Count = 2
     """Stages to cut the model into; each needs a volunteer."""
     steps: OptionalCount = None

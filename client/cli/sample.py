@@ -47,11 +47,11 @@ def sample(
     checkpoint
         Folder with checkpoints; may be repeated (default: this volunteer's own, else the swarm's).
     length
-        Bytes to write.
+        Tokens to write; in most swarms a token is a byte.
     temperature
-        0 takes the likeliest byte each time; higher is more daring.
+        0 takes the likeliest token each time; higher is more daring.
     top_k
-        Draw from so many likeliest bytes only.
+        Draw from so many likeliest tokens only.
     seed
         Same seed, same text.
     json
@@ -66,7 +66,13 @@ def sample(
     trained = newest_model(home, found, checkpoint)
     try:
         pieces = stream(
-            trained.model, prompt, length, temperature=temperature, top_k=top_k, seed=seed
+            trained.model,
+            prompt,
+            length,
+            temperature=temperature,
+            top_k=top_k,
+            seed=seed,
+            tokens=trained.manifest.data.tokenizer_name,
         )
     except ValueError as error:
         raise UserError(str(error), "see volunteer sample --help", ExitCode.USAGE) from error

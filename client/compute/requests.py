@@ -35,6 +35,7 @@ from client.compute.replies import (
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.state import StateSpec
+from model_zoo.specs.tokens import DEFAULT as BYTES
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 Count = Annotated[int, Meta(ge=0)]
@@ -80,6 +81,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     vram_share: Annotated[int, Meta(ge=1, le=100)] = 100
     corpus: str = ""
     """Path of the training text, for the first stage: as `PrepareData` answered it."""
+    tokenizer: str = BYTES
+    """Name of what makes tokens of the text."""
     delayed: bool = False
     """Whether updates are delayed by one step: then microbatches of the step after the version's
     are taken as well, and a version has the parameters of the one before in its state."""

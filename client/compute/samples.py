@@ -22,7 +22,7 @@ class Samples:
 
     def __init__(self, request: OpenStage) -> None:
         try:
-            self._corpus = Corpus.from_bytes_file(Path(request.corpus))
+            self._corpus = Corpus.from_bytes_file(Path(request.corpus), request.tokenizer)
             self._corpus.check(request.tokens)
         except DataError as error:
             raise WrongData(str(error)) from error

@@ -122,6 +122,7 @@ def open_stage_request(
         vram_share=settings.vram_share,
         device=settings.device,
         corpus=corpus,
+        tokenizer=manifest.data.tokenizer_name,
     )
 
 

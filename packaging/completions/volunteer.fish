@@ -572,9 +572,9 @@ complete -c volunteer -n '__fish_volunteer_using_command sample' -s h -d 'Displa
 complete -c volunteer -n '__fish_volunteer_using_command sample' -l version -d 'Display application version.'
 complete -c volunteer -n '__fish_volunteer_using_command sample' -l swarm -r -d 'Name, id, invite or .swarm file (default: the only swarm known here).'
 complete -c volunteer -n '__fish_volunteer_using_command sample' -l checkpoint -r -F -d 'Folder with checkpoints; may be repeated (default: this volunteer'\''s own, else t…'
-complete -c volunteer -n '__fish_volunteer_using_command sample' -l length -r -d 'Bytes to write.'
-complete -c volunteer -n '__fish_volunteer_using_command sample' -l temperature -r -d '0 takes the likeliest byte each time; higher is more daring.'
-complete -c volunteer -n '__fish_volunteer_using_command sample' -l top-k -r -d 'Draw from so many likeliest bytes only.'
+complete -c volunteer -n '__fish_volunteer_using_command sample' -l length -r -d 'Tokens to write; in most swarms a token is a byte.'
+complete -c volunteer -n '__fish_volunteer_using_command sample' -l temperature -r -d '0 takes the likeliest token each time; higher is more daring.'
+complete -c volunteer -n '__fish_volunteer_using_command sample' -l top-k -r -d 'Draw from so many likeliest tokens only.'
 complete -c volunteer -n '__fish_volunteer_using_command sample' -l seed -r -d 'Same seed, same text.'
 complete -c volunteer -n '__fish_volunteer_using_command sample' -l json -d 'Print JSON.'
 

@@ -1,0 +1,1 @@
+"""The tokenizers, one per file."""
