@@ -8,9 +8,11 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter, validators
 
-from client.cli.options import POSITIVE, OptionalCount
+from client.cli.options import POSITIVE, OptimizerName, OptionalCount, TokenizerName
 from client.cli.plan_machines import MAX_MACHINES
 from client.cli.presets import PresetName
+from model_zoo.specs.optimizer import OPTIMIZERS
+from model_zoo.specs.tokens import TOKENIZERS
 from protocol.manifest import Codec
 
 MACHINES = Group("The machines (what is left out is as this one, measured)", sort_key=1)
@@ -68,5 +70,9 @@ class PlanChoices:
     """Reckon with the one-step-delayed update, which averages a step beside the next one."""
     redundancy: Annotated[int | None, Parameter(validator=POSITIVE)] = None
     """Volunteers that every stage should have (default: 2)."""
+    optimizer: Annotated[OptimizerName | None, Parameter(parse=len(OPTIMIZERS) > 1)] = None
+    """The rule of the updates (default: adamw)."""
+    tokenizer: Annotated[TokenizerName | None, Parameter(parse=len(TOKENIZERS) > 1)] = None
+    """What makes tokens of the text (default: bytes)."""
     measure: Annotated[bool, Parameter(negative="--no-measure")] = True
     """Run parts of the model for some seconds; otherwise reckon with FLOPs."""

@@ -12,6 +12,8 @@ from client.cli.presets import PRESETS
 from client.cli.target import find_swarm
 from client.errors import ExitCode, UserError
 from client.plan import compare
+from model_zoo.specs import optimizer as optimizers
+from model_zoo.specs import tokens
 from model_zoo.specs.model import ModelSpec
 from protocol.invite import SwarmFile
 from protocol.limits import MAX_STAGES
@@ -80,9 +82,11 @@ def chosen(run: PlanChoices, model: ModelChoices) -> Setting:
         averaging_codec=run.averaging_codec or "s8",
         delayed_update=run.delayed_update or False,
         redundancy=run.redundancy or 2,
+        optimizer=run.optimizer or optimizers.DEFAULT,
+        tokenizer=run.tokenizer or tokens.DEFAULT,
         measure=run.measure,
     )
-    shape = choose_model(preset, model)
+    shape = choose_model(preset, model, choices.tokenizer)
     _check_stages(run.stages, shape)
     microbatches = run.microbatches or preset.microbatches_per_step
     return Setting(
@@ -107,7 +111,8 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
         )
     manifest = found.manifest
     codecs = (run.boundary_codec, run.averaging_codec)
-    fixed = (run.preset, run.microbatches, *codecs, run.redundancy, run.delayed_update)
+    rules = (run.optimizer, run.tokenizer)
+    fixed = (run.preset, run.microbatches, *codecs, *rules, run.redundancy, run.delayed_update)
     if any(value is not None for value in (*fixed, *vars(model).values())):
         raise UserError(
             "--swarm fixes model, tokens per step, codecs and redundancy",
