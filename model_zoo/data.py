@@ -17,7 +17,7 @@ import numpy as np
 
 from model_zoo.specs.data import training_size
 from model_zoo.specs.tokens import DEFAULT, TOKENIZERS, token_dtype
-from model_zoo.tokenizers.tokenizer import Bytes, Tokens, tokenizer
+from model_zoo.tokenizers.tokenizer import Bytes, Tokens, load_tokenizer
 
 BUILT_IN = "stdlib"
 _BUILT_IN_SIZE_BYTES = 8_000_000
@@ -43,37 +43,37 @@ class Corpus:
         digest: BLAKE2b-256 of all bytes, hexadecimal.
 
     Args:
-        tokens: name of the tokenizer.
+        tokenizer: name of what makes tokens of the text.
     """
 
-    def __init__(self, name: str, data: Bytes, tokens: str = DEFAULT) -> None:
+    def __init__(self, name: str, data: Bytes, tokenizer: str = DEFAULT) -> None:
         if not data.size:
             raise DataError(f"{name} is empty; a corpus needs text")
         self.name = name
         self.size = int(data.size)
         self.digest = _digest(data)
         self._data = data
-        self._unit = "bytes" if tokens == DEFAULT else "tokens"
-        self._dtype = token_dtype(TOKENIZERS[tokens])
-        encoded = tokenizer(tokens).encode(data)
+        self._unit = "bytes" if tokenizer == DEFAULT else "tokens"
+        self._dtype = token_dtype(TOKENIZERS[tokenizer])
+        encoded = load_tokenizer(tokenizer).encode(data)
         border = training_size(len(encoded))
         self._training, self._held_out = encoded[:border], encoded[border:]
 
     @classmethod
-    def open(cls, source: str, tokens: str = DEFAULT) -> "Corpus":
+    def open(cls, source: str, tokenizer: str = DEFAULT) -> "Corpus":
         """Open `stdlib`, a `.jsonl` file with a `text` field per line, or any other file as text.
 
         Raises:
             DataError: the source is missing, empty, unreadable or malformed.
         """
         if source == BUILT_IN:
-            return cls.from_stdlib(tokens=tokens)
+            return cls.from_stdlib(tokenizer=tokenizer)
         path = Path(source).expanduser()
         read = cls.from_jsonl if path.suffix == ".jsonl" else cls.from_bytes_file
-        return read(path, tokens)
+        return read(path, tokenizer)
 
     @classmethod
-    def from_stdlib(cls, folder: Path | None = None, tokens: str = DEFAULT) -> "Corpus":
+    def from_stdlib(cls, folder: Path | None = None, tokenizer: str = DEFAULT) -> "Corpus":
         """The source text of Python's standard library: always there, no download.
 
         Files in the order of their paths until 8 MB are full; line ends are normalised. Another
@@ -84,10 +84,10 @@ class Corpus:
             text = _join_sources(root)
         except OSError as error:
             raise DataError(f"cannot read Python's own source in {root}: {error}") from error
-        return cls(BUILT_IN, np.frombuffer(text, dtype=np.uint8), tokens)
+        return cls(BUILT_IN, np.frombuffer(text, dtype=np.uint8), tokenizer)
 
     @classmethod
-    def from_bytes_file(cls, path: Path, tokens: str = DEFAULT) -> "Corpus":
+    def from_bytes_file(cls, path: Path, tokenizer: str = DEFAULT) -> "Corpus":
         """The bytes of a file as they are, mapped and not copied; do not shorten it meanwhile."""
         try:
             if not path.stat().st_size:
@@ -95,17 +95,17 @@ class Corpus:
             data = np.memmap(path, dtype=np.uint8, mode="r")
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-        return cls(str(path), data, tokens)
+        return cls(str(path), data, tokenizer)
 
     @classmethod
-    def from_jsonl(cls, path: Path, tokens: str = DEFAULT) -> "Corpus":
+    def from_jsonl(cls, path: Path, tokenizer: str = DEFAULT) -> "Corpus":
         """The `text` fields of a JSON Lines file, one newline after each, held in memory."""
         try:
             with path.open("rb") as lines:
                 text = b"".join(_jsonl_texts(path, lines))
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-        return cls(str(path), np.frombuffer(text, dtype=np.uint8), tokens)
+        return cls(str(path), np.frombuffer(text, dtype=np.uint8), tokenizer)
 
     def read(self, offset: int, size: int) -> bytes:
         """Bytes [offset, offset + size) of the corpus, fewer at its end; for peers that copy it."""

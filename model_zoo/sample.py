@@ -9,7 +9,7 @@ from torch import Tensor
 
 from model_zoo.specs.tokens import DEFAULT, TOKENIZERS
 from model_zoo.stages import Stage
-from model_zoo.tokenizers.tokenizer import tokenizer
+from model_zoo.tokenizers.tokenizer import load_tokenizer
 
 
 def generate(
@@ -20,14 +20,14 @@ def generate(
     temperature: float = 1.0,
     top_k: int | None = None,
     seed: int = 0,
-    tokens: str = DEFAULT,
+    tokenizer: str = DEFAULT,
 ) -> str:
     """Continue `prompt` by `length` tokens; the continuation alone, undecodable bytes replaced.
 
     Arguments and errors are those of `stream`.
     """
     pieces = stream(
-        model, prompt, length, temperature=temperature, top_k=top_k, seed=seed, tokens=tokens
+        model, prompt, length, temperature=temperature, top_k=top_k, seed=seed, tokenizer=tokenizer
     )
     return "".join(pieces)
 
@@ -40,7 +40,7 @@ def stream(
     temperature: float = 1.0,
     top_k: int | None = None,
     seed: int = 0,
-    tokens: str = DEFAULT,
+    tokenizer: str = DEFAULT,
 ) -> Iterator[str]:
     """Return an iterator over the continuation of `prompt`, a character at a time as it is drawn.
 
@@ -49,7 +49,7 @@ def stream(
         temperature: 0 takes the likeliest token each time; higher is more daring.
         top_k: draw from the k likeliest tokens only; None from all.
         seed: same seed, same text on the same machine.
-        tokens: name of the tokenizer that the model was trained with.
+        tokenizer: name of the one that the model was trained with.
 
     Raises:
         ValueError: an empty prompt or a setting out of range.
@@ -57,11 +57,11 @@ def stream(
     if not prompt or length < 0 or temperature < 0 or (top_k is not None and top_k < 1):
         raise ValueError("needs a prompt, length >= 0, temperature >= 0 and top_k >= 1")
     generator = torch.Generator().manual_seed(seed)
-    encoded = tokenizer(tokens).encode(np.frombuffer(prompt.encode(), dtype=np.uint8))
+    encoded = load_tokenizer(tokenizer).encode(np.frombuffer(prompt.encode(), dtype=np.uint8))
     found = torch.from_numpy(encoded.astype(np.int64))[None]  # (1, T)
     if int(found.max()) >= model.spec.vocab:
         raise ValueError(f"the prompt has tokens beyond the vocabulary of {model.spec.vocab}")
-    return _drawn(model, found, length, temperature, top_k, generator, tokens)
+    return _drawn(model, found, length, temperature, top_k, generator, tokenizer)
 
 
 def _drawn(
@@ -73,7 +73,7 @@ def _drawn(
     generator: torch.Generator,
     name: str,
 ) -> Iterator[str]:
-    words, known = tokenizer(name), TOKENIZERS[name]
+    words, known = load_tokenizer(name), TOKENIZERS[name]
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for _ in range(length):
         with torch.no_grad():

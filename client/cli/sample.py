@@ -72,7 +72,7 @@ def sample(
             temperature=temperature,
             top_k=top_k,
             seed=seed,
-            tokens=trained.manifest.data.tokenizer_name,
+            tokenizer=trained.manifest.data.tokenizer_name,
         )
     except ValueError as error:
         raise UserError(str(error), "see volunteer sample --help", ExitCode.USAGE) from error

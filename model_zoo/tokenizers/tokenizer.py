@@ -28,7 +28,7 @@ class Tokenizer(ABC):
         """Return the bytes that a token stands for; they may end within a character."""
 
 
-def tokenizer(name: str) -> Tokenizer:
+def load_tokenizer(name: str) -> Tokenizer:
     """Return a tokenizer by its name. Only what is registered is imported.
 
     Raises:

@@ -13,7 +13,7 @@ from model_zoo.data import Corpus, DataError
 from model_zoo.sample import generate
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.tokens import TOKENIZERS, token_bytes, token_dtype
-from model_zoo.tokenizers.tokenizer import Bytes, Tokenizer, Tokens, tokenizer
+from model_zoo.tokenizers.tokenizer import Bytes, Tokenizer, Tokens, load_tokenizer
 from model_zoo.whole import build_whole
 
 TEXT = "the quick brown fox, über «40» lazy dogs\n".encode() * 9
@@ -42,7 +42,7 @@ def capitals(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("name", list(TOKENIZERS))
 def test_a_text_comes_back(name: str) -> None:
-    words = tokenizer(name)
+    words = load_tokenizer(name)
     tokens = words.encode(np.frombuffer(TEXT, dtype=np.uint8))
     assert len(tokens) <= len(TEXT)
     assert 0 <= int(tokens.min()) <= int(tokens.max()) < TOKENIZERS[name]
@@ -51,13 +51,13 @@ def test_a_text_comes_back(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(TOKENIZERS))
 def test_every_token_stands_for_a_byte_at_least(name: str) -> None:
-    words = tokenizer(name)
+    words = load_tokenizer(name)
     assert all(words.decode(token) for token in range(TOKENIZERS[name]))
 
 
 def test_only_registered_tokenizers_are_imported() -> None:
     with pytest.raises(ValueError, match="unknown"):
-        tokenizer("tokenizer")
+        load_tokenizer("tokenizer")
 
 
 def test_samples_are_tokens_of_the_text(tmp_path: Path, capitals: str) -> None:
@@ -75,7 +75,7 @@ def test_samples_are_tokens_of_the_text(tmp_path: Path, capitals: str) -> None:
 
 def test_text_is_drawn_from_the_tokens_of_the_model(capitals: str) -> None:
     model = build_whole(ModelSpec("gpt", 1, 16, 2, 2, 32, context=8, vocab=27), seed=0)
-    text = generate(model, "any text, even with é", 30, tokens=capitals)
+    text = generate(model, "any text, even with é", 30, tokenizer=capitals)
     assert len(text) == 30
     assert set(text) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZ-")
 
