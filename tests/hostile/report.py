@@ -21,9 +21,12 @@ COLUMNS = (
     "after",
     "memory before, during, after",
     "files before, after",
+    "CPU ms a step before, then",
+    "others' cores before, then",
     "blamed",
     "alive",
     "bounds",
+    "noted by the attacker",
     "code",
 )
 HEAD = """# One hostile peer against a swarm of real volunteers
@@ -33,8 +36,9 @@ HEAD = """# One hostile peer against a swarm of real volunteers
 Rates are in steps per second: before the attack, in its first {within:.0f} s (*at first*), from
 then on (*then*), and when the attacker has left. *Share* is *then* against *before*. Memory is the
 resident memory of the worst honest node in MiB; file descriptors likewise. *Blamed* is whom honest
-volunteers shut out, and how many of them did. One run each; two cores carry all volunteers and the
-attacker, so rates vary by a tenth or more.
+volunteers shut out, and how many of them did. One run each; two cores carry all volunteers, the
+attacker and whatever else runs there (*others' cores*), so rates vary by a tenth or more, and by
+more where others took more. The CPU time that all honest ones together need for a step does not.
 
 Machine: {machine}.
 
@@ -88,9 +92,12 @@ def row_of(row: Result, attack: Attack) -> str:
         f"{row.rate_after:.2f}",
         ", ".join(f"{size / MIB:.0f}" for size in memory),
         f"{row.files_before}, {row.files_after}",
+        f"{1000 * row.cpu_before:.0f}, {1000 * row.cpu_during:.0f}" if row.cpu_before else "",
+        f"{row.others_before:.1f}, {row.others_during:.1f}" if row.cpu_before else "",
         blamed,
         f"{row.alive} of {row.honest}",
         "; ".join(row.misses(attack)) or "held",
+        row.noted,
         row.version,
     ]
     return _line(cells)

@@ -74,6 +74,15 @@ class Result:
     """How far the newest committed step fell back."""
     blamed: dict[str, int] = field(default_factory=dict)
     """Whom the honest ones shut out, by name, and how many of them did."""
+    cpu_before: float = 0.0
+    """CPU seconds of all honest volunteers together for each step; 0: no step, or not measured."""
+    cpu_during: float = 0.0
+    others_before: float = 0.0
+    """Cores that processes other than the swarm and its attacker kept busy meanwhile. Rates can be
+    compared only where this is even; CPU for each step can be compared anyhow."""
+    others_during: float = 0.0
+    noted: str = ""
+    """What the attacker said last: a figure of its own, or why it failed."""
     seconds: float = 0.0
     machine: str = ""
     version: str = ""
@@ -111,6 +120,37 @@ class Sample:
     files: int
 
 
+@dataclass
+class Spent:
+    """CPU seconds since the processes began, or in between."""
+
+    at: float
+    """Monotonic seconds."""
+    honest: float
+    swarm: float
+    """The attacker included."""
+    machine: float
+
+    def since(self, before: Spent) -> Spent:
+        """Return what was spent since an earlier look."""
+        return Spent(
+            self.at - before.at,
+            self.honest - before.honest,
+            self.swarm - before.swarm,
+            self.machine - before.machine,
+        )
+
+    def per_step(self, samples: Sequence[Sample]) -> float:
+        """Return the CPU seconds of the honest for each step."""
+        steps = samples[-1].step - samples[0].step
+        return round(self.honest / steps, 4) if steps > 0 else 0.0
+
+    @property
+    def by_others(self) -> float:
+        """Cores that others kept busy, in the mean."""
+        return round(max(0.0, self.machine - self.swarm) / max(self.at, 1e-9), 2)
+
+
 class Scene:
     """A swarm under attack; ends all its processes with the block."""
 
@@ -123,6 +163,8 @@ class Scene:
         self._names: dict[str, str] = {}
         self._blamed: dict[str, set[str]] = {}
         self._stranger: subprocess.Popen[str] | None = None
+        self._spent: dict[str, Spent] = {}
+        """In each part."""
 
     def play(self) -> Result:
         """Run it and return what happened."""
@@ -262,15 +304,25 @@ class Scene:
     def _watch(self, what: str, seconds: float) -> list[Sample]:
         """Look at everybody for so long, and write it beside the logs."""
         samples = []
-        deadline = time.monotonic() + max(seconds, 2 * POLL_S)
+        deadline, began = time.monotonic() + max(seconds, 2 * POLL_S), self._spend()
         while time.monotonic() < deadline:
             samples.append(self._look())
             time.sleep(POLL_S)
+        self._spent[what] = self._spend().since(began)
         self._samples += samples
         with (self.folder / "logs" / "steps.txt").open("a") as file:
             lines = [f"{s.at:.1f} s  step {s.step}  {s.memory / MIB:.0f} MiB" for s in samples]
             print(what, *lines, sep="\n", file=file)
         return samples
+
+    def _spend(self) -> Spent:
+        honest = sum(_cpu_s(member.process.pid) for member in self._honest)
+        swarm = sum(_cpu_s(member.process.pid) for member in self._swarm.members)
+        if self._stranger is not None:
+            swarm += _cpu_s(self._stranger.pid)
+        times = psutil.cpu_times()
+        machine = times.user + times.nice + times.system + times.irq + times.softirq
+        return Spent(time.monotonic(), honest, swarm, machine)
 
     def _look(self) -> Sample:
         for member in self._honest:
@@ -328,6 +380,11 @@ class Scene:
             alive=sum(member.alive for member in self._honest),
             steps_lost=lost,
             blamed=dict(Counter({name: len(by) for name, by in self._blamed.items()})),
+            cpu_before=self._spent["before"].per_step(before),
+            cpu_during=self._spent["then"].per_step(during),
+            others_before=self._spent["before"].by_others,
+            others_during=self._spent["then"].by_others,
+            noted=_last_line(self.folder / "logs" / "stranger.log"),
             seconds=round(seconds, 1),
             machine=this_machine(),
             version=_commit(),
@@ -339,6 +396,21 @@ def _rate(samples: Sequence[Sample]) -> float:
         return 0.0
     first, last = samples[0], samples[-1]
     return round(max(0, last.step - first.step) / (last.at - first.at), 3)
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the CPU seconds of a process and its children; of one that is gone, 0."""
+    try:
+        process = psutil.Process(pid)
+        family = [process, *process.children(recursive=True)]
+        return sum(sum(one.cpu_times()[:2]) for one in family)
+    except psutil.Error:
+        return 0.0
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return lines[-1][:120] if lines else ""
 
 
 def _loopback(look: Snapshot) -> str:

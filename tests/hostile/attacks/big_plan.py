@@ -22,7 +22,7 @@ class BigPlan(Distorter):
 ATTACK = Attack(
     name="big-plan",
     issue="B9",
-    what="A replica says every plan and ledger of steps of 256 microbatches fifty times.",
+    what="A replica says every plan and ledger of steps of 64 microbatches fifty times.",
     member=BigPlan,
-    microbatches=256,
+    microbatches=64,
 )
