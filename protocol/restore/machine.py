@@ -170,6 +170,8 @@ class Restore:
         """Since when we wait to know where the run goes on: since the last of those came back whom
         we know of earlier."""
         self._back: set[PeerId] = set()
+        self._linked_once: frozenset[PeerId] = frozenset()
+        """Whose records we hold and with whom we have been linked."""
         self._unmet_since: float | None = None
         """Since when nobody is here whom we have worked with."""
         self._stalled_since: float | None = None
@@ -353,8 +355,13 @@ class Restore:
         return max(self._live_at + SETTLE_S, -math.inf if few is None else few + PATIENCE_S)
 
     def _count_members(self, now: float) -> None:
-        """Note since when we see no more than half of those of whom we know."""
+        """Note since when we see no more than half of those of whom we know. Who has closed a step
+        knows whom it has worked with or been linked with: anybody can invent authors of records."""
         known = self._stored.keys() | {self._me}
+        self._linked_once = (self._linked_once & known) | self._linked()
+        if self.evidence.any:
+            met = self._met | self._linked_once
+            known = {peer for peer in known if peer in met or self.evidence.proves(peer)}
         if 2 * len(known & (self._outlook.live | {self._me})) > len(known):
             self._few_since = None
         elif self._few_since is None:

@@ -290,6 +290,20 @@ class TestBegin:
         made.update(outlook(None, 0, live=PEERS[:2]), 1.0)
         assert made.may_begin(0, 1.0 + PATIENCE_S)
 
+    def test_invented_authors_of_records_are_not_waited_for(self) -> None:
+        """They would hold a stage of a run up for two minutes whenever it begins somewhere."""
+        made = machine(PEERS[0])
+        made.closed(0, 1, digest(0, 1), PEERS[:2], 0.0)
+        made.update(outlook(None, 0, live=PEERS[:3]), 0.1)
+        for number in range(100, 120):
+            made.receive(peer_id_from_key(bytes([number]) * 32), stored(), 0.2)
+        made.update(outlook(None, 0, live=PEERS[:3]), 1.0)
+        assert made.may_begin(0, 1.0 + SETTLE_S)
+        for other in PEERS[1:]:
+            made.receive(other, stored(), 2.0)
+        made.update(outlook(None, 0, live=PEERS[:1]), 3.0)
+        assert not made.may_begin(0, 3.0 + 2 * SETTLE_S), "those that it was linked with may"
+
     def test_not_where_it_has_seen_its_stage_past_the_beginning(self) -> None:
         """Its worker died just when the others, just restarted, did not serve yet."""
         made = machine(PEERS[0])
