@@ -19,7 +19,8 @@ from msgspec import Meta, Struct
 from model_zoo.specs.data import DataSpec, holds_samples
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
-from model_zoo.specs.state import StateSpec
+from model_zoo.specs.state import NUMBER_BYTES, StateSpec
+from model_zoo.specs.tokens import token_bytes
 from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
@@ -113,6 +114,8 @@ _BLOCK_BYTES: dict[Codec, int] = {"s8": 130, "bf16": 2 * _BLOCK, "fp32": 4 * _BL
 _HEADER_BYTES_PER_LAYER = 4096
 """At most, of what a checkpoint says before its data; with delayed updates it is 2.8 KB."""
 
+_FRAME_SLACK_BYTES = 64 * 1024
+
 _encoder = msgspec.json.Encoder(order="sorted")
 _decoder = msgspec.json.Decoder(Manifest)
 MAX_MANIFEST_BYTES = 48 * 1024
@@ -164,8 +167,7 @@ def inconsistency(manifest: Manifest) -> str | None:
             "the training text is too large to be copied by newcomers: take at most 3.1 GB of it",
         ),
         (
-            manifest.sequences_per_microbatch * model.context * model.width * 4
-            <= limits.MAX_PAYLOAD_BYTES - limits.CHUNK_BYTES,
+            fits_a_frame(model, manifest.sequences_per_microbatch),
             "a microbatch's boundary tensor is larger than a frame: use smaller microbatches",
         ),
     )
@@ -174,6 +176,15 @@ def inconsistency(manifest: Manifest) -> str | None:
     )
     found = (words for holds, words in checks if not holds)
     return next(found, None) or next(filter(None, stages), None)
+
+
+def fits_a_frame(model: ModelSpec, sequences: int) -> bool:
+    """Whether a microbatch of so many sequences can be sent, in any codec: its boundary tensor, its
+    tokens and what frames and codecs add."""
+    boundary = sequences * model.context * model.width * NUMBER_BYTES
+    tokens = sequences * (model.context + 1) * token_bytes(model.vocab)
+    beside = max(limits.CHUNK_BYTES, tokens + _FRAME_SLACK_BYTES)
+    return boundary + beside <= limits.MAX_PAYLOAD_BYTES
 
 
 def too_large(stage: StageCost, averaging_codec: Codec, state: StateSpec) -> str | None:

@@ -18,8 +18,7 @@ from client.plan.machines import StageWork
 from model_zoo.cutting import cut, flops_per_token, measure_costs
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice, slices
-from protocol.limits import CHUNK_BYTES, MAX_PAYLOAD_BYTES
-from protocol.manifest import Manifest, StageCost, too_large
+from protocol.manifest import Manifest, StageCost, fits_a_frame, too_large
 
 MEASURED_UP_TO_S = 0.5
 """Microbatches of which a layer would take longer are scaled from the largest measured one."""
@@ -47,8 +46,7 @@ class ModelWorks:
     def __call__(self, stages: int, sequences: int) -> list[StageWork] | None:
         """Return every stage's work; None for a cut or microbatch that no manifest may have."""
         spec = self._spec
-        boundary = sequences * spec.context * spec.width * 4
-        if stages > spec.layers or boundary > MAX_PAYLOAD_BYTES - CHUNK_BYTES:
+        if stages > spec.layers or not fits_a_frame(spec, sequences):
             return None
         founded = self._founded
         if founded is not None and (stages, sequences) == (
