@@ -7,13 +7,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from client.cli.create import sign, write_swarm_file
 from client.cli.founding import found_swarm
 from client.cli.home import free_port
+from client.cli.local_swarm import LocalSwarm
 from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
 from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.snapshot import Snapshot
@@ -57,6 +59,21 @@ def found(folder: Path, name: str, run: RunChoices, model: ModelChoices = TINY) 
     swarm = sign(manifest, signer, (Address("ip4", HOST, free_port(HOST), signer.peer),))
     write_swarm_file(folder / "x.swarm", swarm)
     return swarm
+
+
+@contextmanager
+def killed_at_the_end(folder: Path) -> Iterator[LocalSwarm]:
+    """Volunteers with their homes below a folder, in the swarm of ``folder/x.swarm``.
+
+    At the end they are killed. They would leave in order one after the other, each with a state to
+    hand over, for a test that has seen what it came for; leaving has tests of its own.
+    """
+    with LocalSwarm(folder / "x.swarm", folder, folder / "logs") as swarm:
+        try:
+            yield swarm
+        finally:
+            for member in swarm.members:
+                member.kill()
 
 
 def wait_for(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_local import HOST, found, parsed, volunteer, wait_for
+from e2e_local import HOST, found, killed_at_the_end, parsed, volunteer, wait_for
 
 from client.cli.local_swarm import LocalSwarm, Member
 from client.cli.options import RunChoices
@@ -27,7 +27,7 @@ def swarm() -> Iterator[LocalSwarm]:
             name="finish", stages=2, steps=5000, sequences=2, microbatches=6, measure=False
         )
         found(folder, "v1", run)
-        with LocalSwarm(folder / "x.swarm", folder, folder / "logs") as processes:
+        with killed_at_the_end(folder) as processes:
             yield processes
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from e2e_local import HOST, found, volunteer, wait_for
+from e2e_local import HOST, found, killed_at_the_end, volunteer, wait_for
 
 from client.cli.local_swarm import LocalSwarm, Member
 from client.cli.options import ModelChoices, RunChoices
@@ -30,7 +30,7 @@ def _swarm(stages: int, model: ModelChoices | None = None) -> Iterator[LocalSwar
             name="limits", stages=stages, steps=5000, sequences=4, microbatches=6, measure=False
         )
         found(folder, "v1", run, *([model] if model else []))
-        with LocalSwarm(folder / "x.swarm", folder, folder / "logs") as processes:
+        with killed_at_the_end(folder) as processes:
             yield processes
 
 

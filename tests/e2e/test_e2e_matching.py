@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_local import HOST, found
+from e2e_local import HOST, found, killed_at_the_end
 
-from client.cli.local_swarm import LocalSwarm, Member
+from client.cli.local_swarm import Member
 from client.cli.options import ModelChoices, RunChoices
 from tests.bench.matching_watch import Watch
 
@@ -36,7 +36,7 @@ def watch() -> Iterator[Watch]:
             dual_homing=100,
         )
         found(folder, "v1", run, ModelChoices(layers=STAGES, width=32, heads=2, context=16))
-        with LocalSwarm(folder / "x.swarm", folder, folder / "logs") as swarm:
+        with killed_at_the_end(folder) as swarm:
             yield Watch(swarm, STAGES)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from e2e_local import HOST, found, wait_for
+from e2e_local import HOST, found, killed_at_the_end, wait_for
 
 from client.cli.local_swarm import LocalSwarm, Member
 from client.cli.options import RunChoices
@@ -30,7 +30,7 @@ def swarm() -> Iterator[LocalSwarm]:
             name="pause", stages=1, steps=5000, sequences=2, microbatches=4, measure=False
         )
         found(folder, "v1", run)
-        with LocalSwarm(folder / "x.swarm", folder, folder / "logs") as processes:
+        with killed_at_the_end(folder) as processes:
             yield processes
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from e2e_local import HOST, found, wait_for
+from e2e_local import HOST, found, killed_at_the_end, wait_for
 
 from client.cli.efficiency import training_plan
 from client.cli.local_swarm import LocalSwarm, Member
@@ -32,7 +32,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def processes(folder: Path) -> Iterator[LocalSwarm]:
-    with LocalSwarm(folder / "x.swarm", folder, folder / "logs") as swarm:
+    with killed_at_the_end(folder) as swarm:
         yield swarm
 
 

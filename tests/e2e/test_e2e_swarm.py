@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from e2e_local import HOST, JOIN, found, parsed, volunteer, wait_for
+from e2e_local import HOST, JOIN, found, killed_at_the_end, parsed, volunteer, wait_for
 
 from client.cli.efficiency import training_plan
 from client.cli.local_swarm import LocalSwarm, Member
@@ -34,7 +34,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def processes(folder: Path) -> Iterator[LocalSwarm]:
-    with LocalSwarm(folder / "x.swarm", folder, folder / "logs") as swarm:
+    with killed_at_the_end(folder) as swarm:
         yield swarm
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_local import HOST, environment, volunteer, wait_for
+from e2e_local import HOST, environment, killed_at_the_end, volunteer, wait_for
 
 from client.cli.local_swarm import LocalSwarm, Member
 from client.control.snapshot import Snapshot
@@ -39,7 +39,7 @@ def book(folder: Path) -> Path:
 
 @pytest.fixture
 def processes(folder: Path) -> Iterator[LocalSwarm]:
-    with LocalSwarm(folder / "x.swarm", folder, folder / "logs") as swarm:
+    with killed_at_the_end(folder) as swarm:
         yield swarm
 
 

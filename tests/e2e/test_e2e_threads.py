@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_local import HOST, found, wait_for
+from e2e_local import HOST, found, killed_at_the_end, wait_for
 
 from client.cli.local_swarm import LocalSwarm, Member
 from client.cli.options import RunChoices
@@ -23,7 +23,7 @@ def swarm() -> Iterator[LocalSwarm]:
         folder = Path(name)
         run = RunChoices(name="cores", stages=1, steps=50_000, microbatches=4, measure=False)
         found(folder, "v1", run)
-        with LocalSwarm(folder / "x.swarm", folder, folder / "logs") as processes:
+        with killed_at_the_end(folder) as processes:
             yield processes
 
 

@@ -26,7 +26,7 @@ IN_A_ROUND = ("draining", "contributing", "exchanging", "ready", "applying", "ob
 
 @pytest.fixture(scope="module")
 def tally() -> Tally:
-    *_, last = run_many(SEEDS)
+    *_, last = run_many(SEEDS, chunk=5)
     return last
 
 
