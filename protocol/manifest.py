@@ -19,6 +19,7 @@ from msgspec import Meta, Struct
 from model_zoo.specs.data import DataSpec, holds_samples
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
+from model_zoo.specs.slices import stage_parameters
 from model_zoo.specs.state import NUMBER_BYTES, StateSpec
 from model_zoo.specs.tokens import token_bytes
 from protocol import limits
@@ -172,10 +173,18 @@ def inconsistency(manifest: Manifest) -> str | None:
         ),
     )
     stages = (
-        too_large(stage, manifest.averaging_codec, manifest.state) for stage in manifest.stages
+        _miscounted(manifest, number) or too_large(stage, manifest.averaging_codec, manifest.state)
+        for number, stage in enumerate(manifest.stages)
     )
     found = (words for holds, words in checks if not holds)
     return next(found, None) or next(filter(None, stages), None)
+
+
+def _miscounted(manifest: Manifest, stage: int) -> str | None:
+    """Say in words how a stage's parameters are not those of its part of the model, or None."""
+    count = stage_parameters(manifest.model, manifest.layers_per_stage, stage)
+    claimed = manifest.stages[stage].parameters
+    return None if claimed == count else f"stage {stage} has {count} parameters, not {claimed}"
 
 
 def fits_a_frame(model: ModelSpec, sequences: int) -> bool:

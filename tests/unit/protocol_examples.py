@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import get_args
 
+import msgspec
 import msgspec.inspect as i
 from hypothesis import strategies as st
 
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
+from model_zoo.specs.slices import stage_parameters
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest, StageCost
 from protocol.membership.advert import Advert, Flops
@@ -31,26 +34,29 @@ def peer(number: int) -> PeerId:
 
 
 def manifest(founder: PeerId | None = None, stages: int = 2, **changes: object) -> Manifest:
-    cost = StageCost(
-        layers=2, flops=1e9, parameters=1000, uplink_bytes=1e5, downlink_bytes=1e5, memory_bytes=1e6
+    model = ModelSpec(
+        architecture="gpt",
+        layers=2 * stages,
+        width=64,
+        heads=4,
+        kv_heads=4,
+        ffn_width=256,
+        context=32,
+        vocab=256,
     )
+    cost = StageCost(
+        layers=2, flops=1e9, parameters=1, uplink_bytes=1e5, downlink_bytes=1e5, memory_bytes=1e6
+    )
+    shape = changes.get("model", model)
+    assert isinstance(shape, ModelSpec)
     fields: dict[str, object] = {
         "protocol": 1,
         "name": "example",
         "founder": founder or peer(1),
         "created": 1_700_000_000,
         "seed": 7,
-        "model": ModelSpec(
-            architecture="gpt",
-            layers=2 * stages,
-            width=64,
-            heads=4,
-            kv_heads=4,
-            ffn_width=256,
-            context=32,
-            vocab=256,
-        ),
-        "stages": (cost,) * stages,
+        "model": model,
+        "stages": counted((cost,) * stages, shape),
         "sequences_per_microbatch": 4,
         "microbatches_per_step": 8,
         "steps": 100,
@@ -58,6 +64,16 @@ def manifest(founder: PeerId | None = None, stages: int = 2, **changes: object) 
         "data": DataSpec(source="text", name="corpus", size_bytes=10_000, digest="0" * 64),
     }
     return Manifest(**(fields | changes))  # type: ignore[arg-type]
+
+
+def counted(stages: Iterable[StageCost], model: ModelSpec) -> tuple[StageCost, ...]:
+    """The costs of these stages with the parameters that they have."""
+    costs = tuple(stages)
+    layers = [cost.layers for cost in costs]
+    return tuple(
+        msgspec.structs.replace(cost, parameters=stage_parameters(model, layers, stage))
+        for stage, cost in enumerate(costs)
+    )
 
 
 def advert(**changes: object) -> Advert:

@@ -23,12 +23,14 @@ from protocol.wire.envelope import verify_manifest
 
 
 def changed(changes: dict[str, object]) -> Manifest:
-    """The example with these fields; `last`: with so many parameters in its last stage."""
-    fields, example = dict(changes), manifest()
-    if parameters := fields.pop("last", None):
-        first, last = example.stages
-        fields["stages"] = first, msgspec.structs.replace(last, parameters=parameters)
-    return msgspec.structs.replace(example, **fields)
+    """The example with these fields; `ffn`: a model whose last stage has 8,655,872 parameters and
+    4096 for each of so many, its first one 31,744 more."""
+    fields = dict(changes)
+    if ffn := fields.pop("ffn", None):
+        large = {"width": 1024, "ffn_width": ffn}
+        fields["model"] = msgspec.structs.replace(manifest().model, **large)
+    costs = {"stages": fields.pop("stages")} if "stages" in fields else {}
+    return msgspec.structs.replace(manifest(**fields), **costs)
 
 
 def refuse(encoded: bytes, reason: str) -> None:
@@ -126,9 +128,9 @@ def test_values_out_of_range_are_refused(path: str, value: object) -> None:
         ({"model": msgspec.structs.replace(manifest().model, layers=5)}, "add up"),
         ({"sequences_per_microbatch": 4096, "model": None}, "larger than a frame"),
         ({"data": DataSpec("text", "long", 1500 * 2**21 + 1, "0" * 64)}, "at most 3.1 GB"),
-        ({"last": 262_150_000}, "copied by newcomers: take more stages"),
-        ({"last": 196_610_000, "delayed_update": True}, "copied by newcomers"),
-        ({"last": 134_220_000, "averaging_codec": "fp32"}, "averaged in fp32"),
+        ({"ffn": 61_889}, "copied by newcomers: take more stages"),
+        ({"ffn": 45_888, "delayed_update": True}, "copied by newcomers"),
+        ({"ffn": 30_656, "averaging_codec": "fp32"}, "averaged in fp32"),
     ],
 )
 def test_contradictions_are_named(changes: dict[str, object], words: str) -> None:
@@ -144,10 +146,10 @@ def test_contradictions_are_named(changes: dict[str, object], words: str) -> Non
     [
         {"data": DataSpec("text", "long", 1500 * 2**21, "0" * 64)},
         {"data": DataSpec("text", "short", 321, "0" * 64)},
-        {"last": 262_100_000},
-        {"last": 196_600_000, "delayed_update": True},
-        {"last": 130_000_000, "averaging_codec": "fp32"},
-        {"last": 260_000_000, "averaging_codec": "bf16"},
+        {"ffn": 61_875},
+        {"ffn": 45_870, "delayed_update": True},
+        {"ffn": 29_620, "averaging_codec": "fp32"},
+        {"ffn": 61_350, "averaging_codec": "bf16"},
     ],
 )
 def test_the_largest_runs_are_accepted(changes: dict[str, object]) -> None:
@@ -206,6 +208,15 @@ def test_what_no_worker_could_open_is_refused(path: str, value: object, words: s
 def test_a_stage_without_a_layer_is_refused() -> None:
     stages = tuple(msgspec.structs.replace(manifest().stages[0], layers=n) for n in (0, 4))
     with pytest.raises(RemoteProtocolError, match="stages"):
+        decode_manifest(encode_manifest(changed({"stages": stages})))
+
+
+@pytest.mark.parametrize("claimed", [1, 116_000])
+def test_parameters_are_those_of_the_model(claimed: int) -> None:
+    """What a stage is too large for, and how long it downloads, is reckoned with them."""
+    first, last = manifest().stages
+    stages = first, msgspec.structs.replace(last, parameters=claimed)
+    with pytest.raises(RemoteProtocolError, match=f"stage 1 has {last.parameters} parameters"):
         decode_manifest(encode_manifest(changed({"stages": stages})))
 
 
