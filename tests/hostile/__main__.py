@@ -23,7 +23,7 @@ from client.cli.local_swarm import terminate_as_interrupt
 from client.errors import UserError
 from tests.hostile import report
 from tests.hostile.attack import Attack, all_attacks, attack_named
-from tests.hostile.scene import Result, Scene
+from tests.hostile.scene import Misplaced, Result, Scene
 
 
 def main() -> int:
@@ -65,16 +65,25 @@ def perform(arguments: argparse.Namespace) -> int:
 
 def tried(attack: Attack, logs: Path | None, *, keep: bool) -> bool:
     """Try an attack on a swarm of its own and print its row; return whether all bounds hold."""
-    with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="hst") as folder:
-        try:
-            result: Result = Scene(attack, Path(folder)).play()
-        finally:
-            if logs is not None:
-                shutil.copytree(Path(folder) / "logs", logs / attack.name, dirs_exist_ok=True)
+    with terminate_as_interrupt():
+        result = played(attack, logs)
     if keep:
         report.keep(result)
     print(report.row_of(result, attack), flush=True)
     return not result.misses(attack)
+
+
+def played(attack: Attack, logs: Path | None) -> Result:
+    """Play an attack, again with other identities while the attacker gets the wrong stage."""
+    while True:
+        with tempfile.TemporaryDirectory(prefix="hst") as folder:
+            try:
+                return Scene(attack, Path(folder)).play()
+            except Misplaced:
+                print(f"{attack.name}: not in stage {attack.stage}; once more", file=sys.stderr)
+            finally:
+                if logs is not None:
+                    shutil.copytree(Path(folder) / "logs", logs / attack.name, dirs_exist_ok=True)
 
 
 def by_hand(attack: Attack, swarm: Path, seconds: float) -> int:

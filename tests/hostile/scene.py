@@ -151,6 +151,10 @@ class Spent:
         return round(max(0.0, self.machine - self.swarm) / max(self.at, 1e-9), 2)
 
 
+class Misplaced(Exception):
+    """The attacker got another stage than the attack is about: identities decide, so try anew."""
+
+
 class Scene:
     """A swarm under attack; ends all its processes with the block."""
 
@@ -167,7 +171,11 @@ class Scene:
         """In each part."""
 
     def play(self) -> Result:
-        """Run it and return what happened."""
+        """Run it and return what happened.
+
+        Raises:
+            Misplaced: the attacker sits in another stage.
+        """
         began = time.monotonic()
         _found(self.attack, self.folder)
         with LocalSwarm(self._swarm_file, self.folder, self.folder / "logs") as swarm:
@@ -203,6 +211,9 @@ class Scene:
             self._share(kept, LIAR)
             self._start_liar()
             self._until(self._last_has_a_place, "place for the attacker")
+            look = self._swarm.members[-1].snapshot()
+            if look is None or [seat.stage for seat in look.seats] != [self.attack.stage]:
+                raise Misplaced
         for number in range(2, self.attack.honest + 1):
             self._share(kept, f"v{number}")
             self._swarm.start(f"v{number}", self._flags())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -79,3 +80,12 @@ def test_the_table_shows_the_newest_result_of_each_attack(tmp_path: Path) -> Non
     assert "| 0.20 | 0.10 |" in rows[0]
     assert "liar by 3" in rows[0]
     assert "rate 0.10 of before" in rows[0]
+
+
+def test_what_was_spent_is_told_where_it_was_measured(tmp_path: Path) -> None:
+    report.keep(HELD, tmp_path)
+    measured = {"attack": "y", "cpu_before": 0.05, "cpu_during": 0.06, "others_during": 1.0}
+    report.keep(Result(**{**msgspec.to_builtins(HELD), **measured}), tmp_path)
+    text = report.write({"x": ATTACK, "y": replace(ATTACK, name="y")}, tmp_path).read_text()
+    assert "| 50, 60 | 0.0, 1.0 |" in text
+    assert "| 25, 26 |  |  |" in text
