@@ -57,11 +57,17 @@ def stage_tensors(spec: ModelSpec, part: StageSlice) -> Tensors:
 
 def stage_parameter_count(spec: ModelSpec, part: StageSlice) -> int:
     """Return N, the number of parameters that a replica of this stage holds."""
-    layers = (part.last_layer - part.first_layer) * spec.layer_parameter_count
-    embedding = spec.embedding_parameter_count if part.embeds else 0
-    return layers + embedding + (spec.head_parameter_count if part.has_head else 0)
+    layers = part.last_layer - part.first_layer
+    return _parameters(spec, layers, embeds=part.embeds, has_head=part.has_head)
 
 
 def stage_parameters(spec: ModelSpec, layers_per_stage: Sequence[int], stage: int) -> int:
-    """Return N, the number of parameters of one stage of a cut."""
-    return stage_parameter_count(spec, slices(layers_per_stage)[stage])
+    """Return N of one stage of a cut; takes as long for many stages as for few."""
+    last = len(layers_per_stage) - 1
+    return _parameters(spec, layers_per_stage[stage], embeds=stage == 0, has_head=stage == last)
+
+
+def _parameters(spec: ModelSpec, layers: int, *, embeds: bool, has_head: bool) -> int:
+    count = layers * spec.layer_parameter_count
+    count += spec.embedding_parameter_count if embeds else 0
+    return count + (spec.head_parameter_count if has_head else 0)
