@@ -154,11 +154,11 @@ def decode_manifest(encoded: bytes) -> Manifest:
 
 def inconsistency(manifest: Manifest) -> str | None:
     """Say in words what contradicts itself in a manifest, or None."""
-    model = manifest.model
+    model, layers = manifest.model, manifest.layers_per_stage
     checks = (
         (manifest.name.isprintable(), "the name has characters that cannot be shown"),
         (_is_plain_name(manifest.data.name), "the data's name is not the plain name of a file"),
-        (sum(manifest.layers_per_stage) == model.layers, "stages do not add up to the layers"),
+        (sum(layers) == model.layers, "stages do not add up to the layers"),
         (
             holds_samples(manifest.data.size_bytes, model.context),  # a token is a byte or more
             "the part of the data that is held out is shorter than one sample",
@@ -173,17 +173,17 @@ def inconsistency(manifest: Manifest) -> str | None:
         ),
     )
     stages = (
-        _miscounted(manifest, number) or too_large(stage, manifest.averaging_codec, manifest.state)
+        _miscounted(model, layers, number, stage.parameters)
+        or too_large(stage, manifest.averaging_codec, manifest.state)
         for number, stage in enumerate(manifest.stages)
     )
     found = (words for holds, words in checks if not holds)
     return next(found, None) or next(filter(None, stages), None)
 
 
-def _miscounted(manifest: Manifest, stage: int) -> str | None:
+def _miscounted(model: ModelSpec, layers: tuple[int, ...], stage: int, claimed: int) -> str | None:
     """Say in words how a stage's parameters are not those of its part of the model, or None."""
-    count = stage_parameters(manifest.model, manifest.layers_per_stage, stage)
-    claimed = manifest.stages[stage].parameters
+    count = stage_parameters(model, layers, stage)
     return None if claimed == count else f"stage {stage} has {count} parameters, not {claimed}"
 
 
