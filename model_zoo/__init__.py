@@ -1,4 +1,4 @@
-"""Single-device language models for the swarm: specs, stages, optimizer, data, reference trainer.
+"""Single-device language models for the swarm; README.md says where things go.
 
-Depends on torch, numpy and safetensors only; knows nothing of networks, peers or processes.
+Depends on torch, numpy, safetensors and msgspec only; knows nothing of networks, peers, processes.
 """

@@ -1,9 +1,8 @@
 """Training text: where it comes from, its digest, and which samples an id stands for.
 
 A corpus is a read-only array of bytes and its tokens; the first 90 % of these train, the last 10 %
-are held out. A
-microbatch id fixes its samples through BLAKE2b, so that any peer, in any release, reads the same
-bytes for the same id. Holds no position and no random state.
+are held out. A microbatch id fixes its samples through BLAKE2b, so that any peer, in any release,
+reads the same tokens for the same id. Holds no position and no random state.
 """
 
 import json

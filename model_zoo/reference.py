@@ -1,9 +1,9 @@
 """The single-process trainer: oracle for a swarm's exactness, baseline for its efficiency.
 
 It trains what a swarm would train, from the same seed on the same samples, with torch's own
-optimizers and clipping, not with the swarm's: two implementations that have to agree. Give it a
-`wire` and every tensor that would cross between two stages passes through it; without one it runs
-the model uncut, as fast as one process can.
+clipping and the optimizer's twin (torch's own for AdamW), not with the swarm's: two implementations
+that have to agree. Give it a `wire` and every tensor that would cross between two stages passes
+through it; without one it runs the model uncut, as fast as one process can.
 
 With the one-step-delayed update a step's gradient is computed before the update of the step before
 it is applied: step s's at the parameters after max(s - 1, 0) updates, though it makes s + 1 of s.

@@ -37,7 +37,8 @@ class DataSpec(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"tokenizer {tokens.DEFAULT} is the one without a name: leave it out")
         if self.tokenizer_name not in tokens.TOKENIZERS:
             known = ", ".join(tokens.TOKENIZERS)
-            raise ValueError(f"tokenizer {self.tokenizer!r} is unknown; known are {known}")
+            name = self.tokenizer_name[:40]
+            raise ValueError(f"tokenizer {name!r} is unknown; known are {known}")
 
     @property
     def tokenizer_name(self) -> str:

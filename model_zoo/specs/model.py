@@ -27,7 +27,8 @@ class ModelSpec(Shape, frozen=True):
         super(ModelSpec, self).__post_init__()  # noqa: UP008  (msgspec makes the class anew)
         if self.architecture not in ARCHITECTURES:
             known = ", ".join(ARCHITECTURES)
-            raise ValueError(f"architecture {self.architecture!r} is unknown; known are {known}")
+            name = self.architecture[:40]
+            raise ValueError(f"architecture {name!r} is unknown; known are {known}")
         if problem := self.facts.problem(self):
             raise ValueError(problem)
 

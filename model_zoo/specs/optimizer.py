@@ -60,7 +60,8 @@ class OptimizerSpec(Struct, frozen=True, forbid_unknown_fields=True):
         if self.kind == DEFAULT:  # one run, one spelling
             raise ValueError(f"kind {DEFAULT} is what is meant when it is left out: leave it out")
         if self.name not in OPTIMIZERS:
-            raise ValueError(f"optimizer {self.name!r} is unknown; known are {list(OPTIMIZERS)}")
+            known = ", ".join(OPTIMIZERS)
+            raise ValueError(f"optimizer {self.name[:40]!r} is unknown; known are {known}")
 
     @property
     def name(self) -> str:
