@@ -8,7 +8,13 @@ import pytest
 from protocol_examples import WALL, advert, manifest, peer, seat
 
 from client.train.measuring import Measuring
-from client.train.views import live_members, matching_members, swarm_view
+from client.train.views import (
+    eras_served,
+    live_members,
+    matching_members,
+    swarm_view,
+    versions_reached,
+)
 from protocol.ids import PeerId
 from protocol.membership.roster import FULL_MESH_UP_TO, Roster
 
@@ -68,6 +74,19 @@ def test_in_a_full_mesh_who_has_no_link_is_not_there() -> None:
         roster.link_down(other, "closed", crashed=False)
     assert swarm_view(roster, {}, ME, 4, 0).empty_stages() == (2,)
     assert len(live_members(roster, ME)) == sum(stage != 2 for stage in members.values())
+
+
+def test_how_far_the_others_are_is_told_by_lineage() -> None:
+    roster = Roster(ME)
+    for n, (era, version) in enumerate([(0, 7), (0, 9), (5, 3), (8, 40), (9, 2)], start=1):
+        roster.advertise(peer(n), advert(serves=(seat(n % 2, version),)), 1)
+        roster.link_up(peer(n))
+        roster.heard(peer(n), [seat(n % 2, version, era=era)])
+    roster.heard(ME, [seat(0, 50, era=5)])
+    roster.heard(peer(5), [seat(1, 2, era=9, state="fetching")])
+    lose(roster, [peer(4)])
+    assert versions_reached(roster, 2, ME) == {0: 9, 5: 3}
+    assert eras_served(roster, 2, ME) == {peer(1): (0,), peer(2): (0,), peer(3): (5,)}
 
 
 def matched(roster: Roster, cut_off: Iterable[PeerId] = ()) -> dict[PeerId, bool]:
