@@ -12,6 +12,7 @@ from client.simulate.chaos.volunteer import Volunteer
 from client.simulate.chaos.world import ChaosWorld
 from client.simulate.invariants import InvariantViolation, expect
 from protocol.ids import short
+from protocol.restore.machine import OUTVOTED_S
 
 FURTHER_STEPS: Final = 2
 """Every stage makes so many once everything works again."""
@@ -76,6 +77,8 @@ class Trial:
         while not all(v.serving and v.seat and v.seat.finished for v in self._asked()):
             world.advance_to(world.agenda.now + 1.0)
             expect(world.agenda.now < limit, f"the last step stays open\n{self.describe()}")
+        if len({v.restore.lineage for v in self._asked()}) > 1:
+            world.advance_to(world.agenda.now + OUTVOTED_S)  # one part may go over to the other
         world.advance_to(world.agenda.now + QUIET_AFTER_S)
         before = world.network.carried
         world.advance_to(world.agenda.now + QUIET_S)
