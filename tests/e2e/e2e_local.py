@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
+
+import psutil
 
 from client.cli.create import sign, write_swarm_file
 from client.cli.founding import found_swarm
@@ -74,6 +77,36 @@ def killed_at_the_end(folder: Path) -> Iterator[LocalSwarm]:
         finally:
             for member in swarm.members:
                 member.kill()
+
+
+def started(home: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start a command that Ctrl-C reaches, also where a shell runs the tests in the background."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "client.cli.main", *arguments],
+        env=environment(home),
+        cwd=REPOSITORY,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def wait_for_descendants(process: subprocess.Popen[bytes], count: int) -> list[psutil.Process]:
+    """Return what a command has started, once it is so many."""
+
+    def look() -> list[psutil.Process] | None:
+        found = psutil.Process(process.pid).children(recursive=True)
+        return found if len(found) >= count else None
+
+    return wait_for(look, f"{count} processes of its own")
+
+
+def kill_all(processes: Sequence[psutil.Process]) -> None:
+    """Leave none of them behind, whatever became of the test."""
+    for process in processes:
+        with suppress(psutil.Error):
+            process.kill()
 
 
 def wait_for(

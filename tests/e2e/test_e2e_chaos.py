@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import psutil
 import pytest
-from e2e_local import REPOSITORY, environment, wait_for
+from e2e_local import kill_all, started, wait_for_descendants
 
 from client.cli.chaos.catalogue import Fault
 from client.cli.chaos.ground import Ground
@@ -77,27 +74,15 @@ def _reference(ground: Ground, steps: int) -> list[float]:
 
 
 def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "client.cli.main", "chaos", "--quick", "--out", str(tmp_path)],
-        env=environment(tmp_path / "home"),
-        cwd=REPOSITORY,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    me = psutil.Process(process.pid)
+    process = started(tmp_path / "home", "chaos", "--quick", "--out", str(tmp_path))
+    children = list[psutil.Process]()
     try:
-        children = wait_for(lambda: _descendants(me, 4), "volunteers and their workers")
+        children = wait_for_descendants(process, 4)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == ExitCode.INTERRUPTED
         _, alive = psutil.wait_procs(children, timeout=30)
         assert alive == []
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def _descendants(process: psutil.Process, count: int) -> list[psutil.Process] | None:
-    found = process.children(recursive=True)
-    return found if len(found) >= count else None
+        process.kill()
+        process.wait()
+        kill_all(children)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import psutil
 import pytest
-from e2e_local import REPOSITORY, environment, parsed, volunteer, wait_for
+from e2e_local import kill_all, parsed, started, volunteer, wait_for_descendants
 
 pytestmark = pytest.mark.slow
 
@@ -39,20 +37,15 @@ def test_a_short_demo_survives_a_kill_and_leaves_its_results(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "client.cli.main", "demo", "--out", str(tmp_path / "out")]
-    process = subprocess.Popen(
-        command, env=environment(tmp_path), cwd=REPOSITORY, stderr=subprocess.DEVNULL
-    )
+    process = started(tmp_path, "demo", "--out", str(tmp_path / "out"))
+    children = list[psutil.Process]()
     try:
-        children = wait_for(lambda: _descendants(process, 4), "four volunteers")
+        children = wait_for_descendants(process, 4)
         process.send_signal(number)
         assert process.wait(60) == 130
+        _, alive = psutil.wait_procs(children, timeout=30)
+        assert alive == []
     finally:
         process.kill()
-    _, alive = psutil.wait_procs(children, timeout=10)
-    assert alive == []
-
-
-def _descendants(process: subprocess.Popen[bytes], count: int) -> list[psutil.Process] | None:
-    found = psutil.Process(process.pid).children(recursive=True)
-    return found if len(found) >= count else None
+        process.wait()
+        kill_all(children)
