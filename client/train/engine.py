@@ -196,6 +196,7 @@ class Engine:
         now = self.now()
         deadline = self.membership.next_deadline()
         if deadline is not None and deadline <= now:
+            self.seats_changed()  # a heartbeat says how our seats are now
             self._members(self.membership.tick(now, self.wall()))
         if self.matching is not None and self.matching.next_deadline(now) <= now:
             self.matched(self.matching.tick(now))

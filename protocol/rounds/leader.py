@@ -228,7 +228,16 @@ class RoundLeader:
             late = [PeerId(m.peer) for m in self._plan.members if m.peer not in self._ready]
         else:
             kind, late = "report", self._not_in_the_step(now)
+            if not late and leases:
+                kind, late = "lease", self._lessees()
         return [*waits, *((kind, peer) for peer in late if peer != self._place.me)]
+
+    def _lessees(self) -> list[PeerId]:
+        """Return who still has some of the step, if we have nothing left of it."""
+        own = self.reports.get(self._place.me)
+        if own is None or own.in_flight:
+            return []
+        return [p for p in self._serving_step() if p in self.reports and self.reports[p].in_flight]
 
     def _not_in_the_step(self, now: float) -> list[PeerId]:
         """Return who is of the roll and does not report: or is behind, or not there for us."""
@@ -250,7 +259,9 @@ class RoundLeader:
         done = reduce(or_, (report.bits for report in reports), 0)
         whole = done == (1 << self._place.per_step) - 1 and self._returned()
         idle = leases and not any(report.in_flight for report in reports)
-        return [("plan", led_by)] if whole or idle else []
+        if whole or idle:
+            return [("plan", led_by)]
+        return [("lease", peer) for peer in (self._lessees() if leases else ())]
 
     def _is_complete(self, members: list[PeerId], now: float) -> bool:
         """Whether the members' ledgers are the whole step, and no straggler is to be waited for."""

@@ -5,7 +5,8 @@ here although nothing else is missing for it. What lasts too long becomes a *cla
 the peer as missing (``SeatStatus.missing``), and those who can decide between the two do so
 (``seat/standing.py``). A peer that names somebody itself is waited for until that is settled, and
 what depends on others has more time than what does not, so that the claim meets the one at the
-root: a contribution before a sum, that before a Ready, that before a commit.
+root: a contribution before a sum, that before a Ready, that before a commit. In stage 0 who has
+nothing left of a step waits for those who still have some of it.
 
 Holds since when each thing is waited for, and how long rounds take here. Times are monotonic
 seconds.
@@ -19,7 +20,7 @@ from typing import Final, Literal
 from protocol.ids import PeerId
 from protocol.rounds.patience import FORGET
 
-Kind = Literal["contribution", "plan", "sum", "report", "ready", "commit", "spoilt"]
+Kind = Literal["contribution", "plan", "sum", "report", "lease", "ready", "commit", "spoilt"]
 Wait = tuple[Kind, PeerId]
 
 TIMES: Final[dict[Kind, float]] = {
@@ -28,6 +29,7 @@ TIMES: Final[dict[Kind, float]] = {
     "plan": 1.0,
     "sum": 1.75,
     "report": 2.0,
+    "lease": 2.0,
     "ready": 2.5,
     "commit": 3.25,
 }
@@ -61,6 +63,10 @@ class Obstruction:
         """We follow a plan: what it takes is waited for from now on."""
         self._begun_at = now
         self._since = {w: at for w, at in self._since.items() if w[0] in BEFORE_A_PLAN}
+
+    def brought(self, peer: PeerId) -> None:
+        """A replica has finished some of what it was leased: it has time for the rest."""
+        self._since.pop(("lease", peer), None)
 
     def closed(self, now: float) -> None:
         """The step is closed."""

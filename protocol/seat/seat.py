@@ -237,7 +237,8 @@ class Seat:
             leases = self.place.first and self._working()
             waits = [*self.member.awaited(), *self.leader.awaited(led_by, now, leases=leases)]
         siblings = self._seen.serving(self.place.stage)
-        excused = frozenset(r.peer for r in siblings if r.missing)
+        there = {r.peer for r in self._view.serving(self.place.stage)}
+        excused = frozenset(r.peer for r in siblings if not there.isdisjoint(r.missing))
         rate = next((r.rate for r in siblings if r.peer == self.place.me), 0.0)
         self._claims = self._obstruction.claims(waits, excused, 1 / rate if rate else 0.0, now)
         return list(self.standing.observe(self._seen, self._claims, now))
@@ -351,7 +352,7 @@ class Seat:
                 self.leasing.asked(sender, message)
                 return []
             case LedgerReport():
-                return list(self.leader.report(sender, message, now))
+                return self._report(sender, message, now)
             case Returned():
                 refused = self._confirmed.returned(sender, message)
                 return [*refused, *self._now_confirmed(now), *self.leader.tick(now)]
@@ -363,6 +364,14 @@ class Seat:
                 return list(self.leader.acknowledged(sender, message))
             case _:
                 return []
+
+    def _report(self, sender: PeerId, message: LedgerReport, now: float) -> list[SeatEffect]:
+        before = self.leader.reports.get(sender)
+        effects = self.leader.report(sender, message, now)
+        after = self.leader.reports.get(sender)
+        if before is not None and after is not None and after.bits != before.bits:
+            self._obstruction.brought(sender)
+        return list(effects)
 
     def _now_confirmed(self, now: float) -> list[SeatEffect]:
         """What the last plan counts may have been returned by now."""

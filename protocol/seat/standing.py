@@ -7,12 +7,17 @@ still decided by the majority of the electors alone.
 
 What we saw ourselves needs no judge (``accuse``). What a replica says of a sibling, by naming it as
 missing in its heartbeats, is word against word: one of the two has to go, whoever lies. The stages
-beside theirs decide and say so in the same way; the rest of their own stage follows them. It is the
-one with more such disputes, else the one that has done less for us lately, else the one that was
-spared more often, else the one that came later. If the stage does not go on without it, the other
-one goes instead.
+beside theirs are the judges. Each replica there decides for itself and names the one that it sets
+aside in its heartbeats; then all go by the vote of most of the judges, of as many by that of the
+first judge in an order that the pair fixes, so that no two sides of a run wait for opposite ones.
+A judge decides against the one with more such disputes, else the one that has done much less for us
+lately, else the one that was spared more often, else the one that served before our eyes for a much
+shorter time, else by rank, which is the same for all. If the stage does not go on without it, the
+other one goes instead.
 
-Each time lasts twice as long as the one before. The last replica of a stage is never set aside.
+Only what we decided ourselves is named: what we follow lasts as long as those who said it say so.
+Otherwise two replicas would follow each other for ever. Each time lasts twice as long as the one
+before. The last replica of a stage is never set aside.
 Holds a bounded account per peer; times are monotonic seconds.
 """
 
@@ -42,7 +47,8 @@ UNMENDED_S: Final = 10.0
 other: five of these seconds pass before the electors list anybody as lost."""
 HALF_LIFE_S: Final = 30.0
 MUCH_LESS: Final = 4.0
-"""Who did so many times less for us than a sibling has not been working."""
+"""Who did so many times less for us than a sibling has not been working; who made so many times
+fewer versions is new."""
 OWED_S: Final = 1.0
 """So much longer than a sibling without bringing anything is idle, too."""
 MAX_PEERS: Final = 256
@@ -72,6 +78,8 @@ class _Aside:
     version: int = 0
     """Of its stage at that moment."""
     look_at: float = float("inf")
+    followed: bool = False
+    """Others of our stage have set it aside, and we with them."""
 
 
 @dataclass(slots=True)
@@ -132,9 +140,10 @@ class Standing:
         return replace(view, stages=tuple(stages))
 
     def beside(self) -> list[PeerId]:
-        """Return who is set aside in the stages beside ours: heartbeats say so."""
+        """Return whom we have set aside in the stages beside ours: heartbeats say so."""
         ours = self._place.stage
-        return sorted(peer for peer, aside in self._aside.items() if aside.stage != ours)
+        judged = (p for p, a in self._aside.items() if a.stage != ours and not a.followed)
+        return sorted(judged)
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
@@ -164,7 +173,7 @@ class Standing:
             }
         open_ = {pair for pair in said if not any(map(self.is_aside, pair))}
         self._disputes = {pair: self._disputes.get(pair, now) for pair in open_}
-        return [*self._follow(now), *self._follow_our_stage(now), *self.tick(now)]
+        return [*self._follow_judges(now), *self._follow_our_stage(now), *self.tick(now)]
 
     def accuse(self, peer: PeerId, why: str, now: float) -> list[Explain]:
         """Set a peer aside for what we saw ourselves."""
@@ -199,53 +208,76 @@ class Standing:
         stage = None if since is None else self._stage_of(min(pair))
         if stage is None or since is None:
             return []  # one of them has gone meanwhile
-        decided = self._decided_beside(pair, stage)
-        if decided is None and self._follows(pair, stage) and now < since + FOLLOW_S:
+        verdict = self._verdict(pair, stage)
+        if verdict is None and self._is_for_others(pair, stage) and now < since + FOLLOW_S:
             return []
         del self._disputes[pair]
-        loser = decided or self._loser(pair, disputes, now)
+        loser = verdict or self._loser(pair, disputes, now)
         (other,) = pair - {loser}
         self._account(other).spared += 1
         return self._put(loser, stage, f"it and {short(other)} hold each other up", now, other)
 
-    def _follows(self, pair: Pair, stage: int) -> bool:
+    def _is_for_others(self, pair: Pair, stage: int) -> bool:
         """Whether others are to decide: those beside the stage have seen both work."""
         ours = stage == self._place.stage and self._place.me not in pair
         return ours and any(self._view.serving(s) for s in (stage - 1, stage + 1))
 
-    def _decided_beside(self, pair: Pair, stage: int) -> PeerId | None:
-        """Return whom more of the stages beside theirs have set aside; only siblings look there."""
-        if not self._follows(pair, stage):
+    def _verdict(self, pair: Pair, stage: int) -> PeerId | None:
+        """Return whom of two siblings the first judge that has decided has set aside. The two
+        themselves listen to nobody."""
+        if self._place.me in pair:
             return None
-        beside = (*self._view.serving(stage - 1), *self._view.serving(stage + 1))
-        named = Counter(peer for r in beside for peer in pair if peer in r.missing)
-        one, other = sorted(pair)
-        if named[one] == named[other]:
-            return None
-        return one if named[one] > named[other] else other
+        judge = self._judge(pair, stage)
+        return None if judge is None else next(iter(self._names(judge) & pair))
 
-    def _follow(self, now: float) -> list[Explain]:
-        """Those beside our stage may have changed their mind about two of our siblings."""
+    def _judge(self, pair: Pair, stage: int) -> PeerId | None:
+        """Return who decides between two siblings: of those beside them that have done so, the
+        first in an order that is the same for all."""
+        beside = (*self._view.serving(stage - 1), *self._view.serving(stage + 1))
+        judges = [r.peer for r in beside if not self.is_aside(r.peer)]
+        decided = (judge for judge in judges if len(self._names(judge) & pair) == 1)
+        return min(decided, key=lambda judge: rank("judge", *sorted(pair), judge), default=None)
+
+    def _names(self, judge: PeerId) -> frozenset[PeerId]:
+        """Return whom a replica of a stage beside a dispute has set aside, by its own word."""
+        if judge == self._place.me:
+            return frozenset(self.beside())
+        found = (
+            r.missing
+            for s in range(self._place.stages)
+            for r in self._view.serving(s)
+            if r.peer == judge
+        )
+        return frozenset(next(found, ()))
+
+    def _follow_judges(self, now: float) -> list[Explain]:
+        """The first judge may have decided later than we did, or changed its mind."""
         said: list[Explain] = []
         for peer, aside in list(self._aside.items()):
-            if aside.other is None or peer not in self._aside:
+            if aside.other is None or peer not in self._aside or self.is_aside(aside.other):
                 continue
-            pair = frozenset((peer, aside.other))
-            if self._decided_beside(pair, aside.stage) == aside.other:
-                said += self._back(peer, f"the stages beside ours decided against {aside.other}")
+            if self._verdict(frozenset((peer, aside.other)), aside.stage) == aside.other:
+                words = f"it is {short(aside.other)} that has to go, as others decided"
+                said += self._back(peer, words, wrongly=True)
                 said += self._put(aside.other, aside.stage, "others decided so", now, peer)
         return said
 
     def _follow_our_stage(self, now: float) -> list[Explain]:
         """Whom most of our stage have set aside in a stage beside it, or one of them where we wait
-        for it in vain ourselves, holds our stage up through us alone."""
+        for it in vain ourselves, holds our stage up through us alone; as long as they say so."""
         ours, said = self._view.serving(self._place.stage), list[Explain]()
         named = Counter(peer for r in ours if r.peer != self._place.me for peer in set(r.missing))
+        for peer in [p for p, aside in self._aside.items() if aside.followed and p not in named]:
+            if not self._left_behind(peer, self._aside[peer].stage):
+                said += self._back(peer, "those whom we followed let it back")
         overdue = self._overdue(now) if named else ()
         for peer in sorted(p for p, n in named.items() if 2 * n > len(ours) or p in overdue):
             stage = self._stage_of(peer)
-            if stage not in (None, self._place.stage):
-                said += self.accuse(peer, "others of our stage have set it aside", now)
+            if stage in (None, self._place.stage) or self._is_last(peer, stage):
+                continue
+            if peer != self._place.me and not self.is_aside(peer):
+                words, seen = "others of our stage have set it aside", peer in overdue
+                said += self._put(peer, stage, words, now, followed=not seen)
         return said
 
     def _loser(self, pair: Pair, disputes: Counter[PeerId], now: float) -> PeerId:
@@ -254,12 +286,15 @@ class Standing:
             return next(iter(pair - {self._place.me}))
         works, owed = {peer: self._work(peer, now) for peer in pair}, self._owed_for(now)
         most, least = max(works.values()), min(owed.get(peer, 0.0) for peer in pair)
+        latest = max(self._account(peer).worked_at for peer in pair)
+        oldest = max(self._account(peer).versions for peer in pair)
 
-        def blame(peer: PeerId) -> tuple[int, bool, int, int, bytes]:
+        def blame(peer: PeerId) -> tuple[int, bool, int, bool, bytes]:
             account = self._account(peer)
             idle = works[peer] * MUCH_LESS < most or owed.get(peer, 0.0) > least + OWED_S
-            worth = rank("standing", peer)
-            return disputes[peer], idle, account.spared, -account.versions, worth
+            idle = idle or account.worked_at < latest - OWED_S
+            new = account.versions * MUCH_LESS < oldest
+            return disputes[peer], idle, account.spared, new, rank("standing", peer)
 
         return max(pair, key=blame)
 
@@ -272,9 +307,12 @@ class Standing:
             return []
         if self._left_behind(peer, aside.stage):
             return []
-        if self._place.me == other or self._follows(frozenset((peer, other)), aside.stage):
+        pair = frozenset((peer, other))
+        if self._place.me == other or self._is_for_others(pair, aside.stage):
             return []
-        said = self._back(peer, f"stage {aside.stage} did not go on without it")
+        if self._judge(pair, aside.stage) not in (None, self._place.me):
+            return []
+        said = self._back(peer, f"stage {aside.stage} did not go on without it", wrongly=True)
         return [*said, *self._put(other, aside.stage, "its stage does not go on with it", now)]
 
     def _left_behind(self, peer: PeerId, stage: int) -> bool:
@@ -287,29 +325,42 @@ class Standing:
     # --- setting aside ---------------------------------------------------------------------
 
     def _put(
-        self, peer: PeerId, stage: int, why: str, now: float, other: PeerId | None = None
+        self,
+        peer: PeerId,
+        stage: int,
+        why: str,
+        now: float,
+        other: PeerId | None = None,
+        *,
+        followed: bool = False,
     ) -> list[Explain]:
         account, said = self._account(peer), list[Explain]()
-        left = [r.peer for r in self._view.serving(stage) if not self.is_aside(r.peer)]
-        if left == [peer]:  # somebody has to do
+        if self._is_last(peer, stage):  # somebody has to do
             first = min(self._of_stage(stage), key=lambda p: self._aside[p].until, default=None)
             if first is None:
                 return []
             said += self._back(first, f"stage {stage} has nobody else")
         seconds = ASIDE_S * (1 << min(account.times, MOST_DOUBLINGS))
-        account.times += 1
+        account.times += not followed
         look_at = math.inf if other is None else now + self._unmended_s(stage)
         version = self._view.committed(stage)
-        self._aside[peer] = _Aside(now + seconds, stage, other, version, look_at)
+        self._aside[peer] = _Aside(now + seconds, stage, other, version, look_at, followed)
         self._disputes = {pair: t for pair, t in self._disputes.items() if peer not in pair}
         self._shun()
         words = f"{short(peer)} of stage {stage} is set aside for {seconds:.0f} s: {why}"
         return [*said, Explain("membership", words, "warning")]
 
-    def _back(self, peer: PeerId, why: str) -> list[Explain]:
+    def _back(self, peer: PeerId, why: str, *, wrongly: bool = False) -> list[Explain]:
         del self._aside[peer]
+        if wrongly:
+            account = self._account(peer)
+            account.times = max(0, account.times - 1)
         self._shun()
         return [Explain("membership", f"{short(peer)} is not set aside any more: {why}")]
+
+    def _is_last(self, peer: PeerId, stage: int) -> bool:
+        """Whether a stage has nobody else that is not set aside."""
+        return [r.peer for r in self._view.serving(stage) if not self.is_aside(r.peer)] == [peer]
 
     def _shun(self) -> None:
         if self._touch is not None:

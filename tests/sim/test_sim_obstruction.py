@@ -64,6 +64,8 @@ LIARS: dict[str, tuple[int, Distort]] = {
     "names a wrong digest": (1, ready_for(b"x" * 32)),
     "sleeps a second per gradient": (1, late(1.0, Backward)),
     "sleeps four seconds per gradient": (1, late(4.0, Backward)),
+    "keeps what it was leased": (0, swallow(Forward)),
+    "keeps what it was leased, and leases nothing": (0, swallow(Forward, Lease)),
 }
 
 
