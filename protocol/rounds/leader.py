@@ -229,15 +229,17 @@ class RoundLeader:
         else:
             kind, late = "report", self._not_in_the_step(now)
             if not late and leases:
-                kind, late = "lease", self._lessees()
+                return [*waits, *self._lessees()]
         return [*waits, *((kind, peer) for peer in late if peer != self._place.me)]
 
-    def _lessees(self) -> list[PeerId]:
+    def _lessees(self) -> list[Wait]:
         """Return who still has some of the step, if we have nothing left of it."""
         own = self.reports.get(self._place.me)
         if own is None or own.in_flight:
             return []
-        return [p for p in self._serving_step() if p in self.reports and self.reports[p].in_flight]
+        kind: Kind = "lease" if own.bits else "work"
+        there = [p for p in self._serving_step() if p in self.reports]
+        return [(kind, peer) for peer in there if self.reports[peer].in_flight]
 
     def _not_in_the_step(self, now: float) -> list[PeerId]:
         """Return who is of the roll and does not report: or is behind, or not there for us."""
@@ -261,7 +263,7 @@ class RoundLeader:
         idle = leases and not any(report.in_flight for report in reports)
         if whole or idle:
             return [("plan", led_by)]
-        return [("lease", peer) for peer in (self._lessees() if leases else ())]
+        return self._lessees() if leases else []
 
     def _is_complete(self, members: list[PeerId], now: float) -> bool:
         """Whether the members' ledgers are the whole step, and no straggler is to be waited for."""

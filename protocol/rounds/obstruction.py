@@ -5,8 +5,10 @@ here although nothing else is missing for it. What lasts too long becomes a *cla
 the peer as missing (``SeatStatus.missing``), and those who can decide between the two do so
 (``seat/standing.py``). A peer that names somebody itself is waited for until that is settled, and
 what depends on others has more time than what does not, so that the claim meets the one at the
-root: a contribution before a sum, that before a Ready, that before a commit. In stage 0 who has
-nothing left of a step waits for those who still have some of it.
+root: a contribution before a sum, that before a Ready, that before a commit. In stage 0 a
+replica that has nothing left of a step waits for those that still have some of it: not for long
+once its own came back, which shows that the stages behind work (lease); else longer than these take
+to find out who holds them up (work).
 
 Holds since when each thing is waited for, and how long rounds take here. Times are monotonic
 seconds.
@@ -20,7 +22,9 @@ from typing import Final, Literal
 from protocol.ids import PeerId
 from protocol.rounds.patience import FORGET
 
-Kind = Literal["contribution", "plan", "sum", "report", "lease", "ready", "commit", "spoilt"]
+Kind = Literal[
+    "contribution", "plan", "sum", "report", "lease", "work", "ready", "commit", "spoilt"
+]
 Wait = tuple[Kind, PeerId]
 
 TIMES: Final[dict[Kind, float]] = {
@@ -32,6 +36,7 @@ TIMES: Final[dict[Kind, float]] = {
     "lease": 2.0,
     "ready": 2.5,
     "commit": 3.25,
+    "work": 4.5,
 }
 """How long each is waited for, in units of ``Obstruction.patience_s``."""
 BEFORE_A_PLAN: Final = frozenset[Kind](("spoilt", "plan", "report"))
@@ -44,6 +49,8 @@ TASKS: Final = 4.0
 """A member may be in the middle of a microbatch, at a quarter of our speed."""
 MOST_TASK_S: Final = 60.0
 LOOK_S: Final = 0.5
+LOST_S: Final = 6.0
+"""All that are in touch list somebody as lost by then, and have said so."""
 SPOILT_TIMES: Final = 2
 """So often in one step a bad tensor is no accident."""
 VOIDED_TIMES: Final = 8
@@ -57,6 +64,7 @@ class Obstruction:
         self._since: dict[Wait, float] = {}
         self._usual_s: float | None = None
         self._begun_at: float | None = None
+        self._not_before = 0.0
         self.look_at = 0.0
 
     def planned(self, now: float) -> None:
@@ -66,7 +74,12 @@ class Obstruction:
 
     def brought(self, peer: PeerId) -> None:
         """A replica has finished some of what it was leased: it has time for the rest."""
-        self._since.pop(("lease", peer), None)
+        self._since = {w: at for w, at in self._since.items() if w not in _of_work(peer)}
+
+    def lost_one(self, now: float) -> None:
+        """Somebody has gone from our stage or the next: its part of the step is for others now, and
+        until the electors know nobody can close the step without it."""
+        self._since, self._not_before = {}, now + LOST_S
 
     def closed(self, now: float) -> None:
         """The step is closed."""
@@ -87,7 +100,8 @@ class Obstruction:
             task_s: how long a microbatch takes here, 0 where not known.
         """
         self.look_at = now + LOOK_S
-        self._since = {w: self._since.get(w, now) for w in waits if w[1] not in excused}
+        begins = max(now, self._not_before)
+        self._since = {w: self._since.get(w, begins) for w in waits if w[1] not in excused}
         unit_s = self.patience_s(task_s)
         late = {
             peer for (kind, peer), at in self._since.items() if now >= at + TIMES[kind] * unit_s
@@ -99,3 +113,7 @@ class Obstruction:
         if self._usual_s is None or not task_s:
             return FIRST_S
         return max(LEAST_S, USUAL_TIMES * self._usual_s) + min(TASKS * task_s, MOST_TASK_S)
+
+
+def _of_work(peer: PeerId) -> tuple[Wait, Wait]:
+    return ("lease", peer), ("work", peer)

@@ -213,8 +213,9 @@ class Seat:
     def _take_view(self, now: float) -> list[SeatEffect]:
         """See the swarm without those that are set aside."""
         view = self.standing.without(self._seen)
-        before, after = self._view.serving(self.place.stage), view.serving(self.place.stage)
-        lost = {r.peer for r in before} - {r.peer for r in after}
+        lost = self._lost(view, self.place.stage)
+        if lost or self._lost(view, self.place.stage + 1):
+            self._obstruction.lost_one(now)
         self._view = view
         self._confirmed.update_view(view)
         self.quorum.observe(view, now)
@@ -228,6 +229,11 @@ class Seat:
         if not others_stay(view, self.place):
             self.departure.go_on()
         return effects
+
+    def _lost(self, view: SwarmView, stage: int) -> set[PeerId]:
+        """Return who served a stage until now, and does not in a new view."""
+        after = {r.peer for r in view.serving(stage)}
+        return {r.peer for r in self._view.serving(stage)} - after
 
     def _watch(self, now: float) -> list[SeatEffect]:
         """Look for whom the step waits, and for whom others say that it does."""

@@ -49,6 +49,8 @@ HALF_LIFE_S: Final = 30.0
 MUCH_LESS: Final = 4.0
 """Who did so many times less for us than a sibling has not been working; who made so many times
 fewer versions is new."""
+FEW_VERSIONS: Final = 2
+"""Two judges that watch the same replica may count so many more or less."""
 OWED_S: Final = 1.0
 """So much longer than a sibling without bringing anything is idle, too."""
 MAX_PEERS: Final = 256
@@ -293,7 +295,7 @@ class Standing:
             account = self._account(peer)
             idle = works[peer] * MUCH_LESS < most or owed.get(peer, 0.0) > least + OWED_S
             idle = idle or account.worked_at < latest - OWED_S
-            new = account.versions * MUCH_LESS < oldest
+            new = MUCH_LESS * (account.versions + FEW_VERSIONS) < oldest
             return disputes[peer], idle, account.spared, new, rank("standing", peer)
 
         return max(pair, key=blame)
