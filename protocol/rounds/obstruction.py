@@ -40,6 +40,8 @@ TIMES: Final[dict[Kind, float]] = {
 }
 """How long each is waited for, in units of ``Obstruction.patience_s``."""
 BEFORE_A_PLAN: Final = frozenset[Kind](("spoilt", "plan", "report"))
+SHARED: Final = frozenset[Kind](("plan", "lease", "work"))
+"""These wait for all that the step needs, whoever it is that has it."""
 LEAST_S: Final = 2.0
 FIRST_S: Final = 12.0
 """Before any round has been closed here (memory is touched, kernels are compiled), and where nobody
@@ -78,8 +80,10 @@ class Obstruction:
 
     def lost_one(self, now: float) -> None:
         """Somebody has gone from our stage or the next: its part of the step is for others now, and
-        until the electors know nobody can close the step without it."""
-        self._since, self._not_before = {}, now + LOST_S
+        until the electors know nobody can close the step without it. What we wait for of itself we
+        still wait for."""
+        self._since = {w: at for w, at in self._since.items() if w[0] not in SHARED}
+        self._not_before = now + LOST_S
 
     def closed(self, now: float) -> None:
         """The step is closed."""
@@ -100,8 +104,8 @@ class Obstruction:
             task_s: how long a microbatch takes here, 0 where not known.
         """
         self.look_at = now + LOOK_S
-        begins = max(now, self._not_before)
-        self._since = {w: self._since.get(w, begins) for w in waits if w[1] not in excused}
+        begins = {kind: max(now, self._not_before) if kind in SHARED else now for kind in TIMES}
+        self._since = {w: self._since.get(w, begins[w[0]]) for w in waits if w[1] not in excused}
         unit_s = self.patience_s(task_s)
         late = {
             peer for (kind, peer), at in self._since.items() if now >= at + TIMES[kind] * unit_s

@@ -1,0 +1,69 @@
+"""For whom a replica says that it waits, and from when on."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.ids import PeerId
+from protocol.rounds.obstruction import FIRST_S, LEAST_S, TIMES, Kind, Obstruction
+
+ONE, TWO = PeerId("one"), PeerId("two")
+NOBODY = frozenset[PeerId]()
+TASK_S = 0.01
+
+
+def used_to_rounds() -> Obstruction:
+    made = Obstruction()
+    made.planned(0.0)
+    made.closed(0.5)
+    return made
+
+
+def claimed_after(made: Obstruction, kind: Kind, until: float) -> float | None:
+    """Return when a wait that begins at 10 s becomes a claim."""
+    for tenth in range(int(until * 10)):
+        if made.claims([(kind, ONE)], NOBODY, TASK_S, 10 + tenth / 10):
+            return tenth / 10
+    return None
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TIMES if kind != "spoilt"])
+def test_what_lasts_too_long_becomes_a_claim(kind: Kind) -> None:
+    made = used_to_rounds()
+    assert claimed_after(made, kind, 20.0) == pytest.approx(
+        TIMES[kind] * made.patience_s(TASK_S), abs=0.11
+    )
+
+
+def test_what_depends_on_others_has_more_time() -> None:
+    order: list[Kind] = ["contribution", "sum", "ready", "commit"]
+    times = [TIMES[kind] for kind in order]
+    assert times == sorted(times)
+    assert len(set(times)) == len(times)
+
+
+def test_before_the_first_round_there_is_more_time() -> None:
+    assert Obstruction().patience_s(TASK_S) == FIRST_S
+    assert used_to_rounds().patience_s(0.0) == FIRST_S, "nobody knows how long a microbatch takes"
+    assert LEAST_S <= used_to_rounds().patience_s(TASK_S) < FIRST_S
+
+
+def test_who_waits_for_a_sibling_itself_is_not_named() -> None:
+    made = used_to_rounds()
+    made.claims([("ready", ONE), ("ready", TWO)], frozenset({ONE}), TASK_S, 10.0)
+    assert made.claims([("ready", ONE), ("ready", TWO)], frozenset({ONE}), TASK_S, 60.0) == (TWO,)
+
+
+def test_who_finishes_some_of_what_it_was_leased_has_time_for_the_rest() -> None:
+    made = used_to_rounds()
+    for second in range(60):
+        made.brought(ONE)
+        assert not made.claims([("lease", ONE)], NOBODY, TASK_S, 10.0 + second)
+    assert made.claims([("lease", ONE)], NOBODY, TASK_S, 90.0)
+
+
+def test_a_closed_step_leaves_nothing() -> None:
+    made = used_to_rounds()
+    made.claims([("ready", ONE)], NOBODY, TASK_S, 10.0)
+    made.closed(11.0)
+    assert not made.claims([("ready", ONE)], NOBODY, TASK_S, 60.0)

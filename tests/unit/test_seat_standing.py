@@ -1,0 +1,185 @@
+"""Who is set aside: by our own eyes, by judgement between two siblings, by following others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from protocol.ids import PeerId, rank
+from protocol.pipeline.place import Place
+from protocol.seat.standing import ASIDE_S, DISPUTE_S, UNMENDED_S, Standing
+from protocol.view import Replica, SwarmView
+
+ME, SIBLING = PeerId("me"), PeerId("sibling")
+ONE, TWO = PeerId("one"), PeerId("two")
+Missing = dict[PeerId, tuple[PeerId, ...]]
+
+
+def place(stage: int = 0) -> Place:
+    return Place(ME, stage, 2, 8)
+
+
+def view(
+    missing: Missing | None = None,
+    *,
+    second: Collection[PeerId] = (ONE, TWO),
+    version: int = 5,
+    versions: dict[PeerId, int] | None = None,
+) -> SwarmView:
+    """Two replicas of stage 0, us among them, and some of stage 1."""
+    said, at = missing or {}, versions or {}
+
+    def replica(peer: PeerId) -> Replica:
+        return Replica(peer, at.get(peer, version), True, missing=said.get(peer, ()))
+
+    return SwarmView.of([[replica(ME), replica(SIBLING)], [replica(peer) for peer in second]])
+
+
+def first_judge() -> PeerId:
+    return min((ME, SIBLING), key=lambda judge: rank("judge", ONE, TWO, judge))
+
+
+@pytest.fixture
+def standing() -> Standing:
+    made = Standing(place(), None)
+    made.observe(view(), (), 0.0)
+    return made
+
+
+def judged(standing: Standing, said: Missing, until: float = DISPUTE_S, **how: Any) -> None:
+    standing.observe(view(said, **how), (), 0.0)
+    standing.observe(view(said, **how), (), until)
+
+
+def test_what_we_see_ourselves_is_named_and_ends_by_itself(standing: Standing) -> None:
+    standing.accuse(ONE, "it sleeps", 0.0)
+    assert standing.is_aside(ONE)
+    assert standing.beside() == [ONE]
+    assert [r.peer for r in standing.without(view()).serving(1)] == [TWO]
+    standing.tick(ASIDE_S - 0.1)
+    assert standing.is_aside(ONE)
+    standing.tick(ASIDE_S)
+    assert not standing.is_aside(ONE)
+
+
+def test_each_time_lasts_twice_as_long(standing: Standing) -> None:
+    standing.accuse(ONE, "it sleeps", 0.0)
+    standing.tick(ASIDE_S)
+    standing.accuse(ONE, "it sleeps", ASIDE_S)
+    standing.tick(2.5 * ASIDE_S)
+    assert standing.is_aside(ONE)
+
+
+def test_the_last_one_of_a_stage_stays_and_another_comes_back(standing: Standing) -> None:
+    standing.accuse(ONE, "it sleeps", 0.0)
+    standing.accuse(TWO, "it sleeps, too", 1.0)
+    assert standing.beside() == [TWO]
+    assert not standing.is_aside(ONE)
+
+
+def test_of_two_siblings_one_goes_when_a_claim_has_stood_for_a_while(standing: Standing) -> None:
+    said = {ONE: (TWO,)}
+    judged(standing, said, DISPUTE_S / 2)
+    assert not standing.beside()
+    judged(standing, said)
+    assert len(standing.beside()) == 1
+
+
+def test_who_has_done_much_less_goes_and_nobody_else_s_rank_matters(standing: Standing) -> None:
+    for idle, busy in ((ONE, TWO), (TWO, ONE)):
+        made = Standing(place(), None)
+        made.observe(view(), (), 0.0)
+        for _ in range(8):
+            made.worked(busy, 0.0)
+        judged(made, {ONE: (TWO,)})
+        assert made.beside() == [idle]
+
+
+def test_who_brought_nothing_lately_goes() -> None:
+    made = Standing(place(), None)
+    made.observe(view(), (), 0.0)
+    for peer, at in ((ONE, 0.0), (TWO, 0.0), (TWO, 4.0)):
+        made.worked(peer, at)
+    made.observe(view({TWO: (ONE,)}), (), 5.0)
+    made.observe(view({TWO: (ONE,)}), (), 5.0 + DISPUTE_S)
+    assert made.beside() == [ONE]
+
+
+def test_one_version_more_or_less_does_not_divide_judges() -> None:
+    """Judges see the same replica come at slightly different moments."""
+    decided = set()
+    for ahead in (ONE, TWO):
+        made = Standing(place(), None)
+        made.observe(view(), (), 0.0)
+        made.observe(view(versions={ahead: 6}), (), 0.0)
+        judged(made, {ONE: (TWO,)}, version=6)
+        decided |= set(made.beside())
+    assert len(decided) == 1
+
+
+@pytest.mark.parametrize("named", [ONE, TWO])
+def test_all_go_by_the_first_judge_that_has_decided(named: PeerId) -> None:
+    made = Standing(place(), None)
+    made.observe(view(), (), 0.0)
+    judged(made, {ONE: (TWO,), TWO: (ONE,)})
+    (own,) = made.beside()
+    made.observe(view({SIBLING: (named,)}), (), 2.0)
+    assert made.beside() == [own if first_judge() == ME else named]
+
+
+def test_what_a_judge_decided_wrongly_is_undone_when_the_stage_does_not_go_on() -> None:
+    made = Standing(place(), None)
+    made.observe(view(), (), 0.0)
+    judged(made, {ONE: (TWO,)})
+    (wrong,) = made.beside()
+    made.tick(DISPUTE_S + UNMENDED_S)
+    assert set(made.beside()) == {ONE, TWO} - {wrong}
+
+
+def test_what_goes_on_without_one_stays_so() -> None:
+    made = Standing(place(), None)
+    made.observe(view(), (), 0.0)
+    judged(made, {ONE: (TWO,)})
+    (right,) = made.beside()
+    (other,) = {ONE, TWO} - {right}
+    made.observe(view(versions={other: 6}), (), 5.0)
+    made.tick(DISPUTE_S + UNMENDED_S)
+    assert made.beside() == [right]
+
+
+def three(said: Missing) -> SwarmView:
+    """Three replicas of stage 0 and two of stage 1."""
+    peers = ((ME, SIBLING, PeerId("third")), (ONE, TWO))
+    stages = [[Replica(p, 5, True, missing=said.get(p, ())) for p in stage] for stage in peers]
+    return SwarmView.of(stages)
+
+
+def test_what_is_followed_is_not_said_again_and_ends_with_those_who_say_it() -> None:
+    """Otherwise two replicas followed each other for ever."""
+    made, said = Standing(place(), None), {SIBLING: (ONE,), PeerId("third"): (ONE,)}
+    made.observe(three({}), (), 0.0)
+    made.observe(three({SIBLING: (ONE,)}), (), 1.0)
+    assert not made.is_aside(ONE), "one of three alone"
+    made.observe(three(said), (), 2.0)
+    assert made.is_aside(ONE)
+    assert made.beside() == []
+    made.observe(three({}), (), 3.0)
+    assert not made.is_aside(ONE)
+
+
+def test_nobody_follows_where_a_stage_would_have_nobody_left() -> None:
+    made = Standing(place(), None)
+    said = {SIBLING: (ONE, TWO), PeerId("third"): (ONE, TWO)}
+    made.observe(three({}), (), 0.0)
+    made.observe(three(said), (), 1.0)
+    assert [made.is_aside(peer) for peer in (ONE, TWO)].count(True) == 1
+
+
+def test_our_own_word_against_a_sibling_s_is_against_the_sibling() -> None:
+    made = Standing(place(), None)
+    made.observe(view(), [SIBLING], 0.0)
+    made.observe(view(), [SIBLING], DISPUTE_S)
+    assert made.is_aside(SIBLING)
+    assert made.beside() == [], "the quorum names whom our own stage misses"
