@@ -114,9 +114,12 @@ class Obstruction:
 
     def patience_s(self, task_s: float) -> float:
         """Return how long a contribution is waited for."""
-        if self._usual_s is None or not task_s:
+        if self._usual_s is None:
             return FIRST_S
-        return max(LEAST_S, USUAL_TIMES * self._usual_s) + min(TASKS * task_s, MOST_TASK_S)
+        usual_s = USUAL_TIMES * self._usual_s
+        if not task_s:
+            return max(FIRST_S, usual_s)
+        return max(LEAST_S, usual_s) + min(TASKS * task_s, MOST_TASK_S)
 
 
 def _of_work(peer: PeerId) -> tuple[Wait, Wait]:
