@@ -117,6 +117,8 @@ class SeatDriver:
         self._largest_shard = shard.size_bytes
         self._closed, self._patience = False, Patience()
         self._told = (seat.step, seat.serving)
+        self.answers_by = 0.0
+        """Until when the worker has to have answered what it was given last."""
         self.busy_s = 0.0
         """Seconds the worker computed for this seat."""
         self.microbatches = 0
@@ -273,6 +275,7 @@ class SeatDriver:
     async def _take_outcome(self, task: Task, call: Call, submitted: Submitted[Any]) -> None:
         """Wait for a task's reply, store what it yielded and tell the seat."""
         begun, patience_s = self._hub.now(), self._patience.seconds(task)
+        self.answers_by = max(self.answers_by, begun + patience_s)
         try:
             with trio.fail_after(patience_s):
                 reply, payloads = await submitted.wait()

@@ -7,6 +7,8 @@ business, what a seat does its driver's. It knows nothing of other stages held h
 
 from __future__ import annotations
 
+import math
+import signal
 from contextlib import suppress
 
 import msgspec
@@ -20,6 +22,7 @@ from client.train.blobs import DownloadFailed
 from client.train.house import House
 from client.train.inventory import checkpoint_folder
 from client.train.opening import Fit
+from client.train.patience import AT_LEAST_S
 from client.train.payloads import Payloads
 from client.train.saver import StateSaver
 from client.train.seat_driver import SeatDriver, SeatHooks
@@ -69,6 +72,8 @@ class Tenancy:
         self.saver: StateSaver | None = None
         self._fit: Fit | None = None
         self._taking: Taking | None = None
+        self._answers_by = -math.inf
+        """Until when the worker has to have answered what the seat before gave it."""
         self._leave_by: float | None = None
         self._told_by: float | None = None
         self.parting: trio.Event | None = None
@@ -237,6 +242,7 @@ class Tenancy:
                 self.worker = worker
                 while True:
                     await self._serve(worker)
+                    await self._still_answers(worker)
         except WorkerDied as death:
             self._worker_died(death)
         except OSError as error:
@@ -259,6 +265,20 @@ class Tenancy:
             self._taking = None
         if self._failure is not None:
             raise self._failure
+
+    async def _still_answers(self, worker: Worker) -> None:
+        """Wait until a worker has done what the seat before gave it.
+
+        Raises:
+            WorkerDied: it hangs: the seat was lost before that was noticed.
+        """
+        busy_s = max(0.0, self._answers_by - self._house.owner.now())
+        try:
+            with trio.fail_after(busy_s + AT_LEAST_S):
+                await worker.call(SetThreads(threads=self._house.terms.cores.threads))
+        except trio.TooSlowError:
+            words = f"it had not answered for {busy_s + AT_LEAST_S:.0f} s"
+            raise WorkerDied(-signal.SIGKILL, (words,)) from None
 
     async def _take(self, worker: Worker, nursery: trio.Nursery) -> None:
         """One attempt to serve the stage; ends when the seat stands, whose tasks go on."""
@@ -360,6 +380,7 @@ class Tenancy:
         self._house.tally.miscounted += self.driver.miscounted
         self._house.tally.restarts.update(self.driver.seat.leader.restarts)
         self._vow = (self.driver.seat.era, self.driver.seat.member.vow)
+        self._answers_by = self.driver.answers_by
         self.driver.close()
         self.driver = self.saver = None
         if self.leaving:
