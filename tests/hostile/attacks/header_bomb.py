@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 
 import msgspec
 import trio
@@ -20,6 +21,7 @@ HEADER_BYTES = 2**21 - 64
 
 async def attack(stranger: Stranger) -> None:
     """Say that we hold the stage, and answer every question for its state with the bomb."""
+    taken = 0
     stranger.pulse()
     await stranger.introduce()
     async for heard in stranger.heard:
@@ -37,6 +39,8 @@ async def attack(stranger: Stranger) -> None:
                 offer = BlobOffer("state", stage, version or 0, len(data), digests)
                 await stranger.say(heard.peer, offer)
             case ChunkRequest(kind="state", stage=stage, version=version, index=index):
+                taken += 1
+                print(f"{taken} chunks of it were taken", file=sys.stderr, flush=True)
                 piece = _pieces(bomb(stranger, stage, version))[index]
                 await stranger.say(heard.peer, Chunk("state", stage, version, index), piece)
             case _:
