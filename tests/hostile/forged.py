@@ -83,7 +83,7 @@ async def forged_states(stranger: Stranger, version: int) -> list[bytes]:
             version=version,
             digest=digest.hex(),
             layout=info.layout,
-            delayed=info.delayed,
+            state=info.state,
         )
         states.append(header + data)
     return states

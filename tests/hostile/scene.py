@@ -420,7 +420,8 @@ def _cpu_s(pid: int) -> float:
 
 
 def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    text = log.read_text(errors="replace") if log.exists() else ""
+    lines = [told for line in text.splitlines() if (told := line.strip(" |+-"))]
     return lines[-1][:120] if lines else ""
 
 
