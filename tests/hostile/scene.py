@@ -355,13 +355,12 @@ class Scene:
     def _hear(self, member: Member) -> None:
         for event in member.new_events():
             if any(word in event.words for word in OFFENCES):
-                for tail, name in self._names.items():
-                    if tail in event.words or str(event.data.get("peer", "")).endswith(tail):
-                        self._blamed.setdefault(name, set()).add(member.name)
-                        break
-                else:
-                    if self.attack.stranger is not None:
-                        self._blamed.setdefault(LIAR, set()).add(member.name)
+                told = f"{event.data.get('peer', '')} {event.words}"  # the first one named goes
+                found = [(told.find(tail), name) for tail, name in self._names.items()]
+                named = min((pair for pair in found if pair[0] >= 0), default=None)
+                if named is not None or self.attack.stranger is not None:
+                    name = LIAR if named is None else named[1]
+                    self._blamed.setdefault(name, set()).add(member.name)
 
     def _result(
         self,
