@@ -73,17 +73,22 @@ class Trial:
         """The run is over: all come to its last version and fall silent."""
         world = self._world
         world.last_step(max(world.versions()) + 1)
-        limit = world.agenda.now + world.config.settle_s
-        while not all(v.serving and v.seat and v.seat.finished for v in self._asked()):
-            world.advance_to(world.agenda.now + 1.0)
-            expect(world.agenda.now < limit, f"the last step stays open\n{self.describe()}")
+        self._until_finished()
         if len({v.restore.lineage for v in self._asked()}) > 1:
             world.advance_to(world.agenda.now + OUTVOTED_S)  # one part may go over to the other
+            self._until_finished()
         world.advance_to(world.agenda.now + QUIET_AFTER_S)
         before = world.network.carried
         world.advance_to(world.agenda.now + QUIET_S)
         said = world.network.carried - before
         expect(not said, f"I7: {said} messages after the end of the run")
+
+    def _until_finished(self) -> None:
+        world = self._world
+        limit = world.agenda.now + world.config.settle_s
+        while not all(v.serving and v.seat and v.seat.finished for v in self._asked()):
+            world.advance_to(world.agenda.now + 1.0)
+            expect(world.agenda.now < limit, f"the last step stays open\n{self.describe()}")
 
     def summary(self) -> str:
         """Return what happened, in one line."""
