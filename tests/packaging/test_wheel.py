@@ -33,6 +33,7 @@ SOURCES = (
     "pyproject.toml",
     "setup.py",
     "README.md",
+    "LICENSE",
 )
 OLDEST_SETUPTOOLS = 77
 SHARED = (
@@ -142,6 +143,12 @@ def test_without_a_compiler_the_wheel_is_pure(tmp_path: Path) -> None:
         names = archive.namelist()
     assert {"client/compute/_s8.c", "client/compute/_s8_kernel.h"} <= set(names)
     assert not [name for name in names if name.endswith(".so")]
+
+
+def test_the_licence_is_carried_and_named(installed: Installed) -> None:
+    (info,) = installed.environment.glob("lib/python*/site-packages/volunteer-*.dist-info")
+    assert (info / "licenses" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    assert "License-Expression: Apache-2.0\n" in (info / "METADATA").read_text()
 
 
 def test_help_and_version(installed: Installed) -> None:
