@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from protocol import limits
 from protocol.effects import Effect, Explain, Send
-from protocol.ids import PeerId
+from protocol.ids import PeerId, short
 from protocol.pipeline.effects import (
     ApplyLocalTask,
     ApplyTask,
@@ -53,7 +53,6 @@ from protocol.seat.leaving import Departure, others_stay
 from protocol.seat.reporting import LedgerReporter
 from protocol.seat.returned import Confirmed, Telling
 from protocol.seat.standing import Standing
-from protocol.seat.words import in_words
 from protocol.view import SwarmView, leaders
 from protocol.wire.messages import (
     Admit,
@@ -184,8 +183,17 @@ class Seat:
         return tuple(dict.fromkeys(named))[: limits.MAX_MISSING]
 
     def why(self) -> str:
-        """Say in words what the seat is doing."""
-        return in_words(self, self._view)
+        """Return one sentence about what the seat is doing, for whoever runs it."""
+        stage = f"stage {self.place.stage}"
+        if not self.serving:
+            return f"{stage}: catching up at version {self.step}"
+        if self.finished:
+            return f"{stage}: the run is complete"
+        if missing := self._view.empty_stages():
+            return f"waiting for a volunteer in stage {', '.join(map(str, missing))}"
+        counted = f"{len(self.pipeline.done())}/{self.place.per_step} counted here"
+        led_by = short(self.current_leader() or "?")
+        return f"{stage}, {counted}; {self.member.why()}; led by {led_by}"
 
     def current_leader(self) -> PeerId | None:
         """Return who leads our step, as far as we can see."""
