@@ -9,29 +9,17 @@ arrives; what was under way waits for healing (as TCP sends it again) or is gone
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from client.simulate.agenda import Action, Agenda, Range
+from client.simulate.chaos.volunteer import Link, Volunteer
 from protocol.ids import PeerId
-
-if TYPE_CHECKING:
-    from client.simulate.chaos.volunteer import Volunteer
 
 TrickKind = Literal["lose", "double", "late", "ahead"]
 LATE_S: Range = (0.1, 8.0)
 CLOSE_S: Range = (0.0, 0.05)
-
-
-@dataclass(eq=False, slots=True)
-class Link:
-    """One connection; a new one between the same two is another link."""
-
-    one: PeerId
-    two: PeerId
-    held: list[tuple[Volunteer, Action]] = field(default_factory=list)
-    """What a split keeps from arriving."""
 
 
 @dataclass(slots=True)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from client.simulate.agenda import Action
 from client.simulate.chaos.clock import Clock
 from client.simulate.chaos.disk import Disk
-from client.simulate.chaos.links import Link
 from client.simulate.peer import SimPeer
 from protocol.ids import PeerId
 from protocol.membership.contacts import Contacts
@@ -19,6 +18,16 @@ from protocol.membership.detector import Detector
 from protocol.restore.machine import Restore
 from protocol.view import Replica, SwarmView
 from protocol.wire.parts import SeatStatus
+
+
+@dataclass(eq=False, slots=True)
+class Link:
+    """One connection; a new one between the same two is another link."""
+
+    one: PeerId
+    two: PeerId
+    held: list[tuple[Volunteer, Action]] = field(default_factory=list)
+    """What a split keeps from arriving."""
 
 
 @dataclass(eq=False)
