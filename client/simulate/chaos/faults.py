@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from client.simulate.chaos.links import Trick
 from client.simulate.chaos.schedule import Fault
+from client.simulate.chaos.swarm import ChaosSwarm
 from client.simulate.chaos.volunteer import Volunteer
 from protocol.rounds.progress import Progress
 from protocol.seat.seat import Seat
 
 AIM_S: Final = 4.0
 """How long a fault waits for the message whose sender it strikes; then it takes whom it finds."""
-
-if TYPE_CHECKING:
-    from client.simulate.chaos.world import ChaosWorld
 
 
 class Faults:
@@ -25,8 +24,8 @@ class Faults:
     A trick counts when it has been played on a message, not before.
     """
 
-    def __init__(self, world: ChaosWorld) -> None:
-        self._world = world
+    def __init__(self, swarm: ChaosSwarm, schedule: Sequence[Fault]) -> None:
+        self._swarm, self._schedule = swarm, schedule
         self.done: Counter[str] = Counter()
         self.forbidden: Counter[str] = Counter()
         self.phases: Counter[str] = Counter()
@@ -42,9 +41,9 @@ class Faults:
     @property
     def over(self) -> bool:
         """Whether there is nothing to come any more."""
-        last = self._world.schedule[-1].at if self._world.schedule else 0.0
-        enough = self.total >= self._world.config.faults
-        return enough or self._world.agenda.now >= last + AIM_S
+        last = self._schedule[-1].at if self._schedule else 0.0
+        enough = self.total >= self._swarm.config.faults
+        return enough or self._swarm.agenda.now >= last + AIM_S
 
     def meet(self, fault: Fault) -> None:
         """The time of a fault has come."""
@@ -52,14 +51,14 @@ class Faults:
             self.strike(fault)
         else:
             self._aimed.append(fault)
-            self._world.agenda.after(AIM_S, partial(self._miss, fault))
+            self._swarm.agenda.after(AIM_S, partial(self._miss, fault))
 
     def said(self, sender: Volunteer, kind: str) -> None:
         """A message was sent: a fault that was waiting for that strikes before it arrives."""
         for fault in self._aimed:
             if fault.message == kind:
                 self._aimed.remove(fault)
-                self._world.agenda.after(0.0, partial(self.strike, fault, sender))
+                self._swarm.agenda.after(0.0, partial(self.strike, fault, sender))
                 return
 
     def _miss(self, fault: Fault) -> None:
@@ -69,7 +68,7 @@ class Faults:
 
     def strike(self, fault: Fault, victim: Volunteer | None = None) -> bool:
         """Do a fault, unless it is not permitted now."""
-        if self._ended or self.total >= self._world.config.faults:
+        if self._ended or self.total >= self._swarm.config.faults:
             return False
         done = self._strike(fault, victim or self._pick(fault))
         if not done:
@@ -81,15 +80,15 @@ class Faults:
     def _count(self, kind: str) -> None:
         self.done[kind] += 1
         self.total += 1
-        if self.total >= self._world.config.faults:
-            self._world.network.calm()
+        if self.total >= self._swarm.config.faults:
+            self._swarm.network.calm()
 
     def _played(self, message: str) -> None:
         self.tricks[message] += 1
         self._count("message")
 
     def _strike(self, fault: Fault, victim: Volunteer) -> bool:
-        network, now = self._world.network, self._world.agenda.now
+        network, now = self._swarm.network, self._swarm.agenda.now
         match fault.kind:
             case "message":
                 network.play(
@@ -106,54 +105,54 @@ class Faults:
                 self._split(fault, victim)
             case "crash" | "wipe" | "replace" | "pause" | "worker":
                 return self._take_one(fault, victim)
-        self._world.note(victim, f"meets {fault.kind} {fault.trick} {fault.message}")
+        self._swarm.note(victim, f"meets {fault.kind} {fault.trick} {fault.message}")
         return True
 
     def _pick(self, fault: Fault, skip: int = 0) -> Volunteer:
-        present = self._world.present()
+        present = self._swarm.present()
         return present[(fault.who + skip) % len(present)]
 
     # --- the network -----------------------------------------------------------------------
 
     def _split(self, fault: Fault, victim: Volunteer) -> None:
-        world = self._world
-        through = world.config.splits_stages and fault.who % 3
+        swarm = self._swarm
+        through = swarm.config.splits_stages and fault.who % 3
         side = {
             volunteer.peer: (fault.who >> (2 + (index if through else volunteer.stage))) & 1
-            for index, volunteer in enumerate(world.volunteers.values())
+            for index, volunteer in enumerate(swarm.volunteers.values())
         }
         if len(set(side.values())) < 2:
-            with_it = [v for v in world.volunteers.values() if v.stage == victim.stage]
+            with_it = [v for v in swarm.volunteers.values() if v.stage == victim.stage]
             side.update({v.peer: 1 - side[v.peer] for v in with_it})
         self._splits += 1
-        world.network.split(side, lossy=fault.lossy)
+        swarm.network.split(side, lossy=fault.lossy)
         sides = "".join(str(n) for n in side.values())
-        world.note(victim, f"sees the network split: {sides}")
-        world.agenda.after(fault.span_s, partial(self._heal, self._splits))
+        swarm.note(victim, f"sees the network split: {sides}")
+        swarm.agenda.after(fault.span_s, partial(self._heal, self._splits))
 
     def _heal(self, split: int) -> None:
         if split == self._splits:
-            self._world.network.heal()
+            self._swarm.network.heal()
 
     # --- volunteers ------------------------------------------------------------------------
 
     def _may_take(self, victim: Volunteer) -> bool:
         """Whether the stage goes on without the victim, as far as the configuration demands."""
-        world, config = self._world, self._world.config
-        if world.agenda.now < self._taken_at + config.calm_s:
+        swarm, config = self._swarm, self._swarm.config
+        if swarm.agenda.now < self._taken_at + config.calm_s:
             return False
-        others = [v for v in world.honest() if v.stage == victim.stage and v != victim]
+        others = [v for v in swarm.honest() if v.stage == victim.stage and v != victim]
         holders = sum(_stands_in(other, victim) for other in others)
         return holders >= config.spares or not victim.holds_state
 
     def _may_go_for_good(self, victim: Volunteer) -> bool:
         """Whether a majority of everybody's electors comes back, whatever else happens: those that
         nobody saw going count for ever (protocol/README.md, section 8)."""
-        world = self._world
-        for volunteer in world.present():
+        swarm = self._swarm
+        for volunteer in swarm.present():
             seat = volunteer.seat
             known = frozenset() if seat is None else seat.quorum.electors
-            stay = [p for p in known if p != victim.peer and not world.volunteers[p].retired]
+            stay = [p for p in known if p != victim.peer and not swarm.volunteers[p].retired]
             if known and 2 * len(stay) <= len(known):
                 return False
         return True
@@ -162,9 +161,9 @@ class Faults:
         """Whether most disks but the victim's know its lineage: a run that most have forgotten
         begins again from the seed, and one in which most have never closed a step does not know
         whom to believe (protocol/README.md, section 8)."""
-        world, era, present = self._world, victim.disk.lineage.era, self._world.present()
+        swarm, era, present = self._swarm, victim.disk.lineage.era, self._swarm.present()
         others = [v for v in present if v is not victim and _follows(v, era)]
-        if world.config.lies:
+        if swarm.config.lies:
             seasoned = [v for v in others if v.disk.evidence[0].stages and not v.lies]
             return 2 * len(seasoned) > len(present)
         return not era or 2 * len(others) > len(present)
@@ -172,18 +171,18 @@ class Faults:
     def _is_followed(self, victim: Volunteer) -> bool:
         """Whether another has heard of the victim's lineage: who rolls back alone and goes before
         that leaves what it has undone to be done by others (protocol/README.md, section 8)."""
-        era, present = victim.disk.lineage.era, self._world.present()
+        era, present = victim.disk.lineage.era, self._swarm.present()
         return not era or any(_follows(v, era) for v in present if v is not victim)
 
     def _take_one(self, fault: Fault, victim: Volunteer) -> bool:
         """Take the victim, or the next one that may be taken."""
-        present = self._world.present()
+        present = self._swarm.present()
         first = present.index(victim) if victim in present else 0
         others = [v for v in present[first + 1 :] + present[:first] if v.seat is not None]
         return any(self._take(fault, other) for other in [victim, *others])
 
     def _take(self, fault: Fault, victim: Volunteer) -> bool:
-        world = self._world
+        swarm = self._swarm
         if not victim.running or not self._may_take(victim):
             return False
         if victim.lies and fault.kind == "replace":
@@ -196,40 +195,40 @@ class Faults:
             return False
         if fault.kind == "replace" and not self._may_go_for_good(victim):
             return False
-        self._taken_at = world.agenda.now
+        self._taken_at = swarm.agenda.now
         self.phases[phase_of(victim)] += 1
-        after = partial(world.agenda.after, fault.span_s)
+        after = partial(swarm.agenda.after, fault.span_s)
         match fault.kind:
             case "pause":
-                world.pause(victim)
-                after(partial(world.wake, victim, victim.incarnation))
+                swarm.pause(victim)
+                after(partial(swarm.wake, victim, victim.incarnation))
             case "worker":
-                world.note(victim, "loses its worker")
-                world.retake(victim, "the worker died")
+                swarm.note(victim, "loses its worker")
+                swarm.retake(victim, "the worker died")
             case _:
-                world.crash(victim, wipe=fault.kind != "crash")
+                swarm.crash(victim, wipe=fault.kind != "crash")
                 if fault.kind == "replace":
                     victim.retired = True
-                    after(partial(world.replace, victim))
+                    after(partial(swarm.replace, victim))
                 else:
-                    after(partial(world.start, victim))
+                    after(partial(swarm.start, victim))
         return True
 
     def end(self) -> None:
         """Everything works again: no tricks, one network, everybody up and awake."""
-        world = self._world
+        swarm = self._swarm
         self._ended = True
-        world.network.calm()
+        swarm.network.calm()
         self._splits += 1
-        world.network.heal()
-        for volunteer in list(world.volunteers.values()):
+        swarm.network.heal()
+        for volunteer in list(swarm.volunteers.values()):
             volunteer.corrupt = 0
             if volunteer.retired:
-                world.replace(volunteer)
+                swarm.replace(volunteer)
             elif volunteer.paused:
-                world.wake(volunteer, volunteer.incarnation)
+                swarm.wake(volunteer, volunteer.incarnation)
             elif not volunteer.alive:
-                world.start(volunteer)
+                swarm.start(volunteer)
 
 
 def _follows(other: Volunteer, era: int) -> bool:

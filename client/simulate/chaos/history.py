@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from client.simulate.chaos.config import STEPS
+from client.simulate.chaos.swarm import ChaosSwarm
 from client.simulate.chaos.volunteer import Volunteer
 from protocol.effects import Explain, Publish
 from protocol.ids import PeerId
@@ -21,9 +22,6 @@ from protocol.restore.evidence import Evidence
 from protocol.restore.machine import Adopt, Outlook, Restore, RestoreEffect
 from protocol.restore.stored import Stored, parse_stored
 
-if TYPE_CHECKING:
-    from client.simulate.chaos.world import ChaosWorld
-
 SEQ_PER_S: Final = 1000
 Records = dict[PeerId, tuple[int, bytes]]
 """Stored records by author: sequence number and body."""
@@ -32,14 +30,14 @@ Records = dict[PeerId, tuple[int, bytes]]
 class Histories:
     """See the module's docstring."""
 
-    def __init__(self, world: ChaosWorld) -> None:
-        self._world = world
-        self._stages = world.config.stages
+    def __init__(self, swarm: ChaosSwarm) -> None:
+        self._swarm = swarm
+        self._stages = swarm.config.stages
 
     def begin(self, volunteer: Volunteer) -> None:
         """A process starts and reads its disk."""
-        config, now = self._world.config, self._world.now_of(volunteer)
-        seq = int(self._world.agenda.now * SEQ_PER_S)
+        config, now = self._swarm.config, self._swarm.now_of(volunteer)
+        seq = int(self._swarm.agenda.now * SEQ_PER_S)
         disk = volunteer.disk
         kept, at = disk.evidence
         volunteer.restore = Restore(
@@ -49,7 +47,7 @@ class Histories:
             disk.lineage,
             seq,
             steps=STEPS,
-            evidence=Evidence(kept, now - (self._world.agenda.now - at)),
+            evidence=Evidence(kept, now - (self._swarm.agenda.now - at)),
         )
         volunteer.records = {}
         self._perform(volunteer, volunteer.restore.set_copies(volunteer.disk.copies(), now))
@@ -69,24 +67,24 @@ class Histories:
 
     def closed(self, volunteer: Volunteer, committed: Committed) -> None:
         """A seat of the volunteer has closed a step."""
-        state, now = committed.hash.encode(), self._world.now_of(volunteer)
+        state, now = committed.hash.encode(), self._swarm.now_of(volunteer)
         of = (committed.stage, committed.version, state)
         if volunteer.restore.closed(*of, committed.with_whom, now):
             self._write_evidence(volunteer)
 
     def _write_evidence(self, volunteer: Volunteer) -> None:
         kept = volunteer.restore.evidence.kept()
-        volunteer.disk.evidence = kept, self._world.agenda.now
+        volunteer.disk.evidence = kept, self._swarm.agenda.now
 
     def _say_copies(self, volunteer: Volunteer) -> None:
-        now = self._world.now_of(volunteer)
+        now = self._swarm.now_of(volunteer)
         copies = volunteer.disk.copies()
         self._perform(volunteer, volunteer.restore.set_copies(copies, now))
 
     def donors(self, volunteer: Volunteer) -> list[PeerId]:
         """Return who has the version from which the lineage begins, ourselves first."""
         found = holders(volunteer.restore.stored_live(), volunteer.restore.lineage, volunteer.stage)
-        there = [peer for peer in found if peer in self._world.volunteers]
+        there = [peer for peer in found if peer in self._swarm.volunteers]
         return sorted(there, key=lambda peer: peer != volunteer.peer)
 
     # --- what is seen ----------------------------------------------------------------------
@@ -96,7 +94,7 @@ class Histories:
         view, me, now = (
             volunteer.believes(self._stages),
             volunteer.peer,
-            self._world.now_of(volunteer),
+            self._swarm.now_of(volunteer),
         )
         machine, others = volunteer.restore, volunteer.statuses.items()
         served = {p: s for p, s in others if p != me and s.state == "serving"}
@@ -106,7 +104,7 @@ class Histories:
             reached[status.era] = max(status.version, reached.get(status.era, 0))
         versions = machine.versions(view)
         quorum = partial(self._has_quorum, volunteer)
-        told = frozenset(volunteer.records.keys() - self._world.volunteers.keys())
+        told = frozenset(volunteer.records.keys() - self._swarm.volunteers.keys())
         live = volunteer.seen_live() | told  # as in a swarm too large for links with everybody
         seen = (live, versions, eras, quorum, view.moved())
         outlook = Outlook(*seen, unlinked=told, reached=reached)
@@ -118,7 +116,7 @@ class Histories:
 
     def tick(self, volunteer: Volunteer) -> None:
         """Act on deadlines that have passed."""
-        deadline, now = volunteer.restore.next_deadline(), self._world.now_of(volunteer)
+        deadline, now = volunteer.restore.next_deadline(), self._swarm.now_of(volunteer)
         if deadline is not None and deadline <= now:
             self._perform(volunteer, volunteer.restore.tick(now))
 
@@ -128,13 +126,13 @@ class Histories:
         """Tell somebody all that we know of anybody's disk."""
         linked = sorted(volunteer.links)
         if linked:
-            self.tell(volunteer, self._world.random.choice(linked))
+            self.tell(volunteer, self._swarm.random.choice(linked))
 
     def tell(self, volunteer: Volunteer, to: PeerId) -> None:
         """Send what we know to one peer."""
-        other = self._world.volunteers[to]
-        take = partial(self._take, other, self._world.records_told(volunteer))
-        self._world.network.send(volunteer, to, "Records", "control", take, upkeep=True)
+        other = self._swarm.volunteers[to]
+        take = partial(self._take, other, self._swarm.records_told(volunteer))
+        self._swarm.network.send(volunteer, to, "Records", "control", take, upkeep=True)
 
     def _take(self, volunteer: Volunteer, records: Records) -> None:
         for author, (seq, body) in records.items():
@@ -146,7 +144,7 @@ class Histories:
             self._received(volunteer, author, stored)
 
     def _received(self, volunteer: Volunteer, author: PeerId, stored: Stored) -> None:
-        now = self._world.now_of(volunteer)
+        now = self._swarm.now_of(volunteer)
         self._perform(volunteer, volunteer.restore.receive(author, stored, now))
 
     def _perform(self, volunteer: Volunteer, effects: Sequence[RestoreEffect]) -> None:
@@ -157,14 +155,14 @@ class Histories:
                     for to in list(volunteer.links):
                         self.tell(volunteer, to)
                 case Adopt(lineage, ours=ours):
-                    others = [self._world.volunteers[p] for p in volunteer.seen_live()]
+                    others = [self._swarm.volunteers[p] for p in volunteer.seen_live()]
                     honest = sum(not v.lies for v in others) - 1
                     told = {"ours": ours, "cut_off": honest < 2}
-                    self._world.checks.adopted(volunteer, lineage, **told)
+                    self._swarm.checks.adopted(volunteer, lineage, **told)
                     volunteer.disk.begin(lineage)
                     self._write_evidence(volunteer)
-                    self._world.begin_anew(volunteer)
+                    self._swarm.begin_anew(volunteer)
                 case Explain(_, words):
-                    self._world.note(volunteer, words)
+                    self._swarm.note(volunteer, words)
                 case _:
                     pass

@@ -15,19 +15,18 @@ import msgspec
 
 from client.simulate.agenda import Range
 from client.simulate.chaos.beats import PULSE_S, PULSES_PER_BEAT, Beats, Said
-from client.simulate.chaos.checks import Checks
 from client.simulate.chaos.clock import Clock
 from client.simulate.chaos.config import STEPS, ChaosConfig
 from client.simulate.chaos.faults import Faults
 from client.simulate.chaos.history import Histories
 from client.simulate.chaos.liar import BEATS, Liar, Lie
-from client.simulate.chaos.links import Network
 from client.simulate.chaos.schedule import Fault, schedule
+from client.simulate.chaos.swarm import ChaosSwarm
 from client.simulate.chaos.taking import Takings
 from client.simulate.chaos.volunteer import Volunteer
 from client.simulate.invariants import InvariantViolation
 from client.simulate.multisets import MultisetWorker
-from client.simulate.seats import Parts, SeatWorld
+from client.simulate.seats import Parts
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.effects import (
     BackwardTask,
@@ -52,7 +51,7 @@ CHECK_EVERY: Final = 400
 """Events between two looks at what seats keep."""
 
 
-class ChaosWorld(SeatWorld[Volunteer]):
+class ChaosWorld(ChaosSwarm):
     """See the module's docstring.
 
     Args:
@@ -67,13 +66,11 @@ class ChaosWorld(SeatWorld[Volunteer]):
         faults: Sequence[Fault] | None = None,
         seat_class: Callable[..., Seat] = Seat,
     ) -> None:
-        super().__init__(config.seed, config.compute_s)
-        self.config, self._seat_class = config, seat_class
+        super().__init__(config)
+        self._seat_class = seat_class
         self.schedule = schedule(config) if faults is None else list(faults)
-        self.volunteers: dict[PeerId, Volunteer] = {}
         self._met = False
         self.liar = Liar(config.seed, config.stages, config.lies)
-        self.network = Network(self.agenda, self.volunteers, config.delay_s)
         self.beats = Beats(
             self.agenda,
             self.network,
@@ -84,10 +81,9 @@ class ChaosWorld(SeatWorld[Volunteer]):
             self.note,
             keep_links=config.links_survive_silence,
         )
-        self.checks = Checks(config.per_step)
-        self.takings = Takings(self)
         self.histories = Histories(self)
-        self.faults = Faults(self)
+        self.takings = Takings(self, self.histories.donors)
+        self.faults = Faults(self, self.schedule)
         self.events = 0
         self._steps = STEPS
         self._begin()
@@ -173,10 +169,6 @@ class ChaosWorld(SeatWorld[Volunteer]):
             self._pulse(volunteer, incarnation)
 
     # --- time ------------------------------------------------------------------------------
-
-    def now_of(self, peer: Volunteer) -> float:
-        """See ``SeatWorld``."""
-        return peer.clock.read(self.agenda.now)
 
     def _pulse_later(self, volunteer: Volunteer) -> None:
         at = volunteer.clock.when(self.now_of(volunteer) + PULSE_S)
@@ -403,14 +395,6 @@ class ChaosWorld(SeatWorld[Volunteer]):
             seat, worker = volunteer.seat, volunteer.worker
             if seat is not None and worker is not None and seat.loaded:
                 self.checks.loaded(volunteer, seat.step, worker.save(seat.step))
-
-    def present(self) -> list[Volunteer]:
-        """Return everybody who has not gone for good."""
-        return [v for v in self.volunteers.values() if not v.retired]
-
-    def honest(self) -> list[Volunteer]:
-        """Return all who say what is true, also those who have gone."""
-        return [v for v in self.volunteers.values() if not v.lies]
 
     def versions(self) -> list[int]:
         """Return the newest version that is served in each stage."""
