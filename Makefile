@@ -22,7 +22,7 @@ help:
 	@echo "make demo     four volunteers train on this machine; one is killed on the way"
 	@echo "make chaos    faults on real volunteers on this machine, and what they cost; 12 minutes"
 	@echo "make test     the tests"
-	@echo "make lint     style, types and import direction"
+	@echo "make lint     style, types and imports (no cycle, nothing from above)"
 	@echo "make bench    this client beside PyTorch's pipelining and hivemind on this machine; about an hour with root"
 	@echo "make ablation simulated swarms matched by every policy; takes hours, goes on where it was"
 	@echo "make install  only build $(VENV), with the volunteer command in $(BIN)"
