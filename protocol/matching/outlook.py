@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from protocol.ids import PeerId
 from protocol.limits import MAX_CLOCK_SKEW_S
 from protocol.matching.board import Board
-from protocol.matching.exchange.roll import Roll
 from protocol.matching.population import Population
+from protocol.matching.roll import Roll
 
 
 @dataclass(slots=True)

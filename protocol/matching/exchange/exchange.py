@@ -21,13 +21,13 @@ from protocol.matching.exchange.box import Box
 from protocol.matching.exchange.chair import Chair
 from protocol.matching.exchange.pledges import Pledges
 from protocol.matching.exchange.registry import CHAIR_STAGE, Call, Decision, Registry
-from protocol.matching.exchange.roll import Roll
 from protocol.matching.exchange.timing import RECORD_S
 from protocol.matching.exchange.voter import State, Voter
 from protocol.matching.exchange.wishes import Terms
 from protocol.matching.exchange.witness import Witness
 from protocol.matching.outlook import Outlook
 from protocol.matching.pool import Place, Pool
+from protocol.matching.roll import Roll
 from protocol.matching.timing import LEASE_S
 
 INFINITY = float("inf")

@@ -14,9 +14,9 @@ from protocol.matching.exchange.bodies import EpochId, Round
 from protocol.matching.exchange.load import Basis, Load
 from protocol.matching.exchange.pledges import Pledges
 from protocol.matching.exchange.projection import SAMPLES, Projection, project
-from protocol.matching.exchange.roll import Roll
 from protocol.matching.exchange.trigger import Condition, Last
 from protocol.matching.exchange.verdict import StagePlan, judge
+from protocol.matching.roll import Roll
 
 MICRO = 1_000_000
 
