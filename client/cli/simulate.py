@@ -91,7 +91,7 @@ def simulate(
 
 def check_policies(names: tuple[str, ...]) -> None:
     """Raise UserError for a policy that does not exist."""
-    from client.simulate.market.policies.catalogue import POLICIES
+    from client.simulate.market.catalogue import POLICIES
 
     for name in names:
         if name not in POLICIES:

@@ -24,9 +24,9 @@ from typing import Any
 
 import msgspec
 
+from client.simulate.market.catalogue import DESIGNS, POLICIES
 from client.simulate.market.compare import compare
 from client.simulate.market.nature import draw
-from client.simulate.market.policies.catalogue import DESIGNS, POLICIES
 from client.simulate.market.score import Figures
 from client.simulate.market.setting import Setting
 from tests.bench.ablation_report import write_report

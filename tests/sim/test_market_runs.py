@@ -8,10 +8,10 @@ import pytest
 
 from client.simulate.agenda import Agenda
 from client.simulate.market.bounds import oracle
+from client.simulate.market.catalogue import BASELINES, seat
 from client.simulate.market.compare import compare
 from client.simulate.market.fleet import Fleet
 from client.simulate.market.nature import Nature, draw
-from client.simulate.market.policies.catalogue import BASELINES, seat
 from client.simulate.market.policies.policy import Policy
 from client.simulate.market.run import RESOLUTION_S, play
 from client.simulate.market.score import recoveries_s

@@ -9,9 +9,9 @@ from matching_world import CALM, member
 from watched_world import WatchedWorld
 
 from client.simulate.market.bounds import oracle
+from client.simulate.market.catalogue import seat
 from client.simulate.market.crowd import Crowd
 from client.simulate.market.nature import Nature, draw
-from client.simulate.market.policies.catalogue import seat
 from client.simulate.market.run import Record, play
 from client.simulate.market.setting import Setting
 from protocol.ids import PeerId, Stage

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from client.simulate.market.bounds import Oracle, oracle
+from client.simulate.market.catalogue import seat
 from client.simulate.market.nature import Nature
-from client.simulate.market.policies.catalogue import seat
 from client.simulate.market.run import play
 from client.simulate.market.score import Figures, score
 
