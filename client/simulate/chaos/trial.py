@@ -76,7 +76,6 @@ class Trial:
         self._until_finished()
         if len({v.restore.lineage for v in self._asked()}) > 1:
             world.advance_to(world.agenda.now + OUTVOTED_S)  # one part may go over to the other
-            self._until_finished()
         world.advance_to(world.agenda.now + QUIET_AFTER_S)
         before = world.network.carried
         world.advance_to(world.agenda.now + QUIET_S)
