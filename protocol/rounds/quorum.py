@@ -116,17 +116,6 @@ class Quorum:
         self._had_majority |= majority
         return majority and now >= self._looking_since(touch, now) + LOOK_AROUND_S
 
-    def needs(self, peers: Collection[PeerId], now: float) -> bool:
-        """Whether these decide: with them, should they be there, a majority of the electors is with
-        us, without them it is not."""
-        if self._touch is None:
-            return False
-        for_us = {e for e in self.electors if self._counts(e, now) and not self._lost_us(e, now)}
-        without = for_us.difference(peers)
-        return not self._is_majority(without) and self._is_majority(
-            without | self.electors.intersection(peers)
-        )
-
     def _looking_since(self, touch: Touch, now: float) -> float:
         cut_off = -math.inf if self._cut_off_at is None else self._cut_off_at
         woke = touch.awake_since(now)

@@ -155,8 +155,7 @@ class Seat:
         self._following = Following(place.stage, self.quorum.hears)
         self._commit_loss: float | None = None
         owed = (self.pipeline.owed_for, self.pipeline.overdue)
-        self.standing = Standing(place, touch, *owed, needs=self.quorum.needs)
-        self._seen = self._view
+        self.standing, self._seen = Standing(place, touch, *owed), self._view
         self._obstruction = Obstruction()
         self._claims: tuple[PeerId, ...] = ()
         self._step_at: float | None = None

@@ -17,8 +17,7 @@ other one goes instead.
 
 Only what we decided ourselves is named: what we follow lasts as long as those who said it say so.
 Otherwise two replicas would follow each other for ever. Each time lasts twice as long as the one
-before. The last replica of a stage is never set aside, nor anybody without whom we have no majority
-of the electors: then nothing would go on at all.
+before. The last replica of a stage is never set aside.
 Holds a bounded account per peer; times are monotonic seconds.
 """
 
@@ -102,7 +101,6 @@ class Standing:
         touch: our contacts; None in worlds in which everybody is in touch.
         owed_for: by peer, for how many seconds it has had work of ours and brought nothing.
         overdue: who brings us nothing for so long that one more witness is enough.
-        needs: whether we have no majority of the electors without these peers, and one with them.
     """
 
     def __init__(
@@ -111,9 +109,7 @@ class Standing:
         touch: Touch | None,
         owed_for: Callable[[float], Mapping[PeerId, float]] = lambda _now: {},
         overdue: Callable[[float], Collection[PeerId]] = lambda _now: (),
-        needs: Callable[[Collection[PeerId], float], bool] = lambda _peers, _now: False,
     ) -> None:
-        self._needs, self._needed_since = needs, math.inf
         self._owed_for, self._overdue = owed_for, overdue
         self._place, self._touch = place, touch
         self._accounts: dict[PeerId, _Account] = {}
@@ -190,7 +186,7 @@ class Standing:
 
     def tick(self, now: float) -> list[Explain]:
         """Settle what is due, and let back whose time is over."""
-        said = self._let_back_the_needed(now)
+        said: list[Explain] = []
         for peer in [p for p, aside in self._aside.items() if aside.until <= now]:
             if self._left_behind(peer, self._aside[peer].stage):
                 self._aside[peer] = replace(self._aside[peer], until=now + UNMENDED_S)
@@ -206,17 +202,6 @@ class Standing:
             for pair in sorted(due, key=sorted):
                 said += self._settle(pair, in_how_many, now)
         return said
-
-    def _let_back_the_needed(self, now: float) -> list[Explain]:
-        """Without a majority nothing goes on anyway: who is set aside may be what it lacks."""
-        there = [p for p, a in self._aside.items() if not self._left_behind(p, a.stage)]
-        if not self._needs(there, now):
-            self._needed_since = math.inf
-            return []
-        self._needed_since = min(self._needed_since, now)
-        if now < self._needed_since + UNMENDED_S:
-            return []
-        return [e for p in there for e in self._back(p, "there is no majority without it")]
 
     # --- disputes --------------------------------------------------------------------------
 
@@ -352,8 +337,6 @@ class Standing:
         followed: bool = False,
     ) -> list[Explain]:
         account, said = self._account(peer), list[Explain]()
-        if self._needs([peer], now):
-            return []
         if self._is_last(peer, stage):  # somebody has to do
             first = min(self._of_stage(stage), key=lambda p: self._aside[p].until, default=None)
             if first is None:

@@ -183,26 +183,3 @@ def test_our_own_word_against_a_sibling_s_is_against_the_sibling() -> None:
     made.observe(view(), [SIBLING], DISPUTE_S)
     assert made.is_aside(SIBLING)
     assert made.beside() == [], "the quorum names whom our own stage misses"
-
-
-def test_nobody_is_set_aside_without_whom_there_is_no_majority() -> None:
-    needed = {ONE}
-    made = Standing(place(), None, needs=lambda peers, _now: not needed.isdisjoint(peers))
-    made.observe(view(), (), 0.0)
-    made.accuse(ONE, "it sleeps", 0.0)
-    assert not made.is_aside(ONE)
-    made.accuse(TWO, "it sleeps, too", 0.0)
-    assert made.is_aside(TWO)
-
-
-def test_who_is_set_aside_comes_back_when_a_majority_lacks_it_for_a_while() -> None:
-    needed = set[PeerId]()
-    made = Standing(place(), None, needs=lambda peers, _now: not needed.isdisjoint(peers))
-    made.observe(view(), (), 0.0)
-    made.accuse(ONE, "it sleeps", 0.0)
-    needed.add(ONE)
-    made.tick(5.0)
-    made.tick(5.0 + UNMENDED_S - 0.1)
-    assert made.is_aside(ONE)
-    made.tick(5.0 + UNMENDED_S)
-    assert not made.is_aside(ONE)
