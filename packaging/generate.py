@@ -14,7 +14,7 @@ from pathlib import Path
 
 from man_page import man_page
 
-from client.cli.main import build_app
+from client.cli.app import build_app
 
 HERE = Path(__file__).parent
 COMPLETIONS = {"bash": "volunteer.bash", "zsh": "_volunteer", "fish": "volunteer.fish"}

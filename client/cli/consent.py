@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from client.cli.output import human_bytes, human_rate, say
+from client.cli.terminal.output import human_bytes, human_rate, say
 from client.config import Settings
 from client.limits.cores import find_cores, plural_cores
 from client.store.atomic import write_atomic

@@ -1,7 +1,6 @@
 """The ``volunteer`` command: finds the command asked for, runs it, turns its end into an exit code.
 
-Commands are named here as text and imported when called, so ``volunteer --help`` loads neither
-torch nor libp2p nor Textual. A command returns an exit code or raises ``UserError``; everything
+A command returns an exit code or raises ``UserError``; everything
 else that escapes is a fault of this program and becomes one line and a file with the traceback.
 """
 
@@ -11,40 +10,10 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from cyclopts import App, Group
-
-from client.cli.commands import COMMANDS, EPILOGUE, GROUP_NAMES, PARAMETER
-from client.cli.crash import save_traceback
-from client.cli.output import say
+from client.cli.app import build_app
+from client.cli.logging.crash import save_traceback
+from client.cli.terminal.output import say
 from client.errors import ExitCode, UserError, first_of
-
-HELP = (
-    "Train one language model together with strangers. Every volunteer runs this program; there "
-    "is no server. Found a swarm with create, take part in one with join, watch it with status, "
-    "and use what it learned with sample and export."
-)
-
-GROUPS = {name: Group(name, sort_key=place) for place, name in enumerate(GROUP_NAMES)}
-
-
-def build_app() -> App:
-    """Return the command line with every command registered by name only."""
-    app = App(
-        name="volunteer",
-        help=HELP,
-        help_epilogue=EPILOGUE,
-        help_format="plaintext",
-        version=_version,
-        default_parameter=PARAMETER,
-        suppress_keyboard_interrupt=False,
-        result_action="return_value",
-    )
-    for position, (name, command) in enumerate(COMMANDS.items()):
-        code = f"client.cli.{name}:{'app' if command.nested else name}"
-        own = {} if command.nested else {"help_epilogue": command.epilogue}
-        group = GROUPS[command.group]
-        app.command(code, name=name, help=command.summary, group=group, sort_key=position, **own)
-    return app
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -82,12 +51,6 @@ def main() -> None:
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # warnings are for developers; users get sentences
     sys.exit(run(sys.argv[1:]))
-
-
-def _version() -> str:
-    from client.cli.version import software_version
-
-    return software_version()
 
 
 def _interrupted() -> int:

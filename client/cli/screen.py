@@ -7,9 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-from client.cli.output import say
-from client.cli.progress_line import ProgressLine
-from client.cli.running import ending_words, not_running, wait_for_ending
+from client.cli.reach.running import ending_words, not_running, wait_for_ending
+from client.cli.terminal.output import say
+from client.cli.terminal.progress_line import ProgressLine
 from client.control.client import ControlClient, NotRunning
 from client.errors import ExitCode
 from client.store.last_run import RunRecord
@@ -40,7 +40,7 @@ def show(
     """
     if plain or not can_draw():
         return follow(socket, folders)
-    from client.cli.config_file import save_setting
+    from client.cli.settings.config_file import save_setting
     from client.ui.app import run
     from client.ui.source.live import LiveSource
     from client.ui.source.recording import Recorder

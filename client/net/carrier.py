@@ -22,7 +22,7 @@ import trio
 from client.net.errors import ConnectionLost, HandshakeFailed, LinkFull, StreamReset
 from client.net.handshake import accept_protocol, request_protocol
 from client.net.host import Connection
-from client.net.mends import GuardedStream
+from client.net.libp2p_patches import GuardedStream
 from client.net.pacing import Pacing, TokenBucket
 from client.net.queues import BoundedQueue
 from client.net.unfinished import UnfinishedFrames

@@ -18,7 +18,7 @@ from typing import Any
 import trio
 
 from client.net.errors import HandshakeFailed
-from client.net.mends import MUXER, SECURITY, BoundedCommunicator, GuardedStream
+from client.net.libp2p_patches import MUXER, SECURITY, BoundedCommunicator, GuardedStream
 from client.net.secure import Sealer, SecureChannel
 from protocol.ids import PeerId, parse_peer_id
 

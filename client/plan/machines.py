@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from protocol.manifest import StageCost
 
 MOST_GRAPHS = 16
-"""More forward graphs than this are never kept by one replica (``client.train.opening``)."""
+"""A replica never keeps more forward graphs than this (``client.train.workers.opening``)."""
 MEMORY_SHARE = 0.85
 """Share of a machine's memory that stages may take (RECIPES, "Memory of a replica")."""
 

@@ -16,23 +16,23 @@ from contextlib import suppress
 import trio
 
 from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
-from client.train.acquaintances import Acquaintances
-from client.train.agreements import Agreements
-from client.train.alarm import Alarm
-from client.train.blobs import Shelf
-from client.train.bulletin import Bulletin
-from client.train.chunks import ChunkServer
-from client.train.guard import Guard
-from client.train.handshake import Handshake
-from client.train.history import History
-from client.train.hub import Tenant
-from client.train.loopback import Loopback
-from client.train.measuring import Measuring
-from client.train.news import News
-from client.train.outbox import Outbox
-from client.train.portrait import Portrait
-from client.train.text_search import TextSearch
-from client.train.views import era_followed, matching_members, may_speak, swarm_view
+from client.train.messaging.deadline_timer import Alarm
+from client.train.messaging.error_boundary import Guard
+from client.train.messaging.handshake import Handshake
+from client.train.messaging.kept_links import Acquaintances
+from client.train.messaging.loopback import Loopback
+from client.train.messaging.outbox import Outbox
+from client.train.ports import Tenant
+from client.train.recovery.history import History
+from client.train.reporting.event_sink import News
+from client.train.swarm.agreements import Agreements
+from client.train.swarm.measuring import Measuring
+from client.train.swarm.own_advert import Portrait
+from client.train.swarm.progress_report import Bulletin
+from client.train.swarm.views import era_followed, matching_members, may_speak, swarm_view
+from client.train.transfer.blobs import Shelf
+from client.train.transfer.chunks import ChunkServer
+from client.train.transfer.text_search import TextSearch
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendSigned
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, Stage, SwarmId, short

@@ -20,8 +20,8 @@ from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
 from client.store.texts import TextStore
-from client.train.buddies import Buddies
-from client.train.capacity import (
+from client.train.engine import Engine
+from client.train.machine.capacity import (
     Capacity,
     advert,
     kept_line,
@@ -29,21 +29,21 @@ from client.train.capacity import (
     measured_capacity,
     usable_memory_bytes,
 )
-from client.train.core_sharing import CoreSharing
-from client.train.engine import Engine
-from client.train.finishing import Finishing
-from client.train.history import History
-from client.train.inventory import offer_stored
-from client.train.leftovers import sweep_copies
-from client.train.news import News
-from client.train.opening import check_fits
-from client.train.pausing import Pauses
-from client.train.presence import Presence
-from client.train.staging import Staging
-from client.train.taking import Folders, Terms
-from client.train.tally import Tally
-from client.train.views import hosts
-from client.train.workers import OpenWorker
+from client.train.machine.core_sharing import CoreSharing
+from client.train.machine.pausing import Pauses
+from client.train.recovery.buddies import Buddies
+from client.train.recovery.history import History
+from client.train.reporting.counters import Tally
+from client.train.reporting.event_sink import News
+from client.train.stage.finishing import Finishing
+from client.train.stage.held_stages import Staging
+from client.train.stage.stage_acquisition import Folders, Terms
+from client.train.swarm.presence import Presence
+from client.train.swarm.views import hosts
+from client.train.transfer.inventory import offer_stored
+from client.train.transfer.leftovers import sweep_copies
+from client.train.workers.opening import check_fits
+from client.train.workers.pool import OpenWorker
 from model_zoo.specs.data import DataSpec
 
 FINISH_S = 240.0

@@ -24,11 +24,11 @@ from typing import Any
 
 import msgspec
 
-from client.simulate.market.catalogue import DESIGNS, POLICIES
-from client.simulate.market.compare import compare
-from client.simulate.market.nature import draw
-from client.simulate.market.score import Figures
-from client.simulate.market.setting import Setting
+from client.lab.simulate.market.catalogue import DESIGNS, POLICIES
+from client.lab.simulate.market.compare import compare
+from client.lab.simulate.market.nature import draw
+from client.lab.simulate.market.score import Figures
+from client.lab.simulate.market.setting import Setting
 from tests.bench.ablation_report import write_report
 
 RESULTS = Path(__file__).parent / "results"
@@ -38,7 +38,7 @@ CHURN_PERCENT = ("0", "5", "20", "50")
 FREE = ("ours", "value-join-dual", "petals-dual")
 """Policies that are also shown without the charge for averaging a second stage."""
 
-MARKET_CODE = ("client/simulate/agenda.py", "client/simulate/market/**/*.py")
+MARKET_CODE = ("client/lab/simulate/agenda.py", "client/lab/simulate/market/**/*.py")
 MACHINE_CODE = ("protocol/matching/**/*.py",)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from client.cli.svg import Curve, Labels, curves_chart
+from client.lab.svg import Curve, Labels, curves_chart
 from tests.bench.ablation_reference import REFERENCE, REFERENCE_CHURN
 
 Run = dict[str, Any]
@@ -24,9 +24,10 @@ HEAD = """\
 # Ablation of the matching
 
 Written by `make ablation` (`tests/bench/ablation.py`); every run is a line of `ablation.jsonl`.
-World and oracle: `client/simulate/market/` (`setting.py` has the assumptions). Share: integral of
-the throughput over that of the bound for one stage a volunteer, from a cold start. Mean and (±)
-standard deviation over {seeds} seeds, {hours:g} simulated hours; in brackets the figures to beat.
+World and oracle: `client/lab/simulate/market/` (`setting.py` has the assumptions). Share:
+integral of the throughput over that of the bound for one stage a volunteer, from a cold start. Mean
+and (±) standard deviation over {seeds} seeds, {hours:g} simulated hours; in brackets the figures to
+beat.
 *Not charged*: averaging the second stage costs nothing, as in the simulation behind those figures.
 """
 STALE = "*"

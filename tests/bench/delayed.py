@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from client.cli.founding import WIRE_BYTES_PER_ELEMENT
-from client.cli.local_swarm import terminate_as_interrupt
-from client.cli.options import ModelChoices, RunChoices
-from client.cli.plan_work import ModelWorks
+from client.cli.founding.manifest import WIRE_BYTES_PER_ELEMENT
+from client.cli.founding.options import ModelChoices, RunChoices
+from client.cli.planning.work import ModelWorks
+from client.lab.local_swarm import terminate_as_interrupt
 from client.plan.machines import Machine
 from client.plan.model import Prediction, Run, predict
 from protocol.manifest import Manifest

@@ -25,14 +25,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from client.cli.create import sign, write_swarm_file
-from client.cli.founding import found_swarm
-from client.cli.home import free_port
-from client.cli.local_swarm import LocalSwarm, terminate_as_interrupt
-from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.commands.create import sign, write_swarm_file
+from client.cli.founding.manifest import found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.reach.home import free_port
+from client.lab.local_swarm import LocalSwarm, terminate_as_interrupt
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
-from client.train.capacity import FILE_NAME
+from client.train.machine.capacity import FILE_NAME
 from protocol.address import Address
 from protocol.manifest import Manifest
 from tests.bench.matching_optimum import best_homes, homes_level, shared_level

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from client.cli.local_swarm import LocalSwarm, Member
 from client.control.snapshot import EventView, Snapshot
+from client.lab.local_swarm import LocalSwarm, Member
 from tests.bench.matching_optimum import Seats
 
 POLL_S = 0.3

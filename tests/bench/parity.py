@@ -43,14 +43,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from client.cli.model_source import read_parameters
+from client.cli.models.model_source import read_parameters
 from client.compute.checkpoint import read_info
 from client.compute.codec import decode, encode
 from client.compute.payload import BLOCK, CodecName
 from client.compute.requests import PrepareData
 from client.compute.samples import prepare
-from client.simulate.tensors import TensorSwarm
-from client.simulate.training import TrainingWorld
+from client.lab.simulate.tensors import TensorSwarm
+from client.lab.simulate.training import TrainingWorld
 from model_zoo.data import BUILT_IN, Corpus
 from model_zoo.models.family import State
 from model_zoo.reference import TrainingPlan, WireContext, evaluate, train_reference

@@ -26,14 +26,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from client.cli.create import sign, write_swarm_file
-from client.cli.founding import WIRE_BYTES_PER_ELEMENT, found_swarm
-from client.cli.home import free_port
-from client.cli.local_swarm import LocalSwarm, terminate_as_interrupt
-from client.cli.loopback import measure_loopback
-from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
-from client.cli.plan_work import ModelWorks
-from client.cli.pricing import stage_seconds
+from client.cli.commands.create import sign, write_swarm_file
+from client.cli.founding.manifest import WIRE_BYTES_PER_ELEMENT, found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.founding.pricing import stage_seconds
+from client.cli.planning.work import ModelWorks
+from client.cli.reach.home import free_port
+from client.lab.bench.loopback import measure_loopback
+from client.lab.local_swarm import LocalSwarm, terminate_as_interrupt
 from client.plan.machines import Machine, StageWork
 from client.plan.model import Prediction, Run, predict
 from client.quantities import parse_rate

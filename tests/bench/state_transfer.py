@@ -26,9 +26,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from client.cli.local_swarm import LocalSwarm, Member, terminate_as_interrupt
-from client.cli.options import RunChoices
+from client.cli.founding.options import RunChoices
 from client.errors import UserError
+from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 from client.store.paths import home_folders, make_private
 from tests.bench import wan
 from tests.bench.delayed import MODEL, SEQUENCES

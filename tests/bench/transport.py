@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from client.cli.local_swarm import terminate_as_interrupt
+from client.lab.local_swarm import terminate_as_interrupt
 from tests.netlab.lab import Lab
 from tests.netlab.table import Link, uniform
 

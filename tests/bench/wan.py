@@ -29,17 +29,17 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from client.cli.create import sign, write_swarm_file
-from client.cli.founding import found_swarm
-from client.cli.local_swarm import LocalSwarm, terminate_as_interrupt
-from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
-from client.cli.plan_work import ModelWorks
+from client.cli.commands.create import sign, write_swarm_file
+from client.cli.founding.manifest import found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.planning.work import ModelWorks
 from client.errors import UserError
+from client.lab.local_swarm import LocalSwarm, terminate_as_interrupt
 from client.plan.machines import Machine
 from client.plan.model import Prediction, Run, predict
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
-from client.train.capacity import FILE_NAME as CAPACITY_FILE
+from client.train.machine.capacity import FILE_NAME as CAPACITY_FILE
 from protocol.address import Address
 from protocol.manifest import Manifest
 from tests.bench.machines import left_out, of_newest, this_machine

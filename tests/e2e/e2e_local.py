@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 import psutil
 
-from client.cli.create import sign, write_swarm_file
-from client.cli.founding import found_swarm
-from client.cli.home import free_port
-from client.cli.local_swarm import LocalSwarm
-from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.commands.create import sign, write_swarm_file
+from client.cli.founding.manifest import found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.reach.home import free_port
 from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.snapshot import Snapshot
+from client.lab.local_swarm import LocalSwarm
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private, runtime_folder
 from protocol.address import Address

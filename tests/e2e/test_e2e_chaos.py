@@ -10,14 +10,14 @@ import psutil
 import pytest
 from e2e_local import kill_all, started, wait_for_descendants
 
-from client.cli.chaos.catalogue import Fault
-from client.cli.chaos.ground import Ground
-from client.cli.chaos.ledger import read_ledger
-from client.cli.chaos.measure import measure_faults, read_progress
-from client.cli.chaos.run import Run
-from client.cli.chaos.schedule import draw_schedule
-from client.cli.efficiency import training_plan
 from client.errors import ExitCode
+from client.lab.bench.efficiency import training_plan
+from client.lab.chaos.catalogue import Fault
+from client.lab.chaos.ground import Ground
+from client.lab.chaos.ledger import read_ledger
+from client.lab.chaos.measure import measure_faults, read_progress
+from client.lab.chaos.run import Run
+from client.lab.chaos.schedule import draw_schedule
 from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from e2e_local import HOST, found, killed_at_the_end, parsed, volunteer, wait_for
 
-from client.cli.local_swarm import LocalSwarm, Member
-from client.cli.options import RunChoices
+from client.cli.founding.options import RunChoices
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode
+from client.lab.local_swarm import LocalSwarm, Member
 
 pytestmark = pytest.mark.slow
 FLAGS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")

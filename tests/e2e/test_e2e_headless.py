@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from e2e_local import HOST, JOIN, REPOSITORY, environment, found, wait_for
 
-from client.cli.home import free_port
-from client.cli.metrics import METRICS
-from client.cli.options import RunChoices
+from client.cli.founding.options import RunChoices
+from client.cli.reach.home import free_port
+from client.cli.serving.metrics import METRICS
 from client.errors import ExitCode
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from e2e_local import HOST, found, killed_at_the_end
 
-from client.cli.local_swarm import Member
-from client.cli.options import ModelChoices, RunChoices
+from client.cli.founding.options import ModelChoices, RunChoices
+from client.lab.local_swarm import Member
 from tests.bench.matching_watch import Watch
 
 pytestmark = pytest.mark.slow

@@ -11,11 +11,11 @@ import psutil
 import pytest
 from e2e_local import HOST, found, killed_at_the_end, wait_for
 
-from client.cli.local_swarm import LocalSwarm, Member
-from client.cli.options import RunChoices
+from client.cli.founding.options import RunChoices
 from client.control.client import ControlClient, running_nodes
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode
+from client.lab.local_swarm import LocalSwarm, Member
 from client.store.paths import runtime_folder
 
 pytestmark = pytest.mark.slow

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from e2e_local import HOST, found, killed_at_the_end, wait_for
 
-from client.cli.efficiency import training_plan
-from client.cli.local_swarm import LocalSwarm, Member
-from client.cli.options import RunChoices
+from client.cli.founding.options import RunChoices
 from client.control.snapshot import Snapshot
+from client.lab.bench.efficiency import training_plan
+from client.lab.local_swarm import LocalSwarm, Member
 from client.store.company import load_company
 from model_zoo.data import Corpus
 from model_zoo.reference import train_reference

@@ -13,11 +13,11 @@ import psutil
 import pytest
 from e2e_local import HOST, JOIN, found, killed_at_the_end, parsed, volunteer, wait_for
 
-from client.cli.efficiency import training_plan
-from client.cli.local_swarm import LocalSwarm, Member
-from client.cli.options import RunChoices
+from client.cli.founding.options import RunChoices
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode
+from client.lab.bench.efficiency import training_plan
+from client.lab.local_swarm import LocalSwarm, Member
 from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
 

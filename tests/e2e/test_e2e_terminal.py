@@ -15,7 +15,7 @@ import psutil
 import pytest
 from e2e_local import HOST, REPOSITORY, environment, found, snapshot_of, wait_for
 
-from client.cli.options import RunChoices
+from client.cli.founding.options import RunChoices
 from client.control.client import running_nodes
 from client.control.snapshot import Snapshot
 from client.store.paths import runtime_folder

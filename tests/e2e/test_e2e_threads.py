@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from e2e_local import HOST, found, killed_at_the_end, wait_for
 
-from client.cli.local_swarm import LocalSwarm, Member
-from client.cli.options import RunChoices
+from client.cli.founding.options import RunChoices
 from client.control.snapshot import LimitsView
+from client.lab.local_swarm import LocalSwarm, Member
 from client.limits.local_volunteers import Board
 
 pytestmark = pytest.mark.slow

@@ -19,8 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from client.cli.local_swarm import terminate_as_interrupt
 from client.errors import UserError
+from client.lab.local_swarm import terminate_as_interrupt
 from tests.hostile import report
 from tests.hostile.attack import Attack, all_attacks, attack_named
 from tests.hostile.scene import Misplaced, Result, Scene

@@ -23,10 +23,10 @@ from client.net.handshake import (
     make_identity,
     request_protocol,
 )
-from client.net.mends import GuardedStream
+from client.net.libp2p_patches import GuardedStream
 from client.net.yamux import YamuxSession
 from client.net.yamux_stream import YamuxStream
-from client.train.handshake import PROTOCOL
+from client.train.messaging.handshake import PROTOCOL
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.wire.framing import Frame, FrameDecoder, encode_frame

@@ -18,11 +18,11 @@ from typing import Any
 
 import trio
 
-from client import node
 from client.cli.main import main as volunteer
 from client.net.errors import LinkFull, PeerUnreachable
 from client.net.libp2p_network import Libp2pNetwork, open_network
-from client.train.portrait import Portrait
+from client.node import node
+from client.train.swarm.own_advert import Portrait
 from protocol.ids import PeerId, Stage
 from protocol.invite import parse_swarm_file
 from protocol.manifest import Manifest

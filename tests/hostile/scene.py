@@ -22,16 +22,16 @@ from pathlib import Path
 
 import psutil
 
-from client.cli.create import sign, write_swarm_file
-from client.cli.founding import found_swarm
-from client.cli.home import free_port
-from client.cli.local_swarm import LocalSwarm, Member, environment
-from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.commands.create import sign, write_swarm_file
+from client.cli.founding.manifest import found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.reach.home import free_port
 from client.control.snapshot import Snapshot
 from client.errors import UserError
+from client.lab.local_swarm import LocalSwarm, Member, environment
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
-from client.train.capacity import FILE_NAME as CAPACITY_FILE
+from client.train.machine.capacity import FILE_NAME as CAPACITY_FILE
 from protocol.address import Address
 from protocol.ids import short
 from tests.bench.machines import this_machine

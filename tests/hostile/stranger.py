@@ -21,7 +21,7 @@ import trio
 from client.net.errors import LinkFull, NetworkError, PeerUnreachable
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import Inbound, PeerDown, PeerUp
-from client.train.handshake import PROTOCOL
+from client.train.messaging.handshake import PROTOCOL
 from protocol.admission import admission_proof
 from protocol.ids import PeerId, SwarmId
 from protocol.invite import SwarmFile, parse_swarm_file

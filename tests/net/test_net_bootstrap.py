@@ -9,8 +9,8 @@ import trio
 from client.net.door import HostLimits
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound, NetEvent
-from client.train.bootstrap import fetch_manifest
-from client.train.handshake import PROTOCOL
+from client.train.messaging.bootstrap import fetch_manifest
+from client.train.messaging.handshake import PROTOCOL
 from protocol.manifest import swarm_id
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import Hello, ManifestReply, ManifestRequest, RecordDigest

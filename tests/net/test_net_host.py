@@ -14,7 +14,7 @@ from client.net.addresses import parse_address
 from client.net.door import HostLimits
 from client.net.errors import DialError, PortInUse
 from client.net.host import Connection, open_host
-from client.net.mends import MAX_HANDSHAKE_BYTES
+from client.net.libp2p_patches import MAX_HANDSHAKE_BYTES
 
 if TYPE_CHECKING:
     from tests.net.conftest import Dial, Hosts
@@ -215,7 +215,7 @@ def test_another_version_of_the_library_is_refused() -> None:
     code = (
         "import importlib.metadata as m; real = m.version\n"
         "m.version = lambda name: '0.9.0' if name == 'libp2p' else real(name)\n"
-        "import client.net.mends"
+        "import client.net.libp2p_patches"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert b"ImportError: libp2p 0.9.0 is installed" in done.stderr

@@ -12,7 +12,7 @@ from arrivals import backward, is_up, next_inbound
 from client.net.carrier import LANES, UPKEEP_BURST
 from client.net.errors import DialError
 from client.net.handshake import request_protocol
-from client.net.mends import GuardedStream
+from client.net.libp2p_patches import GuardedStream
 from client.net.network import PeerDown, PeerUp
 from client.net.unfinished import UnfinishedFrames
 from client.net.yamux import YamuxSession

@@ -22,7 +22,7 @@ import trio
 from client.net.errors import ConnectionLost, HandshakeFailed, StreamReset
 from client.net.handshake import accept_protocol, request_protocol
 from client.net.host import Connection
-from client.net.mends import GuardedStream
+from client.net.libp2p_patches import GuardedStream
 from client.net.windows import INITIAL_WINDOW_BYTES
 from client.net.yamux_stream import YamuxStream
 

@@ -20,7 +20,7 @@ import trio
 from client.net.errors import ConnectionLost
 from client.net.handshake import accept_protocol, request_protocol
 from client.net.host import Connection
-from client.net.mends import MAX_TOKEN_BYTES, BoundedCommunicator, GuardedStream
+from client.net.libp2p_patches import MAX_TOKEN_BYTES, BoundedCommunicator, GuardedStream
 from client.net.yamux_stream import YamuxStream
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from client.cli.local_swarm import terminate_as_interrupt
 from client.errors import ExitCode, UserError
+from client.lab.local_swarm import terminate_as_interrupt
 from tests.netlab.check import check
 from tests.netlab.lab import Lab
 from tests.netlab.table import read_table

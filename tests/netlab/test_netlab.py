@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from client.cli.create import sign, write_swarm_file
-from client.cli.founding import found_swarm
-from client.cli.local_swarm import LocalSwarm
-from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.commands.create import sign, write_swarm_file
+from client.cli.founding.manifest import found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.errors import UserError
+from client.lab.local_swarm import LocalSwarm
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from protocol.address import Address

@@ -4,7 +4,7 @@
 
 A process of its own, without imports of the project; it makes the TUN device in the namespace it
 runs in, says ``ready``, and ends, and the device with it, when its stdin does. Its last line says
-what it did. It relays packets where the relay of chaos runs (``client.cli.chaos.relay``)
+what it did. It relays packets where the relay of chaos runs (``client.lab.chaos.relay``)
 relays streams: TCP must meet round-trip times and losses at its own ends, or its windows and
 retransmissions would not be seen. Rates are not its business.
 

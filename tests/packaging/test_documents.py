@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from cyclopts import App
 
-from client.cli.commands import COMMANDS
-from client.cli.main import build_app
+from client.cli.app import build_app
+from client.cli.command_table import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 MAX_README_LINES, MAX_README_WORDS = 120, 1200

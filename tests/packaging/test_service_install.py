@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from client.cli import service
+from client.cli.commands import service
 from client.errors import UserError
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from client.simulate.chaos import schedule
+from client.lab.simulate.chaos import schedule
 from protocol import limits
 from protocol.ids import PeerId
 from protocol.membership.contacts import CONTACT_S, Contacts

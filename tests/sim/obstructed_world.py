@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from client.simulate.chaos.config import ChaosConfig
-from client.simulate.chaos.volunteer import Volunteer
-from client.simulate.chaos.world import ChaosWorld
-from client.simulate.seats import Parts
+from client.lab.simulate.chaos.config import ChaosConfig
+from client.lab.simulate.chaos.volunteer import Volunteer
+from client.lab.simulate.chaos.world import ChaosWorld
+from client.lab.simulate.seats import Parts
 from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Committed

@@ -6,9 +6,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 
-from client.simulate.agenda import Range
-from client.simulate.peer import SimPeer
-from client.simulate.training import TrainingWorld, WorldConfig
+from client.lab.simulate.agenda import Range
+from client.lab.simulate.peer import SimPeer
+from client.lab.simulate.training import TrainingWorld, WorldConfig
 from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.pipeline.effects import (

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from client.compute.codec import decode, encode
 from client.compute.payload import CodecName
-from client.simulate.tensors import TensorSwarm
-from client.simulate.training import TrainingWorld
+from client.lab.simulate.tensors import TensorSwarm
+from client.lab.simulate.training import TrainingWorld
 from model_zoo.data import Corpus
 from model_zoo.reference import TrainingPlan, WireContext, train_reference
 from model_zoo.specs.model import ModelSpec

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from client.simulate.chaos.config import drawn
-from client.simulate.chaos.liar import MENU
-from client.simulate.chaos.many import Tally, run_many
-from client.simulate.chaos.replay import log_hash, run_once
+from client.lab.simulate.chaos.config import drawn
+from client.lab.simulate.chaos.liar import MENU
+from client.lab.simulate.chaos.many import Tally, run_many
+from client.lab.simulate.chaos.replay import log_hash, run_once
 
 OPEN = frozenset({29, 63, 199})
 """Runs that a liar still breaks, 3 of 250 (protocol/README.md, section 8): to be mended, and not
 to be added to."""
 SEEDS = [seed for seed in range(250) if seed not in OPEN]
-"""More of them: python -m client.simulate.chaos --liar --seed 0 --count 2000."""
+"""More of them: python -m client.lab.simulate.chaos --liar --seed 0 --count 2000."""
 
 
 def test_a_liar_among_faults_breaks_nothing() -> None:

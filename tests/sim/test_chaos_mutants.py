@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from client.simulate.chaos.config import drawn
-from client.simulate.chaos.replay import run_once
+from client.lab.simulate.chaos.config import drawn
+from client.lab.simulate.chaos.replay import run_once
 from tests.sim.chaos_mutants import MUTANTS, Mutant
 
 SEEDS_EACH = 40

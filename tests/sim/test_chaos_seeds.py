@@ -12,11 +12,11 @@ from typing import get_args
 
 import pytest
 
-from client.simulate.chaos.config import drawn
-from client.simulate.chaos.many import Tally, run_many
-from client.simulate.chaos.replay import log_hash, run_once
-from client.simulate.chaos.schedule import AIMED_AT, FaultKind, schedule
-from client.simulate.chaos.world import ChaosWorld
+from client.lab.simulate.chaos.config import drawn
+from client.lab.simulate.chaos.many import Tally, run_many
+from client.lab.simulate.chaos.replay import log_hash, run_once
+from client.lab.simulate.chaos.schedule import AIMED_AT, FaultKind, schedule
+from client.lab.simulate.chaos.world import ChaosWorld
 
 ONCE_STALLED = (10674, 10957)
 OPEN = frozenset({986})
@@ -87,7 +87,7 @@ def test_a_replay_is_the_same_to_the_last_line() -> None:
 
 def test_a_replay_in_another_process_is_the_same() -> None:
     """Nothing hangs on the order of a set, which every process shuffles anew."""
-    replay = [sys.executable, "-m", "client.simulate.chaos", "--seed", "7"]
+    replay = [sys.executable, "-m", "client.lab.simulate.chaos", "--seed", "7"]
     said = {
         subprocess.run(
             replay,

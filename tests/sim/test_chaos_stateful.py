@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from client.simulate.chaos.config import ChaosConfig
-from client.simulate.chaos.links import TrickKind
-from client.simulate.chaos.schedule import AIMED_AT, Fault, FaultKind
-from client.simulate.chaos.trial import Trial
-from client.simulate.chaos.world import ChaosWorld
+from client.lab.simulate.chaos.config import ChaosConfig
+from client.lab.simulate.chaos.links import TrickKind
+from client.lab.simulate.chaos.schedule import AIMED_AT, Fault, FaultKind
+from client.lab.simulate.chaos.trial import Trial
+from client.lab.simulate.chaos.world import ChaosWorld
 
 WHO = st.integers(0, 2**16 - 1)
 SPAN_S = st.floats(0.05, 14.0)

@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from client.simulate.market.bounds import Prices, oracle, single_bound
-from client.simulate.market.nature import Floats, draw
-from client.simulate.market.search import anneal, free, greedy
-from client.simulate.market.setting import Setting
+from client.lab.simulate.market.bounds import Prices, oracle, single_bound
+from client.lab.simulate.market.nature import Floats, draw
+from client.lab.simulate.market.search import anneal, free, greedy
+from client.lab.simulate.market.setting import Setting
 
 ONE_OF_EACH = np.array([1, 1, 1])
 

@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from client.simulate.market.capacity import TOLERANCE, Capacity
-from client.simulate.market.nature import Nature, draw
-from client.simulate.market.setting import Setting
+from client.lab.simulate.market.capacity import TOLERANCE, Capacity
+from client.lab.simulate.market.nature import Nature, draw
+from client.lab.simulate.market.setting import Setting
 
 
 def _swarm(stages: int, seed: int = 0) -> Nature:

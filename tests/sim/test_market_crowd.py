@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import pytest
 
-from client.simulate.agenda import Agenda
-from client.simulate.market.bounds import oracle
-from client.simulate.market.crowd import Crowd
-from client.simulate.market.fleet import Fleet
-from client.simulate.market.nature import Nature, draw
-from client.simulate.market.policies.policy import Policy
-from client.simulate.market.run import Record, play
-from client.simulate.market.score import score
-from client.simulate.market.setting import Setting
-from client.simulate.market.stability import count_blocking_pairs
+from client.lab.simulate.agenda import Agenda
+from client.lab.simulate.market.bounds import oracle
+from client.lab.simulate.market.crowd import Crowd
+from client.lab.simulate.market.fleet import Fleet
+from client.lab.simulate.market.nature import Nature, draw
+from client.lab.simulate.market.policies.policy import Policy
+from client.lab.simulate.market.run import Record, play
+from client.lab.simulate.market.score import score
+from client.lab.simulate.market.setting import Setting
+from client.lab.simulate.market.stability import count_blocking_pairs
 from protocol.matching.population import Population
 
 

@@ -6,16 +6,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client.simulate.agenda import Agenda
-from client.simulate.market.bounds import oracle
-from client.simulate.market.catalogue import BASELINES, seat
-from client.simulate.market.compare import compare
-from client.simulate.market.fleet import Fleet
-from client.simulate.market.nature import Nature, draw
-from client.simulate.market.policies.policy import Policy
-from client.simulate.market.run import RESOLUTION_S, play
-from client.simulate.market.score import recoveries_s
-from client.simulate.market.setting import DETECTION_S, STEP_S, Setting
+from client.lab.simulate.agenda import Agenda
+from client.lab.simulate.market.bounds import oracle
+from client.lab.simulate.market.catalogue import BASELINES, seat
+from client.lab.simulate.market.compare import compare
+from client.lab.simulate.market.fleet import Fleet
+from client.lab.simulate.market.nature import Nature, draw
+from client.lab.simulate.market.policies.policy import Policy
+from client.lab.simulate.market.run import RESOLUTION_S, play
+from client.lab.simulate.market.score import recoveries_s
+from client.lab.simulate.market.setting import DETECTION_S, STEP_S, Setting
 
 SINGLE = [name for name in BASELINES if "dual" not in name]
 

@@ -8,12 +8,12 @@ import pytest
 from matching_world import CALM, member
 from watched_world import WatchedWorld
 
-from client.simulate.market.bounds import oracle
-from client.simulate.market.catalogue import seat
-from client.simulate.market.crowd import Crowd
-from client.simulate.market.nature import Nature, draw
-from client.simulate.market.run import Record, play
-from client.simulate.market.setting import Setting
+from client.lab.simulate.market.bounds import oracle
+from client.lab.simulate.market.catalogue import seat
+from client.lab.simulate.market.crowd import Crowd
+from client.lab.simulate.market.nature import Nature, draw
+from client.lab.simulate.market.run import Record, play
+from client.lab.simulate.market.setting import Setting
 from protocol.ids import PeerId, Stage
 from protocol.matching.design import Design
 from protocol.matching.population import Member

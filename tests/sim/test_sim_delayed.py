@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from client.simulate.chaos.config import drawn
-from client.simulate.chaos.replay import run_once
-from client.simulate.training import TrainingWorld, WorldConfig
+from client.lab.simulate.chaos.config import drawn
+from client.lab.simulate.chaos.replay import run_once
+from client.lab.simulate.training import TrainingWorld, WorldConfig
 from protocol.pipeline.pipeline import Pipeline
 
 SEEDS = range(3)

@@ -22,7 +22,7 @@ from tensor_swarms import (
 )
 
 from client.compute.payload import CodecName
-from client.simulate.training import TrainingWorld
+from client.lab.simulate.training import TrainingWorld
 from protocol import limits
 from protocol.rounds import leader, shards
 

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from client.simulate.peer import SimPeer
-from client.simulate.training import TrainingWorld, WorldConfig
+from client.lab.simulate.peer import SimPeer
+from client.lab.simulate.training import TrainingWorld, WorldConfig
 from protocol.pipeline.effects import Committed
 
 WAY_S, TASK_S, EACH = 0.5, 0.05, 120

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from obstructed_world import Distort, ObstructedWorld
 
-from client.simulate.chaos.config import ChaosConfig
+from client.lab.simulate.chaos.config import ChaosConfig
 from protocol.ids import PeerId
 from protocol.rounds.plans import REFUSED
 from protocol.wire.messages import (

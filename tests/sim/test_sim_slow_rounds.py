@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from client.simulate.peer import SimPeer
-from client.simulate.seats import Parts
-from client.simulate.training import TrainingWorld, WorldConfig
+from client.lab.simulate.peer import SimPeer
+from client.lab.simulate.seats import Parts
+from client.lab.simulate.training import TrainingWorld, WorldConfig
 from protocol.ids import PeerId
 from protocol.rounds.patience import ROUND_TIMEOUT_S
 from protocol.wire.messages import Forward, Message, Segment

@@ -17,8 +17,8 @@ from statistics import mean, median
 import pytest
 from straggler_world import Slowness, StragglerWorld, even
 
-from client.simulate.peer import SimPeer
-from client.simulate.training import WorldConfig
+from client.lab.simulate.peer import SimPeer
+from client.lab.simulate.training import WorldConfig
 from protocol.pipeline.backups import SHARE
 from protocol.pipeline.effects import SubtractTask, Task
 

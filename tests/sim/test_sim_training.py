@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client.simulate.training import TrainingWorld, WorldConfig
+from client.lab.simulate.training import TrainingWorld, WorldConfig
 
 
 def run(world: TrainingWorld) -> TrainingWorld:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tensor_swarms import Lab, plan_for, write_text
 
-from client.simulate.invariants import InvariantViolation
-from client.simulate.multisets import MultisetWorker, decode_ids
-from client.simulate.worker import Payloads
+from client.lab.simulate.invariants import InvariantViolation
+from client.lab.simulate.multisets import MultisetWorker, decode_ids
+from client.lab.simulate.worker import Payloads
 from protocol.ids import peer_id_from_key
 from protocol.pipeline.effects import (
     ApplyLocalTask,

@@ -17,13 +17,13 @@ from pathlib import Path
 import msgspec
 
 from client import __version__
-from client.cli.create import sign, write_swarm_file
-from client.cli.founding import found_swarm
-from client.cli.home import free_port
-from client.cli.local_swarm import LocalSwarm, Member, terminate_as_interrupt
-from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.commands.create import sign, write_swarm_file
+from client.cli.founding.manifest import found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.reach.home import free_port
 from client.control.snapshot import Snapshot
 from client.control.updates import Update
+from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from client.ui.source.mailbox import merge

@@ -13,7 +13,8 @@ CODE = """
 import sys
 import client.ui.app, client.ui.source.live, client.ui.source.replay, client.ui.source.recording
 heavy = {"torch", "numpy", "libp2p", "trio", "multiaddr", "nacl", "safetensors", "psutil"}
-ours = {"client.node", "client.train", "client.net", "client.compute", "client.cli", "model_zoo"}
+ours = {"client." + name for name in ("node", "train", "net", "compute", "cli", "lab")}
+ours |= {"model_zoo"}
 print(*sorted((heavy | ours) & set(sys.modules)))
 """
 

@@ -15,9 +15,9 @@ from protocol_examples import manifest
 from client.compute.checkpoint import build_header
 from client.compute.replica import state_hash
 from client.store.checkpoints import CheckpointFolder
-from client.train.blobs import Shelf
-from client.train.buddies import Buddies
-from client.train.inventory import offer_stored
+from client.train.recovery.buddies import Buddies
+from client.train.transfer.blobs import Shelf
+from client.train.transfer.inventory import offer_stored
 from model_zoo.specs.slices import stage_parameters
 from protocol.effects import Effect, Explain, Penalise
 from protocol.ids import PeerId

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol_examples import advert, peer
 
-from client.train.acquaintances import MAX_REMEMBERED, Acquaintances
+from client.train.messaging.kept_links import MAX_REMEMBERED, Acquaintances
 from protocol.address import Address
 from protocol.membership.roster import Roster
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from client.cli.efficiency import found
+from client.lab.bench.efficiency import found
 from protocol.invite import SwarmFile
 from tests.bench.rivals import averaging, chain, pipeline, report
 from tests.bench.rivals.attempts import attempt

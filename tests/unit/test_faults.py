@@ -17,7 +17,7 @@ import pytest
 from client import faults
 from client.errors import ConfigError
 from client.faults import Failpoint, Failpoints, parse_failpoints
-from client.train import failpoints
+from client.train.stage import failpoints
 from protocol.pipeline.effects import ApplyTask, BackwardTask, ForwardTask, LossTask, ReduceTask
 from protocol.wire.messages import Forward, Message, Reduced, Segment
 

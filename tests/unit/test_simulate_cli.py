@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from client.cli.main import run
-from client.cli.simulate_screen import progress_text
 from client.errors import ExitCode
+from client.lab.simulate.screen import progress_text
 
 SMALL = ("simulate", "--volunteers", "20", "--stages", "4", "--hours", "1")
 EXAMPLE = Path(__file__).parent / "traces" / "example.csv"

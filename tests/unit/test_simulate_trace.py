@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from client.errors import ExitCode, UserError
-from client.simulate.market.setting import Setting
-from client.simulate.market.trace import read_trace
+from client.lab.simulate.market.setting import Setting
+from client.lab.simulate.market.trace import read_trace
 
 EXAMPLE = Path(__file__).parent / "traces" / "example.csv"
 SETTING = Setting(volunteers=1, stages=2)

@@ -12,8 +12,8 @@ from buddies_world import EVERY, STAGES, SWARM, A, B, C, World, checkpoint, open
 from trio.testing import MockClock
 
 from client.compute.checkpoint import verify
-from client.train import buddies
-from client.train.inventory import checked, stored_states
+from client.train.recovery import buddies
+from client.train.transfer.inventory import checked, stored_states
 from protocol.restore.stored import Copy, Lineage, Stored
 from protocol.wire.messages import BlobOffer
 

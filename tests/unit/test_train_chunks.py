@@ -11,8 +11,8 @@ from protocol_examples import peer
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from client.net.network import Network
-from client.train.chunks import MAX_ASKED, PLACES, ChunkServer
-from client.train.hub import Hub
+from client.train.ports import Hub
+from client.train.transfer.chunks import MAX_ASKED, PLACES, ChunkServer
 from protocol.effects import Effect, Penalise
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES

@@ -14,7 +14,7 @@ import trio
 from protocol_examples import peer
 from trio.testing import MockClock
 
-from client.train.blobs import DiskFailed, Download, DownloadFailed, offer_of_file
+from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed, offer_of_file
 from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES

@@ -16,9 +16,9 @@ from client.compute.checkpoint import build_header
 from client.compute.errors import CheckpointUnreadable
 from client.compute.replica import state_hash
 from client.errors import UserError
-from client.train import gather
-from client.train.blobs import Shelf, offer_of_file
-from client.train.witnesses import MAX_VERSIONS, Witnesses
+from client.node import gather
+from client.train.recovery.witnesses import MAX_VERSIONS, Witnesses
+from client.train.transfer.blobs import Shelf, offer_of_file
 from model_zoo.specs.slices import stage_parameters
 from protocol.effects import Effect
 from protocol.ids import PeerId

@@ -10,11 +10,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from client.train.heap import GROWN_BYTES, LOOK_S, keep_heap_small
+from client.train.machine.heap import GROWN_BYTES, LOOK_S, keep_heap_small
 
 PINNED = """
 import psutil
-from client.train.heap import resident_bytes, trim
+from client.train.machine.heap import resident_bytes, trim
 
 before = resident_bytes()
 pieces, pins = [], []

@@ -15,8 +15,8 @@ from membership_world import World
 from protocol_examples import SWARM, advert, manifest, peer, seat
 
 from client.net.network import NetworkStatistics
-from client.train.measuring import Measuring
-from client.train.views import matching_members
+from client.train.swarm.measuring import Measuring
+from client.train.swarm.views import matching_members
 from protocol.effects import Explain, Publish
 from protocol.ids import PeerId, Stage
 from protocol.matching.member import Member

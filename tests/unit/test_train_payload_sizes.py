@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from client.cli.founding import found_swarm
-from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.founding.manifest import found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.compute.payload import largest_payload_bytes
-from client.train.state_size import largest_payload, usual_payload
+from client.train.transfer.state_size import largest_payload, usual_payload
 from model_zoo.specs.slices import stage_parameters
 from protocol.limits import CHUNK_BYTES, MAX_PAYLOAD_BYTES, MAX_SEGMENTS
 from protocol.manifest import Manifest

@@ -11,12 +11,18 @@ from protocol_examples import SWARM, advert, manifest, peer, seat
 
 from client.config import Settings
 from client.store.sessions import SessionHistory
-from client.train import capacity
-from client.train.capacity import HOUSEHOLD_BYTES_PER_S, Line, kept_line, line_rates, save_line
-from client.train.measuring import Measuring
-from client.train.portrait import Portrait
-from client.train.presence import Presence
-from client.train.views import matching_members
+from client.train.machine import capacity
+from client.train.machine.capacity import (
+    HOUSEHOLD_BYTES_PER_S,
+    Line,
+    kept_line,
+    line_rates,
+    save_line,
+)
+from client.train.swarm.measuring import Measuring
+from client.train.swarm.own_advert import Portrait
+from client.train.swarm.presence import Presence
+from client.train.swarm.views import matching_members
 from protocol.effects import Publish
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Stage

@@ -8,8 +8,8 @@ import trio.testing
 from protocol_examples import manifest
 
 from client.errors import UserError
-from client.train.opening import MOST_GRAPHS, fit_stage, stage_need
-from client.train.room import MOST_STAGES, Room
+from client.train.machine.memory_budget import MOST_STAGES, Room
+from client.train.workers.opening import MOST_GRAPHS, fit_stage, stage_need
 
 FOUR = manifest(stages=4)
 ONE = max(stage_need(FOUR, stage).total_bytes for stage in range(4)) / 0.85

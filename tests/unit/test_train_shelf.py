@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from protocol_examples import peer
 
-from client.train.blobs import Shelf, offer_of_file
-from client.train.leftovers import sweep_copies
+from client.train.transfer.blobs import Shelf, offer_of_file
+from client.train.transfer.leftovers import sweep_copies
 from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.limits import MAX_CHUNKS

@@ -10,9 +10,9 @@ from protocol_examples import manifest, peer
 
 from client.compute.payload import Header
 from client.store.boundaries import BoundaryStore
-from client.train.payloads import Payloads
-from client.train.seat_driver import SeatDriver
-from client.train.turnstile import Turnstile
+from client.train.stage.payloads import Payloads
+from client.train.stage.seat_driver import SeatDriver
+from client.train.workers.task_scheduler import Turnstile
 from protocol.effects import Effect, Penalise
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import pytest
 from protocol_examples import WALL, advert, manifest, peer, seat
 
-from client.train.measuring import Measuring
-from client.train.views import (
+from client.train.swarm.measuring import Measuring
+from client.train.swarm.views import (
     eras_served,
     live_members,
     matching_members,

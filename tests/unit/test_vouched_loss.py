@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.train.bulletin import believed
+from client.train.swarm.progress_report import believed
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.progress import Progress, vouched
 from protocol.pipeline.effects import Committed

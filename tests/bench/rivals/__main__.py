@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from client.cli.local_swarm import terminate_as_interrupt
+from client.lab.local_swarm import terminate_as_interrupt
 from tests.bench.rivals import averaging, chain, codec, environment, pipeline, report
 from tests.bench.rivals.records import Records
 

@@ -23,8 +23,8 @@ from typing import Any
 
 import msgspec
 
-from client.cli.founding import found_swarm
-from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.founding.manifest import found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.store.identity import ensure_identity
 from client.store.paths import make_private
 from model_zoo.specs.model import ModelSpec

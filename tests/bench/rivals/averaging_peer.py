@@ -22,8 +22,8 @@ import msgspec
 import trio
 
 from client.compute.launch import WORKER_COMMAND
-from client.train.seat_driver import SeatDriver
-from client.train.worker_tasks import Call
+from client.train.stage.seat_driver import SeatDriver
+from client.train.workers.tasks import Call
 from protocol.manifest import Manifest
 from protocol.pipeline.effects import ApplyTask, Committed, Compute, ContributeTask, Task
 from protocol.seat.effects import SeatEffect

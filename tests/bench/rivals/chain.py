@@ -19,8 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from client.cli.founding import found_swarm
-from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.founding.manifest import found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.store.identity import ensure_identity
 from client.store.paths import make_private
 from protocol.limits import MAX_MICROBATCHES_PER_STEP

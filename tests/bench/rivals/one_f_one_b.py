@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from client.cli.efficiency import training_plan
-from client.cli.founding import open_corpus
+from client.cli.founding.manifest import open_corpus
+from client.lab.bench.efficiency import training_plan
 from model_zoo import reference
 from model_zoo.data import Corpus
 from model_zoo.specs.slices import slices

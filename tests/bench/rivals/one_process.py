@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from client.cli.efficiency import THREADS, training_plan
-from client.cli.founding import open_corpus
+from client.cli.founding.manifest import open_corpus
+from client.lab.bench.efficiency import THREADS, training_plan
 from model_zoo.reference import train_reference
 from protocol.manifest import Manifest
 

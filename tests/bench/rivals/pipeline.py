@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 
-from client.cli.efficiency import MODEL, RUN, found, swarm_moments
-from client.cli.options import ModelChoices, RunChoices
+from client.cli.founding.options import ModelChoices, RunChoices
 from client.compute.launch import ALLOCATOR
+from client.lab.bench.efficiency import MODEL, RUN, found, swarm_moments
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
 from tests.bench.plan_check import expected

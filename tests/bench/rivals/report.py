@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from client.cli.svg import Curve, Labels, curves_chart
+from client.lab.svg import Curve, Labels, curves_chart
 from tests.bench.rivals import averaging, chain, codec, pipeline
 from tests.bench.rivals.records import Ratio, Record, Records, cases, ratio, spread, values
 

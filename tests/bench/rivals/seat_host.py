@@ -19,12 +19,12 @@ from client.config import Settings
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import Inbound, NetEvent
 from client.store.boundaries import BoundaryStore
-from client.train.alarm import Alarm
-from client.train.opening import open_stage_request
-from client.train.outbox import Outbox
-from client.train.payloads import Payloads
-from client.train.seat_driver import SeatDriver, SeatHooks
-from client.train.turnstile import Turnstile
+from client.train.messaging.deadline_timer import Alarm
+from client.train.messaging.outbox import Outbox
+from client.train.stage.payloads import Payloads
+from client.train.stage.seat_driver import SeatDriver, SeatHooks
+from client.train.workers.opening import open_stage_request
+from client.train.workers.task_scheduler import Turnstile
 from protocol.effects import Effect, Penalise, Send
 from protocol.ids import PeerId
 from protocol.manifest import Manifest

@@ -9,7 +9,7 @@ import sys
 import msgspec
 import trio
 
-from client.train.state_size import data_bytes
+from client.train.transfer.state_size import data_bytes
 from protocol.limits import CHUNK_BYTES
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Heartbeat
 from tests.hostile.attack import Attack

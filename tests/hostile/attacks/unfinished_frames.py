@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.train.state_size import largest_payload
+from client.train.transfer.state_size import largest_payload
 from protocol.wire.framing import encode_frame
 from protocol.wire.messages import Backward, encode_message
 from tests.hostile.attack import MIB, Attack

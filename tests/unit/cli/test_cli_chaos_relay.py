@@ -12,8 +12,8 @@ from functools import partial
 import pytest
 import trio
 
-from client.cli.chaos.relay import CHUNK_BYTES, CLEAR, LOOPBACK, MAX_CHUNKS, Relay, Rules, Shape
-from client.cli.chaos.wires import Wires, owner_of
+from client.lab.chaos.relay import CHUNK_BYTES, CLEAR, LOOPBACK, MAX_CHUNKS, Relay, Rules, Shape
+from client.lab.chaos.wires import Wires, owner_of
 
 LIMIT_S = 20.0
 MOMENT_S = 0.2

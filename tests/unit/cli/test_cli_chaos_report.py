@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from client.cli.chaos.absence import missing_share
-from client.cli.chaos.catalogue import Fault
-from client.cli.chaos.inject import Injected
-from client.cli.chaos.ledger import read_ledger
-from client.cli.chaos.measure import (
+from client.lab.chaos.absence import missing_share
+from client.lab.chaos.catalogue import Fault
+from client.lab.chaos.inject import Injected
+from client.lab.chaos.ledger import read_ledger
+from client.lab.chaos.measure import (
     FaultFigures,
     elasticity,
     jitter_share,
@@ -23,12 +23,12 @@ from client.cli.chaos.measure import (
     measure_faults,
     read_progress,
 )
-from client.cli.chaos.plot import plot
-from client.cli.chaos.record import MAX_LINE_BYTES, FailpointLog, LogTail, Note
-from client.cli.chaos.report import Report, Settings, make_report, markdown, text_report
-from client.cli.chaos.run import Seen
-from client.cli.chaos.schedule import Planned
-from client.cli.chaos.score import WEIGHTS, score
+from client.lab.chaos.plot import plot
+from client.lab.chaos.record import MAX_LINE_BYTES, FailpointLog, LogTail, Note
+from client.lab.chaos.report import Report, Settings, make_report, markdown, text_report
+from client.lab.chaos.run import Seen
+from client.lab.chaos.schedule import Planned
+from client.lab.chaos.score import WEIGHTS, score
 
 PER_STEP = 4
 TOKENS = 100

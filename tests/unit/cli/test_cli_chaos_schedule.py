@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.cli.chaos.catalogue import (
+from client.errors import ExitCode, UserError
+from client.faults import parse_failpoints
+from client.lab.chaos.catalogue import (
     ACTIONS,
     KINDS,
     MEANINGS,
@@ -19,11 +21,9 @@ from client.cli.chaos.catalogue import (
     choose_faults,
     stages_of,
 )
-from client.cli.chaos.command import chaos
-from client.cli.chaos.inject import SHAPES
-from client.cli.chaos.schedule import draw_schedule
-from client.errors import ExitCode, UserError
-from client.faults import parse_failpoints
+from client.lab.chaos.command import chaos
+from client.lab.chaos.inject import SHAPES
+from client.lab.chaos.schedule import draw_schedule
 
 ALL = all_faults(KINDS)
 

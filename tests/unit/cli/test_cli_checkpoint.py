@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from cli_process import Within
 
-from client.cli.create import sign
-from client.cli.founding import found_swarm
-from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.commands.create import sign
+from client.cli.founding.manifest import found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.compute.checkpoint import build_header
 from client.compute.replica import state_hash
 from client.errors import ExitCode

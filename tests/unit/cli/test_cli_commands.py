@@ -19,11 +19,11 @@ from cli_process import Within
 from control_fakes import FakeProvider, example_snapshot
 from nodes import node_of
 
-from client.cli import checks_outside
-from client.cli.checks import Check
-from client.cli.commands import COMMANDS
-from client.cli.log_file import LogFile
-from client.cli.log_writer import as_json
+from client.cli.command_table import COMMANDS
+from client.cli.diagnosis import checks_outside
+from client.cli.diagnosis.checks import Check
+from client.cli.logging.log_file import LogFile
+from client.cli.logging.log_writer import as_json
 from client.config import Settings
 from client.control.snapshot import PeerView, Snapshot
 from client.errors import ExitCode
@@ -56,7 +56,7 @@ class WithPeers(FakeProvider):
 def home(monkeypatch: pytest.MonkeyPatch, within: Within) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="vol") as name:  # a socket's path must be short
         monkeypatch.setenv("VOLUNTEER_HOME", name)
-        monkeypatch.setattr("client.cli.home.SYSTEM_CONFIG_FILE", Path(name) / "system.toml")
+        monkeypatch.setattr("client.cli.reach.home.SYSTEM_CONFIG_FILE", Path(name) / "system.toml")
         yield Path(name)
 
 
@@ -378,7 +378,7 @@ def test_doctor_writes_a_bundle(
     home: Path, data: Path, within: Within, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fine = Check("x", "ok", "at 203.0.113.9")
-    monkeypatch.setattr("client.cli.doctor.examine", lambda home: iter([fine]))
+    monkeypatch.setattr("client.cli.commands.doctor.examine", lambda home: iter([fine]))
     path = tmp_path / "report.zip"
     with node_of(home, FakeProvider()):
         assert within("doctor", "--bundle", str(path)).returncode == 0
@@ -394,7 +394,7 @@ def test_doctor_writes_a_bundle(
 def test_the_outside_is_looked_at_without_raising(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from client.cli.home import find_home
+    from client.cli.reach.home import find_home
 
     assert checks_outside.check_gpu(Settings(device="cpu")).status == "ok"
     assert checks_outside.check_gpu(Settings(device="cuda")).status in ("ok", "fail")

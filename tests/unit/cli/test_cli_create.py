@@ -11,10 +11,10 @@ from cli_process import Within
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.cli.founding import choose_model, choose_optimizer, found_swarm
-from client.cli.join import promised_port
-from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
-from client.cli.presets import PRESETS, PresetName
+from client.cli.commands.join import promised_port
+from client.cli.founding.manifest import choose_model, choose_optimizer, found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.founding.presets import PRESETS, PresetName
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from protocol.ids import PeerId

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 from control_fakes import example_snapshot
 
-from client.cli.demo import MARKER, prepare_folder
-from client.cli.demo_play import checkpoint_interval
-from client.cli.demo_report import DemoReport, Invariants, check_invariants, report_text
-from client.cli.demo_run import DemoRun, Kill, Observed, choose_victim
 from client.compute.checkpoint import build_header
 from client.control.snapshot import Counters, EventView, Replica, SeatView, Snapshot, StageView
 from client.errors import UserError
+from client.lab.demo.command import MARKER, prepare_folder
+from client.lab.demo.play import checkpoint_interval
+from client.lab.demo.report import DemoReport, Invariants, check_invariants, report_text
+from client.lab.demo.run import DemoRun, Kill, Observed, choose_victim
 
 
 def test_the_folder_of_an_earlier_demo_is_emptied(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from control_fakes import example_snapshot
 
-from client.cli.demo_screen import BARS, Screen, View, bar, layout, sparkline
+from client.lab.demo.screen import BARS, Screen, View, bar, layout, sparkline
 
 
 def _view(step: int = 3, dead: frozenset[str] = frozenset()) -> View:

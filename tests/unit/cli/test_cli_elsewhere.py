@@ -16,7 +16,7 @@ from cli_process import Volunteer, Within
 from control_fakes import FakeProvider
 from nodes import node_of
 
-from client.cli import elsewhere
+from client.cli.reach import elsewhere
 from client.limits import local_volunteers
 from client.store.last_run import RunRecord
 from client.store.paths import home_folders, make_private

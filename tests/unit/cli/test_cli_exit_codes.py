@@ -99,7 +99,7 @@ def test_a_crash_is_one_line_and_a_file_unless_debug(
     def fail() -> None:
         raise ExceptionGroup("several", [ZeroDivisionError("first\nof them")])
 
-    monkeypatch.setattr("client.cli.version.version", fail)
+    monkeypatch.setattr("client.cli.commands.version.version", fail)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert run(["version"]) == 1
     said = capsys.readouterr().err

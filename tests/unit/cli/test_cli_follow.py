@@ -17,8 +17,8 @@ from cli_process import REPOSITORY
 from control_fakes import FakeProvider
 from nodes import node_of
 
-from client.cli.log_file import LogFile
-from client.cli.log_writer import as_json
+from client.cli.logging.log_file import LogFile
+from client.cli.logging.log_writer import as_json
 from client.control.snapshot import EventView
 from client.events import Entry, LogLine
 from client.store.paths import home_folders

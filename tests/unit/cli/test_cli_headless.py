@@ -13,10 +13,8 @@ import pytest
 import trio
 from control_fakes import FakeProvider, example_snapshot
 
-from client.cli import serving
-from client.cli.crash import save_traceback
-from client.cli.home import Home, find_home
-from client.cli.log_file import (
+from client.cli.logging.crash import save_traceback
+from client.cli.logging.log_file import (
     ERRORS_NAME,
     KEPT,
     MAX_ERROR_BYTES,
@@ -26,11 +24,13 @@ from client.cli.log_file import (
     log_files,
     read_lines,
 )
-from client.cli.log_writer import as_json, log_writer
-from client.cli.metrics import METRICS, REQUEST_TIMEOUT_S, exposition, serve_metrics
-from client.cli.progress import report_progress
-from client.cli.supervision import Supervised
-from client.cli.systemd import Notifier
+from client.cli.logging.log_writer import as_json, log_writer
+from client.cli.reach.home import Home, find_home
+from client.cli.serving import foreground as serving
+from client.cli.serving.metrics import METRICS, REQUEST_TIMEOUT_S, exposition, serve_metrics
+from client.cli.serving.progress import report_progress
+from client.cli.serving.supervision import Supervised
+from client.cli.serving.systemd import Notifier
 from client.config import Settings
 from client.errors import UserError
 from client.events import Event, LogLine
@@ -257,7 +257,7 @@ async def test_progress_is_reported_once_a_minute(autojump_clock: trio.testing.M
 
 
 def test_a_group_that_is_not_there_is_said() -> None:
-    from client.node import _group_id
+    from client.node.node import _group_id
 
     assert _group_id("") is None
     with pytest.raises(UserError, match="no group"):

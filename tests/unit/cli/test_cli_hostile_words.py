@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nodes import node_of
 
-from client.cli.log_file import LogFile
-from client.cli.log_writer import as_json
-from client.cli.metrics import exposition
-from client.cli.output import json_document, json_line
+from client.cli.logging.log_file import LogFile
+from client.cli.logging.log_writer import as_json
+from client.cli.serving.metrics import exposition
+from client.cli.terminal.output import json_document, json_line
 from client.control.matches import Explanation, MatchesSnapshot
 from client.control.snapshot import EventView, LeavingView, PeerView, Replica, Snapshot, StageView
 from client.events import Entry, LogLine

@@ -13,10 +13,10 @@ from cli_process import Within
 from control_fakes import FakeProvider, example_invite
 from nodes import node_of
 
-from client.cli.create import sign
-from client.cli.founding import found_swarm
-from client.cli.home import find_home
-from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.commands.create import sign
+from client.cli.founding.manifest import found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.reach.home import find_home
 from client.control import methods
 from client.control.methods import Caller
 from client.control.snapshot import InviteView

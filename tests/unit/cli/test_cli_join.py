@@ -18,14 +18,16 @@ from cli_process import Volunteer, Within
 from control_fakes import FakeProvider
 from nodes import node_of
 
-from client.cli import consent, daemon, remote, screen
-from client.cli.create import sign
-from client.cli.flags import SettingFlags, as_arguments
-from client.cli.founding import found_swarm
-from client.cli.home import find_home
+from client.cli import consent, screen
+from client.cli.commands.create import sign
+from client.cli.founding.manifest import found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.main import run
-from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
-from client.cli.output import human_bytes
+from client.cli.reach import remote
+from client.cli.reach.home import find_home
+from client.cli.serving import background as daemon
+from client.cli.settings.flags import SettingFlags, as_arguments
+from client.cli.terminal.output import human_bytes
 from client.config import Settings
 from client.control.client import ControlClient
 from client.control.snapshot import Snapshot

@@ -15,9 +15,11 @@ from cli_process import Volunteer
 from control_fakes import FakeProvider, example_snapshot
 from nodes import node_of
 
-from client.cli import running, screen, serving
-from client.cli.checks_outside import check_node
-from client.cli.home import find_home
+from client.cli import screen
+from client.cli.diagnosis.checks_outside import check_node
+from client.cli.reach import running
+from client.cli.reach.home import find_home
+from client.cli.serving import foreground as serving
 from client.config import Settings
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode

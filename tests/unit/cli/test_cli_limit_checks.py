@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client.cli.limit_checks import (
+from client.cli.diagnosis.limit_checks import (
     check_battery,
     check_hours,
     check_idle,
@@ -22,7 +22,7 @@ from client.limits.limits import Limits
 from client.limits.power import PowerCap
 from client.limits.usage import DayUse, encode_use
 from client.schedule import parse_schedule
-from client.train.limiting import FILE_NAME
+from client.train.machine.limiting import FILE_NAME
 
 NOON = datetime(2026, 3, 2, 12, 0)
 GB = 10**9

@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from client.cli import local_swarm
-from client.cli.demo_run import DemoRun, Observed
-from client.cli.demo_screen import Screen
-from client.cli.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 from client.errors import ExitCode, UserError
+from client.lab import local_swarm
+from client.lab.demo.run import DemoRun, Observed
+from client.lab.demo.screen import Screen
+from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 
 FAKE = Path(__file__).with_name("fake_volunteer.py")
 REPOSITORY = Path(__file__).parents[3]
@@ -140,7 +140,7 @@ def _demo(swarm: LocalSwarm, *, kill: bool = True, timeout_s: float = DEADLINE_S
 def test_the_demo_kills_one_with_a_live_sibling_and_goes_on(
     swarm: LocalSwarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client.cli.demo_run.POLL_S", 0.01)
+    monkeypatch.setattr("client.lab.demo.run.POLL_S", 0.01)
     members = _start(swarm, 4)
     seen = _demo(swarm)
     assert seen.kill is not None

@@ -15,9 +15,9 @@ from control_fakes import FakeProvider, example_matches, example_stage
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.cli.matches_text import matches_report, records_report
-from client.cli.output import printable
-from client.cli.records import CheckedRecord, RecordList
+from client.cli.matching.matches_text import matches_report, records_report
+from client.cli.matching.records import CheckedRecord, RecordList
+from client.cli.terminal.output import printable
 from client.control.matches import PayingMove, SeatMatch, StewardshipView
 from client.control.server import serve_control
 from client.control.sockets import socket_path

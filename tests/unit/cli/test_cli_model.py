@@ -11,10 +11,10 @@ import pytest
 import torch
 from cli_process import Within
 
-from client.cli.create import keep_text, sign, write_swarm_file
-from client.cli.founding import found_swarm
-from client.cli.model_source import held_out_loss, load_newest, open_corpus
-from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.commands.create import keep_text, sign, write_swarm_file
+from client.cli.founding.manifest import found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.models.model_source import held_out_loss, load_newest, open_corpus
 from client.compute.checkpoint import build_header
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from cli_process import Within
 
-from client.cli.create import sign, write_swarm_file
-from client.cli.founding import found_swarm
-from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
-from client.cli.plan_machines import MAX_MACHINES, read_table
-from client.cli.plan_work import ModelWorks
-from client.cli.presets import PRESETS
+from client.cli.commands.create import sign, write_swarm_file
+from client.cli.founding.manifest import found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.founding.presets import PRESETS
+from client.cli.planning.machines import MAX_MACHINES, read_table
+from client.cli.planning.work import ModelWorks
 from client.errors import ExitCode, UserError
 from protocol.address import Address
 from protocol.manifest import Manifest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.cli.redact import Redactor
+from client.cli.logging.redact import Redactor
 
 SECRETS = """
 join volunteer:ababababababab?peer=/ip4/203.0.113.7/tcp/4001/p2p/x&secret=c2VjcmV0 now

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.cli.svg import Event, line_chart, ticks
+from client.lab.svg import Event, line_chart, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -9,9 +9,9 @@ from control_fakes import example_snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.cli.log_writer import as_json, as_text, log_writer
-from client.cli.output import human_bytes, human_duration, human_rate, printable
-from client.cli.status_text import limits_words, progress_line, status_report
+from client.cli.logging.log_writer import as_json, as_text, log_writer
+from client.cli.terminal.output import human_bytes, human_duration, human_rate, printable
+from client.cli.terminal.status_text import limits_words, progress_line, status_report
 from client.config import Settings
 from client.control.snapshot import LimitsView, SeatView
 from client.events import LogLine, StepCommitted

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from client.cli import when
+from client.cli.terminal import when
 from client.errors import UserError
 
 

@@ -9,7 +9,7 @@ import torch
 from compute_stages import MODELS, LocalWorker, opened, relative_error, tokens_of
 from compute_steps import PER_STEP, apply_local, loss_of, of_step, step_of
 
-from client.cli.model_source import read_parameters
+from client.cli.models.model_source import read_parameters
 from client.compute.checkpoint import verify
 from client.compute.requests import (
     Apply,

@@ -11,7 +11,7 @@ import pytest
 
 from client.store import agreements as store
 from client.store.agreements import MAX_RECORDS, DamagedFile, load_records, save_records
-from client.train.agreements import REMEMBERED_PROPOSALS, REWRITE_S, Agreements
+from client.train.swarm.agreements import REMEMBERED_PROPOSALS, REWRITE_S, Agreements
 from protocol.effects import Explain
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Stage, SwarmId
@@ -192,7 +192,7 @@ def test_renewals_spare_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def note(path: Path, records: Sequence[MatchRecord]) -> None:
         writes.append(path)
 
-    monkeypatch.setattr("client.train.agreements.save_records", note)
+    monkeypatch.setattr("client.train.swarm.agreements.save_records", note)
     for version in range(10, 70):
         desk.agree(version, now=float(version))
     assert writes == [path]

@@ -10,7 +10,7 @@ import trio.testing
 from train_swarm import open_swarm
 
 from client.net.network import Inbound
-from client.train.alarm import Alarm
+from client.train.messaging.deadline_timer import Alarm
 from protocol.ids import peer_id_from_key
 from protocol.wire.messages import Heartbeat
 

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from client.errors import ExitCode, UserError
 from client.net.memory_network import open_memory_hub
 from client.store.swarms import SwarmStore
-from client.train.bootstrap import find_swarm
+from client.train.messaging.bootstrap import find_swarm
 from protocol.address import Address
 from protocol.ids import peer_id_from_key
 from protocol.invite import MAX_PEERS, Invite, SwarmFile, Target

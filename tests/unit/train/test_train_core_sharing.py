@@ -9,7 +9,7 @@ import trio
 
 from client.limits.cores import Cores, Quota
 from client.limits.local_volunteers import Notice, Seen
-from client.train.core_sharing import CoreSharing
+from client.train.machine.core_sharing import CoreSharing
 from protocol.effects import Explain
 
 ME, OTHER = 1000, 1001

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from client.store.credit import load_credit
 from client.store.curve import MAX_RECORDS, RECORD_BYTES, CurveFile
-from client.train.credit import Credit
-from client.train.curve import Curve
+from client.train.reporting.credit import Credit
+from client.train.reporting.curve import Curve
 
 
 @given(steps=st.integers(0, 3000), asked=st.integers(1, 500))

@@ -17,7 +17,7 @@ from client.errors import UserError
 from client.events import Event, LogLine
 from client.store import swarms
 from client.store.swarms import SwarmStore
-from client.train.bootstrap import remember_swarm
+from client.train.messaging.bootstrap import remember_swarm
 
 
 @pytest.mark.parametrize("problem", ["full", "no folder"])

@@ -13,8 +13,8 @@ from trio.testing import MockClock
 
 from client.compute.checkpoint import verify
 from client.store.checkpoints import CheckpointFolder
-from client.train.buddies import Buddies
-from client.train.finishing import Finishing
+from client.train.recovery.buddies import Buddies
+from client.train.stage.finishing import Finishing
 
 
 async def finish(volunteer: Volunteer) -> None:

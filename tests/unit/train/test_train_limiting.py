@@ -12,12 +12,12 @@ from client.errors import UserError
 from client.limits.idle import Idleness
 from client.limits.limits import Limits
 from client.limits.power import PowerCap
+from client.node.status import limits_view
 from client.schedule import parse_schedule
-from client.train.core_sharing import Share
-from client.train.limiting import FILE_NAME, LOOK_S, SAVE_EVERY_S, Limiting, Senses
-from client.train.pausing import Pauses
-from client.train.power import keep_power_cap
-from client.train.status import limits_view
+from client.train.machine.core_sharing import Share
+from client.train.machine.limiting import FILE_NAME, LOOK_S, SAVE_EVERY_S, Limiting, Senses
+from client.train.machine.pausing import Pauses
+from client.train.machine.power import keep_power_cap
 from protocol.effects import Explain
 
 GB = 10**9

@@ -10,8 +10,8 @@ from trio.testing import MockClock
 
 from client.control.matches import MAX_EXPLANATIONS, MatchesSnapshot
 from client.events import EventLog, LogLine
+from client.node.matches import describe_matching, explanations
 from client.store.agreements import load_records
-from client.train.matches import describe_matching, explanations
 from protocol.matching.record import read_record
 
 SEATED = msgspec.structs.replace(ADVERT, seats=1)

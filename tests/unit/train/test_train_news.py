@@ -7,7 +7,7 @@ import time
 import pytest
 
 from client.events import Event, EventLog, PeerChanged
-from client.train.news import LATELY_S, SHOWN_S, News
+from client.train.reporting.event_sink import LATELY_S, SHOWN_S, News
 from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.progress import Progress

@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from client.net.errors import PeerUnreachable
 from client.net.network import Network
 from client.net.queues import BoundedQueue
-from client.train.outbox import HEADER_BYTES, MOST_BYTES, MOST_BYTES_IN_ALL, Outbox
+from client.train.messaging.outbox import HEADER_BYTES, MOST_BYTES, MOST_BYTES_IN_ALL, Outbox
 from protocol.errors import LocalProtocolError
 from protocol.ids import peer_id_from_key
 from protocol.wire.messages import Goodbye, Message

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.train.patience import AT_LEAST_S, TIMES_THE_LONGEST, UNKNOWN_S, Patience
+from client.train.workers.patience import AT_LEAST_S, TIMES_THE_LONGEST, UNKNOWN_S, Patience
 from protocol.pipeline.effects import BackwardTask, ForwardTask
 
 FORWARD = ForwardTask(0, 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import trio
 
 from client.store.pause import FILE_NAME, load_pause
-from client.train.pausing import BY_OWNER, Pauses
+from client.train.machine.pausing import BY_OWNER, Pauses
 from protocol.effects import Explain
 
 

@@ -15,9 +15,9 @@ from trio.testing import MockClock
 
 from client.compute.checkpoint import read_info
 from client.compute.replica import state_hash
-from client.train.blobs import Shelf, offer_of_file
-from client.train.inventory import offer_stored
-from client.train.taking import Taking, Terms
+from client.train.stage.stage_acquisition import Taking, Terms
+from client.train.transfer.blobs import Shelf, offer_of_file
+from client.train.transfer.inventory import offer_stored
 from protocol.effects import Effect, Explain
 from protocol.ids import PeerId
 from protocol.restore.stored import Lineage

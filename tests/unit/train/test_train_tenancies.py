@@ -9,9 +9,9 @@ import pytest
 from train_swarm import TestSwarm, Volunteer, open_swarm
 from trio.testing import MockClock
 
-from client.train import tenancy
-from client.train.opening import stage_need
-from client.train.status import take_snapshot
+from client.node.status import take_snapshot
+from client.train.stage import held_stage as tenancy
+from client.train.workers.opening import stage_need
 
 
 def counted(volunteer: Volunteer, stage: int) -> int:

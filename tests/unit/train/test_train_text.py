@@ -9,9 +9,9 @@ import trio
 from train_swarm import ADVERT, RecordingEngine, TestSwarm, Volunteer, open_swarm
 
 from client.control.snapshot import Snapshot
-from client.train.blobs import offer_of_file
-from client.train.status import take_snapshot
-from client.train.text_search import ASK_AGAIN_S, PATIENCE_S
+from client.node.status import take_snapshot
+from client.train.transfer.blobs import offer_of_file
+from client.train.transfer.text_search import ASK_AGAIN_S, PATIENCE_S
 from protocol.effects import Effect, Explain
 from protocol.ids import Stage
 

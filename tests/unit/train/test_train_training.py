@@ -15,10 +15,10 @@ from client.errors import ExitCode
 from client.limits.cores import Cores
 from client.limits.local_volunteers import Notice, Seen
 from client.store.checkpoints import CheckpointFolder
-from client.train.capacity import Capacity
-from client.train.core_sharing import CoreSharing
-from client.train.history import History
-from client.train.pausing import Pauses
+from client.train.machine.capacity import Capacity
+from client.train.machine.core_sharing import CoreSharing
+from client.train.machine.pausing import Pauses
+from client.train.recovery.history import History
 from client.train.training import MEASURING_WORKERS, Site, Training
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from client.train.turnstile import Gate, Turnstile
+from client.train.workers.task_scheduler import Gate, Turnstile
 
 
 class Stage:

@@ -11,8 +11,8 @@ import trio
 import trio.testing
 
 from client.compute.process import Worker, WorkerDied
-from client.train.loopback import Loopback
-from client.train.workers import WorkerPool
+from client.train.messaging.loopback import Loopback
+from client.train.workers.pool import WorkerPool
 from protocol.wire.messages import JoinStage, Message
 
 

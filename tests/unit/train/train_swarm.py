@@ -17,26 +17,26 @@ import torch
 import trio
 from local_worker import LocalWorker
 
-from client.cli.create import sign
-from client.cli.efficiency import training_plan
-from client.cli.founding import found_swarm
-from client.cli.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.commands.create import sign
+from client.cli.founding.manifest import found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.compute.process import Worker, open_worker
 from client.config import Settings
 from client.events import Event, EventLog, StepCommitted
+from client.lab.bench.efficiency import training_plan
 from client.limits.local_volunteers import Board
 from client.net.memory_network import MemoryHub, open_memory_hub
 from client.store.checkpoints import CheckpointFolder
-from client.train.capacity import Capacity
-from client.train.core_sharing import CoreSharing
 from client.train.engine import Engine
-from client.train.handshake import Handshake
-from client.train.history import History
-from client.train.news import News
-from client.train.staging import Staging
-from client.train.taking import Folders, Terms
-from client.train.tenancy import Tenancy
-from client.train.workers import OpenWorker
+from client.train.machine.capacity import Capacity
+from client.train.machine.core_sharing import CoreSharing
+from client.train.messaging.handshake import Handshake
+from client.train.recovery.history import History
+from client.train.reporting.event_sink import News
+from client.train.stage.held_stage import Tenancy
+from client.train.stage.held_stages import Staging
+from client.train.stage.stage_acquisition import Folders, Terms
+from client.train.workers.pool import OpenWorker
 from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
 from protocol.ids import Stage

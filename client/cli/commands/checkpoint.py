@@ -1,0 +1,160 @@
+"""``volunteer checkpoint``: list, verify and restore the checkpoints on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from client.cli.models.checkpoint_files import Listing, Restored, SwarmView, look, verified_sources
+from client.cli.models.checkpoint_files import restore as restore_files
+from client.cli.reach.home import Home, find_home
+from client.cli.reach.target import find_swarm
+from client.cli.terminal.output import human_bytes, human_duration, print_json, printable
+from client.errors import ExitCode, UserError
+from client.store.checkpoints import CheckpointFolder
+from client.store.identity import IdentityLock
+from client.store.paths import make_private
+from client.store.swarms import SwarmStore
+from protocol.invite import SwarmFile
+
+HASH_CHARS = 12
+
+EXAMPLES = (
+    "Examples: volunteer checkpoint ls shows what is on this machine; volunteer checkpoint verify "
+    "reads all of it; volunteer checkpoint restore /backup/x --swarm my-swarm --version 400 copies "
+    "a backup and makes version 400 the one to go on from."
+)
+
+app = App(name="checkpoint", help_epilogue=EXAMPLES, default_parameter=Parameter(negative=()))
+
+
+@app.command
+def ls(*, swarm: str | None = None, json: bool = False) -> int:
+    """List the checkpoints on this machine: stage, version, size, age, hash.
+
+    Reads only their headers. Example: volunteer checkpoint ls --swarm my-swarm
+
+    Parameters
+    ----------
+    swarm
+        Name or beginning of the id of the swarm (default: all).
+    json
+        Print JSON.
+    """
+    return _show(find_home(), swarm, json, whole=False)
+
+
+@app.command
+def verify(*, swarm: str | None = None, json: bool = False) -> int:
+    """Read all checkpoints on this machine and compare them with their hashes.
+
+    Ends with 1 if one is damaged. Example: volunteer checkpoint verify
+
+    Parameters
+    ----------
+    swarm
+        Name or beginning of the id of the swarm (default: all).
+    json
+        Print JSON.
+    """
+    return _show(find_home(), swarm, json, whole=True)
+
+
+@app.command
+def restore(
+    *places: Path,
+    swarm: str | None = None,
+    version: Annotated[int | None, Parameter(name="--version")] = None,
+    json: bool = False,
+) -> int:
+    """Put checkpoints in their place, so that the swarm goes on from them when it is started.
+
+    All files are verified before the first one is copied. Stop the volunteer first. Example, back
+    to version 400 from a backup: volunteer checkpoint restore /backup/my-swarm --version 400
+
+    Parameters
+    ----------
+    places
+        Checkpoint files, or folders of them: a backup, or another volunteer's.
+    swarm
+        Name, id or .swarm file of the swarm they belong to (default: the only one known here).
+    version
+        Make this the newest version: newer ones get the ending .set-aside and are not used.
+    json
+        Print JSON.
+    """
+    home = find_home()
+    if not places and version is None:
+        raise UserError(
+            "nothing to restore", "name files or folders, or a --version", ExitCode.USAGE
+        )
+    target = find_swarm(home, swarm)
+    if not isinstance(target, SwarmFile):
+        raise UserError(
+            "this swarm is not known here", "join it once, or give its .swarm file", ExitCode.USAGE
+        )
+    sources = verified_sources(places, target)
+    with IdentityLock(make_private(home.folders.data)):
+        folder = CheckpointFolder(home.folders.checkpoints(target.swarm))
+        done = restore_files(folder, sources, target, version)
+    if json:
+        print_json(done)
+    else:
+        print(printable(_restored_text(done)))
+    return ExitCode.OK
+
+
+def _show(home: Home, swarm: str | None, as_json: bool, *, whole: bool) -> int:
+    views = [look(folder, folder.name, name, whole=whole) for folder, name in _folders(home, swarm)]
+    if as_json:
+        print_json(Listing(swarms=views))
+    else:
+        print(printable("\n\n".join(map(_text, views)) or "no checkpoint lies on this machine"))
+    damaged = any(file.problem for view in views for file in view.files)
+    return ExitCode.RUNTIME if whole and damaged else ExitCode.OK
+
+
+def _folders(home: Home, swarm: str | None) -> list[tuple[Path, str]]:
+    """The folders of checkpoints with their swarms' names."""
+    known = SwarmStore(home.folders.swarms).all()
+    names = {str(one.swarm): one.manifest.name for one in known}
+    root = home.folders.checkpoints("x").parent
+    found = sorted(root.iterdir()) if root.is_dir() else []
+    folders = [(path, names.get(path.name, "")) for path in found if path.is_dir()]
+    if swarm is None:
+        return folders
+    chosen = [(p, name) for p, name in folders if name == swarm or p.name.startswith(swarm)]
+    if not chosen:
+        raise UserError(
+            f"no checkpoints of a swarm {swarm} lie on this machine",
+            "see all of them with: volunteer checkpoint ls",
+            ExitCode.USAGE,
+        )
+    return chosen
+
+
+def _text(view: SwarmView) -> str:
+    name = f"{view.swarm_name or 'unknown swarm'} ({view.swarm[:HASH_CHARS]})"
+    lines = [f"{name} in {view.folder}"]
+    for file in view.files:
+        rest = f"damaged: {file.problem}" if file.problem else file.hash[:HASH_CHARS]
+        whole = ", version complete" if file.version in view.complete else ""
+        lines.append(
+            f"  stage {file.stage:<3} version {file.version:<8} {human_bytes(file.size_bytes):>9}  "
+            f"{human_duration(file.age_s):>12} old  {rest}{whole}"
+        )
+    return "\n".join(lines if view.files else [*lines, "  no checkpoints"])
+
+
+def _restored_text(done: Restored) -> str:
+    lines = [f"copied stage {file.stage} at version {file.version}" for file in done.copied]
+    lines += [f"set aside {name}" for name in done.set_aside]
+    newest = max(done.complete, default=None)
+    lines.append(
+        f"every stage is here at version {newest}"
+        if newest is not None
+        else "not every stage is here: other volunteers must have the rest of the same version"
+    )
+    return "\n".join(lines)

@@ -1,0 +1,194 @@
+"""``volunteer config``: show, change, locate or check the settings."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+from msgspec import Struct
+
+from client.cli.command_table import nested_app
+from client.cli.reach.home import find_home
+from client.cli.reach.running import find_socket
+from client.cli.settings.config_file import save_setting, set_setting
+from client.cli.settings.flags import Config, SettingFlags, given
+from client.cli.terminal.output import json_line, print_json, printable, say
+from client.config import FIELDS, ZERO_MEANS, check_setting, in_words, resolve
+from client.errors import ConfigError, ExitCode, UserError
+from client.store.paths import SYSTEM_CONFIG_FILE, find_folders, make_own
+
+app = nested_app("config")
+TEMPLATE = """\
+# Settings of volunteer, such as: threads = 2
+# volunteer config show lists all of them with their values.
+"""
+
+
+class Shown(Struct, frozen=True):
+    """Answer of ``volunteer config show --json``."""
+
+    settings: dict[str, object]
+    origins: dict[str, str]
+    schema_version: int = 1
+
+
+class Got(Struct, frozen=True):
+    """Answer of ``volunteer config get --json``."""
+
+    key: str
+    value: object
+    origin: str
+    schema_version: int = 1
+
+
+@app.command
+def show(
+    *,
+    flags: SettingFlags = SettingFlags(),  # noqa: B008  (frozen)
+    config: Config = None,
+    origin: bool = False,
+    json: bool = False,
+) -> None:
+    """Print every setting as a volunteer would use it.
+
+    Parameters
+    ----------
+    origin
+        Also say where each value comes from.
+    json
+        Print JSON.
+    """
+    resolved = find_home(given(flags), config).resolved
+    values = msgspec.to_builtins(resolved.settings)
+    if json:
+        print_json(Shown(values, dict(resolved.origins)))
+        return
+    for name in FIELDS:
+        notes = [ZERO_MEANS[name]] if values[name] == 0 and name in ZERO_MEANS else []
+        notes += [resolved.origins[name]] if origin else []
+        note = f"  # {'; '.join(notes)}" if notes else ""
+        print(printable(f"{name} = {_toml(name, values[name])}{note}"))
+
+
+def _toml(name: str, value: object) -> str:
+    """Return a value as a line of the file may have it, amounts with their unit."""
+    spelled = in_words(name, value)
+    with_unit = isinstance(value, int) and value != 0 and not spelled.isdecimal()
+    return json_line(spelled if with_unit and not isinstance(value, bool) else value)
+
+
+@app.command
+def get(key: str, /, *, config: Config = None, json: bool = False) -> None:
+    """Print one setting as a volunteer would use it.
+
+    Parameters
+    ----------
+    key
+        The setting, such as threads.
+    json
+        Print JSON.
+    """
+    name = _name(key)
+    resolved = find_home({}, config).resolved
+    value = msgspec.to_builtins(resolved.settings)[name]
+    if json:
+        print_json(Got(name, value, resolved.origins[name]))
+    else:
+        print(printable(value) if isinstance(value, str) else json_line(value))
+
+
+@app.command(name="set")
+def set_(key: str, value: Annotated[str, Parameter(allow_leading_hyphen=True)], /) -> None:
+    """Write a setting into your configuration file; it counts from the next start.
+
+    Parameters
+    ----------
+    key
+        The setting, such as threads.
+    value
+        Its value, with a unit where it has one, such as 2MB/s; several are separated by commas.
+    """
+    print(save_setting(_name(key), value))
+
+
+@app.command
+def unset(key: str, /) -> None:
+    """Remove a setting from your configuration file.
+
+    Parameters
+    ----------
+    key
+        The setting, such as threads.
+    """
+    name, path = _name(key), find_folders().config_file
+    if path.exists():
+        set_setting(path, name, None)
+    print(f"{name} is not set in {path}")
+
+
+@app.command
+def edit() -> int:
+    """Open your configuration file in $VISUAL or $EDITOR, and check it afterwards."""
+    path = find_folders().config_file
+    make_own(path.parent)
+    if not path.exists():
+        path.write_text(TEMPLATE, encoding="utf-8")
+        path.chmod(0o600)
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    try:
+        code = subprocess.run([*shlex.split(editor), str(path)], check=False).returncode
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot run {editor!r}: {error}", "set EDITOR, such as nano") from error
+    if code != 0:
+        raise UserError(f"{editor} ended with {code}", f"the file is {path}")
+    resolve({}, {}, None, path)
+    say(f"{path} is fine")
+    return ExitCode.OK
+
+
+@app.command
+def path(*, socket: bool = False, system: bool = False, swarm: str | None = None) -> None:
+    """Print where your configuration file is, or would be.
+
+    Parameters
+    ----------
+    socket
+        Print the control socket of the running volunteer instead.
+    system
+        Print where the administrator's configuration file is, or would be.
+    swarm
+        With --socket: name or beginning of the id of the swarm, where several volunteers run.
+    """
+    if socket:
+        print(find_socket(find_folders(), swarm))
+    else:
+        print(SYSTEM_CONFIG_FILE if system else find_folders().config_file)
+
+
+@app.command
+def validate(file: Path | None = None, /) -> None:
+    """Check a configuration file (default: the user's own) and the environment.
+
+    Parameters
+    ----------
+    file
+        The TOML file.
+    """
+    chosen = file or find_folders().config_file
+    resolve({}, os.environ, file, chosen, SYSTEM_CONFIG_FILE)
+    print(f"{chosen} is fine" if chosen.exists() else f"{chosen} is not there: defaults apply")
+
+
+def _name(key: str) -> str:
+    """Return a setting's name, also where it is written like a flag."""
+    name = key.removeprefix("--").replace("-", "_")
+    try:
+        check_setting(name, None)
+    except ConfigError as error:
+        raise UserError(error.message, error.next_step, ExitCode.USAGE) from error
+    return name

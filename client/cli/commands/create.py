@@ -1,0 +1,211 @@
+"""``volunteer create``: found a swarm.
+
+Writes the signed ``.swarm`` file and prints the invite on stdout. The training text is copied into
+the founder's home, from where members get it. The founder is a volunteer like any other
+afterwards; the invite names its address so that others find somebody.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from msgspec import Struct
+
+from client.cli.founding.options import RUN, ModelChoices, OptimizerChoices, RunChoices
+from client.cli.founding.price_table import StagePrice, table
+from client.cli.reach.home import find_home, founder_addresses
+from client.cli.terminal.output import human_bytes, print_json, say
+from client.errors import ExitCode, UserError
+from client.store.atomic import write_atomic
+from client.store.swarms import SwarmStore
+from client.store.texts import TextStore
+from protocol.address import Address
+from protocol.admission import SECRET_BYTES
+from protocol.invite import SwarmFile
+from protocol.manifest import Manifest
+from protocol.wire.envelope import Signer
+
+if TYPE_CHECKING:
+    from client.cli.founding.manifest import Founding  # which imports torch
+    from model_zoo.data import Corpus
+
+
+class Created(Struct, frozen=True):
+    """Answer of ``volunteer create --json``."""
+
+    swarm: str
+    name: str
+    invite: str
+    file: str
+    text: str
+    """The founder's copy of the training text."""
+    layers_per_stage: list[int]
+    stages: list[StagePrice]
+    parameters: int
+    warnings: list[str]
+    schema_version: int = 1
+
+
+def create(
+    *,
+    run: RunChoices = RunChoices(),  # noqa: B008  (frozen)
+    model: ModelChoices = ModelChoices(),  # noqa: B008
+    optimizer: OptimizerChoices = OptimizerChoices(),  # noqa: B008
+    out: Annotated[Path | None, Parameter(name=("--out", "-o"), group=RUN)] = None,
+    announce: Annotated[tuple[str, ...], Parameter(group=RUN)] = (),
+    force: Annotated[bool, Parameter(group=RUN)] = False,
+    json: bool = False,
+) -> None:
+    """Found a swarm: write its signed .swarm file and print an invite.
+
+    Parameters
+    ----------
+    out
+        File to write (default: the swarm's name and .swarm).
+    announce
+        Address where others reach you, such as /ip4/203.0.113.7/tcp/4001; may be repeated
+        (default: this machine's address and the configured port).
+    force
+        Replace the file if it is there.
+    json
+        Print JSON instead of the invite alone.
+    """
+    home = find_home({"announce": announce or None})
+    signer = home.signer()
+    addresses = founder_addresses(home.settings, signer.peer)
+    path = out or default_file(run.swarm_name)
+    if path.exists() and not force:
+        problem = f"{path} is there already"
+        raise UserError(problem, "choose another --out, or --force", ExitCode.USAGE)
+
+    from client.cli.founding.manifest import (
+        found_swarm,  # imports torch: only when all else is in order
+    )
+
+    founding = found_swarm(signer.peer, run, model, optimizer)
+    text = keep_text(founding.corpus, run.data, TextStore(home.folders.texts))
+    swarm = sign(founding.manifest, signer, addresses)
+    write_swarm_file(path, swarm)
+    keep_swarm(swarm, SwarmStore(home.folders.swarms))
+    for warning in founding.warnings:
+        say(f"note: {warning}")
+    _report(swarm, path, text, founding, json)
+
+
+def default_file(name: str) -> Path:
+    """Return the file of a swarm's name in the current folder.
+
+    Raises:
+        UserError: the name would lead to another folder, or is no name of a file.
+    """
+    if name.startswith(".") or not name.isprintable() or set(name) & set("/\\"):
+        problem = f"{name!r} cannot be the name of a file here"
+        next_step = "choose a --name without / that begins with no dot, or a file with --out"
+        raise UserError(problem, next_step, ExitCode.USAGE)
+    return Path(f"{name}.swarm")
+
+
+def keep_text(corpus: Corpus, source: str, store: TextStore) -> Path:
+    """Copy the training text into the founder's home, unless it is there; return the copy.
+
+    A link would take no room, but would change whenever the user's file does.
+
+    Raises:
+        UserError: the disk has no room for it, or the file was changed meanwhile.
+    """
+    from client.compute.errors import WrongData
+    from client.compute.samples import keep
+    from model_zoo.data import BUILT_IN, Corpus, DataError
+
+    path = store.path(corpus.digest)
+    try:
+        if not path.exists() or Corpus.from_bytes_file(path).digest != corpus.digest:
+            keep(corpus, path)
+        if source != BUILT_IN:
+            store.remember(corpus.digest, Path(source).expanduser().absolute())
+    except (WrongData, DataError) as error:
+        raise UserError(str(error), "try again", ExitCode.TEMPORARY) from error
+    except OSError as error:
+        problem = f"cannot keep a copy of the text in {store.folder}: {error.strerror}"
+        next_step = (
+            f"it takes {human_bytes(corpus.size)}; make room, or set data_dir to another disk"
+        )
+        raise UserError(problem, next_step, ExitCode.CONFIG) from error
+    return path
+
+
+def keep_swarm(swarm: SwarmFile, store: SwarmStore) -> None:
+    """Remember the swarm in the founder's home: its own invite, or its name, is enough to join it.
+
+    Without room on the disk the founder still has the file.
+    """
+    try:
+        store.remember(swarm)
+    except OSError as error:
+        say(f"note: the swarm is not kept in {store.folder}: {error.strerror}; join with the file")
+
+
+def sign(manifest: Manifest, signer: Signer, addresses: tuple[Address, ...]) -> SwarmFile:
+    """Return the signed swarm file, with a fresh secret when the swarm is private."""
+    encoded, signature = signer.sign_manifest(manifest)
+    secret = secrets.token_bytes(SECRET_BYTES) if manifest.policy.private else None
+    return SwarmFile(manifest, encoded, signature, addresses, secret)
+
+
+def write_swarm_file(path: Path, swarm: SwarmFile) -> None:
+    """Write the ``.swarm`` file, readable by its owner alone when it carries a secret.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    try:
+        write_atomic(path, str(swarm).encode(), 0o600 if swarm.secret else 0o644)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
+
+
+def _report(swarm: SwarmFile, path: Path, text: Path, founding: Founding, as_json: bool) -> None:
+    manifest = swarm.manifest
+    invite = str(swarm.invite)
+    if as_json:
+        created = Created(
+            swarm=swarm.swarm,
+            name=manifest.name,
+            invite=invite,
+            file=str(path),
+            text=str(text),
+            layers_per_stage=list(manifest.layers_per_stage),
+            stages=list(founding.prices),
+            parameters=parameter_count(manifest),
+            warnings=list(founding.warnings),
+        )
+        print_json(created)
+        return
+    say(describe(manifest))
+    say(table(founding.prices))
+    size = human_bytes(founding.corpus.size)
+    say(f"the text, {size}, is copied to {text}; members of stage 0 get it from you")
+    say(f"wrote {path}; be the first: volunteer join --swarm {path}")
+    say("others join with this invite, or with a copy of the file:")
+    print(invite)
+
+
+def describe(manifest: Manifest) -> str:
+    """Return what a volunteer should know of a swarm before joining, in a few lines."""
+    model = manifest.model
+    batch = manifest.microbatches_per_step * manifest.tokens_per_microbatch
+    return (
+        f"swarm {manifest.name}: {model.architecture}, {model.layers} layers, width {model.width}, "
+        f"context {model.context}, {parameter_count(manifest):,} parameters\n"
+        f"{manifest.stage_count} stages of {manifest.layers_per_stage} layers; "
+        f"{manifest.steps} steps of {batch:,} tokens; {manifest.boundary_codec} on the wire"
+        f"{'; updates one step late' if manifest.delayed else ''}"
+    )
+
+
+def parameter_count(manifest: Manifest) -> int:
+    """Return the parameters of the whole model."""
+    return sum(stage.parameters for stage in manifest.stages)

@@ -1,0 +1,97 @@
+"""``volunteer credit``: what this volunteer has done for its swarms."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from client.cli.reach.home import Home, find_home
+from client.cli.terminal.output import human_bytes, print_json, printable
+from client.cli.terminal.table import aligned
+from client.cli.terminal.when import clock
+from client.control.client import ControlClient, ControlError, running_nodes
+from client.store.credit import load_credit
+from client.store.swarms import SwarmStore
+
+
+class Contribution(Struct, frozen=True, kw_only=True):
+    """What was done for one swarm, over all sessions."""
+
+    swarm: str
+    swarm_name: str
+    microbatches: int
+    """Of ours in committed steps; each stage counts for itself."""
+    tokens: int
+    sent_bytes: int
+    since: float
+    """Unix seconds."""
+    running: bool
+
+
+class Credits(Struct, frozen=True, kw_only=True):
+    """Answer of ``volunteer credit --json``."""
+
+    swarms: list[Contribution]
+    schema_version: int = 1
+
+
+def credit(*, swarm: str | None = None, json: bool = False) -> None:
+    """Show what this volunteer has done: microbatches, tokens and bytes, over all its sessions.
+
+    It is counted here for its owner; nobody in the swarm relies on it. A volunteer that is not
+    running is shown as it was when it was last.
+
+    Parameters
+    ----------
+    swarm
+        Name or beginning of the id of the swarm (default: all).
+    json
+        Print JSON.
+    """
+    found = [
+        one
+        for one in contributions(find_home())
+        if swarm is None or one.swarm_name == swarm or one.swarm.startswith(swarm)
+    ]
+    if json:
+        print_json(Credits(swarms=found))
+        return
+    rows = [
+        [
+            one.swarm_name,
+            f"{one.microbatches:,}",
+            f"{one.tokens:,}",
+            human_bytes(one.sent_bytes),
+            clock(one.since) if one.since else "-",
+        ]
+        for one in found
+    ]
+    for line in aligned(["swarm", "microbatches", "tokens", "sent", "since"], rows):
+        print(printable(line))
+
+
+def contributions(home: Home) -> list[Contribution]:
+    """Return what was done for every swarm that this home remembers, the running ones as of now."""
+    live = {}
+    for path, greeting in running_nodes(home.folders.runtime):
+        try:
+            with ControlClient(path) as node:
+                live[greeting.swarm] = node.status().credit
+        except ControlError:
+            continue  # it ended meanwhile: the file has it
+    found = []
+    for known in SwarmStore(home.folders.swarms).all():
+        now = live.get(known.swarm) or load_credit(home.folders.credit(known.swarm))
+        if now is None:
+            continue
+        found.append(
+            Contribution(
+                swarm=known.swarm,
+                swarm_name=known.manifest.name,
+                microbatches=now.microbatches,
+                tokens=now.tokens,
+                sent_bytes=now.sent_bytes,
+                since=now.since,
+                running=known.swarm in live,
+            )
+        )
+    return found

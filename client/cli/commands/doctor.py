@@ -1,0 +1,80 @@
+"""``volunteer doctor``: can this machine take part, and if not, what is to be done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from client.cli.diagnosis import checks
+from client.cli.diagnosis import checks_outside as outside
+from client.cli.diagnosis.checks import Check
+from client.cli.diagnosis.limit_checks import examine_limits
+from client.cli.reach.home import Home, find_home
+from client.cli.terminal.output import print_json, printable, say
+from client.errors import ExitCode
+from client.store.identity import KEY_FILE
+
+PACKAGES = ("libp2p", "torch", "trio", "msgspec", "pynacl", "safetensors", "psutil")
+HEAVY = ("torch", "libp2p")
+
+
+class Diagnosis(Struct, frozen=True):
+    """Answer of ``volunteer doctor --json``."""
+
+    ok: bool
+    checks: list[Check]
+    schema_version: int = 1
+
+
+def doctor(*, bundle: Path | None = None, keep_addresses: bool = False, json: bool = False) -> int:
+    """Check that this machine can take part; each line is ok, warn or fail, with what to do.
+
+    Ends with 1 if a line says fail.
+
+    Parameters
+    ----------
+    bundle
+        Also write a ZIP file for a report, without invites, secrets and network addresses.
+    keep_addresses
+        Leave network addresses and names of this machine in the bundle.
+    json
+        Print JSON.
+    """
+    found, home = [], find_home()
+    for check in examine(home):
+        found.append(check)
+        if not json:
+            print(printable(f"{check.status:<5}{check.name}: {check.words}"), flush=True)
+            if check.next_step:
+                print(printable(f"     -> {check.next_step}"))
+    well = all(check.status != "fail" for check in found)
+    if json:
+        print_json(Diagnosis(well, found))
+    if bundle is not None:
+        from client.cli.diagnosis.bundle import write_bundle
+
+        write_bundle(bundle, home, found, keep_addresses=keep_addresses)
+        say(f"wrote {bundle}; look into it before you give it away")
+    return ExitCode.OK if well else ExitCode.RUNTIME
+
+
+def examine(home: Home) -> Iterator[Check]:
+    """Yield the outcome of every check, quick ones first."""
+    yield checks.check_python()
+    yield from map(checks.check_package, PACKAGES)
+    yield checks.check_kernel()
+    yield checks.check_folder("data folder", home.folders.data)
+    yield checks.check_identity(home.folders.data / KEY_FILE)
+    yield checks.check_runtime_folder(home.folders.runtime)
+    yield checks.check_port(home.settings.listen_host, home.settings.listen_port)
+    yield checks.check_memory()
+    yield outside.check_clock()
+    yield outside.check_descriptors()
+    yield outside.check_gpu(home.settings)
+    yield outside.check_reachability(home.settings)
+    yield from outside.check_swarms(home)
+    yield from outside.check_node(home)
+    yield from examine_limits(home.settings, home.folders.data)
+    yield from map(checks.check_import, HEAVY)

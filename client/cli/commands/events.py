@@ -1,0 +1,87 @@
+"""``volunteer events``: what happened in the running volunteer, for people and for programs."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+
+from client.cli.reach.home import find_home
+from client.cli.reach.running import connect, not_running
+from client.cli.terminal.levels import LevelName, at_least
+from client.cli.terminal.output import json_line, printable
+from client.cli.terminal.when import since as since_time
+from client.control.client import ControlClient, NotRunning
+from client.control.snapshot import EventView
+
+LOOK_S = 0.5
+
+
+class EventLine(EventView, frozen=True, kw_only=True):
+    """A line of ``volunteer events --json``."""
+
+    schema_version: int = 1
+
+
+def events(
+    *,
+    swarm: str | None = None,
+    follow: Annotated[bool, Parameter(alias="-f")] = False,
+    since: str | None = None,
+    level: LevelName = "info",
+    json: bool = False,
+) -> None:
+    """Print what happened, oldest first: members that came and went, faults and what mended them.
+
+    The volunteer remembers the last thousand events; volunteer logs goes back further.
+
+    Parameters
+    ----------
+    swarm
+        Name or beginning of the id of the swarm, where several volunteers run.
+    follow
+        Go on until it ends or you interrupt.
+    since
+        Only what happened since then: 10m (ago), 18:00, or "2026-11-22 08:00".
+    level
+        Least important events to print; debug: also those for programs.
+    json
+        Print one JSON document per line.
+    """
+    earliest = since_time(since) if since is not None else 0.0
+    folders = find_home().folders
+    with connect(folders, swarm) as node:
+        try:
+            _print_all(node, follow, earliest, level, json)
+        except NotRunning as error:
+            if not follow:
+                raise not_running(folders, swarm) from error
+
+
+def _print_all(
+    node: ControlClient, follow: bool, earliest: float, level: LevelName, as_json: bool
+) -> None:
+    last = 0
+    while True:
+        batch = node.events(last)
+        for event in batch.events:
+            if event.time >= earliest and at_least(event.level, level):
+                print(_json(event) if as_json else _text(event), flush=True)
+        if batch.last == last:
+            if not follow:
+                return
+            time.sleep(LOOK_S)
+        last = batch.last
+
+
+def _json(event: EventView) -> str:
+    return json_line(EventLine(**msgspec.structs.asdict(event)))
+
+
+def _text(event: EventView) -> str:
+    clock = time.strftime("%H:%M:%S", time.localtime(event.time))
+    level = f"{event.level}: " if event.level in ("warning", "error") else ""
+    words = printable(event.words).replace("\n", " ")
+    return f"{clock} {event.topic:<10} {level}{words}"

@@ -1,0 +1,113 @@
+"""``volunteer finish``: leave the swarm so that nobody has to recover anything."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from msgspec import Struct
+
+from client.cli.reach.home import find_home
+from client.cli.reach.running import connect, not_running, wait_for_ending
+from client.cli.terminal.output import print_json, printable, say
+from client.control.client import ControlClient, NotRunning
+from client.control.snapshot import LeavingView
+from client.errors import ExitCode, UserError
+
+LOOK_S = 0.5
+
+
+class Finished(Struct, frozen=True, kw_only=True):
+    """Answer of ``volunteer finish --json``."""
+
+    swarm: str
+    swarm_name: str
+    peer: str
+    leaving: list[LeavingView]
+    """What becomes of the stages that it served."""
+    left: bool
+    """Whether it had gone when this was printed."""
+    schema_version: int = 1
+
+
+def finish(
+    *,
+    swarm: str | None = None,
+    yes: bool = False,
+    json: bool = False,
+    wait_s: float = 300.0,
+) -> int:
+    """Leave the swarm in order: take no new work, close the running step, save, say goodbye.
+
+    Asks first where you are the last replica of a stage, if there is somebody to ask.
+
+    Parameters
+    ----------
+    swarm
+        Name or beginning of the id of the swarm, where several volunteers run.
+    yes
+        Do not ask.
+    json
+        Print JSON when it is done.
+    wait_s
+        Longest wait for the volunteer to be gone, in seconds; 0: do not wait.
+    """
+    folders = find_home().folders
+    with connect(folders, swarm) as node:
+        greeting = node.greeting
+        try:
+            if not yes and not _agreed(node.status().leaving):
+                say("nothing was done")
+                return ExitCode.INTERRUPTED
+            leaving = node.finish().leaving
+            left = _wait_until_gone(node, wait_s)
+            if left:
+                wait_for_ending(folders, greeting.pid)  # its socket goes before its process
+        except NotRunning as error:
+            raise not_running(folders, swarm) from error
+    if json:
+        print_json(
+            Finished(
+                swarm=greeting.swarm,
+                swarm_name=greeting.swarm_name,
+                peer=greeting.peer,
+                leaving=leaving,
+                left=left,
+            )
+        )
+    else:
+        for stage in leaving:
+            print(printable(stage.words))
+    if wait_s and not left:
+        raise UserError(
+            f"it has not left after {wait_s:g} s",
+            "it goes on leaving; watch it with: volunteer status --watch",
+            ExitCode.TEMPORARY,
+        )
+    return ExitCode.OK
+
+
+def _agreed(leaving: list[LeavingView]) -> bool:
+    """Whether to leave although the swarm will have to wait; asks only a person."""
+    last = [stage for stage in leaving if stage.last]
+    if not last or not sys.stdin.isatty():
+        return True
+    for stage in last:
+        say(stage.words)
+    say("Leave all the same? [y/N] ")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _wait_until_gone(node: ControlClient, wait_s: float) -> bool:
+    deadline = time.monotonic() + wait_s
+    said = ""
+    while time.monotonic() < deadline:
+        try:
+            reason = node.status().reason
+        except NotRunning:
+            return True
+        if reason != said:
+            said = reason
+            say(reason)
+        time.sleep(LOOK_S)
+    return False

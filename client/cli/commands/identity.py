@@ -1,0 +1,64 @@
+"""``volunteer identity``: show or create the Ed25519 identity that other volunteers know us by."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from client.cli.command_table import nested_app
+from client.cli.reach.home import find_home
+from client.cli.terminal.output import print_json, say
+from client.errors import ExitCode, UserError
+from client.store.identity import KEY_FILE, load_identity
+from client.store.paths import make_private
+from protocol.wire.envelope import Signer
+
+app = nested_app("identity")
+
+
+class Identity(Struct, frozen=True):
+    """Answer of ``volunteer identity show --json``."""
+
+    peer: str
+    key_file: str
+    schema_version: int = 1
+
+
+@app.command
+def show(*, json: bool = False) -> None:
+    """Print this volunteer's peer id.
+
+    Parameters
+    ----------
+    json
+        Print JSON.
+    """
+    folder = find_home().folders.data
+    seed = load_identity(folder)
+    if seed is None:
+        raise UserError(
+            f"no identity in {folder}", "make one: volunteer identity create", ExitCode.CONFIG
+        )
+    _print(Signer(seed), str(folder / KEY_FILE), json)
+
+
+@app.command
+def create(*, json: bool = False) -> None:
+    """Make an identity, unless there is one, and print its peer id.
+
+    Parameters
+    ----------
+    json
+        Print JSON.
+    """
+    folder = make_private(find_home().folders.data)
+    known = load_identity(folder) is not None
+    signer = find_home().signer()
+    say("there is one already" if known else f"made one in {folder / KEY_FILE}; keep it private")
+    _print(signer, str(folder / KEY_FILE), json)
+
+
+def _print(signer: Signer, key_file: str, as_json: bool) -> None:
+    if as_json:
+        print_json(Identity(signer.peer, key_file))
+    else:
+        print(signer.peer)

@@ -1,0 +1,173 @@
+"""``volunteer invite``: a fresh invite to a swarm, for whoever should take part next.
+
+A running volunteer names itself and the members that it is linked with. Without one, the members
+met last are all that is known, and that is said.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+from cyclopts import Parameter
+from msgspec import Struct
+
+from client.cli.reach.home import Home, find_home
+from client.cli.reach.running import connect
+from client.cli.reach.target import named_swarm
+from client.cli.terminal.output import print_json, say
+from client.control.snapshot import InviteView
+from client.errors import ExitCode, UserError
+from client.inviting import fresh, notes, short
+from client.qr_code import qr_lines
+from client.store.atomic import write_atomic
+
+REMEMBERED: Final = (
+    "no volunteer of this swarm runs here: these members were met last and may be gone"
+)
+ALONE: Final = "it names only this machine: start it with volunteer join, or nobody answers"
+DARK_ON_LIGHT: Final = "\x1b[30;107m{}\x1b[0m"
+
+
+class Invited(Struct, frozen=True, kw_only=True):
+    """Answer of ``volunteer invite --json``."""
+
+    swarm: str
+    swarm_name: str
+    invite: str
+    members: list[str]
+    """Addresses that it names."""
+    private: bool
+    running: bool
+    """Whether a volunteer that runs has made it; else from what was remembered."""
+    notes: list[str]
+    file: str | None
+    """The .swarm file that was written."""
+    schema_version: int = 1
+
+
+def invite(
+    *,
+    swarm: str | None = None,
+    qr: bool = False,
+    out: Annotated[Path | None, Parameter(name=("--out", "-o"))] = None,
+    force: bool = False,
+    json: bool = False,
+) -> None:
+    """Print a fresh invite, with members of the swarm that can be reached now.
+
+    Parameters
+    ----------
+    swarm
+        Name or beginning of the id of the swarm, where there are several.
+    qr
+        Also draw a QR code, of the invite with fewer members.
+    out
+        Also write the invite as a .swarm file, which needs no member to know the model.
+    force
+        Overwrite that file.
+    json
+        Print JSON.
+    """
+    home = find_home()
+    found, running = _of_running(home, swarm), True
+    if found is None:
+        found, running = _remembered(home, swarm), False
+    if out is not None:
+        _write(out, found.file, force)
+    if json:
+        answer = Invited(
+            swarm=found.swarm,
+            swarm_name=found.swarm_name,
+            invite=found.invite,
+            members=found.members,
+            private=found.private,
+            running=running,
+            notes=found.notes,
+            file=str(out) if out is not None else None,
+        )
+        print_json(answer)
+        return
+    for note in found.notes:
+        say(note)
+    if out is not None:
+        say(f"wrote {out}; join with it: volunteer join --swarm {shlex.quote(out.name)}")
+    if qr:
+        _draw(found)
+    print(found.invite)
+
+
+def _of_running(home: Home, swarm: str | None) -> InviteView | None:
+    """Return the invite of the volunteer that runs; None: none does."""
+    try:
+        with connect(home.folders, swarm) as node:
+            return node.invite()
+    except UserError as error:
+        if error.exit_code != ExitCode.NOT_RUNNING:
+            raise
+        return None
+
+
+def _remembered(home: Home, swarm: str | None) -> InviteView:
+    """Return an invite from what is on disk.
+
+    Raises:
+        UserError: no such swarm is known, or none of its members.
+    """
+    known = named_swarm(home, swarm)
+    if known is None:
+        what = f"no swarm {swarm!r} is known here" if swarm else "no swarm is known here"
+        raise UserError(what, "found one: volunteer create; or join one", ExitCode.NOT_RUNNING)
+    own = home.signer().peer
+    others = [[address] for address in known.peers if address.peer != own]
+    found = fresh(known, others or [known.peers])
+    if not found.peers:
+        words = f"no member of {known.manifest.name} is known here"
+        raise UserError(words, "start it: volunteer join", ExitCode.NOT_RUNNING)
+    return InviteView(
+        swarm=found.swarm,
+        swarm_name=found.manifest.name,
+        invite=str(found.invite),
+        short=short(found),
+        file=str(found),
+        members=[str(address) for address in found.peers],
+        private=found.secret is not None,
+        notes=[REMEMBERED if others else ALONE, *notes(found)],
+    )
+
+
+def _write(path: Path, contents: str, force: bool) -> None:
+    if path.exists() and not force:
+        raise UserError(f"{path} is there already", "give another --out, or --force")
+    try:
+        write_atomic(path, contents.encode())
+    except OSError as error:
+        words = f"cannot write {path}: {error.strerror}"
+        raise UserError(words, "give another --out") from error
+
+
+def _draw(found: InviteView) -> None:
+    """Draw the longest code that the terminal can show at once, else the shortest."""
+    if (sys.stderr.encoding or "").lower().replace("-", "") != "utf8":
+        say("a QR code needs a terminal that writes UTF-8: give the invite, or a file (--out)")
+        return
+    terminal = shutil.get_terminal_size()
+    colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    light_on_dark = sys.stderr.isatty() and not colours
+    codes = [qr_lines(text, light_on_dark=light_on_dark) for text in found.short]
+    fitting = [code for code in codes if _fits(code, terminal.columns, terminal.lines)]
+    code = (fitting or codes[-1:])[0]
+    for line in code:
+        print(DARK_ON_LIGHT.format(line) if colours else line, file=sys.stderr)
+    if not fitting and sys.stderr.isatty():
+        words = f"{len(code) + 1} lines of {len(code[0])} columns"
+        say(f"the QR code takes {words}: make the terminal larger, or give a file (--out)")
+
+
+def _fits(code: list[str], columns: int, lines: int) -> bool:
+    """Whether a code can be seen whole, with a line below it."""
+    return len(code) < lines and len(code[0]) <= columns

@@ -1,0 +1,293 @@
+"""``volunteer join``: take part in a swarm until it is done or the user stops it.
+
+In a terminal the node is started in the background and shown here, so that closing the terminal,
+or whatever happens to what shows it, never touches training. Headless it runs in this process: the
+first SIGINT or SIGTERM begins an orderly stop (hand off, checkpoint, exit 0), the second ends it at
+once. The node never imports torch; its worker is a child process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+from msgspec import Struct
+
+from client.cli.reach.home import Home, find_home
+from client.cli.reach.target import named_swarm, read_target
+from client.cli.settings.flags import Config, SettingFlags, as_arguments, given
+from client.cli.terminal.output import print_json, say
+from client.config import Settings
+from client.control.client import running_nodes
+from client.errors import ExitCode, UserError
+from client.limits.cores import check_threads
+from client.store.identity import already_runs
+from client.store.last_run import RunRecord
+from client.store.swarms import SwarmStore
+from protocol.address import Address
+from protocol.ids import PeerId
+from protocol.invite import SwarmFile, Target
+
+SWARM_VARIABLE = "VOLUNTEER_SWARM"
+STDIN = 0
+
+
+class Detached(Struct, frozen=True, kw_only=True):
+    """Answer of ``volunteer join --detach --json``."""
+
+    pid: int
+    peer: str
+    swarm: str
+    swarm_name: str
+    socket: str
+    log: str
+    schema_version: int = 1
+
+
+def join(
+    *,
+    swarm: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    headless: bool = False,
+    quiet: bool = False,
+    detach: Annotated[bool, Parameter(alias="-d")] = False,
+    yes: Annotated[bool, Parameter(alias="-y")] = False,
+    json: bool = False,
+    record: Path | None = None,
+    data: Path | None = None,
+    exit_when_done: bool = False,
+    flags: SettingFlags = SettingFlags(),  # noqa: B008  (frozen)
+    config: Config = None,
+) -> int:
+    """Take part in a swarm's training until it is done or you stop.
+
+    In a terminal it says what the swarm is and costs and asks once for each, starts in the
+    background and shows what it does; leaving the screen leaves it running.
+
+    Parameters
+    ----------
+    swarm
+        An invite, a .swarm file, an address, a swarm joined before, or - for stdin.
+    headless
+        Run in this process, without a screen, until it is done or told to stop; for services.
+    quiet
+        With --headless: write the log only to its file, which volunteer logs reads.
+    detach
+        Start in the background, wait until it answers, and return.
+    yes
+        Do not ask what may be used.
+    json
+        With --detach: print JSON.
+    record
+        Write what the screen is sent to this file, for volunteer replay.
+    data
+        The swarm's training text, where this machine has it; otherwise it is downloaded.
+    exit_when_done
+        End when the swarm has done its last step, instead of staying to serve the model.
+    """
+    _refuse_combination(headless=headless, detach=detach, record=record)
+    home, named = find_home(given(flags), config), swarm or os.environ.get(SWARM_VARIABLE)
+    check_threads(home.settings.threads)
+    target = _find_target(home, named)
+    if named == "-" and not headless and sys.stderr.isatty() and (detach or sys.stdout.isatty()):
+        take_terminal_back()
+    in_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if headless or not (detach or in_terminal):
+        return _serve(
+            home, target, data, exit_when_done=exit_when_done, headless=headless, quiet=quiet
+        )
+    arguments = as_arguments(flags, config, data, exit_when_done=exit_when_done)
+    return _in_background(
+        home, target, arguments, detach=detach, yes=yes, as_json=json, record=record
+    )
+
+
+def _refuse_combination(*, headless: bool, detach: bool, record: Path | None) -> None:
+    """Say which flags do not go together.
+
+    Raises:
+        UserError: these do not.
+    """
+    if headless and detach:
+        raise UserError("--headless and --detach do not go together", exit_code=ExitCode.USAGE)
+    if record is not None and (headless or detach):
+        problem = "--record is for the screen"
+        raise UserError(problem, "record with: volunteer attach --record FILE", ExitCode.USAGE)
+
+
+def _serve(
+    home: Home,
+    target: Target,
+    data: Path | None,
+    *,
+    exit_when_done: bool,
+    headless: bool,
+    quiet: bool,
+) -> int:
+    """Be the node, in this process, until it ends."""
+    _refuse_second(home)
+    settings = promised_port(home.settings, home.signer().peer, bootstrap(target))
+    from client.cli.serving.foreground import serve
+
+    return serve(
+        home,
+        settings,
+        target,
+        data,
+        exit_when_done=exit_when_done,
+        headless=headless,
+        quiet=quiet,
+    )
+
+
+def _in_background(
+    home: Home,
+    target: Target,
+    arguments: list[str],
+    *,
+    detach: bool,
+    yes: bool,
+    as_json: bool,
+    record: Path | None,
+) -> int:
+    from client.cli.screen import show
+    from client.cli.serving.background import start
+
+    running = None if detach else _running(home, target)
+    if running is not None:
+        say("it takes part already")
+        return show(running, home.folders, record)
+    _refuse_second(home)
+    agreed = _agreed(home, target, yes=yes)
+    if agreed is None:
+        say("nothing was started")
+        return ExitCode.INTERRUPTED
+    started = start(home, str(agreed), arguments)
+    node = started.greeting
+    if not detach:
+        return show(started.socket, home.folders, record)
+    if as_json:
+        answer = Detached(
+            pid=node.pid,
+            peer=node.peer,
+            swarm=node.swarm,
+            swarm_name=node.swarm_name,
+            socket=str(started.socket),
+            log=str(home.folders.logs),
+        )
+        print_json(answer)
+    else:
+        say(f"process {node.pid} takes part in {node.swarm_name}")
+        say("  volunteer attach shows it, volunteer finish ends it, volunteer logs has its log")
+    return ExitCode.OK
+
+
+def _refuse_second(home: Home) -> None:
+    """Say at once that a volunteer of this home runs, before anything slow is loaded or asked.
+
+    It is the identity's lock that decides, when the node starts; this may miss one that starts.
+
+    Raises:
+        UserError: it runs; says which process and how to look at it.
+    """
+    run = RunRecord(home.folders.data).load()
+    if run is not None and run.runs:
+        raise already_runs(str(run.pid))
+
+
+def _agreed(home: Home, target: Target, *, yes: bool) -> Target | None:
+    """Return the swarm that the owner lets this machine be used for: the one that was shown.
+
+    None: the owner does not. Where there is nobody to ask, whoever set this up has agreed.
+
+    Raises:
+        UserError: what the swarm is must be asked of a member, and none answers.
+    """
+    from client.cli import consent
+
+    folder = home.folders.data
+    if yes or not sys.stdin.isatty():
+        if yes and not isinstance(target, Address):
+            consent.remember(folder, target.swarm)
+        return target
+    if not isinstance(target, Address) and consent.is_agreed(folder, target.swarm):
+        return target
+    swarm = _with_manifest(home, target)
+    if consent.is_agreed(folder, swarm.swarm) or consent.agrees(folder, home.settings, swarm):
+        return swarm if isinstance(target, Address) else target  # an id stands for one manifest
+    return None
+
+
+def _with_manifest(home: Home, target: Target) -> SwarmFile:
+    """Return what a swarm is, asked of a member where it is not known here."""
+    if isinstance(target, SwarmFile):
+        return target
+    if not isinstance(target, Address):
+        known = SwarmStore(home.folders.swarms).load(target.swarm)
+        if known is not None:
+            return known
+    import trio
+
+    from client.node.gather import read_swarm
+
+    say("asking a member what the swarm is ...")
+    return trio.run(partial(read_swarm, target, dial_timeout_s=home.settings.dial_timeout_s))
+
+
+def take_terminal_back() -> None:
+    """Read from the terminal again, after stdin has given the invite; stays if there is none."""
+    if sys.stdin.isatty():
+        return
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR)
+    except OSError:
+        return
+    os.dup2(terminal, STDIN)
+    os.close(terminal)
+    sys.stdin = os.fdopen(STDIN, closefd=False)
+
+
+def _running(home: Home, target: Target) -> Path | None:
+    """Return the socket of the volunteer of this home that is in the swarm already."""
+    if isinstance(target, Address):
+        return None
+    nodes = running_nodes(home.folders.runtime)
+    return next((path for path, node in nodes if node.swarm == target.swarm), None)
+
+
+def _find_target(home: Home, text: str | None) -> Target:
+    """Return the swarm meant.
+
+    Raises:
+        UserError: none is meant, or it cannot be understood.
+    """
+    known = named_swarm(home, text)
+    if known is not None:
+        return known
+    if text is None:
+        raise UserError(
+            "which swarm? --swarm is missing",
+            "give an invite, a .swarm file, or the name of a swarm joined before",
+            ExitCode.USAGE,
+        )
+    return read_target(text)
+
+
+def bootstrap(target: Target) -> tuple[Address, ...]:
+    """Return the members that a target names."""
+    return (target,) if isinstance(target, Address) else target.peers
+
+
+def promised_port(settings: Settings, own: PeerId, peers: tuple[Address, ...]) -> Settings:
+    """Listen where the swarm file says that we do, unless the user chose a port.
+
+    The founder's file names the founder's own address; others will look for it there.
+    """
+    ports = [address.port for address in peers if address.peer == own]
+    if not ports or settings.listen_port:
+        return settings
+    return msgspec.structs.replace(settings, listen_port=ports[0])

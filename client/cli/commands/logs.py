@@ -1,0 +1,102 @@
+"""``volunteer logs``: the log of the volunteer of this home, running or not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+
+from client.cli.logging.log_file import NAME, Line, lines_of, log_files, read_lines
+from client.cli.reach.home import find_home
+from client.cli.terminal.levels import LevelName, at_least
+from client.cli.terminal.output import json_line, printable
+from client.cli.terminal.when import since as since_time
+from client.errors import ExitCode, UserError
+
+LOOK_S = 0.3
+
+
+class LogRecord(Line, frozen=True):
+    """A line of ``volunteer logs --json``."""
+
+    schema_version: int = 1
+
+
+def logs(
+    *,
+    follow: Annotated[bool, Parameter(alias="-f")] = False,
+    since: str | None = None,
+    level: LevelName = "info",
+    lines: Annotated[int, Parameter(alias="-n")] = 0,
+    json: bool = False,
+) -> None:
+    """Print the log, oldest first; it is there whether the volunteer runs or not.
+
+    Parameters
+    ----------
+    follow
+        Go on with what comes, until you interrupt.
+    since
+        Only what was said since then: 10m (ago), 18:00, or "2026-11-22 08:00".
+    level
+        Least important lines to print.
+    lines
+        Only the last so many; 0: all.
+    json
+        Print one JSON document per line.
+    """
+    folder = find_home().folders.logs
+    if not log_files(folder) and not follow:
+        words = f"no log in {folder}"
+        raise UserError(words, "it begins with: volunteer join", ExitCode.NOT_RUNNING)
+    earliest = since_time(since) if since is not None else 0.0
+
+    def wanted(line: Line) -> bool:
+        return line.time >= earliest and at_least(line.level, level)
+
+    end = _end(folder)
+    old = [line for line in read_lines(folder) if wanted(line)]
+    for line in old[-lines:] if lines else old:
+        print(_json(line) if json else _text(line), flush=True)
+    for line in _coming(folder, end) if follow else ():
+        if wanted(line):
+            print(_json(line) if json else _text(line), flush=True)
+
+
+def _end(folder: Path) -> int:
+    try:
+        return (folder / NAME).stat().st_size
+    except OSError:
+        return 0
+
+
+def _coming(folder: Path, start: int) -> Iterator[Line]:
+    """Yield lines as they are written, through changes of the file, for ever."""
+    path = folder / NAME
+    while True:
+        try:
+            with path.open("rb") as file:
+                file.seek(start)
+                inode = path.stat().st_ino
+                while path.exists() and path.stat().st_ino == inode:
+                    yield from lines_of(file)
+                    time.sleep(LOOK_S)
+                yield from lines_of(file)
+        except FileNotFoundError:
+            time.sleep(LOOK_S)
+        start = 0
+
+
+def _json(line: Line) -> str:
+    return json_line(LogRecord(**msgspec.structs.asdict(line)))
+
+
+def _text(line: Line) -> str:
+    clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(line.time))
+    level = f"{line.level}: " if line.level in ("warning", "error") else ""
+    words = printable(line.words).replace("\n", " ")
+    return f"{clock} {level}{words}"

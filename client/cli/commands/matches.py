@@ -1,0 +1,86 @@
+"""``volunteer matches``: who holds which stage with whose consent, and why."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+from cyclopts import Parameter
+from msgspec import Struct
+
+from client.cli.matching.matches_text import matches_report, records_report
+from client.cli.matching.records import check_records
+from client.cli.reach.home import Home, find_home
+from client.cli.reach.running import connect, not_running
+from client.cli.reach.target import find_swarm
+from client.cli.terminal.output import json_line, print_json, printable
+from client.control.client import NotRunning
+from client.errors import ExitCode, UserError
+from protocol.invite import SwarmFile
+
+WATCH_S = 1.0
+Shown = TypeVar("Shown", bound=Struct)
+
+
+def matches(
+    *,
+    swarm: str | None = None,
+    json: bool = False,
+    watch: bool = False,
+    records: bool = False,
+    everything: Annotated[bool, Parameter(name="--all")] = False,
+) -> int:
+    """Show our seats, what we think of every stage, and why we moved or stayed.
+
+    With ``records`` the stored match records, each checked; returns 1 if one is not genuine.
+
+    Parameters
+    ----------
+    swarm
+        Name or beginning of the id of the swarm, where there are several.
+    json
+        Print JSON; with --watch one document per line.
+    watch
+        Go on until it ends or you interrupt.
+    records
+        List and check the stored match records instead.
+    everything
+        Show explanations for developers, too.
+    """
+    if records and watch:
+        raise UserError("--records and --watch do not go together", exit_code=ExitCode.USAGE)
+    home = find_home()
+    if records:
+        return _records(home, swarm, json)
+    with connect(home.folders, swarm) as node:
+        try:
+            _print(node.matches(everything), matches_report, json, watch)
+            while watch:
+                time.sleep(WATCH_S)
+                _print(node.matches(everything), matches_report, json, watch)
+        except NotRunning as error:
+            if not watch:
+                raise not_running(home.folders, swarm) from error
+    return ExitCode.OK
+
+
+def _records(home: Home, text: str | None, as_json: bool) -> int:
+    swarm = find_swarm(home, text)
+    if not isinstance(swarm, SwarmFile):
+        raise UserError("this swarm is not known here", "join it first", ExitCode.USAGE)
+    found = check_records(home.folders.agreements(swarm.swarm), swarm)
+    _print(found, records_report, as_json)
+    genuine = all(record.valid for record in found.records)
+    return ExitCode.OK if genuine else ExitCode.RUNTIME
+
+
+def _print(now: Shown, report: Callable[[Shown], str], as_json: bool, watch: bool = False) -> None:
+    if as_json and watch:
+        print(json_line(now), flush=True)
+    elif as_json:
+        print_json(now)
+    else:
+        clear = "\x1b[H\x1b[J" if watch and sys.stdout.isatty() else ""
+        print(clear + printable(report(now)), flush=True)

@@ -1,0 +1,68 @@
+"""``volunteer pause``: give this machine back for a while, without leaving the swarm."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from cyclopts import Parameter
+from msgspec import Struct
+
+from client.cli.reach.home import find_home
+from client.cli.reach.running import connect
+from client.cli.terminal.output import print_json, printable
+from client.cli.terminal.when import clock, duration_s, moment
+from client.control.snapshot import PauseView
+from client.errors import ExitCode, UserError
+
+
+class Paused(Struct, frozen=True, kw_only=True):
+    """Answer of ``volunteer pause --json``."""
+
+    swarm: str
+    swarm_name: str
+    peer: str
+    paused: PauseView
+    schema_version: int = 1
+
+
+def pause(
+    *,
+    swarm: str | None = None,
+    lasting: Annotated[str | None, Parameter(name="--for")] = None,
+    until: str | None = None,
+    reason: str = "",
+    json: bool = False,
+) -> None:
+    """Give up every stage in order, free memory and GPU, and stay connected; until you resume.
+
+    It holds over restarts. Others take the work over; nothing that was computed is lost.
+
+    Parameters
+    ----------
+    swarm
+        Name or beginning of the id of the swarm, where several volunteers run.
+    lasting
+        Go on by itself after so long, such as 30m or 2h.
+    until
+        Go on by itself then, such as 18:00 or "2026-11-22 08:00".
+    reason
+        Why, for whoever looks at it.
+    json
+        Print JSON.
+    """
+    if lasting is not None and until is not None:
+        raise UserError("--for and --until do not go together", exit_code=ExitCode.USAGE)
+    end = time.time() + duration_s(lasting, "--for") if lasting is not None else None
+    if until is not None:
+        end = moment(until, "--until", past=False)
+        if end <= time.time():
+            raise UserError(f"--until: {until} is over", "give a later time", ExitCode.USAGE)
+    with connect(find_home().folders, swarm) as node:
+        view, who = node.pause(end, reason), node.greeting
+    if json:
+        answer = Paused(swarm=who.swarm, swarm_name=who.swarm_name, peer=who.peer, paused=view)
+        print_json(answer)
+        return
+    ends = f"until {clock(view.until)}" if view.until else "until: volunteer resume"
+    print(printable(f"{who.swarm_name}: paused {ends}"))

@@ -1,0 +1,82 @@
+"""``volunteer plan``: what given machines and links would reach, and the best cut for them.
+
+The model and its formulas: ``client.plan.model``. Trains nothing and uses no network; runs parts
+of the model for some seconds to measure what they cost, unless they are counted.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from cyclopts import Group, Parameter, validators
+
+from client.cli.founding.options import ModelChoices
+from client.cli.planning.answer import answer
+from client.cli.planning.machines import Kind, ThisMachine, read_table
+from client.cli.planning.options import RUN, AtLeast0, MachineChoices, PlanChoices
+from client.cli.planning.setting import chosen, founded
+from client.cli.planning.text import report
+from client.cli.reach.home import find_home
+from client.cli.terminal.output import print_json, printable, say
+from client.errors import ExitCode, UserError
+
+COST = Group("The cost", sort_key=4)
+MOST_TOKENS = 10**18
+Tokens = Annotated[int | None, Parameter(validator=validators.Number(gte=1, lte=MOST_TOKENS))]
+
+
+def plan(
+    *,
+    swarm: Annotated[str | None, Parameter(group=RUN)] = None,
+    machines: MachineChoices = MachineChoices(),  # noqa: B008  (frozen)
+    run: PlanChoices = PlanChoices(),  # noqa: B008
+    model: ModelChoices = ModelChoices(),  # noqa: B008
+    tokens: Annotated[Tokens, Parameter(group=COST)] = None,
+    price: Annotated[AtLeast0, Parameter(group=COST)] = None,
+    json: bool = False,
+) -> None:
+    """Say what machines would reach together, what limits them, and how best to cut the model.
+
+    Parameters
+    ----------
+    swarm
+        Plan for a founded swarm: a .swarm file, or the name of one joined before; without it for
+        a preset with the flags of volunteer create.
+    tokens
+        Train so many tokens (default: those of the run).
+    price
+        Price of a kWh, in any currency; needs watts.
+    json
+        Print JSON.
+    """
+    home = find_home()
+    setting = founded(home, swarm, run, model) if swarm else chosen(run, model)
+    found = answer(setting, _kinds(machines), ThisMachine(home), tokens, price)
+    if json:
+        print_json(found)
+        return
+    print(printable(report(found)))
+    for note in found.notes:
+        say(f"note: {note}")
+
+
+def _kinds(choices: MachineChoices) -> tuple[Kind, ...]:
+    """Return the machines that the flags name, within the bounds of a table's."""
+    given = {name: value for name, value in vars(choices).items() if value is not None}
+    table = given.pop("table", None)
+    if table is not None and given:
+        flag = next(iter(given)).replace("_", "-")
+        problem = f"--{flag} beside --table"
+        raise UserError(problem, "write it into the table", ExitCode.USAGE)
+    if table is not None:
+        return read_table(table)
+    count = given.pop("machines", 4)
+    try:
+        return (msgspec.convert({"count": count, **given}, Kind),)
+    except msgspec.ValidationError as error:
+        raise UserError(
+            f"a flag of the machines is out of range: {error}",
+            "see volunteer plan --help",
+            ExitCode.USAGE,
+        ) from error

@@ -1,0 +1,53 @@
+"""``volunteer resume``: take part again after a pause."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from client.cli.reach.home import find_home
+from client.cli.reach.running import connect
+from client.cli.terminal.output import print_json, printable
+from client.control.snapshot import PauseView
+
+
+class Resumed(Struct, frozen=True, kw_only=True):
+    """Answer of ``volunteer resume --json``."""
+
+    swarm: str
+    swarm_name: str
+    peer: str
+    resumed: bool
+    """False: it was not paused by you."""
+    paused: PauseView | None
+    """What still holds it back, such as battery or schedule."""
+    schema_version: int = 1
+
+
+def resume(*, swarm: str | None = None, json: bool = False) -> None:
+    """Take part again: the matching finds a stage for this machine.
+
+    Parameters
+    ----------
+    swarm
+        Name or beginning of the id of the swarm, where several volunteers run.
+    json
+        Print JSON.
+    """
+    with connect(find_home().folders, swarm) as node:
+        resumed, who = node.resume(), node.greeting
+        held = node.status().paused
+    if json:
+        answer = Resumed(
+            swarm=who.swarm,
+            swarm_name=who.swarm_name,
+            peer=who.peer,
+            resumed=resumed,
+            paused=held,
+        )
+        print_json(answer)
+        return
+    if held is not None:
+        words = f"still paused: {held.reason}"
+    else:
+        words = "takes part again" if resumed else "was not paused"
+    print(printable(f"{who.swarm_name}: {words}"))

@@ -1,0 +1,86 @@
+"""``volunteer sample``: text from the newest model that a swarm has whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from client.cli.reach.home import find_home
+from client.cli.reach.target import find_swarm
+from client.cli.terminal.output import print_json, printable, say
+from client.errors import ExitCode, UserError
+
+DEFAULT_PROMPT = "def "
+
+
+class Sample(Struct, frozen=True):
+    """Answer of ``volunteer sample --json``."""
+
+    swarm: str
+    version: int
+    prompt: str
+    text: str
+    schema_version: int = 1
+
+
+def sample(
+    prompt: str = DEFAULT_PROMPT,
+    /,
+    *,
+    swarm: str | None = None,
+    checkpoint: tuple[Path, ...] = (),
+    length: int = 400,
+    temperature: float = 0.8,
+    top_k: int | None = 40,
+    seed: int = 0,
+    json: bool = False,
+) -> None:
+    """Write text with the model a swarm has trained so far.
+
+    Parameters
+    ----------
+    prompt
+        Text to go on from.
+    swarm
+        Name, id, invite or .swarm file (default: the only swarm known here).
+    checkpoint
+        Folder with checkpoints; may be repeated (default: this volunteer's own, else the swarm's).
+    length
+        Tokens to write; in most swarms a token is a byte.
+    temperature
+        0 takes the likeliest token each time; higher is more daring.
+    top_k
+        Draw from so many likeliest tokens only.
+    seed
+        Same seed, same text.
+    json
+        Print JSON.
+    """
+    home = find_home()
+    found = find_swarm(home, swarm)
+
+    from client.cli.models.newest import newest_model
+    from model_zoo.sample import stream  # torch: when all else is in order
+
+    trained = newest_model(home, found, checkpoint)
+    try:
+        pieces = stream(
+            trained.model,
+            prompt,
+            length,
+            temperature=temperature,
+            top_k=top_k,
+            seed=seed,
+            tokenizer=trained.manifest.data.tokenizer_name,
+        )
+    except ValueError as error:
+        raise UserError(str(error), "see volunteer sample --help", ExitCode.USAGE) from error
+    if json:
+        print_json(Sample(trained.swarm, trained.version, prompt, "".join(pieces)))
+        return
+    say(f"{trained.manifest.name}, version {trained.version} of {trained.manifest.steps}")
+    print(prompt, end="", flush=True)
+    for text in pieces:
+        print(printable(text), end="", flush=True)
+    print()

@@ -1,0 +1,68 @@
+"""``volunteer status``: what the volunteer on this machine is doing."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from client.cli.reach.home import find_home
+from client.cli.reach.running import connect, ending_words, not_running, wait_for_ending
+from client.cli.terminal.output import json_line, print_json, printable, say
+from client.cli.terminal.status_text import progress_line, status_report
+from client.control.client import ControlClient, NotRunning
+from client.control.snapshot import Snapshot
+
+WATCH_S = 1.0
+
+
+def status(
+    *, swarm: str | None = None, json: bool = False, watch: bool = False, plain: bool = False
+) -> None:
+    """Show what the volunteer on this machine is doing.
+
+    Parameters
+    ----------
+    swarm
+        Name or beginning of the id of the swarm, where several volunteers run.
+    json
+        Print JSON; with --watch one document per line.
+    watch
+        Go on until it ends or you interrupt.
+    plain
+        One line; with --watch a further one whenever the step or the state changes.
+    """
+    folders = find_home().folders
+    with connect(folders, swarm) as node:
+        try:
+            shown = _print(node.status(), json, watch, plain)
+            while watch:
+                shown = _look_again(node, json, plain, shown)
+        except NotRunning as error:
+            if not watch:
+                raise not_running(folders, swarm) from error
+            ending = wait_for_ending(folders, node.greeting.pid)
+            say(ending_words(ending) if ending else "the volunteer has ended")
+
+
+def _look_again(
+    node: ControlClient, as_json: bool, plain: bool, shown: tuple[str, int]
+) -> tuple[str, int]:
+    time.sleep(WATCH_S)
+    now = node.status()
+    if plain and not as_json and shown == (now.state, now.step):
+        return shown
+    return _print(now, as_json, True, plain)
+
+
+def _print(now: Snapshot, as_json: bool, watch: bool, plain: bool) -> tuple[str, int]:
+    """Print a snapshot; return what a further plain line would have to differ in."""
+    if as_json and watch:
+        print(json_line(now), flush=True)
+    elif as_json:
+        print_json(now)
+    elif plain:
+        print(printable(progress_line(now)), flush=True)
+    else:
+        clear = "\x1b[H\x1b[J" if watch and sys.stdout.isatty() else ""
+        print(clear + printable(status_report(now)), flush=True)
+    return now.state, now.step

@@ -1,0 +1,35 @@
+"""``volunteer version``: the versions that matter in a report, read without importing anything."""
+
+from __future__ import annotations
+
+import platform
+from typing import Annotated
+
+from cyclopts import Parameter
+from msgspec import Struct
+
+from client.cli.software import PACKAGES, package_version, software_version
+from client.cli.terminal.output import print_json
+
+
+class Versions(Struct, frozen=True):
+    """Answer of ``volunteer version --json``."""
+
+    volunteer: str
+    python: str
+    platform: str
+    packages: dict[str, str]
+    schema_version: int = 1
+
+
+def version(*, json: Annotated[bool, Parameter(help="Print JSON.")] = False) -> None:
+    """Print the versions that matter in a report."""
+    found = {name: package_version(name) or "missing" for name in PACKAGES}
+    versions = Versions(software_version(), platform.python_version(), platform.platform(), found)
+    if json:
+        print_json(versions)
+        return
+    print(f"volunteer {versions.volunteer}")
+    print(f"python {versions.python} on {versions.platform}")
+    for name, number in found.items():
+        print(f"{name} {number}")

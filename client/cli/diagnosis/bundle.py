@@ -1,0 +1,85 @@
+"""What a report of a problem should hold, in one file, without secrets.
+
+A ZIP of small text files: what doctor found, the settings, the state of what runs, and the end of
+the log. The private key is never looked at.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import platform
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from client.cli.diagnosis.checks import Check
+from client.cli.logging.log_file import ERRORS_NAME, read_lines
+from client.cli.logging.redact import Redactor
+from client.cli.reach.home import Home
+from client.cli.software import PACKAGES, package_version, software_version
+from client.cli.terminal.output import json_document, json_line
+from client.control.client import ControlClient, ControlError, running_nodes
+from client.errors import ExitCode, UserError
+
+MOST_LINES = 2000
+MOST_ERROR_CHARS = 64_000
+
+
+def write_bundle(path: Path, home: Home, checks: list[Check], *, keep_addresses: bool) -> None:
+    """Write the bundle; whoever reads it can trust that it has been cleaned, but should look.
+
+    Raises:
+        UserError: the file is there already, or cannot be written.
+    """
+    redactor = Redactor(keep_addresses=keep_addresses)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as bundle:
+        for name, text in _parts(home, checks):
+            bundle.writestr(name, redactor.clean(text))
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+            file.write(packed.getvalue())
+    except OSError as error:
+        problem = f"cannot write {path}: {error.strerror}"
+        raise UserError(problem, "choose another file", ExitCode.USAGE) from error
+
+
+def _parts(home: Home, checks: list[Check]) -> Iterator[tuple[str, str]]:
+    """Yield names and texts, not cleaned yet."""
+    yield "doctor.json", _json(checks)
+    yield "versions.json", _json(_versions())
+    settings = msgspec.to_builtins(home.settings)
+    yield "settings.json", _json({"settings": settings, "origins": dict(home.resolved.origins)})
+    for number, (path, _) in enumerate(running_nodes(home.folders.runtime)):
+        try:
+            with ControlClient(path) as node:
+                yield f"status-{number}.json", _json(node.status())
+                yield f"matches-{number}.json", _json(node.matches())
+        except ControlError as error:
+            yield f"status-{number}.txt", str(error)
+    lines = [json_line(line) for line in read_lines(home.folders.logs)]
+    yield "log.jsonl", "\n".join(lines[-MOST_LINES:])
+    try:
+        errors = (home.folders.logs / ERRORS_NAME).read_text(errors="replace")
+    except OSError:
+        errors = ""
+    yield "errors.txt", errors[-MOST_ERROR_CHARS:]
+
+
+def _versions() -> dict[str, object]:
+    return {
+        "volunteer": software_version(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: package_version(name) for name in PACKAGES},
+        "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _json(data: object) -> str:
+    return json_document(data)

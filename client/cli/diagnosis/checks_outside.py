@@ -1,0 +1,181 @@
+"""Further checks of ``volunteer doctor``: the clock, the GPU, and the way to the swarm.
+
+None sends more than the opening of a connection to members that are remembered, and none raises.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import resource
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+
+from client.cli.diagnosis.checks import Check
+from client.cli.reach.home import Home, own_host
+from client.cli.reach.running import ending_words
+from client.cli.terminal.output import human_bytes
+from client.config import Settings
+from client.control.client import ControlClient, ControlError, running_nodes
+from client.store.last_run import RunRecord
+from client.store.swarms import SwarmStore
+from protocol.address import Address
+from protocol.invite import SwarmFile
+
+MIN_DESCRIPTORS = 512
+DIAL_TIMEOUT_S = 2.0
+MOST_DIALLED = 5
+EARLIEST = 1_760_000_000.0
+"""This software is younger than clocks that show less (Unix seconds)."""
+
+
+def check_clock() -> Check:
+    """The clock is right: records of a member whose clock is two minutes off are refused."""
+    if time.time() < EARLIEST:
+        return Check("clock", "fail", time.ctime(), "set the clock: sudo timedatectl set-ntp true")
+    if (control := shutil.which("timedatectl")) is None:
+        return Check("clock", "ok", f"{time.ctime()}; nobody here says if it is kept right")
+    command = [control, "show", "-p", "NTPSynchronized", "--value"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return Check("clock", "ok", time.ctime())
+    if done.stdout.strip() == "no":
+        words = f"{time.ctime()}, not kept right by a time server"
+        return Check("clock", "warn", words, "sudo timedatectl set-ntp true")
+    return Check("clock", "ok", time.ctime())
+
+
+def check_gpu(settings: Settings) -> Check:
+    """Which graphics cards could compute."""
+    if settings.device == "cpu":
+        return Check("gpu", "ok", "not wanted: device is cpu")
+    found = list(_nvidia_cards())
+    if found:
+        return Check("gpu", "ok", "; ".join(found))
+    if settings.device.startswith("cuda"):
+        words = f"device is {settings.device}, but NVIDIA's driver finds no card"
+        return Check(
+            "gpu", "fail", words, "install the driver, or: volunteer config set device cpu"
+        )
+    return Check("gpu", "ok", "none found; computes on the processor")
+
+
+def check_descriptors() -> Check:
+    """Enough files and connections may be open at once."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < MIN_DESCRIPTORS:
+        return Check("open files", "warn", f"{soft} at most", f"ulimit -n {min(hard, 4096)}")
+    return Check("open files", "ok", "enough")
+
+
+def check_reachability(settings: Settings) -> Check:
+    """Whether others can call this machine, as far as it can tell by itself."""
+    if settings.announce:
+        return Check("reachability", "ok", f"announced: {', '.join(settings.announce)}")
+    if settings.listen_host not in ("0.0.0.0", ""):
+        return Check("reachability", "ok", f"listens on {settings.listen_host} only")
+    host = own_host()
+    if ipaddress.ip_address(host).is_loopback:
+        return Check("reachability", "fail", "no network but this machine's own", "connect it")
+    if ipaddress.ip_address(host).is_private:
+        return Check(
+            "reachability",
+            "warn",
+            f"{host} is a private address: members elsewhere cannot call this machine",
+            "it can call them; to be called, forward a port and set announce and listen_port",
+        )
+    return Check("reachability", "ok", f"{host}, if no firewall is in the way")
+
+
+def check_swarms(home: Home) -> Iterator[Check]:
+    """Whether a remembered member of each swarm answers."""
+    known = SwarmStore(home.folders.swarms).all()
+    if not known:
+        yield Check("swarm", "ok", "none joined yet")
+    for swarm in known:
+        yield _check_swarm(swarm)
+
+
+def check_node(home: Home) -> Iterator[Check]:
+    """What the volunteers that run here say of themselves."""
+    running = running_nodes(home.folders.runtime)
+    if not running:
+        yield _check_last_run(RunRecord(home.folders.data))
+    for path, _ in running:
+        try:
+            with ControlClient(path) as node:
+                now = node.status()
+        except ControlError as error:
+            yield Check("volunteer", "warn", str(error), "see volunteer logs")
+            continue
+        words = f"{now.swarm_name}: {now.state}: {now.reason}"
+        alone = not now.peers and now.uptime_s > 60
+        if now.counters.doubled_microbatches:
+            yield Check("volunteer", "fail", f"{words}; counted twice", "please report it")
+        elif now.lacks_text and now.state == "waiting":
+            yield Check("volunteer", "warn", words, "volunteer stop, then join with --data FILE")
+        elif now.last_error:
+            yield Check("volunteer", "warn", f"{words}; last: {now.last_error}", "volunteer logs")
+        elif alone:
+            yield Check("volunteer", "warn", f"{words}; knows no other member", "is it the first?")
+        else:
+            yield Check("volunteer", "ok", words)
+
+
+def _check_last_run(record: RunRecord) -> Check:
+    run, ending = record.load(), record.ending()
+    if run is not None and run.runs:
+        words = f"process {run.pid} runs, but does not answer"
+        return Check("volunteer", "warn", words, "it starts or ends; else it hangs: volunteer logs")
+    if ending is None:
+        return Check("volunteer", "ok", "none runs now")
+    words = f"none runs now; {ending_words(ending)}"
+    return Check("volunteer", "warn" if ending.failed else "ok", words, ending.next_step)
+
+
+def _check_swarm(swarm: SwarmFile) -> Check:
+    name = f"swarm {swarm.manifest.name}"
+    peers = list(swarm.peers[:MOST_DIALLED])
+    if not peers:
+        return Check(name, "ok", "no member is remembered; others must call")
+    answer = sum(_answers(peers))
+    words = f"{answer} of {len(peers)} remembered members answer"
+    if answer:
+        return Check(name, "ok", words)
+    return Check(name, "warn", words, "are they off? ask for a new invite; or check a firewall")
+
+
+def _answers(peers: Iterable[Address]) -> Iterator[bool]:
+    for peer in peers:
+        try:
+            with socket.create_connection((peer.host, peer.port), timeout=DIAL_TIMEOUT_S):
+                yield True
+        except OSError:
+            yield False
+
+
+def _nvidia_cards() -> Iterator[str]:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # no driver, or a library that does not fit it
+        return
+    try:
+        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            card = pynvml.nvmlDeviceGetHandleByIndex(index)
+            memory = pynvml.nvmlDeviceGetMemoryInfo(card)
+            name = _text(pynvml.nvmlDeviceGetName(card))
+            yield f"{name}, {human_bytes(memory.free)} free, driver {driver}"
+    except pynvml.NVMLError:
+        return
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

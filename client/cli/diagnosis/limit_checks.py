@@ -1,0 +1,87 @@
+"""The checks of ``volunteer doctor`` that look at the owner's limits: can each one be kept here?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+
+from client.cli.diagnosis.checks import Check
+from client.cli.terminal.output import human_bytes
+from client.config import Settings
+from client.errors import UserError
+from client.limits.battery import on_battery
+from client.limits.idle import Idleness, ask, look
+from client.limits.limits import Limits, limits_of
+from client.limits.power import PowerCap
+from client.train.machine.limiting import FILE_NAME, load_use
+from client.train.machine.power import nvidia_cap
+
+
+def examine_limits(settings: Settings, data: Path) -> Iterator[Check]:
+    """Yield a check of every limit that is set and may turn out to be impossible to keep."""
+    limits = limits_of(settings)
+    if limits.only_when_idle:
+        yield check_idle(limits.idle_after_s)
+    if limits.not_on_battery:
+        yield check_battery()
+    if limits.schedule.windows:
+        yield check_hours(limits, datetime.now())
+    if limits.daily_bytes:
+        yield check_quota(limits, data, datetime.now())
+    if limits.power_w:
+        yield check_power(limits.power_w, settings.device)
+
+
+def check_idle(after_s: int, find: Callable[[int], Idleness] | None = None) -> Check:
+    """Whether it can be told that nobody uses this machine."""
+    found = find(after_s) if find else look(after_s, ask)
+    if found.idle is None:
+        next_step = (
+            "install xprintidle (X11) or use logind; until then only-when-idle never computes"
+        )
+        return Check("idle", "fail", found.unknown, next_step)
+    words = "nobody uses this machine" if found.idle else "somebody uses this machine"
+    return Check("idle", "ok", words)
+
+
+def check_battery(read: Callable[[], bool | None] = on_battery) -> Check:
+    """Whether it can be told that this machine runs on battery."""
+    found = read()
+    if found is None:
+        next_step = "until the system says, not-on-battery never computes"
+        return Check("battery", "fail", "the system does not say", next_step)
+    return Check("battery", "ok", "on battery" if found else "mains power")
+
+
+def check_hours(limits: Limits, now: datetime) -> Check:
+    """What the schedule says of this moment, by the local clock."""
+    inside, change = limits.schedule.allows(now), limits.schedule.next_change(now)
+    until = f" until {change:%a %H:%M}" if change else ""
+    words = f"{'inside' if inside else 'outside'} its hours{until} ({limits.schedule})"
+    return Check("schedule", "ok", words)
+
+
+def check_quota(limits: Limits, data: Path, now: datetime) -> Check:
+    """What is left of the day's quota."""
+    use = load_use(data / FILE_NAME)
+    used_bytes = use.used_bytes if use is not None and use.day == now.date() else 0
+    words = f"{human_bytes(used_bytes)} of {human_bytes(limits.daily_bytes)} used today"
+    if used_bytes >= limits.daily_bytes:
+        return Check("quota", "warn", words, "it pauses till midnight, or raise --daily-quota")
+    return Check("quota", "ok", words)
+
+
+def check_power(
+    watts: int, device: str, cap: PowerCap | None = None, root: bool | None = None
+) -> Check:
+    """Whether the GPU's power can be capped; changes nothing."""
+    try:
+        words = (cap or nvidia_cap()).check(watts, device)
+    except UserError as error:
+        return Check("power limit", "warn", str(error), error.next_step)
+    if not (os.geteuid() == 0 if root is None else root):
+        next_step = f"if join says that only root may: sudo nvidia-smi -pl {watts}"
+        return Check("power limit", "warn", words, next_step)
+    return Check("power limit", "ok", words)

@@ -1,0 +1,263 @@
+"""From a founder's choices to a manifest: fills in the preset, cuts the model, prices its stages.
+
+Runs the model for a moment to measure what its parts cost, so it imports torch; only ``create``
+and ``demo`` call it. Writes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices, short_name
+from client.cli.founding.presets import PRESETS, Preset
+from client.cli.founding.price_table import StagePrice
+from client.cli.founding.pricing import Prices, price
+from client.compute.memory import required_bytes
+from client.compute.payload import largest_payload_bytes
+from client.errors import ExitCode, UserError
+from model_zoo.cutting import cut
+from model_zoo.data import BUILT_IN, Corpus, DataError
+from model_zoo.specs import tokens
+from model_zoo.specs.data import DataSpec, Source
+from model_zoo.specs.model import ARCHITECTURES, ModelSpec
+from model_zoo.specs.optimizer import DEFAULT, OptimizerSpec
+from model_zoo.specs.slices import StageSlice, slices, stage_parameter_count
+from model_zoo.specs.tokens import token_bytes
+from protocol.ids import PeerId
+from protocol.manifest import (
+    Codec,
+    Manifest,
+    Policy,
+    StageCost,
+    inconsistency,
+)
+
+WIRE_BYTES_PER_ELEMENT: dict[Codec, float] = {"s8": 1 + 2 / 128, "bf16": 2.0, "fp32": 4.0}
+_GRAPHS_KEPT = 2
+"""Enough for a pipeline to flow; a volunteer with more memory keeps more."""
+
+
+@dataclass(frozen=True)
+class Founding:
+    """A manifest to be signed, and what the founder should know about it."""
+
+    manifest: Manifest
+    warnings: tuple[str, ...]
+    prices: tuple[StagePrice, ...]
+    """Of the stages, in pipeline order."""
+    corpus: Corpus
+    """The training text."""
+
+
+def found_swarm(
+    founder: PeerId,
+    run: RunChoices,
+    model: ModelChoices,
+    optimizer: OptimizerChoices,
+) -> Founding:
+    """Build the manifest of a new swarm.
+
+    Raises:
+        UserError: the choices contradict each other (usage), or the data cannot be used
+            (configuration).
+    """
+    preset = PRESETS[run.preset]
+    spec = choose_model(preset, model, run.tokenizer)
+    corpus = open_corpus(run.data, spec.context, run.tokenizer)
+    sequences = run.sequences or preset.sequences_per_microbatch
+    costs, prices = price_stages(spec, run, sequences)
+    manifest = Manifest(
+        protocol=1,
+        name=run.swarm_name,
+        founder=founder,
+        created=int(time.time()),
+        seed=run.seed,
+        model=spec,
+        stages=costs,
+        sequences_per_microbatch=sequences,
+        microbatches_per_step=run.microbatches or preset.microbatches_per_step,
+        steps=run.steps or preset.steps,
+        optimizer=choose_optimizer(preset, optimizer, run.steps or preset.steps, run.optimizer),
+        data=describe_data(run.data, corpus, run.tokenizer),
+        boundary_codec=run.boundary_codec,
+        averaging_codec=run.averaging_codec,
+        delayed_update=True if run.delayed_update else msgspec.UNSET,
+        policy=Policy(run.redundancy, run.checkpoint_every, run.private, run.dual_homing),
+    )
+    return Founding(checked(manifest), tuple(_warnings(manifest)), prices, corpus)
+
+
+def checked(manifest: Manifest) -> Manifest:
+    """Return the manifest as every peer will read it.
+
+    Raises:
+        UserError: a number is out of the range the protocol allows.
+    """
+    try:
+        again = msgspec.convert(msgspec.to_builtins(manifest), Manifest)
+    except msgspec.ValidationError as error:
+        raise usage(f"a setting is out of range: {error}") from error
+    problem = inconsistency(again)
+    if problem:
+        raise usage(problem)
+    return again
+
+
+def choose_model(
+    preset: Preset, choices: ModelChoices, tokenizer: str = tokens.DEFAULT
+) -> ModelSpec:
+    """Return the preset's model with the founder's changes; dependent numbers follow.
+
+    Raises:
+        UserError: numbers that no such model has.
+    """
+    base = preset.model
+    architecture = choices.architecture or base.architecture
+    width = choices.width or base.width
+    heads = choices.heads or base.heads
+    same_shape = (architecture, width, heads) == (base.architecture, base.width, base.heads)
+    usual_ffn_width = ARCHITECTURES[architecture].usual_ffn_width(width)
+    ffn_width = base.ffn_width if same_shape else usual_ffn_width
+    kv_heads = base.kv_heads if same_shape else heads
+    try:
+        return ModelSpec(
+            architecture=architecture,
+            layers=choices.layers or base.layers,
+            width=width,
+            heads=heads,
+            kv_heads=choices.kv_heads or kv_heads,
+            ffn_width=choices.ffn_width or ffn_width,
+            context=choices.context or base.context,
+            vocab=tokens.TOKENIZERS[tokenizer],
+            rope_theta=base.rope_theta,
+        )
+    except ValueError as error:
+        raise usage(str(error)) from error
+
+
+def choose_optimizer(
+    preset: Preset, choices: OptimizerChoices, steps: int, kind: str = DEFAULT
+) -> OptimizerSpec:
+    """Return the preset's optimizer with the founder's changes.
+
+    Warm-up and decay keep their share of the run when its length changes.
+
+    Raises:
+        UserError: a number is out of range.
+    """
+    base = preset.optimizer
+    scale = steps / preset.steps
+    lr = base.lr if choices.lr is None else choices.lr
+    follows = {
+        "kind": msgspec.UNSET if kind == DEFAULT else kind,
+        "lr": lr,
+        "min_lr": min(base.min_lr, lr),
+        "warmup_steps": round(base.warmup_steps * scale),
+        "decay_steps": max(1, round(base.decay_steps * scale)),
+    }
+    given = {name: value for name, value in vars(choices).items() if value is not None}
+    chosen = follows | given
+    if chosen["warmup_steps"] > chosen["decay_steps"]:
+        raise usage("--warmup-steps is above --decay-steps")
+    try:
+        return msgspec.structs.replace(base, **chosen)
+    except ValueError as error:
+        raise usage(str(error)) from error
+
+
+def open_corpus(source: str, context: int, tokenizer: str = tokens.DEFAULT) -> Corpus:
+    """Open the training text and make sure that both its parts hold a sample.
+
+    Raises:
+        UserError: it is missing, unreadable or too short.
+    """
+    try:
+        corpus = Corpus.open(source, tokenizer)
+        corpus.check(context)
+    except DataError as error:
+        raise UserError(
+            str(error), "choose another --data, or a shorter --context", ExitCode.CONFIG
+        ) from error
+    return corpus
+
+
+def describe_data(source: str, corpus: Corpus, tokenizer: str = tokens.DEFAULT) -> DataSpec:
+    """Return what the manifest says of the corpus."""
+    named = msgspec.UNSET if tokenizer == tokens.DEFAULT else tokenizer
+    return DataSpec(_kind(source), short_name(source), corpus.size, corpus.digest, named)
+
+
+def _kind(source: str) -> Source:
+    if source == BUILT_IN:
+        return "stdlib"
+    return "jsonl" if source.endswith(".jsonl") else "text"
+
+
+def price_stages(
+    spec: ModelSpec, run: RunChoices, sequences: int
+) -> tuple[tuple[StageCost, ...], tuple[StagePrice, ...]]:
+    """Cut the model so that its dearest stage is as cheap as can be, and price every stage."""
+    if run.stages > spec.layers:
+        raise usage(f"{spec.layers} layers cannot make {run.stages} stages; take at most that many")
+    prices = Prices(spec, sequences) if run.measure else None
+    layers = cut(spec, prices.parts if prices else None, run.stages)
+    priced = price(spec, slices(layers), sequences, prices)
+    pairs = zip(slices(layers), priced, strict=True)
+    costs = tuple(stage_cost(spec, layers, part, each, run, sequences) for part, each in pairs)
+    return costs, priced
+
+
+def stage_cost(
+    spec: ModelSpec,
+    layers: tuple[int, ...],
+    part: StageSlice,
+    priced: StagePrice,
+    run: RunChoices,
+    sequences: int,
+) -> StageCost:
+    """Return what the manifest says of one stage of a cut."""
+    predicted = sequences * spec.context
+    first, last = part.index == 0, part.index == part.count - 1
+    shape = sequences, spec.context, spec.width
+    boundary = float(largest_payload_bytes(shape, run.boundary_codec))
+    forward = boundary + (predicted + sequences) * token_bytes(spec.vocab)  # targets travel along
+    memory = required_bytes(
+        spec,
+        layers_per_stage=layers,
+        stage=part.index,
+        sequences=sequences,
+        tokens=spec.context,
+        graphs_kept=_GRAPHS_KEPT,
+        averaging_codec=run.averaging_codec,
+        state=run.state,
+    )
+    return StageCost(
+        layers=layers[part.index],
+        flops=priced.flops,
+        parameters=stage_parameter_count(spec, part),
+        uplink_bytes=(not last) * forward + (not first) * boundary,
+        downlink_bytes=(not first) * forward + (not last) * boundary,
+        memory_bytes=float(memory.total_bytes),
+    )
+
+
+def usage(problem: str) -> UserError:
+    """Return the error for a wrong choice on the command line."""
+    return UserError(problem, "see volunteer create --help", ExitCode.USAGE)
+
+
+def _warnings(manifest: Manifest) -> Sequence[str]:
+    found = []
+    in_flight = manifest.stage_count + 1
+    if manifest.stage_count > 1 and manifest.microbatches_per_step < 4 * in_flight:
+        found.append(
+            f"{manifest.microbatches_per_step} microbatches per step leave a pipeline of "
+            f"{manifest.stage_count} stages idle much of the time; {10 * in_flight} would fill it"
+        )
+    if manifest.policy.redundancy == 1:
+        found.append("redundancy 1: whenever a volunteer leaves, its stage stops")
+    return found

@@ -1,0 +1,123 @@
+"""Groups of flags of ``volunteer create`` as frozen dataclasses; None means: as in the preset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Group, Parameter, validators
+
+from client.cli.founding.presets import PresetName
+from model_zoo.specs import optimizer as optimizers
+from model_zoo.specs import tokens
+from model_zoo.specs.model import ARCHITECTURES
+from model_zoo.specs.optimizer import OPTIMIZERS
+from model_zoo.specs.state import StateSpec
+from model_zoo.specs.tokens import TOKENIZERS
+from protocol.manifest import Codec
+
+if TYPE_CHECKING:
+    ArchitectureName = str
+    OptimizerName = str
+    TokenizerName = str
+else:
+    ArchitectureName = Literal[tuple(ARCHITECTURES)]
+    OptimizerName = Literal[tuple(OPTIMIZERS)]
+    TokenizerName = Literal[tuple(TOKENIZERS)]
+
+RUN = Group("The run", sort_key=1)
+MODEL = Group("The model (default: the preset's)", sort_key=2)
+OPTIMIZER = Group("The optimizer (default: the preset's)", sort_key=3)
+POSITIVE = validators.Number(gte=1)
+Count = Annotated[int, Parameter(validator=POSITIVE)]
+ChosenOptimizer = Annotated[OptimizerName, Parameter(group=OPTIMIZER, parse=len(OPTIMIZERS) > 1)]
+OptionalCount = Annotated[int | None, Parameter(validator=POSITIVE)]
+
+
+@Parameter(name="*", group=RUN)
+@dataclass(frozen=True, kw_only=True)
+class RunChoices:
+    """What is trained, on what, cut into how many stages."""
+
+    preset: PresetName = "tiny"
+    """Ready-made shape and settings to start from."""
+    name: str | None = None
+    """Name of the swarm, for people."""
+    data: str = "stdlib"
+    """Training text: stdlib (Python's own source), a text file, or a .jsonl with "text" fields."""
+    tokenizer: Annotated[TokenizerName, Parameter(parse=len(TOKENIZERS) > 1)] = tokens.DEFAULT
+    """What makes tokens of the text; it decides the size of the vocabulary."""
+    stages: Count = 2
+    """Stages to cut the model into; each needs a volunteer."""
+    steps: OptionalCount = None
+    """Optimizer updates until the run is done."""
+    sequences: Annotated[int | None, Parameter(name="--microbatch", validator=POSITIVE)] = None
+    """Sequences per microbatch."""
+    microbatches: OptionalCount = None
+    """Microbatches per step."""
+    boundary_codec: Codec = "s8"
+    """Wire format of tensors between stages."""
+    averaging_codec: Codec = "s8"
+    """Wire format of gradients within a stage."""
+    delayed_update: Annotated[bool, Parameter(negative="")] = False
+    """Compute the next step while a step is averaged: faster on slow lines with several volunteers
+    to a stage; every update is one step late, which slows learning, most in the first steps."""
+    redundancy: Count = 2
+    """Volunteers that every stage should have."""
+    checkpoint_every: Count = 50
+    """Steps between checkpoints."""
+    seed: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 1337
+    """Seed of the weights and of the order of the data."""
+    private: bool = False
+    """Admit only volunteers that have the invite."""
+    dual_homing: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=100))] = 40
+    """Percentage of the volunteers, the faster ones, that hold two stages; 0: one each."""
+    optimizer: ChosenOptimizer = optimizers.DEFAULT
+    """The rule of the updates."""
+    measure: Annotated[bool, Parameter(negative="--no-measure")] = True
+    """Run the model for a moment to balance the stages; otherwise reckon with FLOPs."""
+
+    @property
+    def state(self) -> StateSpec:
+        """What the state of every stage consists of."""
+        return StateSpec(self.optimizer, self.delayed_update)
+
+    @property
+    def swarm_name(self) -> str:
+        """Name of the swarm: the one given, else what is trained on what."""
+        return self.name or f"{self.preset}-{short_name(self.data)}"
+
+
+@Parameter(name="*", group=MODEL)
+@dataclass(frozen=True, kw_only=True)
+class ModelChoices:
+    """Shape of the model where it differs from the preset's."""
+
+    architecture: ArchitectureName | None = None
+    layers: OptionalCount = None
+    width: OptionalCount = None
+    heads: OptionalCount = None
+    kv_heads: OptionalCount = None
+    ffn_width: OptionalCount = None
+    context: OptionalCount = None
+    """Longest sequence in tokens (bytes)."""
+
+
+@Parameter(name="*", group=OPTIMIZER)
+@dataclass(frozen=True, kw_only=True)
+class OptimizerChoices:
+    """AdamW with warm-up and cosine decay where it differs from the preset's."""
+
+    lr: float | None = None
+    min_lr: float | None = None
+    warmup_steps: int | None = None
+    decay_steps: int | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    weight_decay: float | None = None
+    clip: float | None = None
+
+
+def short_name(source: str) -> str:
+    """Return the last part of a data source's path, at most 40 characters."""
+    return source.rstrip("/").rsplit("/", 1)[-1][:40]

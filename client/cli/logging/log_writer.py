@@ -1,0 +1,64 @@
+"""A node's events as log lines: on stderr text for people or JSON for programs; JSON in a file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+from client.cli.logging.log_file import LogFile
+from client.cli.terminal.levels import at_least
+from client.cli.terminal.output import json_line, printable
+from client.config import Settings
+from client.events import Event
+
+
+def log_writer(
+    settings: Settings, file: LogFile | None = None, *, quiet: bool = False
+) -> Callable[[Event], None]:
+    """Return a function that writes events of the chosen level and above.
+
+    ``quiet``: to the file alone.
+    """
+    spell = as_json if settings.log_format == "json" else as_text
+    # in a terminal the line of progress is drawn over
+    start = "\r\x1b[K" if sys.stderr.isatty() and settings.log_format == "text" else ""
+
+    def write(event: Event) -> None:
+        if not at_least(event.level, settings.log_level):
+            return
+        now = time.time()
+        if file is not None:
+            file.write(as_json(event, now))
+        if quiet:
+            return
+        try:
+            print(start + spell(event, now), file=sys.stderr, flush=True)
+        except (OSError, ValueError):
+            return  # whoever read it has gone; training goes on
+
+    return write
+
+
+def as_text(event: Event, wall: float) -> str:
+    """Return ``12:00:00 warning words``; the level only where it is worth saying."""
+    clock = time.strftime("%H:%M:%S", time.localtime(wall))
+    level = f"{event.level}: " if event.level in ("warning", "error") else ""
+    return f"{clock} {level}{one_line(event.words)}"
+
+
+def as_json(event: Event, wall: float) -> str:
+    """Return one JSON object with time, level, kind, topic, words and the event's fields."""
+    record = {
+        "time": round(wall, 3),
+        "level": event.level,
+        "kind": type(event).__name__,
+        "words": event.words,
+        "data": event.data(),
+    }
+    return json_line(record)
+
+
+def one_line(words: str) -> str:
+    """Return text as one line: one event must not look like several."""
+    return printable(words).replace("\n", " ")

@@ -1,0 +1,236 @@
+"""The answer of ``volunteer plan``: the best plan, those compared with it, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from client.cli.planning.machines import Kind, ThisMachine, machines_of
+from client.errors import UserError
+from client.plan import compare
+from client.plan.compare import Alternative, Terms
+from client.plan.machines import Machine
+from client.plan.model import COSTS_NOTHING, Prediction, StageTerms
+
+if TYPE_CHECKING:
+    from client.cli.planning.setting import Setting
+
+JOULES_PER_KWH = 3.6e6
+WAYS_OUT = {
+    compare.TOO_MANY: "take fewer --microbatches, or a larger --microbatch",
+    COSTS_NOTHING: "ask the swarm's founder to found it with measured costs",
+}
+"""What helps where neither machines nor memory are wanting, by the reason."""
+
+
+class StageLine(Struct, frozen=True):
+    """One stage of the best plan."""
+
+    stage: int
+    layers: int
+    parameters: int
+    machines: list[str]
+    memory_bytes: float
+    terms: StageTerms
+    bottleneck: bool
+
+
+class Row(Struct, frozen=True):
+    """One plan of those compared."""
+
+    stages: int
+    microbatch: int
+    """Sequences."""
+    microbatches: int
+    """Per step."""
+    replicas: int
+    """Of the stage that has the fewest."""
+    best: bool
+    why: str
+    """Why it cannot be; empty if it can."""
+    tokens_per_s: float = 0.0
+    limit: str = "coverage"
+    efficiency: float = 0.0
+    in_flight: int = 0
+    step_s: float = 0.0
+
+
+class Cost(Struct, frozen=True):
+    """What the best plan takes for so many tokens."""
+
+    tokens: int
+    steps: float
+    seconds: float
+    sent_bytes: float
+    """Of the volunteer that sends most."""
+    received_bytes: float
+    kwh: float | None
+    """Of the machines that say what they draw; None if none does."""
+    price: float | None
+    """None without a price or watts."""
+
+
+class Answer(Struct, frozen=True):
+    """Answer of ``volunteer plan --json``. Rates that nothing limits are null."""
+
+    parameters: int
+    tokens_per_step: int
+    machines: int
+    used: int
+    best: Row
+    prediction: Prediction
+    stages: list[StageLine]
+    alternatives: list[Row]
+    cost: Cost
+    notes: list[str]
+    schema_version: int = 1
+
+
+def row(each: Alternative, best: Alternative | None) -> Row:
+    """Return one line of the comparison."""
+    found = each.prediction
+    plain = Row(
+        each.stages, each.sequences, each.microbatches, each.replicas, each is best, each.why
+    )
+    if found is None:
+        return plain
+    return Row(
+        each.stages,
+        each.sequences,
+        each.microbatches,
+        each.replicas,
+        each is best,
+        "",
+        found.tokens_per_s,
+        found.limit,
+        found.efficiency,
+        found.in_flight,
+        found.step_s,
+    )
+
+
+def answer(
+    setting: Setting,
+    kinds: Sequence[Kind],
+    here: ThisMachine,
+    tokens: int | None,
+    price: float | None,
+) -> Answer:
+    """Compare what can be and return the best.
+
+    Raises:
+        UserError: the machines cannot train the model.
+    """
+    from client.cli.founding.manifest import WIRE_BYTES_PER_ELEMENT
+
+    works = setting.works()
+    usual = setting.only_sequences or setting.sequences
+    machines = machines_of(tuple(kinds), here, lambda: works.flops_per_token(usual))
+    terms = Terms(
+        sequences_per_step=setting.sequences_per_step,
+        context=setting.model.context,
+        averaging_bytes_per_parameter=WIRE_BYTES_PER_ELEMENT[setting.run.averaging_codec],
+        delayed=setting.run.delayed_update,
+        redundancy=setting.run.redundancy,
+    )
+    counts = setting.counts(len(machines))
+    found = compare.alternatives(machines, works, terms, counts, setting.sizes())
+    best = compare.best_of(found, setting.run.redundancy)
+    if best is None:
+        raise _no_plan(found)
+    return _tell(setting, machines, found, best, tokens, price)
+
+
+def _no_plan(found: Sequence[Alternative]) -> UserError:
+    reasons = [each.why for each in found if each.why]
+    problem = reasons[-1] if reasons else "no microbatch of this model fits a frame"
+    return UserError(
+        f"these machines cannot train it together; {problem}",
+        WAYS_OUT.get(
+            problem, "lend more machines or memory, allow more --stages, or choose a smaller model"
+        ),
+    )
+
+
+def _tell(
+    setting: Setting,
+    machines: Sequence[Machine],
+    found: Sequence[Alternative],
+    best: Alternative,
+    tokens: int | None,
+    price: float | None,
+) -> Answer:
+    assert best.prediction is not None and best.run is not None  # noqa: PT018  (best_of)
+    stages = [
+        StageLine(
+            stage=number,
+            layers=work.cost.layers,
+            parameters=work.cost.parameters,
+            machines=[machine.name for machine in members],
+            memory_bytes=work.cost.memory_bytes,
+            terms=terms,
+            bottleneck=number == best.prediction.bottleneck,
+        )
+        for number, (work, members, terms) in enumerate(
+            zip(best.run.stages, best.placement, best.prediction.stages, strict=True)
+        )
+    ]
+    rows = [row(each, best) for each in found]
+    used = sum(len(members) for members in best.placement)
+    cost = _cost(setting, best, tokens, price)
+    return Answer(
+        parameters=sum(line.parameters for line in stages),
+        tokens_per_step=setting.sequences_per_step * setting.model.context,
+        machines=len(machines),
+        used=used,
+        best=row(best, best),
+        prediction=best.prediction,
+        stages=stages,
+        alternatives=rows,
+        cost=cost,
+        notes=list(_notes(setting, len(machines) - used, best, cost, price)),
+    )
+
+
+def _cost(setting: Setting, best: Alternative, tokens: int | None, price: float | None) -> Cost:
+    assert best.prediction is not None  # (best_of)
+    per_step = setting.sequences_per_step * setting.model.context
+    wanted = tokens or setting.steps * per_step
+    steps = wanted / per_step
+    seconds = wanted / best.prediction.tokens_per_s
+    watts = sum(machine.watts for members in best.placement for machine in members)
+    kwh = watts * seconds / JOULES_PER_KWH if watts else None
+    return Cost(
+        tokens=wanted,
+        steps=steps,
+        seconds=seconds,
+        sent_bytes=steps * max(terms.sent_bytes for terms in best.prediction.stages),
+        received_bytes=steps * max(terms.received_bytes for terms in best.prediction.stages),
+        kwh=kwh,
+        price=None if kwh is None or price is None else kwh * price,
+    )
+
+
+def _notes(
+    setting: Setting, idle: int, best: Alternative, cost: Cost, price: float | None
+) -> Iterator[str]:
+    """Yield what somebody should know who relies on the plan."""
+    if best.replicas < setting.run.redundancy:
+        yield (
+            f"too few machines for redundancy {setting.run.redundancy}: some stage has "
+            f"{best.replicas}"
+        )
+    if idle:
+        yield f"{idle} machines are left out: too small, or without them it is as fast"
+    if price is not None and cost.kwh is None:
+        yield "no energy: say with --watts, or in the table, what a machine draws"
+    silent = sum(not machine.watts for members in best.placement for machine in members)
+    if silent and cost.kwh is not None:
+        yield f"energy: {silent} machines do not say what they draw, which counts as nothing"
+    if setting.manifest is not None:
+        yield (
+            "the manifest's own cut costs what its founder measured; other cuts are reckoned "
+            "from it"
+        )

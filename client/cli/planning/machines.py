@@ -1,0 +1,195 @@
+"""The machines of a plan: from flags for alike ones, or from a table in TOML or JSON.
+
+What is left out is as this machine: its speed is measured, its memory and line are what it would
+lend to a swarm. Imports torch only to measure.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from client.cli.reach.home import Home
+from client.errors import ExitCode, UserError
+from client.plan.machines import Machine
+from client.quantities import parse_rate, parse_size
+
+if TYPE_CHECKING:
+    from client.train.machine.capacity import Capacity  # which imports trio
+
+MAX_MACHINES = 2000
+MAX_TABLE_BYTES = 1 << 20
+EXAMPLE = (
+    'write [[machine]] with name, count, gflops or tokens_per_s, memory = "16GB", '
+    'up = "20Mbit/s", down, rtt_ms, watts; see volunteer plan --help'
+)
+Rate = Annotated[float, Meta(gt=0, le=1e12)]
+
+
+class Kind(Struct, frozen=True, forbid_unknown_fields=True):
+    """Machines that are alike; what is None is as this machine."""
+
+    name: Annotated[str, Meta(max_length=40)] = ""
+    count: Annotated[int, Meta(ge=1, le=MAX_MACHINES)] = 1
+    gflops: Rate | None = None
+    """As ``volunteer bench`` measures it, in 1e9 FLOP/s."""
+    tokens_per_s: Rate | None = None
+    """What it reaches training the whole model alone."""
+    memory: Annotated[str, Meta(max_length=40)] | None = None
+    up: Annotated[str, Meta(max_length=40)] | None = None
+    down: Annotated[str, Meta(max_length=40)] | None = None
+    rtt_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0
+    watts: Annotated[float, Meta(ge=0, le=100_000)] = 0.0
+
+
+class Table(Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of machines."""
+
+    machine: Annotated[tuple[Kind, ...], Meta(min_length=1, max_length=MAX_MACHINES)]
+
+
+def read_table(path: Path) -> tuple[Kind, ...]:
+    """Return the kinds of machines that a file lists; JSON by its ending, else TOML.
+
+    Raises:
+        UserError: it cannot be read, or something in it is not understood.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_TABLE_BYTES + 1)
+    except OSError as error:
+        raise UserError(
+            f"--table: cannot read {path}: {error.strerror}", EXAMPLE, ExitCode.USAGE
+        ) from error
+    if len(content) > MAX_TABLE_BYTES:
+        raise _wrong(path, "it is larger than 1 MiB")
+    try:
+        if path.suffix.lower() == ".json":
+            return msgspec.json.decode(content, type=Table).machine
+        return msgspec.convert(_parse_toml(content), Table).machine
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise _wrong(path, str(error)) from error
+
+
+def _parse_toml(content: bytes) -> dict[str, Any]:
+    return tomllib.loads(content.decode())
+
+
+def _wrong(path: Path, reason: str) -> UserError:
+    return UserError(f"--table: {path}: {reason}", EXAMPLE, ExitCode.USAGE)
+
+
+class ThisMachine:
+    """What this machine would lend to a swarm; measured when first asked for."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    @property
+    def flop_per_s(self) -> float:
+        """As volunteers measure it, within the owner's share of the time."""
+        return self._capacity.fp32_flops * self._home.settings.compute_share / 100
+
+    @property
+    def memory_bytes(self) -> float:
+        """What stages may take."""
+        from client.train.machine.capacity import usable_memory_bytes
+
+        return usable_memory_bytes(self._capacity, self._home.settings)
+
+    @cached_property
+    def line(self) -> tuple[float, float]:
+        """Upload and download in bytes per second: as reached so far, else a household's."""
+        from client.train.machine.capacity import kept_line, line_rates
+
+        return line_rates(kept_line(self._home.folders.data), self._home.settings)
+
+    @cached_property
+    def _capacity(self) -> Capacity:
+        from client.compute.device import probe
+        from client.compute.requests import Probe
+        from client.limits.cores import find_cores
+        from client.train.machine.capacity import PROBE_SIZES, Capacity
+
+        settings = self._home.settings
+        own = settings.threads or find_cores().usable
+        found = probe(Probe(sizes=PROBE_SIZES, device=settings.device, threads=own))
+        best = max(rate.flop_per_s for rate in found.rates if rate.dtype == "float32")
+        return Capacity(
+            settings.device,
+            own,
+            best,
+            0.0,
+            found.memory_total_bytes,
+            found.copy_bytes_per_s,
+            on_gpu=not found.device.startswith("cpu"),
+        )
+
+
+def machines_of(
+    kinds: tuple[Kind, ...], here: ThisMachine, flops_per_token: Callable[[], float]
+) -> list[Machine]:
+    """Return every single machine.
+
+    ``flops_per_token``: of the whole model, to turn tokens/s into FLOP/s.
+
+    Raises:
+        UserError: too many, or an amount that is not understood.
+    """
+    if sum(kind.count for kind in kinds) > MAX_MACHINES:
+        raise UserError(
+            f"more than {MAX_MACHINES} machines", "plan for a part of them", ExitCode.USAGE
+        )
+    found = []
+    for number, kind in enumerate(kinds, start=1):
+        name = kind.name or (f"kind {number}" if len(kinds) > 1 else "machine")
+        found += [_machine(name, kind, here, flops_per_token)] * kind.count
+    return found
+
+
+def _machine(
+    name: str, kind: Kind, here: ThisMachine, flops_per_token: Callable[[], float]
+) -> Machine:
+    if kind.gflops is not None and kind.tokens_per_s is not None:
+        problem = f"{name}: both gflops and tokens_per_s are given"
+        raise UserError(problem, "give one of them", ExitCode.USAGE)
+    if kind.gflops is not None:
+        speed = kind.gflops * 1e9
+    elif kind.tokens_per_s is not None:
+        speed = kind.tokens_per_s * flops_per_token()
+    else:
+        speed = here.flop_per_s
+    up = _amount(name, "up", kind.up, parse_rate)
+    down = _amount(name, "down", kind.down, parse_rate)
+    if speed <= 0:
+        problem = f"{name}: tokens_per_s say nothing where the model is said to cost nothing"
+        raise UserError(problem, "give gflops instead", ExitCode.USAGE)
+    return Machine(
+        name=name,
+        flop_per_s=speed,
+        memory_bytes=_amount(name, "memory", kind.memory, parse_size) or here.memory_bytes,
+        upload_bytes_per_s=up or here.line[0],
+        download_bytes_per_s=down or (max(up, here.line[1]) if up else here.line[1]),
+        rtt_s=kind.rtt_ms / 1000,
+        watts=kind.watts,
+    )
+
+
+def _amount(name: str, what: str, text: str | None, parse: Callable[[str], int]) -> float:
+    """Return an amount, 0 if none is given."""
+    if text is None:
+        return 0.0
+    try:
+        amount = parse(text)
+    except ValueError as error:
+        raise UserError(f"{name}: {what}: {error}", EXAMPLE, ExitCode.USAGE) from error
+    if amount <= 0:
+        problem = f"{name}: {what} is 0: such a machine can do nothing"
+        raise UserError(problem, "leave the machine out", ExitCode.USAGE)
+    return float(amount)

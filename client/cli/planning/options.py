@@ -1,0 +1,78 @@
+"""Flags of ``volunteer plan`` in groups, as frozen dataclasses; None means: not given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Group, Parameter, validators
+
+from client.cli.founding.options import POSITIVE, OptimizerName, OptionalCount, TokenizerName
+from client.cli.founding.presets import PresetName
+from client.cli.planning.machines import MAX_MACHINES
+from model_zoo.specs.optimizer import OPTIMIZERS
+from model_zoo.specs.tokens import TOKENIZERS
+from protocol.manifest import Codec
+
+MACHINES = Group("The machines (what is left out is as this one, measured)", sort_key=1)
+RUN = Group("The run", sort_key=2)
+COST = Group("The cost", sort_key=4)
+AtLeast0 = Annotated[float | None, Parameter(validator=validators.Number(gte=0))]
+Above0 = Annotated[float | None, Parameter(validator=validators.Number(gt=0))]
+
+
+@Parameter(name="*", group=MACHINES)
+@dataclass(frozen=True, kw_only=True)
+class MachineChoices:
+    """Alike machines, or a table of different ones."""
+
+    table: Path | None = None
+    """TOML or JSON file of machines, instead of the flags of this group."""
+    machines: Annotated[
+        int | None, Parameter(validator=validators.Number(gte=1, lte=MAX_MACHINES))
+    ] = None
+    """How many there are (default: 4)."""
+    gflops: Above0 = None
+    """Speed of one, in 1e9 FLOP/s as volunteer bench measures it."""
+    tokens_per_s: Above0 = None
+    """Instead: the tokens per second that one reaches training the whole model alone."""
+    memory: str | None = None
+    """Memory that one lends, such as 8GB."""
+    up: str | None = None
+    """Upload of one, such as 20Mbit/s."""
+    down: str | None = None
+    """Download of one (default: this machine's, at least the upload)."""
+    rtt_ms: AtLeast0 = None
+    """Milliseconds there and back between two of them (default: 0)."""
+    watts: AtLeast0 = None
+    """Power that one draws while it trains, for the energy."""
+
+
+@Parameter(name="*", group=RUN)
+@dataclass(frozen=True, kw_only=True)
+class PlanChoices:
+    """The run; what is not given is the preset's, or varied."""
+
+    preset: PresetName | None = None
+    """Ready-made shape and settings to start from (default: tiny)."""
+    stages: OptionalCount = None
+    """Look at this number of stages only."""
+    sequences: Annotated[int | None, Parameter(name="--microbatch", validator=POSITIVE)] = None
+    """Look at microbatches of this many sequences only."""
+    microbatches: OptionalCount = None
+    """Microbatches per step of the usual or the given size; fixes the tokens per step."""
+    boundary_codec: Codec | None = None
+    """Wire format of tensors between stages (default: s8)."""
+    averaging_codec: Codec | None = None
+    """Wire format of gradients within a stage (default: s8)."""
+    delayed_update: Annotated[bool | None, Parameter(negative="")] = None
+    """Reckon with the one-step-delayed update, which averages a step beside the next one."""
+    redundancy: Annotated[int | None, Parameter(validator=POSITIVE)] = None
+    """Volunteers that every stage should have (default: 2)."""
+    optimizer: Annotated[OptimizerName | None, Parameter(parse=len(OPTIMIZERS) > 1)] = None
+    """The rule of the updates (default: adamw)."""
+    tokenizer: Annotated[TokenizerName | None, Parameter(parse=len(TOKENIZERS) > 1)] = None
+    """What makes tokens of the text (default: bytes)."""
+    measure: Annotated[bool, Parameter(negative="--no-measure")] = True
+    """Run parts of the model for some seconds; otherwise reckon with FLOPs."""

@@ -1,0 +1,151 @@
+"""The run that ``volunteer plan`` plans: a founded swarm's, or one that the flags describe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from client.cli.founding.options import ModelChoices, RunChoices
+from client.cli.founding.presets import PRESETS
+from client.cli.planning.options import PlanChoices
+from client.cli.reach.home import Home
+from client.cli.reach.target import find_swarm
+from client.errors import ExitCode, UserError
+from client.plan import compare
+from model_zoo.specs import optimizer as optimizers
+from model_zoo.specs import tokens
+from model_zoo.specs.model import ModelSpec
+from protocol.invite import SwarmFile
+from protocol.limits import MAX_STAGES
+from protocol.manifest import Manifest
+
+if TYPE_CHECKING:
+    from client.cli.planning.work import ModelWorks  # which imports torch
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The run that is planned."""
+
+    model: ModelSpec
+    manifest: Manifest | None
+    """None: not founded yet."""
+    run: RunChoices
+    sequences: int
+    """Per microbatch, the usual size."""
+    microbatches: int
+    steps: int
+    only_stages: int | None
+    only_sequences: int | None
+
+    @property
+    def sequences_per_step(self) -> int:
+        """The same in all that is compared."""
+        return self.sequences * self.microbatches
+
+    def sizes(self) -> list[int]:
+        """Return the sequences per microbatch to look at."""
+        if self.only_sequences:
+            return [self.only_sequences]
+        sizes = compare.microbatch_sizes(self.sequences, self.sequences_per_step)
+        return sizes or [self.sequences]  # too many a step, which the comparison says
+
+    def counts(self, machines: int) -> list[int]:
+        """Return the numbers of stages to look at."""
+        if self.only_stages:
+            return [self.only_stages]
+        counts = compare.stage_counts(self.model.layers, machines)
+        founded = {self.manifest.stage_count} if self.manifest else set()
+        return sorted({*counts, *founded})
+
+    def works(self) -> ModelWorks:
+        """Return what stages cost; measures."""
+        from client.cli.planning.work import ModelWorks  # imports torch: when all else is in order
+
+        if self.manifest is not None:
+            return ModelWorks.of(self.manifest, self.run)
+        return ModelWorks(self.model, self.run, {*self.sizes(), self.sequences})
+
+
+def chosen(run: PlanChoices, model: ModelChoices) -> Setting:
+    """Return the run that flags describe.
+
+    Raises:
+        UserError: they contradict each other.
+    """
+    from client.cli.founding.manifest import choose_model
+
+    preset = PRESETS[run.preset or "tiny"]
+    sequences = run.sequences or preset.sequences_per_microbatch
+    choices = RunChoices(
+        boundary_codec=run.boundary_codec or "s8",
+        averaging_codec=run.averaging_codec or "s8",
+        delayed_update=run.delayed_update or False,
+        redundancy=run.redundancy or 2,
+        optimizer=run.optimizer or optimizers.DEFAULT,
+        tokenizer=run.tokenizer or tokens.DEFAULT,
+        measure=run.measure,
+    )
+    shape = choose_model(preset, model, choices.tokenizer)
+    _check_stages(run.stages, shape)
+    microbatches = run.microbatches or preset.microbatches_per_step
+    return Setting(
+        *(shape, None, choices, sequences, microbatches, preset.steps),
+        only_stages=run.stages,
+        only_sequences=run.sequences,
+    )
+
+
+def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Setting:
+    """Return a founded swarm's run.
+
+    Raises:
+        UserError: it cannot be found, or a flag contradicts it.
+    """
+    found = find_swarm(home, text)
+    if not isinstance(found, SwarmFile):
+        raise UserError(
+            "an invite does not say what the swarm trains",
+            "give its .swarm file, or its name once you have joined it",
+            ExitCode.USAGE,
+        )
+    manifest = found.manifest
+    codecs = (run.boundary_codec, run.averaging_codec)
+    rules = (run.optimizer, run.tokenizer)
+    fixed = (run.preset, run.microbatches, *codecs, *rules, run.redundancy, run.delayed_update)
+    if any(value is not None for value in (*fixed, *vars(model).values())):
+        raise UserError(
+            "--swarm fixes model, tokens per step, codecs and redundancy",
+            "leave --swarm out to plan for other choices; --stages and --microbatch may be varied",
+            ExitCode.USAGE,
+        )
+    size, per_step = run.sequences, manifest.microbatches_per_step
+    if size and manifest.sequences_per_microbatch * per_step % size:
+        total = manifest.sequences_per_microbatch * per_step
+        raise UserError(
+            f"--microbatch {size} does not divide the {total} sequences of a step",
+            "take a size that does",
+            ExitCode.USAGE,
+        )
+    _check_stages(run.stages, manifest.model)
+    choices = RunChoices(
+        boundary_codec=manifest.boundary_codec,
+        averaging_codec=manifest.averaging_codec,
+        delayed_update=manifest.delayed,
+        redundancy=manifest.policy.redundancy,
+        optimizer=manifest.optimizer.name,
+        measure=False,  # the manifest says what its stages cost
+    )
+    return Setting(
+        *(manifest.model, manifest, choices, manifest.sequences_per_microbatch),
+        *(per_step, manifest.steps),
+        only_stages=run.stages,
+        only_sequences=size,
+    )
+
+
+def _check_stages(stages: int | None, model: ModelSpec) -> None:
+    most = min(model.layers, MAX_STAGES)
+    if stages is not None and stages > most:
+        problem = f"{model.layers} layers cannot make {stages} stages"
+        raise UserError(problem, f"take at most --stages {most}", ExitCode.USAGE)

@@ -1,0 +1,141 @@
+"""A plan as text for people; imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from client.cli.planning.answer import Answer, Cost, Row, StageLine
+from client.cli.terminal.output import human_bytes, human_duration, human_rate
+from client.cli.terminal.table import aligned
+from client.plan.model import Limit, Prediction
+
+WORDS: dict[Limit, tuple[str, str]] = {
+    "compute": ("computing", "faster or more machines would help most"),
+    "link": ("links", "wider lines, larger stages or a smaller boundary codec would help most"),
+    "latency": (
+        "filling and draining the pipeline",
+        "more microbatches per step, fewer stages or nearer machines would help most",
+    ),
+    "averaging": (
+        "averaging",
+        "more tokens per step, or wider lines in the first stages, would help most",
+    ),
+    "memory": ("want of memory", "more memory, or smaller microbatches, would help most"),
+}
+"""What limits, and what would help."""
+
+
+def report(answer: Answer) -> str:
+    """Return the whole answer for people."""
+    blocks = [
+        list(_head(answer)),
+        list(_terms(answer.prediction)),
+        list(_stages(answer.stages)),
+        list(_comparison(answer.alternatives)),
+        list(_cost(answer.cost)),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def _head(answer: Answer) -> Iterator[str]:
+    best = answer.best
+    limit, help_words = WORDS[answer.prediction.limit]
+    replicas = sorted({stage.terms.replicas for stage in answer.stages})
+    counts = str(replicas[0]) if len(replicas) == 1 else f"{replicas[0]} to {replicas[-1]}"
+    yield (
+        f"best for {answer.machines} machines and {answer.parameters:,} parameters: "
+        f"{best.stages} stages x {counts} replicas,"
+    )
+    yield (
+        f"microbatches of {best.microbatch} sequences, {best.microbatches} a step of "
+        f"{answer.tokens_per_step:,} tokens, {best.in_flight} in flight"
+    )
+    yield (
+        f"expected: {_tokens(best.tokens_per_s)}, {best.efficiency:.0%} of what computing and "
+        "links allow"
+    )
+    yield f"limited by {limit}: {help_words}"
+
+
+def _terms(found: Prediction) -> Iterator[str]:
+    parts = {
+        "compute": found.compute_s,
+        "link": found.link_s,
+        "latency": found.latency_s,
+        "averaging": found.averaging_s,
+        "memory": found.memory_s,
+    }
+    yield f"a step takes {_seconds(found.step_s)}:"
+    for name, seconds in parts.items():
+        if seconds > 1e-9 * found.step_s:
+            words, _ = WORDS[name]  # type: ignore[index]
+            yield f"  {seconds / found.step_s:>4.0%}  {_seconds(seconds):>8}  {words}"
+
+
+def _stages(stages: Sequence[StageLine]) -> Iterator[str]:
+    yield "microbatches per second, and seconds of one microbatch or one averaging:"
+    head = (
+        *("stage", "layers", "replicas", "memory", "compute", "links", "both"),
+        *("pass", "hop", "averaging", "waited for", ""),
+    )
+    rows = [
+        (
+            str(line.stage),
+            str(line.layers),
+            str(line.terms.replicas),
+            human_bytes(line.memory_bytes),
+            _rate(line.terms.compute_per_s),
+            _rate(line.terms.link_per_s),
+            _rate(line.terms.rate_per_s),
+            _seconds(line.terms.compute_s),
+            _seconds(line.terms.boundary_s),
+            _seconds(line.terms.averaging_s),
+            _seconds(line.terms.exposed_s),
+            "<- slowest" if line.bottleneck else "",
+        )
+        for line in stages
+    ]
+    yield from aligned(head, rows)
+
+
+def _comparison(rows: Sequence[Row]) -> Iterator[str]:
+    head = ("", "stages", "microbatch", "a step", "replicas", "in flight", "tokens/s", "limit")
+    cells = [
+        (
+            "*" if each.best else "",
+            str(each.stages),
+            str(each.microbatch),
+            str(each.microbatches),
+            str(each.replicas) if not each.why else "-",
+            str(each.in_flight) if not each.why else "-",
+            f"{each.tokens_per_s:.4g}" if not each.why else "-",
+            each.why or WORDS[each.limit][0],  # type: ignore[index]
+        )
+        for each in rows
+    ]
+    yield from aligned(head, cells)
+
+
+def _cost(cost: Cost) -> Iterator[str]:
+    yield f"{cost.tokens:,} tokens ({cost.steps:,.0f} steps) take {human_duration(cost.seconds)}"
+    yield (
+        f"  traffic per volunteer at most: {human_bytes(cost.sent_bytes)} sent, "
+        f"{human_bytes(cost.received_bytes)} received"
+    )
+    if cost.kwh is not None:
+        price = "" if cost.price is None else f", which cost {cost.price:,.2f}"
+        yield f"  energy: {cost.kwh:,.3g} kWh{price}"
+
+
+def _tokens(per_second: float) -> str:
+    return f"{human_rate(per_second).removesuffix('/s')} tokens/s"
+
+
+def _rate(per_second: float) -> str:
+    return "-" if per_second == float("inf") else f"{per_second:.3g}"
+
+
+def _seconds(seconds: float) -> str:
+    if seconds <= 0:
+        return "0"
+    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:,.3g} s"

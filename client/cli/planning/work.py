@@ -1,0 +1,108 @@
+"""What stages of a model cost, for any cut and microbatch: measured here, reckoned, or founded.
+
+Imports torch. Costs are in the unit of the manifest: seconds on one thread of this machine times
+the FLOP/s that it reaches (``pricing``), or FLOPs counted. A manifest's own stages cost what it
+says; its other cuts are counted and scaled to its total. Measuring takes some seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from client.cli.founding.manifest import stage_cost
+from client.cli.founding.options import RunChoices
+from client.cli.founding.price_table import StagePrice
+from client.cli.founding.pricing import PART_REPEATS, machine_speed
+from client.compute.memory import required_bytes
+from client.plan.machines import StageWork
+from model_zoo.cutting import cut, flops_per_token, measure_costs
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import StageSlice, slices
+from protocol.manifest import Manifest, StageCost, fits_a_frame, too_large
+
+MEASURED_UP_TO_S = 0.5
+"""Microbatches of which a layer would take longer are scaled from the largest measured one."""
+
+
+class ModelWorks:
+    """The ``Works`` of one model under given codecs."""
+
+    def __init__(self, model: ModelSpec, run: RunChoices, sizes: Iterable[int]) -> None:
+        self._spec, self._run = model, run
+        self._scale = 1.0
+        self._founded: Manifest | None = None
+        self._parts = _measure(self, sorted(set(sizes))) if run.measure else {}
+
+    @classmethod
+    def of(cls, manifest: Manifest, run: RunChoices) -> ModelWorks:
+        """Return the works of a founded swarm."""
+        works = cls(manifest.model, run, ())
+        sequences = manifest.sequences_per_microbatch
+        counted = sum(works._flops(part, sequences) for part in slices(manifest.layers_per_stage))
+        works._scale = sum(stage.flops for stage in manifest.stages) / max(counted, 1.0)
+        works._founded = manifest
+        return works
+
+    def __call__(self, stages: int, sequences: int) -> list[StageWork] | None:
+        """Return every stage's work; None for a cut or microbatch that no manifest may have."""
+        spec = self._spec
+        if stages > spec.layers or not fits_a_frame(spec, sequences):
+            return None
+        founded = self._founded
+        if founded is not None and (stages, sequences) == (
+            founded.stage_count,
+            founded.sequences_per_microbatch,
+        ):
+            layers = founded.layers_per_stage
+            return [self._work(layers, s, sequences, c) for s, c in enumerate(founded.stages)]
+        layers = cut(spec, self._parts.get(sequences), stages)
+        costs = [self._cost(layers, part, sequences) for part in slices(layers)]
+        codec, state = self._run.averaging_codec, self._run.state
+        if any(too_large(cost, codec, state) for cost in costs):
+            return None
+        return [self._work(layers, s, sequences, c) for s, c in enumerate(costs)]
+
+    def flops_per_token(self, sequences: int) -> float:
+        """Return what the whole model costs for one token."""
+        (whole,) = slices((self._spec.layers,))
+        return self._flops(whole, sequences) / (sequences * self._spec.context)
+
+    def _flops(self, part: StageSlice, sequences: int) -> float:
+        if parts := self._parts.get(sequences):
+            ends = part.embeds * parts[0] + part.has_head * parts[-1]
+            return ends + sum(parts[1 + part.first_layer : 1 + part.last_layer])
+        tokens = sequences * self._spec.context
+        return self._scale * flops_per_token(self._spec, part) * tokens
+
+    def _cost(self, layers: tuple[int, ...], part: StageSlice, sequences: int) -> StageCost:
+        flops = self._flops(part, sequences)
+        priced = StagePrice(part.index, layers[part.index], flops, flops, None)
+        return stage_cost(self._spec, layers, part, priced, self._run, sequences)
+
+    def _work(
+        self, layers: tuple[int, ...], stage: int, sequences: int, cost: StageCost
+    ) -> StageWork:
+        need = required_bytes(
+            self._spec,
+            layers_per_stage=layers,
+            stage=stage,
+            sequences=sequences,
+            tokens=self._spec.context,
+            graphs_kept=1,
+            averaging_codec=self._run.averaging_codec,
+            state=self._run.state,
+        )
+        fixed = need.state_bytes + need.snapshot_bytes + need.head_bytes
+        return StageWork(cost, float(fixed), float(need.graph_bytes))
+
+
+def _measure(works: ModelWorks, sizes: list[int]) -> dict[int, tuple[float, ...]]:
+    """Return the cost of embedding, layers and head in FLOPs for each microbatch size."""
+    spec, speed = works._spec, machine_speed()
+    found: dict[int, tuple[float, ...]] = {}
+    base = seconds = None
+    for size in sizes:
+        if base is None or seconds is None or seconds[1] * size / base <= MEASURED_UP_TO_S:
+            base, seconds = size, measure_costs(spec, size, repeats=PART_REPEATS)
+        found[size] = tuple(speed * each * size / base for each in seconds)
+    return found

@@ -1,0 +1,133 @@
+"""Finds the running node that a command is about, among those that this user can reach.
+
+Where none runs, the error says how the newest run of this home ended, and why, and which others of
+this machine run.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+from client.cli.terminal.when import clock
+from client.control.client import ControlClient, NotRunning, running_nodes
+from client.control.methods import Greeting
+from client.control.sockets import live_sockets
+from client.errors import ExitCode, UserError
+from client.store.last_run import Ending, RunRecord
+from client.store.paths import SYSTEM_HOME, Folders, runtime_folder
+
+ENDING_S: Final = 10.0
+"""A node closes its control socket some moments before its process ends."""
+LOOK_S: Final = 0.05
+
+
+def connect(folders: Folders, swarm: str | None) -> ControlClient:
+    """Connect to the node of ``swarm``, or to the only one that runs.
+
+    Args:
+        folders: of this home: where the control sockets are, and how the newest run ended.
+        swarm: beginning of a swarm's id, or its name; None: whichever runs.
+
+    Raises:
+        UserError: none runs (exit 3), several do (exit 2), or it does not answer (exit 75 or 1).
+    """
+    try:
+        return ControlClient(find_socket(folders, swarm))
+    except NotRunning as error:
+        raise not_running(folders, swarm) from error
+
+
+def find_socket(folders: Folders, swarm: str | None) -> Path:
+    """Return the control socket of a node: this user's, else the system service's.
+
+    Raises:
+        UserError: none runs (exit 3), several do (exit 2), or one hangs (exit 75).
+    """
+    folder, system = folders.runtime, runtime_folder(SYSTEM_HOME)
+    nodes = _fitting(folder, swarm) or _fitting(system, swarm)
+    if not nodes:
+        mute = [] if swarm else [*_listening(folder), *_listening(system)]
+        raise _mute(mute[0]) if mute else not_running(folders, swarm)
+    if len(nodes) > 1:
+        names = ", ".join(f"{node.swarm_name} ({node.swarm[:12]})" for _, node in nodes)
+        raise UserError(
+            f"{len(nodes)} volunteers run here: {names}", "choose one with --swarm", ExitCode.USAGE
+        )
+    return nodes[0][0]
+
+
+def not_running(folders: Folders, swarm: str | None) -> UserError:
+    """Return the error for a node that is not there; it says how the newest run of this home ended
+    and which volunteers run in other homes."""
+    what = f"no volunteer of swarm {swarm} runs" if swarm else "no volunteer runs"
+    words, start = f"{what} on this machine", "start one: volunteer join --swarm X"
+    record = RunRecord(folders.data)
+    run, ending = record.load(), record.ending()
+    if run is not None and _is_of(run.swarm, run.swarm_name, swarm):
+        if ending is not None:
+            words, start = f"{words}; {ending_words(ending)}", ending.next_step
+        elif run.runs:
+            words = f"process {run.pid} does not answer yet, or not any more"
+            start = "it starts, or it ends: see volunteer logs"
+    from client.cli.reach.elsewhere import (
+        running_elsewhere,  # slow to import, and mostly not wanted
+    )
+
+    others = running_elsewhere(folders.runtime)
+    if others:
+        words = words.replace("on this machine", "in this home", 1)
+    return UserError(words, "\n  ".join([*others, start]), ExitCode.NOT_RUNNING)
+
+
+def wait_for_ending(folders: Folders, pid: int) -> Ending | None:
+    """Return how process ``pid``, whose control socket has closed, ended.
+
+    Waits for the process to end, at most ``ENDING_S``; None: nothing is known of it.
+    """
+    deadline, record = time.monotonic() + ENDING_S, RunRecord(folders.data)
+    while (ending := record.ending(pid)) is None and time.monotonic() < deadline:
+        run = record.load()
+        if run is None or run.pid != pid:
+            return None
+        time.sleep(LOOK_S)
+    return ending
+
+
+def ending_words(ending: Ending) -> str:
+    """Return when and how a run ended, as one line."""
+    of = f", of {ending.swarm_name}," if ending.swarm_name else ""
+    code = f" (exit code {ending.exit_code})" if ending.exit_code else ""
+    when = "was last seen at" if ending.exit_code is None else "ended at"
+    return f"the last one{of} {when} {clock(ending.time)}{code}: {ending.words}"
+
+
+def _mute(path: Path) -> UserError:
+    return UserError(
+        f"a volunteer listens on {path} but does not answer",
+        "see volunteer logs: it may hang, or be another version",
+        ExitCode.TEMPORARY,
+    )
+
+
+def _listening(folder: Path) -> list[Path]:
+    try:
+        return live_sockets(folder)
+    except PermissionError:
+        return []  # another user's
+
+
+def _fitting(folder: Path, swarm: str | None) -> list[tuple[Path, Greeting]]:
+    try:
+        return [(path, node) for path, node in running_nodes(folder) if _matches(node, swarm)]
+    except PermissionError:
+        return []  # another user's
+
+
+def _matches(node: Greeting, swarm: str | None) -> bool:
+    return _is_of(node.swarm, node.swarm_name, swarm)
+
+
+def _is_of(swarm: str, name: str, wanted: str | None) -> bool:
+    return wanted is None or wanted == name or swarm.startswith(wanted)

@@ -1,0 +1,101 @@
+"""What ``--swarm`` means: an invite, a ``.swarm`` file, a member's address, or ``-`` for stdin."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from client.cli.reach.home import Home
+from client.cli.terminal.output import say
+from client.errors import ExitCode, UserError
+from client.store.swarms import SwarmStore
+from protocol.errors import RemoteProtocolError
+from protocol.invite import (
+    MAX_SWARM_FILE_CHARS,
+    SCHEME,
+    Invite,
+    InviteError,
+    SwarmFile,
+    Target,
+    parse_target,
+)
+
+
+def read_target(text: str) -> Target:
+    """Return the swarm that ``--swarm`` names.
+
+    Raises:
+        UserError: it cannot be read or understood (usage), or its signature does not hold
+            (refused).
+    """
+    try:
+        target = parse_target(_contents(text))
+        if text.startswith(SCHEME) and isinstance(target, Invite) and target.secret is not None:
+            say("everybody on this machine can read the invite's secret on the command line;")
+            say("  better: --swarm FILE, or --swarm - to read it from stdin")
+        return target
+    except InviteError as error:
+        raise UserError(f"--swarm: {error}", error.next_step, ExitCode.USAGE) from error
+    except RemoteProtocolError as error:
+        raise UserError(
+            f"--swarm: the manifest is not genuine: {error}",
+            "ask the founder for the .swarm file or a new invite",
+            ExitCode.REFUSED,
+        ) from error
+
+
+def find_swarm(home: Home, text: str | None) -> Target:
+    """Return a swarm by what ``--swarm`` takes, or by name or beginning of the id if remembered.
+
+    With its manifest wherever this volunteer knows it. None means the only one remembered.
+
+    Raises:
+        UserError: nothing fits, or several swarms do.
+    """
+    known = named_swarm(home, text)
+    if known is not None:
+        return known
+    if text is None:
+        raise UserError("no swarm is known here", "choose one with --swarm", ExitCode.USAGE)
+    target = read_target(text)
+    store = SwarmStore(home.folders.swarms)
+    return (store.load(target.swarm) or target) if isinstance(target, Invite) else target
+
+
+def named_swarm(home: Home, text: str | None) -> SwarmFile | None:
+    """Return the remembered swarm of a name or beginning of an id; None if there is none.
+
+    ``text`` None means the only one remembered.
+
+    Raises:
+        UserError: several fit.
+    """
+    known = SwarmStore(home.folders.swarms).all()
+    if text is not None:
+        known = [s for s in known if s.swarm.startswith(text) or s.manifest.name == text]
+    if len(known) < 2:
+        return known[0] if known else None
+    names = ", ".join(f"{swarm.manifest.name} ({swarm.swarm[:12]})" for swarm in known)
+    problem = f"several swarms are known here: {names}"
+    raise UserError(problem, "choose one with --swarm", ExitCode.USAGE)
+
+
+def _contents(text: str) -> str:
+    if text == "-":
+        return sys.stdin.read(MAX_SWARM_FILE_CHARS + 1)
+    if text.startswith((SCHEME, "/ip4/", "/dns4/")):
+        return text
+    return _read_file(Path(text))
+
+
+def _read_file(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8") as file:
+            return file.read(MAX_SWARM_FILE_CHARS + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UserError(
+            f"--swarm: cannot read {str(path)[:200]!r}: {reason}",
+            "give an invite (volunteer:...), a .swarm file, a member's address, or - for stdin",
+            ExitCode.USAGE,
+        ) from error

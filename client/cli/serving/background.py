@@ -1,0 +1,146 @@
+"""Starts a node in the background and waits until it takes part, or says why it does not.
+
+A node answers on its control socket before it has measured the machine and read the text; until it
+has entered the swarm, its start may still fail.
+
+The node is a process in a session of its own, so that closing the terminal, or killing what shows
+it, does not touch it. The invite goes to it through a pipe: nobody reads it in a process list.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from client.cli.logging.log_file import ERRORS_NAME
+from client.cli.reach.home import Home
+from client.cli.terminal.output import say
+from client.control.client import ControlClient, ControlError, running_nodes
+from client.control.methods import Greeting
+from client.control.snapshot import Snapshot
+from client.errors import ExitCode, UserError
+from client.store.paths import make_private
+
+COMMAND = (sys.executable, "-m", "client.cli.main")
+LOOK_S = 0.1
+GRACE_S = 60.0
+"""For a start beyond the time that dialling the swarm may take."""
+MAX_ERROR_BYTES = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A node in the background that takes part, or is still on its way there."""
+
+    socket: Path
+    greeting: Greeting
+
+
+def start(home: Home, swarm: str, arguments: Sequence[str]) -> Started:
+    """Start ``volunteer join --headless`` in the background; return when it takes part.
+
+    Args:
+        home: of the volunteer; its log folder gets what the process says.
+        swarm: the invite or the text of the ``.swarm`` file.
+        arguments: further flags.
+
+    Raises:
+        UserError: it ended, with its reason and exit code, or does not answer.
+    """
+    folder = make_private(home.folders.data) / "logs"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    errors = folder / ERRORS_NAME
+    errors.write_bytes(b"")
+    errors.chmod(0o600)
+    with errors.open("ab") as stderr:  # the process itself adds its traceback
+        process = subprocess.Popen(
+            [*COMMAND, "join", "--headless", "--quiet", "--swarm", "-", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,
+            text=True,
+        )
+    try:
+        _hand_over(process, swarm)
+        return _wait_until_it_takes_part(process, home, errors)
+    except KeyboardInterrupt:
+        process.terminate()
+        raise
+
+
+def _hand_over(process: subprocess.Popen[str], swarm: str) -> None:
+    if process.stdin is None:
+        raise RuntimeError("the pipe was asked for")
+    try:
+        with process.stdin as pipe:
+            pipe.write(swarm)
+    except BrokenPipeError:
+        return  # it has ended; what it said tells why
+
+
+def _wait_until_it_takes_part(process: subprocess.Popen[str], home: Home, errors: Path) -> Started:
+    deadline = time.monotonic() + home.settings.dial_timeout_s + GRACE_S
+    answers: Started | None = None
+    said = ""
+    while time.monotonic() < deadline:
+        if (code := process.poll()) is not None:
+            raise _ended(code, errors)
+        answers = answers or _answering(process.pid, home.folders.runtime)
+        now = _status(answers.socket) if answers is not None else None
+        if answers is not None and now is not None:
+            if now.started:
+                return answers
+            if now.reason != said:
+                said = now.reason
+                say(f"{said} ...")
+        time.sleep(LOOK_S)
+    if answers is not None:
+        say("it has not entered the swarm yet; volunteer status shows how far it is")
+        return answers
+    raise UserError(
+        f"process {process.pid} was started but does not answer yet",
+        "see volunteer logs; it goes on trying",
+        ExitCode.TEMPORARY,
+    )
+
+
+def _answering(pid: int, folder: Path) -> Started | None:
+    """Return the node of this process if it answers."""
+    nodes = running_nodes(folder)
+    return next((Started(path, node) for path, node in nodes if node.pid == pid), None)
+
+
+def _status(socket: Path) -> Snapshot | None:
+    """Return how the node is; None: it does not say, because it ends or is busy."""
+    try:
+        with ControlClient(socket) as node:
+            return node.status()
+    except ControlError:
+        return None
+
+
+def _ended(code: int, errors: Path) -> UserError:
+    """Return the process's own error: what it said last, and its exit code."""
+    with errors.open("rb") as file:
+        file.seek(0, 2)
+        file.seek(max(0, file.tell() - MAX_ERROR_BYTES))
+        said = file.read().decode(errors="replace").splitlines()
+    start = next((i for i in reversed(range(len(said))) if said[i].startswith("volunteer: ")), None)
+    if start is None:
+        for line in said[-5:]:
+            say(line)
+        return UserError(f"the volunteer ended with {code}", f"see {errors}", _exit_code(code))
+    next_step = " ".join(line.strip() for line in said[start + 1 :])
+    return UserError(said[start].removeprefix("volunteer: "), next_step, _exit_code(code))
+
+
+def _exit_code(code: int) -> ExitCode:
+    try:
+        return ExitCode(code) if code else ExitCode.TEMPORARY
+    except ValueError:
+        return ExitCode.RUNTIME

@@ -1,0 +1,187 @@
+"""Runs the node in this process: its signals, its log, and what supervises it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import trio
+
+from client import faults
+from client.cli.logging.crash import keep_traceback
+from client.cli.logging.log_file import LogFile
+from client.cli.logging.log_writer import as_json, log_writer
+from client.cli.reach.home import Home
+from client.cli.serving.progress import report_progress, show_progress
+from client.cli.serving.supervision import Supervised
+from client.cli.serving.systemd import Notifier
+from client.cli.terminal.output import say
+from client.config import Settings
+from client.control.snapshot import Snapshot
+from client.errors import ExitCode, UserError, first_of
+from client.events import Event, LogLine
+from client.node.node import NodeOptions, run_node
+from client.store.last_run import RunRecord
+from client.train.machine.capacity import MEMORY_SHARE
+from client.train.workers.opening import stage_fits
+from protocol.invite import SwarmFile, Target
+from protocol.manifest import Manifest
+
+
+def serve(
+    home: Home,
+    settings: Settings,
+    target: Target,
+    data: Path | None,
+    *,
+    exit_when_done: bool,
+    headless: bool,
+    quiet: bool = False,
+) -> int:
+    """Run the node until it is done or the user stops it; return the exit code.
+
+    Raises:
+        UserError: no member was reached, or something the user can mend is in the way.
+    """
+    if faults.arm(os.environ):
+        say(f"volunteer: {faults.VARIABLE} is set, which is for tests only: this node will fail")
+    genuine = target if isinstance(target, SwarmFile) else None
+    options = NodeOptions(
+        settings=settings,
+        manifest_bytes=genuine.encoded if genuine else None,
+        manifest_signature=genuine.signature if genuine else None,
+        target=target,
+        data_path=data,
+        exit_when_done=exit_when_done,
+    )
+    log = LogFile(home.folders.logs)
+    write = log_writer(settings, log, quiet=quiet)
+    record = RunRecord(home.folders.data)
+    try:
+        if genuine is not None:
+            refuse_if_too_small(genuine.manifest, settings)
+        code: ExitCode = trio.run(_run, options, write, headless, record)
+    except BaseException as error:
+        record.end(*_end_of(error))
+        as_line = settings.log_format == "json" and not quiet
+        if isinstance(error, Exception) and not _note_end(error, log, write, as_line=as_line):
+            keep_traceback(error, home.folders.logs)
+        raise
+    else:
+        record.end("it left the swarm in order", "", code)
+        return code
+    finally:
+        log.close()
+
+
+def _end_of(error: BaseException) -> tuple[str, str, int]:
+    """Return why the node ended, what to do next, and its exit code."""
+    group = BaseExceptionGroup("", [error])
+    known = first_of(group, UserError)
+    if known is not None:
+        return known.message, known.next_step, known.exit_code
+    if first_of(group, KeyboardInterrupt) is not None:
+        return "it was interrupted before it had started", "", ExitCode.INTERRUPTED
+    words = f"internal error: {error!r}"
+    return words, "please report it: volunteer doctor --bundle report.zip", ExitCode.RUNTIME
+
+
+def _note_end(
+    error: Exception, log: LogFile, write: Callable[[Event], None], *, as_line: bool
+) -> bool:
+    """Leave in the log why the node ended; a log for programs is all that they read.
+
+    Returns:
+        whether it is something the user can mend, and no fault of ours.
+    """
+    known = first_of(ExceptionGroup("", [error]), UserError)
+    words = f"{known}; {known.next_step}" if known else f"internal error: {error!r}"
+    line = LogLine(words=words, level="error")
+    if known is not None and as_line:
+        write(line)
+        known.told = True
+    else:
+        log.write(as_json(line, time.time()))
+    return known is not None
+
+
+def refuse_if_too_small(manifest: Manifest, settings: Settings) -> None:
+    """Say at once when this machine could never hold any stage, instead of waiting for a place.
+
+    Raises:
+        UserError: no stage fits; says what the smallest one needs.
+    """
+    total_bytes = int(MEMORY_SHARE * psutil.virtual_memory().total)
+    usable_bytes = settings.memory_limit_bytes or total_bytes
+    stages = range(manifest.stage_count)
+    smallest = min(stages, key=lambda stage: manifest.stages[stage].memory_bytes)
+    stage_fits(manifest, smallest, usable_bytes)
+
+
+async def _run(
+    options: NodeOptions, write: Callable[[Event], None], headless: bool, record: RunRecord
+) -> ExitCode:
+    supervised = Supervised(Notifier())
+    settings = options.settings
+    async with trio.open_nursery() as nursery:
+        stop = trio.Event()
+        await nursery.start(_stop_on_signal, stop, write, record)
+        nursery.start_soon(supervised.keep_informed, stop)
+        nursery.start_soon(_tell, supervised, write, headless, settings.device)
+        if settings.metrics_port:
+            from client.cli.serving.metrics import serve_metrics
+
+            await nursery.start(serve_metrics, settings.metrics_port, supervised.snapshot)
+        ready = replace(options, ready=supervised.set_up)
+        code = await run_node(ready, on_event=write, stop=stop)
+        nursery.cancel_scope.cancel()
+    return code
+
+
+def first_line(now: Snapshot, device: str) -> str:
+    """Return what a reader of the log wants to know first: what runs, where, and on what."""
+    return (
+        f"volunteer {now.version} takes part in {now.swarm_name} ({now.swarm[:12]}) as {now.peer}; "
+        f"device {device}; reached at {', '.join(now.addresses) or 'no address'}"
+    )
+
+
+async def _tell(
+    supervised: Supervised, write: Callable[[Event], None], headless: bool, device: str
+) -> None:
+    await supervised.up.wait()
+    if headless:
+        write(LogLine(words=first_line(supervised.snapshot(), device)))
+        await report_progress(supervised.snapshot, write)
+    else:
+        await show_progress(supervised.snapshot)
+
+
+async def _stop_on_signal(
+    stop: trio.Event,
+    write: Callable[[Event], None],
+    record: RunRecord,
+    task_status: Any = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Begin an orderly stop at the first signal; at the second, end at once.
+
+    The second must work even when the orderly stop hangs, hence no cleaning up; the kernel takes
+    back the locks, and the worker ends when its socket does.
+    """
+    wanted = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup wants it to go on
+        wanted.append(signal.SIGHUP)
+    with trio.open_signal_receiver(*wanted) as signals:
+        task_status.started()
+        async for _ in signals:
+            if stop.is_set():
+                record.end("it was told twice to stop, and ended at once", "", ExitCode.INTERRUPTED)
+                os._exit(ExitCode.INTERRUPTED)
+            write(LogLine(words="stopping: handing off and saving; once more to stop at once"))
+            stop.set()

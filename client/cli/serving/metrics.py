@@ -1,0 +1,230 @@
+"""Prometheus metrics of a node on loopback, off unless ``--metrics-port`` is set.
+
+``METRICS`` is the whole list; what is measured comes from the same snapshot that ``status`` shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+import trio
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from client.cli.terminal.output import printable
+from client.control.snapshot import Snapshot
+from client.errors import ExitCode, UserError
+
+HOST: Final = "127.0.0.1"
+MAX_REQUEST_BYTES: Final = 8192
+REQUEST_TIMEOUT_S: Final = 5.0
+MAX_SCRAPERS: Final = 8
+
+Values = dict[tuple[str, ...], float]
+
+
+class Described(NamedTuple):
+    """One metric: its kind, what it says, its labels, and how it is read."""
+
+    kind: str
+    words: str
+    labels: tuple[str, ...]
+    read: Callable[[Snapshot], Values]
+
+
+def _one(read: Callable[[Snapshot], float | None]) -> Callable[[Snapshot], Values]:
+    def values(now: Snapshot) -> Values:
+        found = read(now)
+        return {} if found is None else {(): float(found)}
+
+    return values
+
+
+def _gauge(words: str, read: Callable[[Snapshot], float | None]) -> Described:
+    return Described("gauge", words, (), _one(read))
+
+
+def _counter(words: str, read: Callable[[Snapshot], float]) -> Described:
+    return Described("counter", words, (), _one(read))
+
+
+METRICS: Final[dict[str, Described]] = {
+    "volunteer_info": Described(
+        "gauge",
+        "Always 1; the labels say who this is.",
+        ("version", "swarm", "swarm_name", "peer"),
+        lambda now: {(now.version, now.swarm, now.swarm_name, now.peer): 1.0},
+    ),
+    "volunteer_state": Described(
+        "gauge", "1 for the state the node is in.", ("state",), lambda now: {(now.state,): 1.0}
+    ),
+    "volunteer_paused": _gauge("1 while it is paused.", lambda now: now.paused is not None),
+    "volunteer_step": _gauge("Last committed step of the swarm.", lambda now: now.step),
+    "volunteer_steps": _gauge("Steps of the whole run.", lambda now: now.steps),
+    "volunteer_loss": _gauge("Loss of that step, nats per token.", lambda now: now.loss),
+    "volunteer_tokens_per_second": _gauge("Of the whole swarm.", lambda now: now.tokens_per_s),
+    "volunteer_own_tokens_per_second": _gauge(
+        "This volunteer's share.", lambda now: now.own_tokens_per_s
+    ),
+    "volunteer_stage_version": Described(
+        "gauge",
+        "Newest committed version of a stage.",
+        ("stage",),
+        lambda now: {(str(s.stage),): float(s.version) for s in now.stages},
+    ),
+    "volunteer_stage_replicas": Described(
+        "gauge",
+        "Volunteers that serve a stage.",
+        ("stage",),
+        lambda now: {
+            (str(s.stage),): float(sum(r.state == "serving" for r in s.replicas))
+            for s in now.stages
+        },
+    ),
+    "volunteer_seat": Described(
+        "gauge",
+        "1 for every stage that this volunteer holds.",
+        ("stage", "state"),
+        lambda now: {(str(seat.stage), seat.state): 1.0 for seat in now.seats},
+    ),
+    "volunteer_peers": _gauge("Members known.", lambda now: len(now.peers)),
+    "volunteer_links": _gauge("Open connections.", lambda now: now.network.links),
+    "volunteer_sent_bytes_total": _counter(
+        "Bytes sent since the start.", lambda now: now.network.sent_bytes
+    ),
+    "volunteer_received_bytes_total": _counter(
+        "Bytes received since the start.", lambda now: now.network.received_bytes
+    ),
+    "volunteer_node_rss_bytes": _gauge("Memory of the node process.", lambda now: now.rss_bytes),
+    "volunteer_worker_rss_bytes": _gauge(
+        "Memory of its workers.", lambda now: sum(worker.rss_bytes for worker in now.workers)
+    ),
+    "volunteer_worker_restarts_total": _counter(
+        "Workers that had to be started again.",
+        lambda now: sum(worker.restarts for worker in now.workers),
+    ),
+    "volunteer_rounds_committed_total": _counter(
+        "Steps this volunteer's stages have closed.", lambda now: now.counters.rounds_committed
+    ),
+    "volunteer_rounds_restarted_total": _counter(
+        "Rounds that were made anew.", lambda now: now.counters.rounds_restarted
+    ),
+    "volunteer_rounds_restarted_as_leader_total": Described(
+        "counter",
+        "Those that this volunteer made anew itself.",
+        ("reason",),
+        lambda now: {(why,): float(n) for why, n in now.counters.restarts_led.items()},
+    ),
+    "volunteer_rerouted_microbatches_total": _counter(
+        "Sent again to another replica.", lambda now: now.counters.rerouted_microbatches
+    ),
+    "volunteer_replayed_microbatches_total": _counter(
+        "Computed again because their holder went.", lambda now: now.counters.lost_microbatches
+    ),
+    "volunteer_doubled_microbatches_total": _counter(
+        "Counted twice; must stay 0.", lambda now: now.counters.doubled_microbatches
+    ),
+    "volunteer_refused_frames_total": Described(
+        "counter",
+        "Messages and connections of others that were refused.",
+        ("reason",),
+        lambda now: {(why,): float(n) for why, n in now.counters.refused_by_reason.items()},
+    ),
+    "volunteer_contributed_microbatches_total": _counter(
+        "In committed steps, over all sessions.", lambda now: now.credit.microbatches
+    ),
+    "volunteer_contributed_tokens_total": _counter(
+        "In committed steps, over all sessions.", lambda now: now.credit.tokens
+    ),
+    "volunteer_uptime_seconds": _gauge("Since the node started.", lambda now: now.uptime_s),
+}
+
+
+class _Collector:
+    def __init__(self, now: Snapshot) -> None:
+        self._now = now
+
+    def collect(self) -> Iterator[Metric]:
+        for name, metric in METRICS.items():
+            make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            family = make(name.removesuffix("_total"), metric.words, labels=metric.labels)
+            for labels, value in metric.read(self._now).items():
+                family.add_metric([printable(label) for label in labels], value)
+            yield family
+
+
+def exposition(now: Snapshot) -> bytes:
+    """Return a snapshot in Prometheus' text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(now))
+    return generate_latest(registry)
+
+
+async def serve_metrics(
+    port: int,
+    snapshot: Callable[[], Snapshot],
+    task_status: Any = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Answer ``GET /metrics`` on loopback until cancelled; starts with the port.
+
+    Raises:
+        UserError: the port is taken.
+    """
+    try:
+        listeners = await trio.open_tcp_listeners(port, host=HOST)
+    except OSError as error:
+        raise UserError(
+            f"metrics cannot be served on {HOST}:{port}: {error.strerror}",
+            "choose another --metrics-port, or 0 for none",
+            ExitCode.CONFIG,
+        ) from error
+    begun: dict[trio.CancelScope, None] = {}  # the oldest first
+
+    async def answer(stream: trio.SocketStream) -> None:
+        with trio.move_on_after(REQUEST_TIMEOUT_S) as scope:
+            begun[scope] = None
+            if len(begun) > MAX_SCRAPERS:  # a scraper that is slow must not keep others waiting
+                next(iter(begun)).cancel()
+            try:
+                await stream.send_all(_response(await _request_line(stream), snapshot))
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return
+            finally:
+                begun.pop(scope, None)
+
+    task_status.started(listeners[0].socket.getsockname()[1])
+    await trio.serve_listeners(answer, listeners)
+
+
+async def _request_line(stream: trio.SocketStream) -> bytes:
+    """Return the first line of a request whose head is complete; empty if it is not."""
+    head = bytearray()
+    while b"\r\n\r\n" not in head and len(head) <= MAX_REQUEST_BYTES:
+        chunk = await stream.receive_some(4096)
+        if not chunk:
+            return b""
+        head += chunk
+    return bytes(head).partition(b"\r\n")[0]
+
+
+def _response(request: bytes, snapshot: Callable[[], Snapshot]) -> bytes:
+    words = request.split(b" ")
+    if len(words) != 3 or words[0] != b"GET":
+        return _reply("400 Bad Request", "text/plain", b"GET /metrics\n")
+    if words[1].partition(b"?")[0] != b"/metrics":
+        return _reply("404 Not Found", "text/plain", b"there is /metrics\n")
+    try:
+        body = exposition(snapshot())
+    except Exception as error:  # a fault in describing the node must not end it
+        return _reply("500 Internal Server Error", "text/plain", f"{error!r}\n".encode())
+    return _reply("200 OK", CONTENT_TYPE_LATEST, body)
+
+
+def _reply(status: str, kind: str, body: bytes) -> bytes:
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    return head.encode() + body

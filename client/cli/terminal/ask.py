@@ -1,0 +1,22 @@
+"""Asks a person before something is done that cannot be undone."""
+
+from __future__ import annotations
+
+import sys
+
+from client.cli.terminal.output import say
+from client.errors import ExitCode, UserError
+
+
+def confirmed(question: str, *, yes: bool) -> bool:
+    """Whether to go on: ``yes`` was given, or a person says so.
+
+    Raises:
+        UserError: there is nobody to ask.
+    """
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise UserError(f"not done without asking: {question}", "give --yes", ExitCode.USAGE)
+    say(f"{question} [y/N] ")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,0 +1,33 @@
+"""One line that says how a node is: drawn over itself in a terminal, appended elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+from client.cli.terminal.output import printable
+from client.cli.terminal.status_text import progress_line
+from client.control.snapshot import Snapshot
+
+
+class ProgressLine:
+    """One line that is drawn over itself in a terminal and appended elsewhere."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._shown: tuple[str, int] | None = None
+
+    def show(self, now: Snapshot) -> None:
+        """Show how the node is."""
+        text = printable(progress_line(now))
+        if self._terminal:
+            width = shutil.get_terminal_size().columns - 1
+            print(f"\r\x1b[K{text[:width]}", end="", file=sys.stderr, flush=True)
+        elif self._shown != (now.state, now.step):
+            print(text, file=sys.stderr, flush=True)
+        self._shown = (now.state, now.step)
+
+    def end(self) -> None:
+        """Leave the cursor on a line of its own."""
+        if self._terminal and self._shown is not None:
+            print(file=sys.stderr, flush=True)

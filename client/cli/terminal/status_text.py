@@ -1,0 +1,125 @@
+"""A snapshot in words: the full report of ``status`` and the one line that ``join`` shows.
+
+Pure text, no terminal control; works in pipes and for screen readers.
+"""
+
+from __future__ import annotations
+
+from client.cli.terminal.output import human_bytes, human_duration, human_rate
+from client.cli.terminal.when import clock
+from client.control.snapshot import WHEN_DONE, LimitsView, Replica, Snapshot, StageView
+from protocol.ids import short
+
+
+def status_report(now: Snapshot) -> str:
+    """Return several lines: state, progress, the stage map, resources."""
+    lines = [
+        f"swarm     {now.swarm_name} ({now.swarm[:12]})",
+        f"volunteer {now.peer}",
+        f"state     {now.state}: {now.reason}",
+        *_pause_lines(now),
+        f"progress  step {now.step} of {now.steps}, {_loss(now)}",
+        *_pace_lines(now),
+        *(_stage_line(stage, now.peer) for stage in now.stages),
+        *(f"leaving   {leaving.words}" for leaving in now.leaving),
+        f"network   {_peers(now)}, {human_bytes(now.network.sent_bytes)} sent, "
+        f"{human_bytes(now.network.received_bytes)} received",
+        f"limits    {limits_words(now.limits)}",
+        f"worker    {now.worker.state}{_threads(now.limits)}, "
+        f"{human_bytes(now.worker.rss_bytes)}; "
+        f"node {human_bytes(now.rss_bytes)}, up {human_duration(now.uptime_s)}",
+        f"mended    {now.counters.rerouted_microbatches} rerouted, "
+        f"{now.counters.lost_microbatches} replayed, {now.counters.doubled_microbatches} counted "
+        f"twice, {now.counters.rounds_restarted} of {now.counters.rounds_committed} rounds made "
+        f"anew{_reasons(now.counters.restarts_led)}, "
+        f"{now.counters.refused_frames} frames refused{_reasons(now.counters.refused_by_reason)}",
+        f"given     {now.credit.microbatches} microbatches, {now.credit.tokens} tokens",
+        *_error_lines(now),
+    ]
+    return "\n".join(lines)
+
+
+def _reasons(counts: dict[str, int]) -> str:
+    """Return reasons with how often, the most frequent first; nothing where there are none."""
+    most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return f" ({', '.join(f'{why} {count}' for why, count in most)})" if most else ""
+
+
+def _threads(limits: LimitsView) -> str:
+    if not limits.threads_now:
+        return ""
+    threads = "1 thread" if limits.threads_now == 1 else f"{limits.threads_now} threads"
+    beside = f" ({limits.volunteers} volunteers compute here)" if limits.volunteers > 1 else ""
+    return f" with {threads} of {limits.cores}{beside}"
+
+
+def _pace_lines(now: Snapshot) -> list[str]:
+    if now.state == "done":
+        return [f"next      {WHEN_DONE}"]
+    swarm, own = human_rate(now.tokens_per_s), human_rate(now.own_tokens_per_s)
+    return [f"speed     {swarm} tokens in the swarm, {own} here"]
+
+
+def _error_lines(now: Snapshot) -> list[str]:
+    if not now.last_error:
+        return []
+    at = f"{clock(now.last_error_at)} " if now.last_error_at else ""
+    return [f"error     {at}{now.last_error}"]
+
+
+def _pause_lines(now: Snapshot) -> list[str]:
+    if now.paused is None:
+        return []
+    until = clock(now.paused.until) if now.paused.until else "volunteer resume"
+    return [f"paused    since {clock(now.paused.since)}, until {until}"]
+
+
+def limits_words(limits: LimitsView) -> str:
+    """Return what the volunteer lends, in one line."""
+    used = human_bytes(limits.used_bytes)
+    words = [
+        f"{limits.threads} threads" if limits.threads > 1 else "1 thread" * limits.threads,
+        f"{limits.compute_share} % of the time" if limits.compute_share else "",
+        f"{human_bytes(limits.memory_bytes)} memory" if limits.memory_bytes else "",
+        f"{limits.vram_share} % of the GPU's memory" if limits.vram_share else "",
+        f"up {human_bytes(limits.upload_bytes_per_s)}/s" if limits.upload_bytes_per_s else "",
+        f"down {human_bytes(limits.download_bytes_per_s)}/s" if limits.download_bytes_per_s else "",
+        f"{used} of {human_bytes(limits.daily_bytes)} today" if limits.daily_bytes else "",
+        f"{limits.power_w} W" if limits.power_w else "",
+        *limits.when,
+    ]
+    return ", ".join(filter(None, words)) or f"none; {used} sent and received today"
+
+
+def progress_line(now: Snapshot) -> str:
+    """Return one line for a terminal: what the node is doing and how far the swarm is."""
+    seats = ", ".join(f"{seat.stage} ({seat.state})" for seat in now.seats) or "none"
+    if now.state == "done":
+        return f"done: {now.reason} | step {now.step}/{now.steps} | {WHEN_DONE}"
+    if now.state != "training":
+        return f"{now.state}: {now.reason} | step {now.step}/{now.steps} | stage {seats}"
+    return (
+        f"step {now.step}/{now.steps} | {_loss(now)} | {human_rate(now.tokens_per_s)} tokens"
+        f" | stage {seats} | {_peers(now)}"
+    )
+
+
+def _peers(now: Snapshot) -> str:
+    return f"{len(now.peers)} {'peer' if len(now.peers) == 1 else 'peers'}"
+
+
+def _loss(now: Snapshot) -> str:
+    if now.loss is None:
+        return "no loss yet"
+    alone = " (the word of one volunteer)" if now.loss_vouchers == 1 else ""
+    return f"loss {now.loss:.4f}{alone}"
+
+
+def _stage_line(stage: StageView, own: str) -> str:
+    holders = ", ".join(_holder(replica, own) for replica in stage.replicas) or "nobody"
+    return f"stage {stage.stage:<3} {stage.layers} layers, version {stage.version}: {holders}"
+
+
+def _holder(replica: Replica, own: str) -> str:
+    name = "this volunteer" if replica.peer == own else short(replica.peer)
+    return f"{name} ({replica.state}, {replica.rate:.2g} microbatches/s)"

@@ -1,0 +1,263 @@
+"""The command: a pair of runs, its report, plot and raw figures. Writes only to its output folder
+and a temporary one; leaves no process behind, whatever happens."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from cyclopts import Parameter, validators
+
+from client.cli.terminal.output import json_line, print_json, printable, say
+from client.errors import ExitCode, UserError
+from client.lab.chaos.catalogue import KINDS, RELAYED, Fault, Kind, choose_faults, stages_of
+
+if TYPE_CHECKING:
+    from client.lab.chaos.ground import Ground
+    from client.lab.chaos.report import Report
+    from client.lab.chaos.run import Seen
+    from client.lab.chaos.schedule import Planned
+
+USUAL: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind != "stage")
+QUICK: tuple[Kind, ...] = ("kill", "stop", "corrupt", "partition")
+MIN_VOLUNTEERS_PER_STAGE = 2
+BUSY_SHARE = 0.4
+"""Of the machine's cores the volunteers compute on so much together. The rest is for all that they
+do besides, and for starting one again: on machines of their own that takes nothing from others."""
+QUICK_S, QUICK_EVERY_S = 60.0, 15.0
+Positive = validators.Number(gt=0)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the command line asks for."""
+
+    volunteers: int
+    stages: int
+    seconds: float
+    every_s: float
+    seed: int
+    faults: tuple[Fault, ...]
+    extras_s: float
+    """How long jitter, a join and a leave are tried, each; 0: not at all."""
+    out: Path
+    keep_logs: bool
+    json: bool
+    small: bool = False
+
+    @property
+    def share(self) -> int:
+        """Percent of the time that a volunteer may compute."""
+        percent = 100 * BUSY_SHARE * (os.cpu_count() or 1) / self.volunteers
+        return max(1, min(100, round(percent)))
+
+
+def chaos(
+    *,
+    volunteers: Annotated[int, Parameter(validator=validators.Number(gte=2, lte=64))] = 6,
+    stages: Annotated[int, Parameter(validator=validators.Number(gte=1, lte=16))] = 2,
+    minutes: Annotated[float | None, Parameter(validator=Positive)] = None,
+    every: Annotated[float | None, Parameter(validator=Positive)] = None,
+    faults: str | None = None,
+    only: str | None = None,
+    seed: Annotated[int, Parameter(validator=validators.Number(gte=0, lt=2**62))] = 0,
+    quick: bool = False,
+    out: Path = Path("chaos-out"),
+    keep_logs: bool = False,
+    json: bool = False,
+) -> int:
+    """Do faults to volunteers on this machine and report what they cost.
+
+    Parameters
+    ----------
+    volunteers
+        Processes to start; at least two per stage.
+    stages
+        Stages to cut the model into.
+    minutes
+        Measured time of each of the two runs; 5 unless --quick.
+    every
+        Seconds between faults; 20 unless --quick.
+    faults
+        Kinds of faults, joined by commas; a wrong name shows the right ones.
+    only
+        Faults at moments, such as kill@averaging,stop@forward.
+    seed
+        Of the weights, the data and the schedule of faults.
+    quick
+        About three minutes in all, with few faults.
+    out
+        Folder for chaos.json, chaos.md and chaos.svg.
+    keep_logs
+        Keep the volunteers' logs in that folder, too.
+    json
+        Show progress as lines of JSON, and the report as JSON at the end.
+    """
+    if volunteers < MIN_VOLUNTEERS_PER_STAGE * stages:
+        problem = f"{stages} stages need at least {MIN_VOLUNTEERS_PER_STAGE * stages} volunteers"
+        raise UserError(problem, "see volunteer chaos --help", ExitCode.USAGE)
+    chosen = _possible(choose_faults(faults, only, QUICK if quick else USUAL), stages)
+    seconds, every_s = _pace(minutes, every, quick)
+    extras_s = 10.0 if quick else 30.0
+    choices = Choices(
+        volunteers, stages, seconds, every_s, seed, chosen, extras_s, out, keep_logs, json
+    )
+    _prepare(out)
+    report = perform(choices)
+    if json:
+        print_json(report)
+    else:
+        from client.lab.chaos.report import text_report
+
+        print(printable(text_report(report)))
+        print(f"report: {out / 'chaos.md'}, plot: {out / 'chaos.svg'}")
+    return ExitCode.OK if report.ok else ExitCode.RUNTIME
+
+
+def _possible(faults: Sequence[Fault], stages: int) -> tuple[Fault, ...]:
+    """Return the faults that can be done to so many stages.
+
+    Raises:
+        UserError: none can.
+    """
+    possible = tuple(fault for fault in faults if stages_of(fault, stages))
+    if not possible:
+        raise UserError(f"no such fault is possible with {stages} stages", "", ExitCode.USAGE)
+    return possible
+
+
+def _pace(minutes: float | None, every: float | None, quick: bool) -> tuple[float, float]:
+    """Return how long each run is and how long after a fault the next one is, in seconds.
+
+    Raises:
+        UserError: not even one fault fits in.
+    """
+    seconds = 60.0 * minutes if minutes else QUICK_S if quick else 300.0
+    every_s = every or (QUICK_EVERY_S if quick else 20.0)
+    if every_s > seconds:
+        problem = f"a fault every {every_s:g} s does not fit into {seconds:g} s"
+        raise UserError(problem, "give more --minutes or a smaller --every", ExitCode.USAGE)
+    return seconds, every_s
+
+
+def _prepare(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".chaos"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(
+            f"cannot write to {out}: {error.strerror}", "choose another --out"
+        ) from error
+
+
+def perform(choices: Choices) -> Report:
+    """Do both runs, write the results and return the report.
+
+    Raises:
+        UserError: a swarm did not come about, or the results cannot be written.
+    """
+    from client.lab.chaos.ground import Ground
+    from client.lab.chaos.schedule import draw_schedule
+    from client.lab.local_swarm import terminate_as_interrupt
+
+    schedule = draw_schedule(
+        choices.faults,
+        seconds=choices.seconds,
+        every_s=choices.every_s,
+        stages=choices.stages,
+        seed=choices.seed,
+    )
+    # A short path: sockets lie below it.
+    with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="vol") as name:
+        folder = Path(name)
+        ground = Ground(
+            folder / "founder",
+            stages=choices.stages,
+            replicas=choices.volunteers // choices.stages,
+            seed=choices.seed,
+            small=choices.small,
+        )
+        try:
+            chaotic = _one_run(choices, ground, folder / "c", schedule)
+            paired = _one_run(choices, ground, folder / "r", ())
+        finally:
+            if choices.keep_logs:
+                _keep_logs(folder, choices.out)
+    return _write(choices, schedule, chaotic, paired, ground.manifest.microbatches_per_step)
+
+
+def _one_run(choices: Choices, ground: Ground, folder: Path, schedule: Sequence[Planned]) -> Seen:
+    from client.lab.chaos.run import Run
+
+    name = "chaos" if schedule else "paired"
+    begin = time.monotonic()
+
+    def tell(words: str) -> None:
+        elapsed_s = round(time.monotonic() - begin, 1)
+        if choices.json:
+            line = {"run": name, "elapsed_s": elapsed_s, "words": words}
+            say(json_line(line))
+        else:
+            say(f"{name:>6} {elapsed_s:6.1f} s  {words}")
+
+    extras_s = 0.0 if schedule else choices.extras_s
+    relayed = bool(choices.extras_s) or any(f.kind in RELAYED for f in choices.faults)
+    run = Run(
+        ground,
+        folder,
+        volunteers=choices.volunteers,
+        flags=("--compute-share", str(choices.share)),
+        relayed=relayed,
+        seed=choices.seed,
+        say=tell,
+    )
+    return run.perform(schedule, choices.seconds, jitter_s=extras_s, elastic_s=extras_s)
+
+
+def _keep_logs(folder: Path, out: Path) -> None:
+    for run, name in (("c", "chaos"), ("r", "paired")):
+        if (folder / run / "logs").is_dir():
+            target = out / "logs" / name
+            shutil.copytree(folder / run / "logs", target, dirs_exist_ok=True)
+
+
+def _write(
+    choices: Choices,
+    schedule: Sequence[Planned],
+    chaotic: Seen,
+    paired: Seen,
+    per_step: int,
+) -> Report:
+    from client.lab.chaos.plot import plot
+    from client.lab.chaos.report import Settings, make_report, markdown
+
+    settings = Settings(
+        volunteers=choices.volunteers,
+        stages=choices.stages,
+        seconds=choices.seconds,
+        every_s=choices.every_s,
+        seed=choices.seed,
+        faults=[str(planned.fault) for planned in schedule],
+        compute_share=choices.share,
+        cores=os.cpu_count() or 1,
+        load=round(os.getloadavg()[0], 1),
+    )
+    report = make_report(settings, chaotic, paired, per_step)
+    document = msgspec.json.format(msgspec.json.encode(report), indent=1)
+    try:
+        (choices.out / "chaos.json").write_bytes(document + b"\n")
+        (choices.out / "chaos.md").write_text(markdown(report), encoding="utf-8")
+        (choices.out / "chaos.svg").write_text(plot(report), encoding="utf-8")
+    except OSError as error:
+        problem = f"cannot write to {choices.out}: {error.strerror}"
+        raise UserError(problem, "choose another --out") from error
+    return report

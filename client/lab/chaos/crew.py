@@ -1,0 +1,237 @@
+"""The volunteers of a chaos run: started alike, killed, stopped, started again, always reaped.
+
+Holds for each its home, identity, ports and failpoint file, its present process and how long it
+was away. Every process is in a group of its own and ends with the block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from msgspec.structs import asdict
+
+from client import faults
+from client.cli.reach.home import free_port
+from client.control.snapshot import Counters, Snapshot
+from client.lab.chaos.record import FailpointLog, LogTail, Note, Reached
+from client.lab.chaos.wires import Wires
+from client.lab.local_swarm import LocalSwarm, Member
+from client.store.identity import ensure_identity
+from client.store.paths import home_folders, make_private
+from client.train.machine.capacity import FILE_NAME as CAPACITY_FILE
+from protocol.address import Address
+from protocol.ids import PeerId
+
+HOST = "127.0.0.1"
+FLAGS = ("--listen-host", HOST, "--threads", "1", "--log-format", "json", "--log-level", "debug")
+COUNTED = tuple(name for name, count in asdict(Counters()).items() if isinstance(count, int))
+"""The counters that are sums over all reasons."""
+
+
+@dataclass
+class Volunteer:
+    """One volunteer over all its processes."""
+
+    name: str
+    home: Path
+    peer: PeerId
+    listen_port: int
+    port: int
+    """Where others reach it: its relay, or itself."""
+    member: Member | None = None
+    lives: int = 0
+    last: Snapshot | None = None
+    """Of the present process."""
+    current: bool = False
+    """Whether ``last`` is from after the last thing that was done to it."""
+    tails: list[LogTail] = field(default_factory=list)
+    stopped: bool = False
+    dismissed: bool = False
+    """Asked to leave for good."""
+    past: dict[str, int] = field(default_factory=dict)
+    """Counters of its ended processes, as last seen."""
+    away: list[tuple[float, float | None]] = field(default_factory=list)
+    """From when until when (Unix seconds) it did not compute for the swarm."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs."""
+        return self.member is not None and self.member.alive
+
+    @property
+    def stage(self) -> int | None:
+        """The stage it serves, as last seen."""
+        seats = self.last.seats if self.last and self.current else []
+        return next((seat.stage for seat in seats if seat.state == "serving"), None)
+
+    @property
+    def failpoints(self) -> Path:
+        """The file that arms it."""
+        return self.home / "failpoints"
+
+    @property
+    def reached(self) -> Path:
+        """The file that says what was reached."""
+        return self.home / "failpoints.jsonl"
+
+    def counter(self, name: str) -> int:
+        """Return a counter over all its processes."""
+        now = getattr(self.last.counters, name) if self.last else 0
+        return self.past.get(name, 0) + int(now)
+
+    def went(self, moment: float) -> None:
+        """It is away from now on."""
+        if not self.away or self.away[-1][1] is not None:
+            self.away.append((moment, None))
+
+    def came(self, moment: float) -> None:
+        """It is back."""
+        if self.away and self.away[-1][1] is None:
+            self.away[-1] = (self.away[-1][0], moment)
+
+
+class Crew:
+    """A context manager; see the module's docstring.
+
+    Args:
+        folder: homes and logs; short, for sockets lie below it.
+        flags: further flags of every volunteer.
+    """
+
+    def __init__(self, folder: Path, flags: Sequence[str]) -> None:
+        self.folder, self._flags = folder, (*FLAGS, *flags)
+        self.swarm_file = folder / "x.swarm"
+        self._swarm = LocalSwarm(self.swarm_file, folder, folder / "logs")
+        self.volunteers: dict[str, Volunteer] = {}
+        self._reached: dict[str, FailpointLog] = {}
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._end()
+        except BaseException:  # a second Ctrl-C must leave nothing behind either
+            self._end()
+            raise
+
+    def _end(self) -> None:
+        for member in self._swarm.members:  # nothing of theirs is needed: no orderly end
+            member.reap(0.0)
+
+    @property
+    def alive(self) -> Iterator[Volunteer]:
+        """Those whose process runs."""
+        return (volunteer for volunteer in self.volunteers.values() if volunteer.alive)
+
+    def processes(self) -> dict[str, int]:
+        """Return the process ids of the nodes by name."""
+        found = list(self.volunteers.values())
+        return {v.name: v.member.process.pid for v in found if v.member is not None and v.alive}
+
+    def enlist(self, name: str, wires: Wires | None) -> Volunteer:
+        """Give a volunteer a home, an identity and ports; nothing is started."""
+        home = self.folder / name
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        signer = ensure_identity(make_private(home_folders(home).data))
+        listen_port = free_port(HOST)
+        port = wires.add(name, listen_port) if wires else listen_port
+        volunteer = Volunteer(name, home, signer.peer, listen_port, port)
+        self._reached[name] = FailpointLog(volunteer.reached)
+        self.volunteers[name] = volunteer
+        return volunteer
+
+    def address(self, volunteer: Volunteer) -> Address:
+        """Return where others reach a volunteer."""
+        return Address("ip4", HOST, volunteer.port, volunteer.peer)
+
+    def share_capacity(self, source: Volunteer) -> bool:
+        """Let all others know what one has measured of this machine; False: it has not yet."""
+        measured = home_folders(source.home).data / CAPACITY_FILE
+        if not measured.exists():
+            return False
+        for volunteer in self.volunteers.values():
+            if volunteer is not source:
+                kept = home_folders(volunteer.home).data / CAPACITY_FILE
+                shutil.copyfile(measured, kept)
+        return True
+
+    def start(self, volunteer: Volunteer) -> None:
+        """Start it, or start it again with the same home and ports."""
+        volunteer.lives += 1
+        log_name = f"{volunteer.name}-{volunteer.lives}"
+        where = ("--listen-port", str(volunteer.listen_port))
+        known = ("--announce", str(self.address(volunteer)))
+        variables = {
+            faults.VARIABLE: f"@{volunteer.failpoints}",
+            faults.LOG_VARIABLE: str(volunteer.reached),
+        }
+        volunteer.member = self._swarm.start(
+            volunteer.name, (*self._flags, *where, *known), log_name=log_name, variables=variables
+        )
+        tail = LogTail(volunteer.member.log, volunteer.name, volunteer.lives)
+        volunteer.tails.append(tail)
+
+    def look(self, volunteer: Volunteer) -> None:
+        """Ask it how it is."""
+        now = volunteer.member.snapshot() if volunteer.member and not volunteer.stopped else None
+        if now is not None:
+            volunteer.last, volunteer.current = now, True
+
+    def notes(self) -> Iterator[Note]:
+        """Yield what all have written since the last call."""
+        for volunteer in self.volunteers.values():
+            for tail in volunteer.tails:
+                yield from tail.new_notes()
+
+    # --- what is done to them ----------------------------------------------------------------
+
+    def arm(self, volunteer: Volunteer, failpoint: str) -> None:
+        """Replace its failpoints; an empty text disarms it."""
+        new = volunteer.failpoints.with_suffix(".new")
+        new.write_text(failpoint)
+        new.replace(volunteer.failpoints)
+
+    def newly_reached(self, volunteer: Volunteer) -> Reached | None:
+        """Return the failpoint that it has reached since the last call."""
+        found = self._reached[volunteer.name].new()
+        return found[-1] if found else None
+
+    def kill(self, volunteer: Volunteer) -> float:
+        """Send SIGKILL to its node and worker, or bury what is dead; return the moment."""
+        self.arm(volunteer, "")
+        moment = volunteer.member.kill() if volunteer.member else time.time()
+        self._bury(volunteer)
+        return moment
+
+    def stop(self, volunteer: Volunteer) -> None:
+        """Stop the node: not even its sockets are read any more."""
+        self._signal(volunteer, signal.SIGSTOP)
+        volunteer.stopped = True
+
+    def go_on(self, volunteer: Volunteer) -> None:
+        """Continue a stopped node; what it last said of itself is out of date."""
+        self._signal(volunteer, signal.SIGCONT)
+        volunteer.stopped, volunteer.current = False, False
+
+    def dismiss(self, volunteer: Volunteer) -> None:
+        """Ask it to leave in order; it is not started again."""
+        volunteer.dismissed = True
+        if volunteer.member is not None:
+            volunteer.member.ask_to_stop()
+
+    def _bury(self, volunteer: Volunteer) -> None:
+        volunteer.past = {name: volunteer.counter(name) for name in COUNTED}
+        volunteer.last, volunteer.stopped, volunteer.current = None, False, False
+
+    def _signal(self, volunteer: Volunteer, number: signal.Signals) -> None:
+        if volunteer.member is not None and volunteer.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(volunteer.member.process.pid, number)

@@ -1,0 +1,65 @@
+"""What the runs of a pair share: one signed manifest, so that they train the very same steps.
+
+Imports torch. The wire formats are fp32: S8 keeps residuals at each replica, which a kill loses, so
+that two runs would differ by more than the order of sums.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from client.cli.commands.create import write_swarm_file
+from client.cli.founding.manifest import found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.store.identity import ensure_identity
+from client.store.paths import make_private
+from protocol.address import Address
+from protocol.invite import SwarmFile
+from protocol.manifest import Manifest
+
+STEPS = 10_000
+CHECKPOINT_EVERY = 5
+MODEL = ModelChoices(layers=4, width=64, heads=4, context=64)
+OPTIMIZER = OptimizerChoices(lr=1e-3, warmup_steps=10, decay_steps=STEPS)
+
+
+class Ground:
+    """A founded swarm without members.
+
+    Args:
+        folder: for the founder's identity.
+        small: the least model and step that mean something, for tests.
+    """
+
+    def __init__(
+        self, folder: Path, *, stages: int, replicas: int, seed: int, small: bool = False
+    ) -> None:
+        self._signer = ensure_identity(make_private(folder))
+        choices = RunChoices(
+            name="chaos",
+            steps=STEPS,
+            stages=stages,
+            sequences=2 if small else 4,
+            microbatches=8 if small else 16,
+            redundancy=replicas,
+            checkpoint_every=CHECKPOINT_EVERY,
+            dual_homing=0,
+            seed=seed,
+            measure=False,
+            boundary_codec="fp32",
+            averaging_codec="fp32",
+        )
+        model = ModelChoices(layers=stages, width=32, heads=2, context=16) if small else MODEL
+        founding = found_swarm(self._signer.peer, choices, model, OPTIMIZER)
+        self.manifest: Manifest = founding.manifest
+        self._encoded, self._signature = self._signer.sign_manifest(self.manifest)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that one step trains on."""
+        return self.manifest.microbatches_per_step * self.manifest.tokens_per_microbatch
+
+    def write(self, path: Path, member: Address) -> None:
+        """Write the swarm file with the address of a first member."""
+        swarm = SwarmFile(self.manifest, self._encoded, self._signature, (member,))
+        write_swarm_file(path, swarm)

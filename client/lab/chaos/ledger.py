@@ -1,0 +1,116 @@
+"""What the logs prove: who applied which step with how many microbatches, and what was undone.
+
+Pure. A volunteer logs every step it applies with its own share and the hash of the result, so that
+exactly-once (I1), identity (I2) and one lineage (I5) can be checked from outside. A roll-back
+begins a new era; a version that an earlier era had made already has been undone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from client.lab.chaos.record import Note
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """One replica has applied one step."""
+
+    name: str
+    life: int
+    time: float
+    stage: int
+    version: int
+    hash: str
+    counted: int
+    era: int
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """A stage went back."""
+
+    time: float
+    stage: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Sums over a run."""
+
+    closed: int
+    """Steps that every stage has closed."""
+    missing: tuple[int, ...]
+    """Steps that a stage has gone beyond though nobody ever said that it closed them."""
+    whole: int
+    """Closed steps of a stage whose microbatches all were attested by those who applied it."""
+    unattested: int
+    """Closed steps of a stage for which a replica died before it logged its share."""
+    doubled: int
+    """Microbatches that a closed step counted more than once (I1); must be 0."""
+    differing: int
+    """Closed steps of a stage and era that replicas applied with different results (I2, I5)."""
+    undone: tuple[Undone, ...]
+
+
+def closings(notes: Sequence[Note]) -> list[Closing]:
+    """Return the steps that were applied, in the order of time; malformed notes are left out."""
+    found = []
+    for note in notes:
+        numbers = [note.number(field) for field in ("stage", "version", "counted", "era")]
+        known = [number for number in numbers if number is not None]
+        if note.kind != "StageClosed" or len(known) < len(numbers):
+            continue
+        stage, version, counted, era = known
+        made = note.text("hash")
+        found.append(Closing(note.name, note.life, note.time, stage, version, made, counted, era))
+    return sorted(found, key=lambda closing: closing.time)
+
+
+def read_ledger(notes: Sequence[Note], per_step: int, stages: int) -> Ledger:
+    """Add up what was applied; ``per_step``: microbatches of a step."""
+    applied = closings(notes)
+    shares: dict[tuple[int, int, int], dict[str, int]] = defaultdict(dict)
+    hashes: dict[tuple[int, int, int], set[str]] = defaultdict(set)
+    era: dict[tuple[int, int], int] = {}
+    for closing in applied:
+        key = (closing.stage, closing.version)
+        shares[*key, closing.era][closing.name] = closing.counted
+        hashes[*key, closing.era].add(closing.hash)
+        era[key] = max(closing.era, era.get(key, 0))
+    sums = [sum(shares[*key, last].values()) for key, last in era.items()]
+    newest = [max((v for s, v in era if s == stage), default=0) for stage in range(stages)]
+    return Ledger(
+        closed=min(newest, default=0),
+        missing=tuple(_missing(list(era))),
+        whole=sum(count == per_step for count in sums),
+        unattested=sum(count < per_step for count in sums),
+        doubled=sum(max(0, count - per_step) for count in sums),
+        differing=sum(len(found) > 1 for found in hashes.values()),
+        undone=tuple(rollbacks(applied)),
+    )
+
+
+def _missing(closed: Sequence[tuple[int, int]]) -> list[int]:
+    """Return steps, not versions: step s makes version s + 1."""
+    gaps = set()
+    for stage in {stage for stage, _ in closed}:
+        versions = {version for of, version in closed if of == stage}
+        gaps |= set(range(min(versions), max(versions))) - versions
+    return sorted(version - 1 for version in gaps)
+
+
+def rollbacks(applied: Sequence[Closing]) -> list[Undone]:
+    """Return what each new era undid at each stage, in the order of time."""
+    found = []
+    for stage, era in sorted({(closing.stage, closing.era) for closing in applied}):
+        of_stage = [closing for closing in applied if closing.stage == stage]
+        mine = [closing for closing in of_stage if closing.era == era]
+        before = max((c.version for c in of_stage if c.era < era), default=0)
+        steps = before - min(closing.version for closing in mine) + 1
+        if steps > 0:
+            found.append(Undone(min(closing.time for closing in mine), stage, steps))
+    return sorted(found, key=lambda undone: undone.time)

@@ -1,0 +1,308 @@
+"""What a pair of runs says, as data (``chaos.json``) and as Markdown (``chaos.md``). Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from client.lab.chaos.absence import missing_share
+from client.lab.chaos.catalogue import MEANINGS
+from client.lab.chaos.ledger import read_ledger
+from client.lab.chaos.measure import (
+    FaultFigures,
+    elasticity,
+    goodput,
+    jitter_share,
+    loss_gap,
+    measure_faults,
+    read_progress,
+    sound,
+)
+from client.lab.chaos.run import JITTER, Seen
+from client.lab.chaos.score import Score, score
+
+TOLERANCE = 1e-3
+"""Relative difference of the losses at a step that the order of sums explains (I3)."""
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What was asked for."""
+
+    volunteers: int
+    stages: int
+    seconds: float
+    every_s: float
+    seed: int
+    faults: list[str]
+    compute_share: int
+    """Percent of the time that each volunteer may compute."""
+    cores: int
+    load: float
+    """Of the machine at the end."""
+
+
+class Series(Struct, frozen=True, kw_only=True):
+    """A run over time, for plots; seconds since its measured time began."""
+
+    losses: list[tuple[int, float]]
+    tokens: list[tuple[float, int]]
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """Answer of ``volunteer chaos --json``, and the content of ``chaos.json``."""
+
+    ok: bool
+    problems: list[str]
+    """Why it is not ok."""
+    settings: Settings
+    faults: list[FaultFigures]
+    steps_closed: int
+    steps_missing: int
+    steps_rolled_back: int
+    microbatches_doubled: int
+    """Counted twice in a closed step, by the logs of those who applied it (I1); must be 0."""
+    rounds_miscounted: int
+    """The volunteers' own counter of the same; must be 0."""
+    steps_attested: int
+    """Closed steps of a stage of which the logs account for every microbatch."""
+    steps_unattested: int
+    """Those of which a replica died before it logged its share."""
+    steps_differing: int
+    """Closed steps of a stage that replicas applied with different results (I2); must be 0."""
+    steps_compared: int
+    loss_gap: float | None
+    """Largest relative difference of the losses at equal step (I4)."""
+    tokens: int
+    reference_tokens: int
+    goodput: float | None
+    missing_share: float
+    """Of the volunteers' time."""
+    goodput_corrected: float | None
+    """For that."""
+    wasted_s: float
+    join_s: float | None
+    leave_s: float | None
+    jitter_share: float | None
+    score: Score
+    crashes: list[str]
+    trouble: list[str]
+    chaos: Series
+    reference: Series
+    schema_version: int = 1
+
+
+def make_report(settings: Settings, seen: Seen, paired: Seen, per_step: int) -> Report:
+    """Judge a pair of runs; ``per_step``: microbatches of a step."""
+    faults = measure_faults(seen, per_step)
+    ledger = read_ledger(seen.notes, per_step, settings.stages)
+    progress, reference = read_progress(seen.notes), read_progress(paired.notes)
+    compared, gap = loss_gap(progress, reference)
+    tokens, reference_tokens = goodput(seen, paired)
+    share = tokens / reference_tokens if reference_tokens else None
+    missing = missing_share(seen)
+    corrected = None if share is None else share / max(1e-9, 1.0 - missing)
+    join_s, leave_s = elasticity(paired, "join"), elasticity(paired, "leave")
+    jitter = jitter_share(paired)
+    crashes = [f"{crash.name} ended with {crash.code}" for crash in seen.crashes]
+    problems = _problems(faults, crashes, ledger.missing, gap, compared, tokens)
+    if not sound(ledger):
+        problems.append("an invariant is broken: see doubled and differing")
+    return Report(
+        ok=not problems,
+        problems=problems,
+        settings=settings,
+        faults=faults,
+        steps_closed=ledger.closed,
+        steps_missing=len(ledger.missing),
+        steps_rolled_back=max((undone.steps for undone in ledger.undone), default=0),
+        microbatches_doubled=ledger.doubled,
+        rounds_miscounted=seen.counters[-1][1]["doubled_microbatches"] if seen.counters else 0,
+        steps_attested=ledger.whole,
+        steps_unattested=ledger.unattested,
+        steps_differing=ledger.differing,
+        steps_compared=compared,
+        loss_gap=gap,
+        tokens=tokens,
+        reference_tokens=reference_tokens,
+        goodput=_rounded(share),
+        missing_share=round(missing, 4),
+        goodput_corrected=_rounded(corrected),
+        wasted_s=round(sum(fault.wasted_s for fault in faults), 2),
+        join_s=join_s,
+        leave_s=leave_s,
+        jitter_share=jitter,
+        score=score(
+            faults,
+            elasticity_s=[cost for cost in (join_s, leave_s) if cost is not None],
+            jitter=jitter,
+            corrected_goodput=corrected,
+        ),
+        crashes=crashes,
+        trouble=seen.trouble,
+        chaos=_series(seen),
+        reference=_series(paired),
+    )
+
+
+def _problems(
+    faults: Sequence[FaultFigures],
+    crashes: Sequence[str],
+    missing: Sequence[int],
+    gap: float | None,
+    compared: int,
+    tokens: int,
+) -> list[str]:
+    problems = list(crashes)
+    lost = [f"{f.fault} rolled back {f.lost_steps} steps" for f in faults if f.lost_steps]
+    problems += [text for text in lost if not text.startswith("stage")]
+    if missing:
+        problems.append(f"steps {list(missing[:10])} were never seen closed")
+    if gap is not None and gap > TOLERANCE:
+        problems.append(f"the losses differ by {gap:.1e}, more than {TOLERANCE:g}")
+    if not compared or not tokens:
+        problems.append("no step could be compared: the swarm did not go on")
+    return problems
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _series(seen: Seen) -> Series:
+    progress = read_progress(seen.notes)
+    tokens = [(round(t - seen.began, 3), count) for t, count in progress.tokens]
+    return Series(losses=sorted(progress.losses.items()), tokens=tokens)
+
+
+LEGEND = (
+    "Seconds from the instant of the fault: until another volunteer noticed, until a place was "
+    "given again, how long taking it took, until the first accepted gradient of a microbatch that "
+    "was sent another way, until the swarm knew of the next closed step. A star: no "
+    "such gradient came, for all work was run for its count alone, or leased again, or none was "
+    "under way; then it is until the stage closed its next step. Re-match and transfer restore "
+    "redundancy and hold nobody up as long as the stage has another replica."
+)
+HEAD = ("#", "fault", "stage", "step", "detect", "re-match", "transfer", "RTO", "next step")
+TAIL = ("lost steps", "re-sent", "replayed")
+
+
+def table(report: Report) -> list[list[str]]:
+    """Return the faults as rows of text, the head first; times in seconds."""
+    rows = [[*HEAD, *TAIL]]
+    for fault in report.faults:
+        times = (fault.detect_s, fault.rematch_s, fault.transfer_s)
+        rto = _seconds(fault.rto_s) + ("*" if fault.rto_by == "step" else "")
+        counts = (fault.lost_steps, fault.rerouted_microbatches, fault.replayed_microbatches)
+        name = fault.fault if fault.at_s is not None else f"{fault.fault} (its moment never came)"
+        step = "-" if fault.step is None else str(fault.step)
+        start = [str(fault.number + 1), name, str(fault.stage), step]
+        middle = [*map(_seconds, times), rto, _seconds(fault.stall_s)]
+        rows.append([*start, *middle, *map(str, counts)])
+    return rows
+
+
+def summary(report: Report) -> list[tuple[str, str]]:
+    """Return the figures of the pair with their names."""
+    done = [fault for fault in report.faults if fault.at_s is not None]
+    times = [fault.rto_s for fault in done if fault.rto_s is not None]
+    by_gradient = sum(fault.rto_by == "gradient" for fault in done)
+    gap = "-" if report.loss_gap is None else f"{report.loss_gap:.1e}"
+    middle = statistics.median(times) if times else None
+    return [
+        ("faults done", f"{len(done)} of {len(report.faults)}"),
+        ("lost steps (RPO)", f"{report.steps_rolled_back}; {report.steps_missing} missing"),
+        ("counted twice (I1)", f"{report.microbatches_doubled} microbatches"),
+        ("replicas that differ (I2)", f"{report.steps_differing} steps"),
+        ("attested whole", f"{report.steps_attested} steps; {report.steps_unattested} not"),
+        (
+            "RTO, median and worst",
+            f"{_seconds(middle)}, {_seconds(max(times, default=None))} s; "
+            f"{by_gradient} of {len(times)} by a gradient",
+        ),
+        ("loss at equal step (I4)", f"{gap} relative at most, {report.steps_compared} steps"),
+        ("tokens", f"{report.tokens} against {report.reference_tokens} without faults"),
+        ("goodput", f"{_share(report.goodput)}; volunteers away {_share(report.missing_share)}"),
+        ("goodput, corrected for that", _share(report.goodput_corrected)),
+        ("wasted compute", f"{report.wasted_s:g} s at most"),
+        ("a join, a leave", f"{_seconds(report.join_s)}, {_seconds(report.leave_s)} s"),
+        (f"under {JITTER.jitter_s * 1000:.0f} ms of jitter", _share(report.jitter_share)),
+        ("Resilience Score", "-" if report.score.total is None else f"{report.score.total:.3f}"),
+    ]
+
+
+def text_report(report: Report) -> str:
+    """Return the report for a terminal."""
+    rows = table(report)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+    named = summary(report)
+    width = max(len(name) for name, _ in named) + 2
+    lines += ["", *(f"{name:<{width}}{words}" for name, words in named)]
+    lines += [f"not ok: {problem}" for problem in report.problems]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def markdown(report: Report) -> str:
+    """Return the report as a Markdown document."""
+    asked = report.settings
+    head, *rows = table(report)
+    weights = ", ".join(f"{name} {weight:g}" for name, weight in report.score.weights.items())
+    kinds = dict.fromkeys(name.partition("@")[0] for name in asked.faults)
+    lines = [
+        "# Chaos",
+        "",
+        f"{asked.volunteers} volunteers in {asked.stages} stages as processes on one machine of "
+        f"{asked.cores} cores (load {asked.load:g} at the end), each computing "
+        f"{asked.compute_share} % of the time; {asked.seconds:g} s, a fault every "
+        f"{asked.every_s:g} s, seed {asked.seed}; against a run of the same manifest without "
+        "faults. Written by `volunteer chaos`.",
+        "",
+        *_markdown_table(["figure", ""], [list(pair) for pair in summary(report)]),
+        "",
+        *([f"- not ok: {problem}" for problem in report.problems] or ["Everything held."]),
+        "",
+        "## The faults",
+        "",
+        *_markdown_table(head, rows),
+        "",
+        LEGEND,
+        "",
+        *_markdown_table(
+            ["fault", "what is done"], [[k, MEANINGS[k]] for k in MEANINGS if k in kinds]
+        ),
+        "",
+        "## The score",
+        "",
+        f"Weights: {weights}. RPO, RTO and elasticity enter as 1 / (1 + cost): mean steps rolled "
+        "back per fault, median RTO in seconds, mean seconds of throughput that a join and a leave "
+        "cost. Jitter and preemption (corrected goodput) are shares, at most 1. What was not "
+        "measured is left out and the other weights are scaled up.",
+        "",
+        *_markdown_table(["term", "value"], _terms(report.score)),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _terms(found: Score) -> list[list[str]]:
+    names = ("rpo", "rto", "elasticity", "jitter", "preemption", "total")
+    return [[name, _number(getattr(found, name))] for name in names]
+
+
+def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

@@ -1,0 +1,265 @@
+"""One run: a swarm is started, watched for a while, hit by what its schedule says, and ended.
+
+The paired run is the same with an empty schedule. What was seen is put into a ``Seen``; what it
+means is the business of ``measure``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from client.errors import ExitCode, UserError
+from client.lab.chaos.crew import COUNTED, Crew, Volunteer
+from client.lab.chaos.ground import Ground
+from client.lab.chaos.inject import Injected, Injector
+from client.lab.chaos.record import Note
+from client.lab.chaos.relay import CLEAR, Shape
+from client.lab.chaos.schedule import Planned
+from client.lab.chaos.wires import Wires
+
+POLL_S = 0.2
+LOOK_S = 1.0
+WARM_STEPS = 3
+"""Steps before time is taken."""
+READY_S = 240.0
+MOST_TROUBLE = 200
+JITTER = Shape(jitter_s=0.1)
+KEPT = ("StepCommitted", "StageClosed", "PeerChanged", "StageAssigned", "RecoveryEvent")
+
+
+@dataclass(frozen=True)
+class Crash:
+    """A volunteer's process ended that nobody had hit."""
+
+    name: str
+    time: float
+    code: int
+    log: str
+
+
+@dataclass
+class Seen:
+    """What a run showed from outside. Moments in Unix seconds."""
+
+    names: dict[str, str] = field(default_factory=dict)
+    """Peer id to name."""
+    began: float = 0.0
+    """When time was taken first."""
+    ended: float = 0.0
+    """When it was taken last, before join, leave and jitter."""
+    notes: list[Note] = field(default_factory=list)
+    counters: list[tuple[float, dict[str, int]]] = field(default_factory=list)
+    """Sums over all volunteers, every second."""
+    rates: dict[str, float] = field(default_factory=dict)
+    """Microbatches per second of computing, by volunteer."""
+    injected: list[Injected] = field(default_factory=list)
+    away: dict[str, list[tuple[float, float | None]]] = field(default_factory=dict)
+    crashes: list[Crash] = field(default_factory=list)
+    trouble: list[str] = field(default_factory=list)
+    """Warnings and errors in the logs."""
+    phases: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """From when until when something else was tried: jitter, join, leave."""
+
+
+class Run:
+    """Watches a crew; ``perform`` returns what was seen.
+
+    Args:
+        ground: the swarm's manifest and its founder's signature.
+        folder: for homes and logs; short.
+        volunteers: how many.
+        flags: further flags of each.
+        relayed: whether a relay stands in front of each.
+        seed: of the jitter.
+        say: takes a line for the user.
+    """
+
+    def __init__(
+        self,
+        ground: Ground,
+        folder: Path,
+        *,
+        volunteers: int,
+        flags: Sequence[str],
+        relayed: bool,
+        seed: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self._ground, self._say = ground, say
+        self._names = [f"v{number}" for number in range(1, volunteers + 1)]
+        self._crew = Crew(folder, flags)
+        self._wires = Wires(self._crew.processes, seed) if relayed else None
+        self._injector: Injector | None = None
+        self._looked = self._said = 0.0
+        self._steps: dict[int, float] = {}
+        self.seen = Seen()
+
+    def perform(
+        self, schedule: Sequence[Planned], seconds: float, *, jitter_s: float, elastic_s: float
+    ) -> Seen:
+        """Start, take time for ``seconds``, then try jitter, a join and a leave; 0: leave it out.
+
+        Raises:
+            UserError: the swarm did not come about.
+        """
+        with self._wires or _Nothing(), self._crew:
+            self._start()
+            stages = self._ground.manifest.stage_count
+            self._injector = Injector(self._crew, self._wires, schedule, stages, self._say)
+            self.seen.began = time.time()
+            self._watch(seconds)
+            self._finish_open_fault()
+            self.seen.ended = self.seen.began + seconds
+            if jitter_s and self._wires is not None:
+                self._try_jitter(jitter_s)
+            if elastic_s:
+                self._try_join_and_leave(elastic_s)
+            self.seen.injected = self._injector.injected
+            for volunteer in self._crew.volunteers.values():
+                self.seen.away[volunteer.name] = list(volunteer.away)
+        return self.seen
+
+    # --- starting ----------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        volunteers = [self._crew.enlist(name, self._wires) for name in self._names]
+        self.seen.names = {v.peer: v.name for v in volunteers}
+        first, *others = volunteers
+        self._ground.write(self._crew.swarm_file, self._crew.address(first))
+        self._crew.start(first)
+        self._until(lambda: self._crew.share_capacity(first), "a first volunteer")
+        for volunteer in others:
+            self._crew.start(volunteer)
+        self._until(self._is_ready, "all volunteers at work")
+
+    def _is_ready(self) -> bool:
+        serving = all(v.stage is not None for v in self._crew.volunteers.values())
+        return serving and len(self._steps) >= WARM_STEPS
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + READY_S
+        while not condition():
+            for volunteer in self._crew.volunteers.values():
+                if volunteer.member is not None and not volunteer.alive:
+                    problem = f"{volunteer.name} ended:\n{volunteer.member.log_tail()}"
+                    raise UserError(problem, f"its log is {volunteer.member.log}")
+            if time.monotonic() > deadline:
+                problem = f"{what}: not within {READY_S:.0f} s"
+                raise UserError(problem, "fewer --volunteers need less", ExitCode.TEMPORARY)
+            self._look()
+            time.sleep(POLL_S)
+
+    # --- watching ----------------------------------------------------------------------------
+
+    def _watch(self, seconds: float, *, begin: bool = True) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._turn(begin=begin)
+            time.sleep(POLL_S)
+
+    def _turn(self, *, begin: bool) -> None:
+        now = time.time()
+        if self._injector is not None:
+            self._injector.tick(now, now - self.seen.began, begin=begin)
+        self._look()
+        self._mourn(now)
+
+    def _finish_open_fault(self) -> None:
+        """Let the last fault be made good, so that what comes next has everybody."""
+        while self._injector is not None and self._injector.busy:
+            self._turn(begin=False)
+            time.sleep(POLL_S)
+
+    def _look(self) -> None:
+        for note in self._crew.notes():
+            self._take(note)
+        if time.monotonic() - self._looked < LOOK_S:
+            return
+        self._looked = time.monotonic()
+        for volunteer in self._crew.alive:
+            self._crew.look(volunteer)
+            self._note_state(volunteer)
+        everybody = self._crew.volunteers.values()
+        sums = {name: sum(v.counter(name) for v in everybody) for name in COUNTED}
+        self.seen.counters.append((time.time(), sums))
+
+    def _take(self, note: Note) -> None:
+        if note.kind in KEPT:
+            self.seen.notes.append(note)
+        elif note.level in ("warning", "error") and len(self.seen.trouble) < MOST_TROUBLE:
+            self.seen.trouble.append(f"{note.name}: {note.words[:300]}")
+        step = note.number("step")
+        if note.kind == "StepCommitted" and step is not None and step not in self._steps:
+            self._steps[step] = note.time
+            if time.monotonic() - self._said > 5.0:
+                self._said = time.monotonic()
+                self._say(note.words)
+
+    def _note_state(self, volunteer: Volunteer) -> None:
+        if volunteer.stage is None or volunteer.stopped or volunteer.last is None:
+            return
+        waits_for_heal = self._injector is not None and self._injector.is_cut_off(volunteer)
+        if not waits_for_heal:
+            volunteer.came(time.time())
+        for stage in volunteer.last.stages:
+            for replica in stage.replicas:
+                name = self.seen.names.get(replica.peer)
+                if name is not None and replica.rate > 0:
+                    self.seen.rates[name] = replica.rate
+
+    def _mourn(self, now: float) -> None:
+        """Note whose process has ended without our doing, and start it again."""
+        for volunteer in self._crew.volunteers.values():
+            if volunteer.member is None or volunteer.alive or volunteer.dismissed:
+                continue
+            if self._injector is not None and self._injector.expects_end_of(volunteer):
+                continue
+            code = volunteer.member.process.returncode
+            crash = Crash(volunteer.name, now, code, volunteer.member.log_tail(20))
+            self.seen.crashes.append(crash)
+            self._say(f"{volunteer.name} ended by itself with {code}")
+            self._crew.kill(volunteer)
+            volunteer.went(now)
+            self._crew.start(volunteer)
+
+    # --- what else is tried ------------------------------------------------------------------
+
+    def _try_jitter(self, seconds: float) -> None:
+        if self._wires is None:
+            return
+        self._say(f"jitter of up to {JITTER.jitter_s * 1000:.0f} ms on every packet")
+        self._wires.shape(None, None, JITTER)
+        begin = time.time()
+        self._watch(seconds, begin=False)
+        self.seen.phases["jitter"] = (begin, time.time())
+        self._wires.shape(None, None, CLEAR)
+        self._watch(seconds / 4, begin=False)
+
+    def _try_join_and_leave(self, seconds: float) -> None:
+        """One more joins; when it serves, it leaves in order."""
+        newcomer = self._crew.enlist(f"v{len(self._names) + 1}", self._wires)
+        self.seen.names[newcomer.peer] = newcomer.name
+        self._crew.share_capacity(self._crew.volunteers[self._names[0]])
+        self._say(f"{newcomer.name} joins")
+        self._crew.start(newcomer)
+        begin = time.time()
+        self._watch(seconds, begin=False)
+        self.seen.phases["join"] = (begin, time.time())
+        self._say(f"{newcomer.name} leaves")
+        self._crew.dismiss(newcomer)
+        begin = time.time()
+        self._watch(seconds, begin=False)
+        self.seen.phases["leave"] = (begin, time.time())
+
+
+class _Nothing:
+    """Stands for relays where there are none."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None

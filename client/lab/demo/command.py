@@ -1,0 +1,92 @@
+"""``volunteer demo``: strangers' volunteers, played by processes on this machine.
+
+Founds a swarm on Python's own source text, starts volunteers that meet over real sockets, kills
+one in the middle, and ends with what was learned. Writes only to its output folder and a temporary
+one; leaves no process behind, whatever happens.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter, validators
+
+from client.cli.terminal.output import print_json, printable
+from client.errors import ExitCode, UserError
+
+MARKER = ".volunteer-demo"
+"""Stands in the output folder, so that only what a demo wrote is ever removed."""
+MIN_STEPS = 10
+Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
+
+
+def demo(
+    *,
+    steps: Annotated[int, Parameter(validator=validators.Number(gte=MIN_STEPS))] = 240,
+    volunteers: Count = 4,
+    stages: Count = 2,
+    kill: Annotated[bool, Parameter(negative="--no-kill")] = True,
+    out: Path = Path("demo-out"),
+    timeout_s: Annotated[float, Parameter(validator=validators.Number(gt=0))] = 330.0,
+    json: bool = False,
+) -> int:
+    """Train with four volunteers on this machine, kill one, show that nothing is lost.
+
+    Parameters
+    ----------
+    steps
+        Optimizer updates to do.
+    volunteers
+        Processes to start.
+    stages
+        Stages to cut the model into; with too few volunteers per stage nobody is killed.
+    kill
+        Kill one volunteer on the way.
+    out
+        Folder for the results; an earlier demo's are replaced.
+    timeout_s
+        Give up training after so many seconds.
+    json
+        Print the report as JSON.
+    """
+    if volunteers < stages:
+        problem = f"{stages} stages need at least {stages} volunteers, not {volunteers}"
+        raise UserError(problem, "see volunteer demo --help", ExitCode.USAGE)
+    prepare_folder(out)
+
+    from client.lab.demo.play import Play
+    from client.lab.demo.report import report_text
+
+    play = Play(out, steps=steps, volunteers=volunteers, stages=stages, kill=kill)
+    report = play.perform(timeout_s)
+    if json:
+        print_json(report)
+    else:
+        print(printable(report_text(report)))
+    return ExitCode.OK if report.ok else ExitCode.RUNTIME
+
+
+def prepare_folder(out: Path) -> None:
+    """Empty the folder of an earlier demo, or make a new one.
+
+    Raises:
+        UserError: there is something else in it, or it cannot be written.
+    """
+    try:
+        if not _is_ours(out):
+            problem = f"{out} holds something that no demo wrote"
+            raise UserError(problem, "choose another folder with --out", ExitCode.CONFIG)
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True)
+        (out / MARKER).touch()
+    except OSError as error:
+        raise UserError(f"cannot use {out}: {error.strerror}", "choose another --out") from error
+
+
+def _is_ours(out: Path) -> bool:
+    """Say whether the folder may be emptied: absent, empty, or an earlier demo's."""
+    if not out.exists():
+        return True
+    return out.is_dir() and ((out / MARKER).is_file() or not any(out.iterdir()))

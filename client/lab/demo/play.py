@@ -1,0 +1,139 @@
+"""One performance of the demo, from founding to the report. Imports torch."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+from client.cli.commands.create import describe, sign, write_swarm_file
+from client.cli.founding.manifest import found_swarm
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.models.model_source import (
+    Trained,
+    find_places,
+    held_out_loss,
+    load_newest,
+    open_corpus,
+)
+from client.cli.reach.home import free_port
+from client.errors import UserError
+from client.lab.demo.report import DemoReport, check_invariants, loss_plot
+from client.lab.demo.run import DemoRun, Observed
+from client.lab.demo.screen import Screen
+from client.lab.local_swarm import LocalSwarm, terminate_as_interrupt
+from client.store.identity import ensure_identity
+from client.store.paths import home_folders, make_private
+from model_zoo.export import export_hf
+from model_zoo.sample import generate
+from protocol.address import Address
+from protocol.invite import SwarmFile
+
+HOST = "127.0.0.1"
+JOIN_FLAGS = ("--listen-host", HOST, "--threads", "1")
+START_TIMEOUT_S = 60.0
+PROMPT = "def "
+SAMPLE_BYTES = 300
+
+
+class Play:
+    """Holds the settings of one performance and the folder for its results."""
+
+    def __init__(self, out: Path, *, steps: int, volunteers: int, stages: int, kill: bool) -> None:
+        self._out = out
+        self._volunteers = [f"volunteer-{number}" for number in range(1, volunteers + 1)]
+        # More volunteers than stages: one stage at least has two, and one of them can go.
+        self._kill = kill and volunteers > stages
+        self._choices = RunChoices(
+            name="demo",
+            steps=steps,
+            stages=stages,
+            checkpoint_every=checkpoint_interval(steps),
+            dual_homing=0,  # one worker each: the demo shares one machine
+        )
+        self._screen = Screen()
+
+    def perform(self, timeout_s: float) -> DemoReport:
+        """Found the swarm, run it, and judge what is left.
+
+        Raises:
+            UserError: a volunteer failed, or time ran out.
+        """
+        begin = time.monotonic()
+        # A short path: sockets lie below it.
+        with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="volunteer-") as folder:
+            homes = Path(folder)
+            swarm = self._found(homes)
+            seen = self._run(homes, timeout_s)
+            self._screen.say("training is done; putting the model together")
+            return self._judge(swarm, homes, seen, begin)
+
+    def _found(self, homes: Path) -> SwarmFile:
+        founder = ensure_identity(make_private(home_folders(homes / self._volunteers[0]).data))
+        self._screen.say("measuring what the model's layers cost")
+        founding = found_swarm(founder.peer, self._choices, ModelChoices(), OptimizerChoices())
+        address = Address("ip4", HOST, free_port(HOST), founder.peer)
+        swarm = sign(founding.manifest, founder, (address,))
+        write_swarm_file(self._swarm_file, swarm)
+        self._screen.say(describe(founding.manifest))
+        return swarm
+
+    @property
+    def _swarm_file(self) -> Path:
+        return self._out / "demo.swarm"
+
+    def _run(self, homes: Path, timeout_s: float) -> Observed:
+        with LocalSwarm(self._swarm_file, homes, self._out / "logs") as processes:
+            founder, *others = self._volunteers
+            processes.start(founder, JOIN_FLAGS).wait_until_it_answers(START_TIMEOUT_S)
+            for name in others:
+                processes.start(name, JOIN_FLAGS)
+            run = DemoRun(processes, self._screen, kill=self._kill, timeout_s=timeout_s)
+            return run.run()
+
+    def _judge(self, swarm: SwarmFile, homes: Path, seen: Observed, begin: float) -> DemoReport:
+        folders = [home_folders(homes / name).checkpoints(swarm.swarm) for name in self._volunteers]
+        trained = load_newest(swarm, folders)
+        corpus = open_corpus(trained.manifest, None)
+        if corpus is None:
+            raise UserError("Python's source text changed during the demo", "run it again")
+        invariants = check_invariants(seen, find_places(folders))
+        text = generate(trained.model, PROMPT, SAMPLE_BYTES, temperature=0.7, top_k=40)
+        whole = trained.version == trained.manifest.steps
+        report = DemoReport(
+            ok=whole and invariants.hold and (seen.kill is not None) == self._kill,
+            swarm=swarm.swarm,
+            volunteers=len(seen.names),
+            stages=trained.manifest.stage_count,
+            steps=trained.manifest.steps,
+            version=trained.version,
+            training_loss=seen.losses[max(seen.losses)] if seen.losses else None,
+            held_out_loss=held_out_loss(trained, corpus),
+            median_tokens_per_s=statistics.median(seen.tokens_per_s or [0.0]),
+            killed=seen.kill.name if seen.kill else None,
+            recovered_s=seen.recovered_s,
+            rerouted_microbatches=seen.total("rerouted_microbatches"),
+            replayed_microbatches=seen.total("lost_microbatches"),
+            invariants=invariants,
+            seconds=time.monotonic() - begin,
+            plot=str(self._out / "loss.svg"),
+            model=str(self._out / "model"),
+            sample=PROMPT + text,
+        )
+        self._write(report, trained, seen)
+        return report
+
+    def _write(self, report: DemoReport, trained: Trained, seen: Observed) -> None:
+        Path(report.plot).write_text(loss_plot(trained.manifest, seen))
+        (self._out / "sample.txt").write_text(report.sample)
+        document = msgspec.json.format(msgspec.json.encode(report), indent=2)
+        (self._out / "report.json").write_bytes(document + b"\n")
+        export_hf(trained.manifest.model, trained.state, Path(report.model))
+
+
+def checkpoint_interval(steps: int) -> int:
+    """Return about a quarter of the steps, such that the last step is checkpointed too."""
+    return next(every for every in range(max(1, steps // 4), 0, -1) if steps % every == 0)

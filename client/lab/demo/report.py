@@ -1,0 +1,132 @@
+"""What the demo found, as data and as text: loss, speed, recovery, and the two invariants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from client.cli.models.model_source import Places
+from client.cli.terminal.output import human_rate
+from client.compute.checkpoint import verify
+from client.compute.errors import CheckpointError
+from client.lab.demo.run import Observed, recovery_words
+from client.lab.svg import Event, line_chart
+from protocol.manifest import Manifest
+
+
+class Invariants(Struct, frozen=True):
+    """What must hold in every run."""
+
+    steps_committed: int
+    doubled_microbatches: int
+    """I1: microbatches that a committed step counted twice; must be 0."""
+    compared_replicas: int
+    """I2: pairs of replicas whose state at the same version was compared."""
+    differing_replicas: int
+    """I2: pairs that differed in a bit; must be 0."""
+
+    @property
+    def hold(self) -> bool:
+        """Whether both hold."""
+        return self.doubled_microbatches == 0 and self.differing_replicas == 0
+
+
+class DemoReport(Struct, frozen=True):
+    """Answer of ``volunteer demo --json``."""
+
+    ok: bool
+    swarm: str
+    volunteers: int
+    stages: int
+    steps: int
+    version: int
+    """Version of the model below: the number of steps it was trained for."""
+    training_loss: float | None
+    """Of the last step."""
+    held_out_loss: float
+    """Nats per token (byte) on text that was not trained on."""
+    median_tokens_per_s: float
+    killed: str | None
+    recovered_s: float | None
+    """From SIGKILL to the first accepted backward of a microbatch sent another way."""
+    rerouted_microbatches: int
+    replayed_microbatches: int
+    invariants: Invariants
+    seconds: float
+    plot: str
+    model: str
+    sample: str
+    schema_version: int = 1
+
+
+def check_invariants(seen: Observed, places: Places) -> Invariants:
+    """Check I1 by the volunteers' counters and I2 by the bytes of their checkpoints."""
+    compared = differing = 0
+    for stages in places.values():
+        for paths in stages.values():
+            hashes = [found for found in map(_hash, paths) if found]
+            compared += max(0, len(hashes) - 1)
+            differing += sum(found != hashes[0] for found in hashes[1:])
+    last = seen.last.values()
+    return Invariants(
+        steps_committed=max((now.step for now in last), default=0),
+        doubled_microbatches=sum(now.counters.doubled_microbatches for now in last),
+        compared_replicas=compared,
+        differing_replicas=differing,
+    )
+
+
+def _hash(path: Path) -> str | None:
+    try:
+        return verify(path).hash
+    except CheckpointError:
+        return None  # cut off by the SIGKILL or replaced meanwhile
+
+
+def loss_plot(manifest: Manifest, seen: Observed) -> str:
+    """Return the SVG of the training loss, with the kill marked."""
+    events = [Event(seen.kill.step, f"SIGKILL to {seen.kill.name}")] if seen.kill else []
+    return line_chart(
+        [(float(step), loss) for step, loss in sorted(seen.losses.items())],
+        title=f"Training loss of the swarm {manifest.name}",
+        subtitle=f"{len(seen.names)} volunteers, {manifest.stage_count} stages, "
+        f"{manifest.boundary_codec} on the wire",
+        x_label="step",
+        y_label="loss (nats per byte)",
+        events=events,
+    )
+
+
+def report_text(report: DemoReport) -> str:
+    """Return the report for people."""
+    rows = [
+        ("steps", f"{report.invariants.steps_committed} of {report.steps}"),
+        ("held-out loss", f"{report.held_out_loss:.4f} nats per byte"),
+        ("speed", f"{human_rate(report.median_tokens_per_s)} tokens (median)"),
+        ("killed", _recovery(report)),
+        (
+            "mended",
+            f"{report.rerouted_microbatches} microbatches sent another way, "
+            f"{report.replayed_microbatches} replayed",
+        ),
+        ("I1 exactly once", f"{report.invariants.doubled_microbatches} microbatches counted twice"),
+        (
+            "I2 identical",
+            f"{report.invariants.differing_replicas} of "
+            f"{report.invariants.compared_replicas} replica pairs differ",
+        ),
+        ("loss plot", report.plot),
+        ("model", f"{report.model} (Hugging Face layout)"),
+    ]
+    width = max(len(name) for name, _ in rows) + 2
+    lines = [f"{name:<{width}}{words}" for name, words in rows]
+    return "\n".join([*lines, "", "sample:", report.sample.rstrip()])
+
+
+def _recovery(report: DemoReport) -> str:
+    if report.killed is None:
+        return "nobody"
+    if report.recovered_s is None:
+        return f"{report.killed}; no microbatch had to be sent another way"
+    return f"{report.killed}; {recovery_words(report.recovered_s)}"

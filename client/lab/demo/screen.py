@@ -1,0 +1,122 @@
+"""What the demo shows while it runs: a block redrawn in a terminal, plain lines elsewhere.
+
+Pure layout plus one writer; it learns everything from the view it is given.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from client.cli.terminal.output import human_duration, human_rate, printable
+from client.control.snapshot import Snapshot, StageView
+
+BARS = "▁▂▃▄▅▆▇█"
+PLAIN_LINES = 20
+"""Progress lines of a whole run when there is no terminal."""
+
+
+@dataclass(frozen=True)
+class View:
+    """One moment of the demo."""
+
+    now: Snapshot
+    names: Mapping[str, str]
+    """Peer id to the name of the volunteer."""
+    dead: frozenset[str]
+    """Peer ids that were killed."""
+    losses: Sequence[float]
+    elapsed_s: float
+
+
+def layout(view: View, width: int) -> list[str]:
+    """Return the block of lines for a terminal of ``width`` columns."""
+    lines = [summary(view), f"      {bar(view.now.step, view.now.steps, min(60, width - 8))}"]
+    if view.losses:
+        lines.append(f"loss  {sparkline(view.losses, min(60, width - 8))}")
+    lines += [stage_line(stage, view) for stage in view.now.stages]
+    return [line[: width - 1] for line in lines]
+
+
+def summary(view: View) -> str:
+    """Return step, loss, speed and time in one line."""
+    now = view.now
+    loss = f"loss {now.loss:.4f}" if now.loss is not None else now.reason
+    return (
+        f"step  {now.step}/{now.steps}  {loss}  {human_rate(now.tokens_per_s)} tokens  "
+        f"{human_duration(view.elapsed_s)}"
+    )
+
+
+def stage_line(stage: StageView, view: View) -> str:
+    """Return who holds a stage."""
+    holders = [
+        f"{view.names.get(replica.peer, replica.peer[-6:])} "
+        + ("killed" if replica.peer in view.dead else f"{replica.state} v{replica.version}")
+        for replica in stage.replicas
+    ]
+    return f"stage {stage.stage}  {', '.join(holders) or 'nobody yet'}"
+
+
+def bar(done: int, total: int, width: int) -> str:
+    """Return a progress bar of ``width`` characters."""
+    filled = round(width * min(1.0, done / max(1, total)))
+    return "█" * filled + "░" * (width - filled)
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Return the values as ``width`` bars at most, each the mean of its part."""
+    count = min(width, len(values))
+    edges = [round(index * len(values) / count) for index in range(count + 1)]
+    means = [sum(values[begin:end]) / (end - begin) for begin, end in pairwise(edges)]
+    low, high = min(means), max(means)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((mean - low) * scale)] for mean in means)
+
+
+class Screen:
+    """Writes views and messages to stderr, so that stdout stays free for the result."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._drawn = 0
+        self._printed_share = -1
+        self._printed_stages: list[str] = []
+
+    def show(self, view: View) -> None:
+        """Show the newest view."""
+        if self._terminal:
+            self._redraw(layout(view, shutil.get_terminal_size().columns))
+        else:
+            self._append(view)
+
+    def say(self, text: str) -> None:
+        """Say something that stays; the block moves below it."""
+        if self._drawn:
+            self._write(f"\x1b[{self._drawn}A\x1b[J")
+            self._drawn = 0
+        self._write(f"{printable(text)}\n")
+
+    def _redraw(self, lines: list[str]) -> None:
+        up = f"\x1b[{self._drawn}A" if self._drawn else ""
+        self._write(up + "\x1b[J" + "".join(f"{line}\n" for line in lines))
+        self._drawn = len(lines)
+
+    def _append(self, view: View) -> None:
+        share = view.now.step * PLAIN_LINES // max(1, view.now.steps)
+        holders = [stage_line(stage, view) for stage in view.now.stages]
+        # Versions change with every step; print the map again only when somebody comes or goes.
+        stages = [f"{stage.stage} {[r.peer for r in stage.replicas]}" for stage in view.now.stages]
+        if share == self._printed_share and stages == self._printed_stages:
+            return
+        self._write(f"{summary(view)}\n")
+        if stages != self._printed_stages:
+            self._write("".join(f"      {line}\n" for line in holders))
+        self._printed_share, self._printed_stages = share, stages
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -1,0 +1,63 @@
+"""Replay one seed, or try many.
+
+python -m client.lab.simulate.chaos --seed N [--count K] [--liar]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import get_args
+
+from client.lab.simulate.chaos.config import ChaosConfig, drawn
+from client.lab.simulate.chaos.liar import MENU, Lie
+from client.lab.simulate.chaos.many import run_many
+from client.lab.simulate.chaos.replay import log_hash, run_once, shrink
+from client.lab.simulate.chaos.trial import Trial
+
+
+def main() -> int:
+    """Run a seed, or several, and say what came of it; 1 if an invariant is broken."""
+    parser = argparse.ArgumentParser(prog="python -m client.lab.simulate.chaos")
+    parser.add_argument("--seed", type=int, required=True, help="the seed, or the first of many")
+    parser.add_argument("--count", type=int, default=1, help="run so many seeds on all cores")
+    parser.add_argument("--log", action="store_true", help="print the whole log")
+    parser.add_argument("--shrink", action="store_true", help="with as few faults as suffice")
+    parser.add_argument("--liar", action="store_true", help="one more member lies about all it can")
+    parser.add_argument("--lie", action="append", choices=get_args(Lie), help="... about this only")
+    given = parser.parse_args()
+    lies = tuple(given.lie or (MENU if given.liar else ()))
+    if given.count > 1:
+        return _many(range(given.seed, given.seed + given.count), lies)
+    return _one(drawn(given.seed, lies), log=given.log, fewest=given.shrink)
+
+
+def _one(config: ChaosConfig, *, log: bool, fewest: bool) -> int:
+    seed = config.seed
+    faults = shrink(config) if fewest else None
+    world, violation = run_once(config, faults)
+    for fault in faults or ():
+        print(fault)
+    if log:
+        print("\n".join(world.log))
+    print(violation or f"seed {seed}: holds; {Trial(world).summary()}; log {log_hash(world)}")
+    return int(bool(violation))
+
+
+def _many(seeds: range, lies: tuple[str, ...]) -> int:
+    known: set[int] = set()
+    tally = None
+    for tally in run_many(seeds, lies=lies):
+        for seed in sorted(tally.failed.keys() - known):
+            print(tally.failed[seed], flush=True)
+        known |= tally.failed.keys()
+    if tally is not None:
+        faults = f"{dict(tally.faults)}; seeds that failed: {sorted(tally.failed)}"
+        print(f"{tally.runs} seeds, {tally.faults.total()} faults: {faults}")
+        if lies:
+            print(f"lies: {dict(tally.lies)}")
+    return int(bool(known))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

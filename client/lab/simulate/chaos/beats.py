@@ -1,0 +1,181 @@
+"""Heartbeats, silence and links of the chaos world: from what each volunteer makes its view.
+
+Does what a node's membership does, with the same detector and contacts: says every second what its
+seat is and whom it has lost, judges the silence of others, dials who is not linked. The view that a
+seat gets is made of those it is linked with and does not hold for dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from client.lab.simulate.agenda import Agenda, Range
+from client.lab.simulate.chaos.links import Network
+from client.lab.simulate.chaos.volunteer import Volunteer
+from protocol.ids import PeerId, short
+from protocol.membership.contacts import missed
+from protocol.wire.parts import SeatStatus
+
+Said = tuple[SeatStatus | None, tuple[PeerId, ...]]
+"""What a heartbeat says: of the sender's seat, and whom it has lost."""
+PULSE_S: Final = 0.5
+"""How often a node looks at its deadlines, in its own seconds."""
+PULSES_PER_BEAT: Final = 2
+DIAL_S: Range = (0.01, 0.2)
+DIAL_CHANCE: Final = 0.5
+
+
+class Beats:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        network: Network,
+        volunteers: Mapping[PeerId, Volunteer],
+        changed: Callable[[Volunteer], None],
+        linked: Callable[[Volunteer, PeerId], None],
+        told: Callable[[Volunteer, Said], Said],
+        note: Callable[[Volunteer, str], None],
+        *,
+        keep_links: bool,
+    ) -> None:
+        self._agenda, self._network, self._volunteers = agenda, network, volunteers
+        self._changed, self._linked, self._told = changed, linked, told
+        self._note, self._keep_links = note, keep_links
+        network.on_closed = self._closed
+        self.rate = 1.0
+        """Microbatches per second that everybody says it computes."""
+
+    def now_of(self, volunteer: Volunteer) -> float:
+        """Return what the volunteer's clock reads."""
+        return volunteer.clock.read(self._agenda.now)
+
+    # --- saying ----------------------------------------------------------------------------
+
+    def say(self, volunteer: Volunteer, *, version_only: bool = False) -> None:
+        """Tell everybody linked what our seat is and whom we have lost; those of our stage and
+        beside it if only the version is new."""
+        now = self.now_of(volunteer)
+        volunteer.heartbeats += 1
+        seat = volunteer.seat
+        status = volunteer.returning if seat is None else seat.status(self.rate)
+        me = volunteer.peer
+        if status is None:
+            volunteer.statuses.pop(me, None)
+        else:
+            volunteer.statuses[me] = status
+        lost = volunteer.contacts.told_lost(now)
+        volunteer.contacts.said(volunteer.heartbeats, now)
+        number, echoes = volunteer.heartbeats, dict(volunteer.echoes)
+        known = volunteer.statuses.items()
+        near = {peer for peer, other in known if abs(other.stage - volunteer.stage) <= 1}
+        self._network.send_beat(
+            volunteer,
+            lambda other: self._hear(
+                other,
+                me,
+                number,
+                *self._told(volunteer, (status, lost)),
+                echoes.get(other.peer, -1),
+            ),
+            near if version_only else volunteer.links,
+        )
+        self._show(volunteer)
+
+    def second(self, volunteer: Volunteer) -> None:
+        """What a node does every second."""
+        for verdict in volunteer.detector.tick(self.now_of(volunteer)):
+            if verdict.after == "dead":
+                self._silent(volunteer, verdict.peer)
+        self.say(volunteer)
+        self._dial(volunteer)
+
+    # --- hearing ---------------------------------------------------------------------------
+
+    def _hear(
+        self,
+        volunteer: Volunteer,
+        of: PeerId,
+        number: int,
+        status: SeatStatus | None,
+        lost: tuple[PeerId, ...],
+        echo: int,
+    ) -> None:
+        if number <= volunteer.heard.get(of, -1):
+            return
+        volunteer.heard[of] = number
+        if not volunteer.contacts.is_shunned(of):
+            volunteer.echoes[of] = number
+        volunteer.silent.discard(of)
+        now = self.now_of(volunteer)
+        volunteer.detector.heard(of, now)
+        serving = [status.stage] if status and status.state == "serving" else []
+        misses = missed([status] if status else [], [volunteer.stage], volunteer.peer)
+        volunteer.contacts.heard(of, lost, serving, echo, now, misses=misses)
+        if status is None:
+            volunteer.statuses.pop(of, None)
+        else:
+            volunteer.statuses[of] = status
+        self._show(volunteer)
+
+    def _silent(self, volunteer: Volunteer, peer: PeerId) -> None:
+        """The detector gives a peer up."""
+        self._note(volunteer, f"has not heard {short(peer)} for too long")
+        volunteer.statuses.pop(peer, None)
+        volunteer.silent.add(peer)
+        if not self._keep_links:
+            self._unlinked(volunteer, peer)
+            volunteer.contacts.closed(peer, by_peer=False, now=self.now_of(volunteer))
+            self._network.close(volunteer, peer)
+        self._show(volunteer)
+
+    def _closed(self, volunteer: Volunteer, by: PeerId) -> None:
+        """The other end has closed the link (or its process has ended)."""
+        volunteer.links.pop(by, None)
+        self._unlinked(volunteer, by)
+        volunteer.contacts.closed(by, by_peer=True, now=self.now_of(volunteer))
+        self._show(volunteer)
+
+    @staticmethod
+    def _unlinked(volunteer: Volunteer, peer: PeerId) -> None:
+        volunteer.detector.forget(peer)
+        volunteer.heard.pop(peer, None)
+        volunteer.echoes.pop(peer, None)
+        volunteer.silent.discard(peer)
+        volunteer.statuses.pop(peer, None)
+
+    # --- links -----------------------------------------------------------------------------
+
+    def _dial(self, volunteer: Volunteer) -> None:
+        for other in list(self._volunteers.values()):
+            linked = other is volunteer or other.peer in volunteer.links
+            if not linked and other.alive and self._agenda.random.random() < DIAL_CHANCE:
+                self._agenda.sometime(DIAL_S, partial(self.link, volunteer, other))
+
+    def link(self, one: Volunteer, two: Volunteer) -> None:
+        """Make a link if both can; an older one that an end still holds is closed by it."""
+        can = one.running and two.running and self._network.reaches(one.peer, two.peer)
+        if not can or (two.peer in one.links and one.peer in two.links):
+            return
+        for end, other in ((one, two), (two, one)):
+            if other.peer in end.links:
+                self._closed(end, other.peer)
+        self._network.connect(one, two)
+        for end, other in ((one, two), (two, one)):
+            end.heard.pop(other.peer, None)
+            end.echoes.pop(other.peer, None)
+            end.detector.watch(other.peer, self.now_of(end))
+        self.say(one)
+        self.say(two)
+        self._linked(one, two.peer)
+        self._linked(two, one.peer)
+
+    def _show(self, volunteer: Volunteer) -> None:
+        """Give the seat a new view if what it would see is new."""
+        seen = (dict(volunteer.statuses), volunteer.seen_live())
+        if seen != volunteer.shown:
+            volunteer.shown = seen
+            self._changed(volunteer)

@@ -1,0 +1,122 @@
+"""What has to hold of a run, at every commit, now and then, and at its end.
+
+I1 and I4: what a stage has applied at a version is the chain of exactly the ids of each step, which
+is computed here without any machine; so a run with faults makes what a run without would have made.
+I5: one commit per (stage, era, version): one attempt with one digest, whoever reports it. I8: what
+a seat keeps is bounded by the constants below. L1: an honest volunteer that has closed a step
+begins anew only in a lineage that a volunteer's machine has decided, or where it would itself: at
+states that there are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+
+from client.lab.simulate.chaos.volunteer import Volunteer
+from client.lab.simulate.invariants import expect
+from client.lab.simulate.multisets import encode_ids
+from protocol.ids import short
+from protocol.restore.choice import SEED
+from protocol.restore.stored import Lineage
+from protocol.seat.ahead import MAX_PER_SENDER, MAX_STEPS_AHEAD
+
+LONGEST = 10_000
+"""No run of the world makes so many versions."""
+STEPS_KEPT = 4
+"""Steps of which a replica may hold microbatches: a neighbour's last, our own, the next one."""
+PAYLOADS_PER_MICROBATCH = 5
+ATTEMPTS_KEPT = 12
+"""Attempts of rounds whose shards are kept until their step is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The most that one seat may keep."""
+
+    hops: int
+    payloads: int
+    reports: int
+    ahead: int
+
+    @classmethod
+    def of(cls, per_step: int, members: int) -> Bounds:
+        """Return the bounds for a stage with so many replicas, all that ever were included."""
+        hops = STEPS_KEPT * per_step
+        rounds = STEPS_KEPT * ATTEMPTS_KEPT * 3 * members
+        ahead = MAX_STEPS_AHEAD * members * MAX_PER_SENDER
+        return cls(hops, hops * PAYLOADS_PER_MICROBATCH + rounds, members, ahead)
+
+
+class Checks:
+    """Holds what is known of every committed version."""
+
+    def __init__(self, per_step: int) -> None:
+        self._per_step = per_step
+        self._expected = ["initial"]
+        self.commits: dict[tuple[int, int, int], tuple[int, bytes, str]] = {}
+        """By stage, era and version: attempt, digest, hash."""
+        self.decided = {SEED}
+        """Lineages that somebody's machine has begun, and not only the liar's words."""
+        self.most = Counter[str]()
+        """The most that any seat kept, by name of what."""
+
+    def expected(self, version: int) -> str:
+        """Return the hash of a version that consists of each step's ids, once each, in order."""
+        while len(self._expected) <= version:
+            step = len(self._expected) - 1
+            ids = Counter(range(step * self._per_step, (step + 1) * self._per_step))
+            chained = self._expected[-1].encode() + encode_ids(ids)
+            self._expected.append(hashlib.blake2b(chained, digest_size=16).hexdigest())
+        return self._expected[version]
+
+    def committed(self, volunteer: Volunteer, version: int, found: str) -> None:
+        """A replica has made a version."""
+        if volunteer.seat is None:
+            return
+        status = volunteer.seat.status(1.0)
+        who, what = short(volunteer.peer), f"stage {volunteer.stage} version {version}"
+        self.loaded(volunteer, version, found)
+        made = (status.attempt, status.digest, found)
+        known = self.commits.setdefault((volunteer.stage, status.era, version), made)
+        words = f"attempt {made[0]} by {who} and attempt {known[0]}"
+        expect(known == made, f"I5: two commits for {what}: {words}")
+
+    def adopted(self, volunteer: Volunteer, lineage: Lineage, *, ours: bool, cut_off: bool) -> None:
+        """A volunteer begins anew in a lineage: its own decision, or that of somebody who had made
+        one. Who has never closed a step knows nobody whom to believe, and who is cut off with the
+        liar and one other at most cannot tell who lies (protocol/README.md, section 8)."""
+        if ours:
+            expect(lineage not in self.decided, f"I5: two lineages with one era: {lineage}")
+            self.decided.add(lineage)
+        words = f"L1: {short(volunteer.peer)} follows a lineage that nobody has begun: {lineage}"
+        newcomer = not volunteer.restore.evidence.any  # it knows nobody
+        true = lineage.version < LONGEST and set(lineage.hashes) <= {
+            self.expected(lineage.version).encode()
+        }
+        excused = volunteer.lies or newcomer or cut_off
+        expect(excused or true or lineage in self.decided, words)
+
+    def loaded(self, volunteer: Volunteer, version: int, found: str) -> None:
+        """A replica stands at a version."""
+        what = f"{short(volunteer.peer)} at stage {volunteer.stage} version {version}"
+        expect(found == self.expected(version), f"I1, I4: not what the steps make: {what}")
+
+    def bounded(self, volunteer: Volunteer, members: int) -> None:
+        """Hold a seat to its bounds (I8)."""
+        seat = volunteer.seat
+        if seat is None:
+            return
+        bounds = Bounds.of(self._per_step, members)
+        kept = {
+            "hops": len(seat.pipeline._hops),
+            "payloads": len(volunteer.payloads),
+            "reports": len(seat.leader.reports),
+            "ahead": sum(map(len, seat._ahead._kept.values())),
+        }
+        for name, count in kept.items():
+            self.most[name] = max(self.most[name], count)
+            most = getattr(bounds, name)
+            words = f"I8: {short(volunteer.peer)} keeps {count} {name}, more than {most}"
+            expect(count <= most, words)

@@ -1,0 +1,55 @@
+"""What a chaos run looks like: the swarm, its speeds, and how much goes wrong."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from client.lab.simulate.agenda import Range
+
+
+@dataclass(frozen=True)
+class ChaosConfig:
+    """See the module's docstring; the defaults of a run are drawn by ``drawn``."""
+
+    seed: int = 0
+    stages: int = 2
+    replicas: int = 3
+    per_step: int = 5
+    faults: int = 200
+    gap_s: float = 0.4
+    """Mean time between two faults."""
+    delay_s: Range = (0.001, 0.05)
+    compute_s: Range = (0.01, 0.06)
+    links_survive_silence: bool = True
+    """Whether a link to a peer that was silent for too long is kept, or closed."""
+    spares: int = 1
+    """Replicas that go on serving a stage whatever happens; 0: a stage may be lost whole."""
+    splits_stages: bool = False
+    """Whether a network may be cut through a stage."""
+    calm_s: float = 0.0
+    """Time between two faults that take a replica from the swarm."""
+    settle_s: float = 600.0
+    """When everything works again, every stage goes on within so long."""
+    checkpoint_every: int = 2
+    delayed: bool = False
+    """Whether the run uses the one-step-delayed update."""
+    lies: tuple[str, ...] = ()
+    """What one more member, in some stage, lies about (``liar``); empty: there is no liar."""
+
+
+def drawn(seed: int, lies: tuple[str, ...] = ()) -> ChaosConfig:
+    """Return the configuration of a seed: every run is another swarm."""
+    draw = random.Random(f"config {seed}")
+    return ChaosConfig(
+        seed=seed,
+        stages=draw.choice((2, 2, 3)),
+        replicas=draw.choice((2, 3)),
+        per_step=draw.choice((4, 5, 6)),
+        links_survive_silence=draw.random() < 0.5,
+        lies=lies,
+    )
+
+
+STEPS = 100_000
+"""Steps of the run, until the world says that it is over: more than any run makes."""

@@ -1,0 +1,169 @@
+"""Lineages in the chaos world: drives the machine of ``protocol.restore`` for every volunteer.
+
+Does what ``client/train/recovery/history.py`` does: tells the machine what is
+on the disk, what others have said of theirs and what is seen of the swarm, and performs what it
+decides. Records of what is on whose disk spread by gossip: at once to all that are linked, and now
+and then to one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from client.lab.simulate.chaos.config import STEPS
+from client.lab.simulate.chaos.swarm import ChaosSwarm
+from client.lab.simulate.chaos.volunteer import Volunteer
+from protocol.effects import Explain, Publish
+from protocol.ids import PeerId
+from protocol.pipeline.effects import Committed
+from protocol.restore.choice import holders
+from protocol.restore.evidence import Evidence
+from protocol.restore.machine import Adopt, Outlook, Restore, RestoreEffect
+from protocol.restore.stored import Stored, parse_stored
+
+SEQ_PER_S: Final = 1000
+Records = dict[PeerId, tuple[int, bytes]]
+"""Stored records by author: sequence number and body."""
+
+
+class Histories:
+    """See the module's docstring."""
+
+    def __init__(self, swarm: ChaosSwarm) -> None:
+        self._swarm = swarm
+        self._stages = swarm.config.stages
+
+    def begin(self, volunteer: Volunteer) -> None:
+        """A process starts and reads its disk."""
+        config, now = self._swarm.config, self._swarm.now_of(volunteer)
+        seq = int(self._swarm.agenda.now * SEQ_PER_S)
+        disk = volunteer.disk
+        kept, at = disk.evidence
+        volunteer.restore = Restore(
+            volunteer.peer,
+            self._stages,
+            config.checkpoint_every,
+            disk.lineage,
+            seq,
+            steps=STEPS,
+            evidence=Evidence(kept, now - (self._swarm.agenda.now - at)),
+        )
+        volunteer.records = {}
+        self._perform(volunteer, volunteer.restore.set_copies(volunteer.disk.copies(), now))
+
+    def wrote(self, volunteer: Volunteer, version: int, saved: str, incarnation: int) -> None:
+        """A checkpoint is on the disk, if its process lived to see that and its lineage did."""
+        made_in = volunteer.disk.lineage
+        if not volunteer.alive or volunteer.incarnation != incarnation:
+            return
+        machine = volunteer.restore
+        newest = machine.newest_whole()
+        protected = {(stage, newest.version) for stage in range(self._stages)}
+        self._write_evidence(volunteer)
+        if made_in == machine.lineage:
+            volunteer.disk.write(volunteer.stage, version, saved, protected)
+        volunteer.take_in(partial(self._say_copies, volunteer))
+
+    def closed(self, volunteer: Volunteer, committed: Committed) -> None:
+        """A seat of the volunteer has closed a step."""
+        state, now = committed.hash.encode(), self._swarm.now_of(volunteer)
+        of = (committed.stage, committed.version, state)
+        if volunteer.restore.closed(*of, committed.with_whom, now):
+            self._write_evidence(volunteer)
+
+    def _write_evidence(self, volunteer: Volunteer) -> None:
+        kept = volunteer.restore.evidence.kept()
+        volunteer.disk.evidence = kept, self._swarm.agenda.now
+
+    def _say_copies(self, volunteer: Volunteer) -> None:
+        now = self._swarm.now_of(volunteer)
+        copies = volunteer.disk.copies()
+        self._perform(volunteer, volunteer.restore.set_copies(copies, now))
+
+    def donors(self, volunteer: Volunteer) -> list[PeerId]:
+        """Return who has the version from which the lineage begins, ourselves first."""
+        found = holders(volunteer.restore.stored_live(), volunteer.restore.lineage, volunteer.stage)
+        there = [peer for peer in found if peer in self._swarm.volunteers]
+        return sorted(there, key=lambda peer: peer != volunteer.peer)
+
+    # --- what is seen ----------------------------------------------------------------------
+
+    def update(self, volunteer: Volunteer) -> None:
+        """The view of the swarm has changed."""
+        view, me, now = (
+            volunteer.believes(self._stages),
+            volunteer.peer,
+            self._swarm.now_of(volunteer),
+        )
+        machine, others = volunteer.restore, volunteer.statuses.items()
+        served = {p: s for p, s in others if p != me and s.state == "serving"}
+        eras = {p: (s.era,) for p, s in served.items()}
+        reached: dict[int, int] = {}
+        for status in served.values():
+            reached[status.era] = max(status.version, reached.get(status.era, 0))
+        versions = machine.versions(view)
+        quorum = partial(self._has_quorum, volunteer)
+        told = frozenset(volunteer.records.keys() - self._swarm.volunteers.keys())
+        live = volunteer.seen_live() | told  # as in a swarm too large for links with everybody
+        seen = (live, versions, eras, quorum, view.moved())
+        outlook = Outlook(*seen, unlinked=told, reached=reached)
+        self._perform(volunteer, machine.update(outlook, now))
+
+    @staticmethod
+    def _has_quorum(volunteer: Volunteer, now: float) -> bool:
+        return volunteer.seat is None or volunteer.seat.quorum.holds(now)
+
+    def tick(self, volunteer: Volunteer) -> None:
+        """Act on deadlines that have passed."""
+        deadline, now = volunteer.restore.next_deadline(), self._swarm.now_of(volunteer)
+        if deadline is not None and deadline <= now:
+            self._perform(volunteer, volunteer.restore.tick(now))
+
+    # --- records ---------------------------------------------------------------------------
+
+    def gossip(self, volunteer: Volunteer) -> None:
+        """Tell somebody all that we know of anybody's disk."""
+        linked = sorted(volunteer.links)
+        if linked:
+            self.tell(volunteer, self._swarm.random.choice(linked))
+
+    def tell(self, volunteer: Volunteer, to: PeerId) -> None:
+        """Send what we know to one peer."""
+        other = self._swarm.volunteers[to]
+        take = partial(self._take, other, self._swarm.records_told(volunteer))
+        self._swarm.network.send(volunteer, to, "Records", "control", take, upkeep=True)
+
+    def _take(self, volunteer: Volunteer, records: Records) -> None:
+        for author, (seq, body) in records.items():
+            known = volunteer.records.get(author, (-1, b""))
+            if author == volunteer.peer or seq <= known[0]:
+                continue
+            volunteer.records[author] = (seq, body)
+            stored = parse_stored(body, author, author, self._stages)
+            self._received(volunteer, author, stored)
+
+    def _received(self, volunteer: Volunteer, author: PeerId, stored: Stored) -> None:
+        now = self._swarm.now_of(volunteer)
+        self._perform(volunteer, volunteer.restore.receive(author, stored, now))
+
+    def _perform(self, volunteer: Volunteer, effects: Sequence[RestoreEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Publish(_, _, seq, body):
+                    volunteer.records[volunteer.peer] = (seq, body)
+                    for to in list(volunteer.links):
+                        self.tell(volunteer, to)
+                case Adopt(lineage, ours=ours):
+                    others = [self._swarm.volunteers[p] for p in volunteer.seen_live()]
+                    honest = sum(not v.lies for v in others) - 1
+                    told = {"ours": ours, "cut_off": honest < 2}
+                    self._swarm.checks.adopted(volunteer, lineage, **told)
+                    volunteer.disk.begin(lineage)
+                    self._write_evidence(volunteer)
+                    self._swarm.begin_anew(volunteer)
+                case Explain(_, words):
+                    self._swarm.note(volunteer, words)
+                case _:
+                    pass

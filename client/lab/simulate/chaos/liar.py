@@ -1,0 +1,170 @@
+"""The liar: one more member of a stage that works, and says whatever the protocol permits.
+
+Its seat, its worker and its disk are those of an honest volunteer. What it says is distorted on the
+way out: each value may become any other that a receiver has to take. It lies in *moods*, each of a
+few kinds of lie and for some seconds, for a lie told all the time is another one than a lie told
+once. The same seed tells the same lies.
+
+    records     its stored record, and those of members that it invents: lineages, eras, checkpoints
+    lost        heartbeats: whom it has lost, and without whom its step cannot be closed
+    eras        heartbeats: the lineage of its seat
+    versions    heartbeats: the version of its seat, and the round that made it
+    seats       heartbeats: which stage it holds, whether it serves, whether it holds one at all
+    loads       heartbeats: queue, rate, what moved, whether it leaves
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, Literal, get_args
+
+import msgspec
+from msgspec.structs import replace
+
+from client.lab.simulate.chaos.config import STEPS
+from protocol import limits
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.restore.choice import LAST_ERA
+from protocol.restore.stored import ERA_BITS, MAX_COPIES, Copy, Lineage, Stored, encode_stored
+from protocol.wire.parts import SeatStatus
+
+Lie = Literal["records", "lost", "eras", "versions", "seats", "loads"]
+BEATS: Final[tuple[Lie, ...]] = ("lost", "eras", "versions", "seats", "loads")
+MENU: Final[tuple[Lie, ...]] = ("records", "lost", "eras", "seats", "loads")
+"""What is told where nothing else is asked for: what honest members are safe from. Not
+``versions``: who hears of a version that nobody has made takes its stage anew, again and again
+(``seat/following.py``), so a stage may stand still for as long as that is said."""
+MOOD_S: Final = (2.0, 20.0)
+HOW_OFTEN: Final = (0.0, 0.1, 0.5, 1.0)
+INVENTED: Final = 40
+"""Members that there are not."""
+AHEAD_MS: Final = 3_600_000
+"""Sequence numbers rise faster than those of any honest author."""
+
+
+class Liar:
+    """See the module's docstring.
+
+    Args:
+        menu: the kinds of lies that it tells at all.
+    """
+
+    def __init__(self, seed: int, stages: int, menu: Sequence[str]) -> None:
+        self._draw = random.Random(f"liar {seed}")
+        self._stages, self._menu = stages, [lie for lie in get_args(Lie) if lie in menu]
+        self.stage = self._draw.randrange(stages)
+        self._until, self._rate, self._mood = 0.0, 0.0, frozenset[Lie]()
+        self.told: Counter[str] = Counter()
+        """Lies, by kind."""
+        self._seq = AHEAD_MS
+        self._invented = [
+            peer_id_from_key(hashlib.blake2b(f"{seed}/{n}".encode(), digest_size=32).digest())
+            for n in range(INVENTED)
+        ]
+
+    def lies(self, kind: Lie, now: float) -> bool:
+        """Whether it lies this time."""
+        if now >= self._until:
+            self._until = now + self._draw.uniform(*MOOD_S)
+            self._mood = frozenset(k for k in self._menu if self._draw.random() < 0.7)
+            self._rate = self._draw.choice(HOW_OFTEN)
+        lies = kind in self._mood and self._draw.random() < self._rate
+        self.told[kind] += lies
+        return lies
+
+    # --- values ----------------------------------------------------------------------------
+
+    def _version(self, true: int) -> int:
+        near = true + self._draw.choice((-5, -2, -1, 1, 2, 5, 50))
+        any_other = (0, near, near, near, self._draw.randrange(STEPS), STEPS, limits.MAX_STEP)
+        return min(max(0, self._draw.choice(any_other)), limits.MAX_STEP)
+
+    def _era(self, true: int) -> int:
+        number = max(0, (true >> ERA_BITS) + self._draw.choice((-1, 0, 1, 1, 2, 100)))
+        low = self._draw.choice((0, self._draw.randrange(1 << ERA_BITS), (1 << ERA_BITS) - 1))
+        return self._draw.choice((true, min((number << ERA_BITS) | low, LAST_ERA), 0, LAST_ERA))
+
+    def _hash(self) -> bytes:
+        return self._draw.randbytes(32)
+
+    def _peers(self, everybody: Sequence[PeerId], most: int) -> tuple[PeerId, ...]:
+        some = self._draw.sample(everybody, self._draw.randrange(min(most, len(everybody)) + 1))
+        return tuple(some)
+
+    # --- records ---------------------------------------------------------------------------
+
+    def records(
+        self, me: PeerId, known: dict[PeerId, tuple[int, bytes]]
+    ) -> dict[PeerId, tuple[int, bytes]]:
+        """Return what it says that everybody has: its own record is false, and so are those of the
+        members that it has invented, who agree with it."""
+        lineage = self._lineage(known)
+        authors = [me, *self._draw.sample(self._invented, self._draw.choice((0, 1, INVENTED)))]
+        said = dict(known)
+        for author in authors:
+            self._seq += 1
+            body = encode_stored(Stored(lineage, self._copies(known, lineage)))
+            said[author] = (self._seq, body)
+        return said
+
+    def _lineage(self, known: dict[PeerId, tuple[int, bytes]]) -> Lineage:
+        true = self._true(known).lineage
+        era, version = self._era(true.era), self._version(true.version)
+        return Lineage(
+            era, version, tuple(self._hash() for _ in range(self._stages * (version > 0)))
+        )
+
+    def _copies(self, known: dict[PeerId, tuple[int, bytes]], lineage: Lineage) -> tuple[Copy, ...]:
+        true = self._true(known)
+        newest = max((copy.version for copy in true.copies), default=0)
+        made = {c for c in true.copies if self._draw.random() < 0.5}
+        version = self._draw.choice((lineage.version, self._version(newest)))
+        for stage in range(self._stages):
+            forged = lineage.hashes[stage] if version == lineage.version and version else b""
+            made.add(Copy(stage, version, forged or self._hash()))
+        return tuple(sorted(made)[:MAX_COPIES])
+
+    def _true(self, known: dict[PeerId, tuple[int, bytes]]) -> Stored:
+        """Return somebody's true record."""
+        bodies = [body for _, body in known.values()]
+        return (
+            msgspec.msgpack.decode(self._draw.choice(bodies), type=Stored) if bodies else Stored()
+        )
+
+    # --- heartbeats ------------------------------------------------------------------------
+
+    def beat(
+        self,
+        kind: Lie,
+        status: SeatStatus | None,
+        lost: tuple[PeerId, ...],
+        everybody: Sequence[PeerId],
+    ) -> tuple[SeatStatus | None, tuple[PeerId, ...]]:
+        """Return what its heartbeat says of its seat, and whom it has lost."""
+        draw, true = self._draw, status
+        if kind == "lost":
+            lost = self._peers(everybody, limits.MAX_LOST)
+        if status is None or true is None:
+            return None, lost
+        match kind:
+            case "lost":
+                status = replace(status, missing=self._peers(everybody, limits.MAX_MISSING))
+            case "eras":
+                status = replace(status, era=self._era(true.era))
+            case "versions":
+                attempt, digest = draw.choice((0, 1, 2, 100, limits.MAX_ATTEMPT)), self._hash()
+                status = replace(status, version=self._version(true.version))
+                if draw.random() < 0.5:
+                    status = replace(status, attempt=attempt, digest=draw.choice((b"", digest)))
+            case "seats":
+                state = draw.choice(("fetching", "serving"))
+                status = replace(status, stage=draw.randrange(self._stages), state=state)
+                return draw.choice((None, status)), lost
+            case _:
+                rate, queue = draw.choice((0.0, 1e-30, 1.0, 1e30)), draw.randrange(1 << 16)
+                status = replace(status, rate=rate, queue=queue, leaving=draw.random() < 0.3)
+                status = replace(status, moved=draw.randrange(1 << 16))
+        return status, lost

@@ -1,0 +1,77 @@
+"""Many seeds on all cores, and what came of them together."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+from client.lab.simulate.chaos.config import drawn
+from client.lab.simulate.chaos.replay import run_once
+
+CHUNK = 20
+"""Seeds that a process runs before it reports."""
+
+
+@dataclass
+class Tally:
+    """What came of some seeds."""
+
+    runs: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    """Faults done, by kind."""
+    fewest: int | None = None
+    """Faults done in the run that met fewest."""
+    phases: Counter[str] = field(default_factory=Counter)
+    """What those were doing that were taken from the swarm."""
+    tricks: Counter[str] = field(default_factory=Counter)
+    """Tricks played, by name of the message's type; empty: on any."""
+    lies: Counter[str] = field(default_factory=Counter)
+    """Lies told, by kind."""
+    versions: int = 0
+    """Versions made, counted in the stage that made fewest."""
+    failed: dict[int, str] = field(default_factory=dict)
+    """By seed: which invariant is broken, how to replay it, and the end of the log."""
+
+    def add(self, other: Tally) -> None:
+        """Add what came of other seeds."""
+        self.runs += other.runs
+        self.faults += other.faults
+        counts = [count for count in (self.fewest, other.fewest) if count is not None]
+        self.fewest = min(counts, default=None)
+        self.phases += other.phases
+        self.tricks += other.tricks
+        self.lies += other.lies
+        self.versions += other.versions
+        self.failed |= other.failed
+
+
+def run_some(seeds: Sequence[int], lies: tuple[str, ...] = ()) -> Tally:
+    """Run some seeds one after the other; ``lies``: of the liar that is there, if there is one."""
+    tally = Tally()
+    for seed in seeds:
+        world, violation = run_once(drawn(seed, lies))
+        met = world.faults
+        one = Tally(1, met.done, met.total, met.phases, met.tricks, world.liar.told)
+        one.versions = min(world.versions())
+        if violation:
+            one.failed[seed], one.fewest = violation, None
+        tally.add(one)
+    return tally
+
+
+def run_many(
+    seeds: Sequence[int], chunk: int = CHUNK, lies: tuple[str, ...] = ()
+) -> Iterator[Tally]:
+    """Run seeds on all cores; yield what came of all so far after each chunk."""
+    spawn = multiprocessing.get_context("spawn")
+    chunks = [seeds[start : start + chunk] for start in range(0, len(seeds), chunk)]
+    tally = Tally()
+    with ProcessPoolExecutor(os.cpu_count() or 1, mp_context=spawn) as pool:
+        for some in pool.map(partial(run_some, lies=lies), chunks):
+            tally.add(some)
+            yield tally

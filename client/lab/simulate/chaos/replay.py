@@ -1,0 +1,60 @@
+"""One run again, exactly; and the few of its faults that suffice to break it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+from client.lab.simulate.chaos.config import ChaosConfig
+from client.lab.simulate.chaos.schedule import Fault, schedule
+from client.lab.simulate.chaos.trial import Trial
+from client.lab.simulate.chaos.world import ChaosWorld
+from client.lab.simulate.invariants import InvariantViolation
+from protocol.seat.seat import Seat
+
+MakeSeat = Callable[..., Seat]
+
+
+def run_once(
+    config: ChaosConfig, faults: Sequence[Fault] | None = None, seat_class: MakeSeat = Seat
+) -> tuple[ChaosWorld, str]:
+    """Run a world; return it and what it broke (empty: nothing)."""
+    world = ChaosWorld(config, faults, seat_class)
+    try:
+        Trial(world).run()
+    except InvariantViolation as violation:
+        return world, str(violation)
+    return world, ""
+
+
+def log_hash(world: ChaosWorld) -> str:
+    """Return the hash of all that was written in a run's log: equal for equal runs."""
+    return hashlib.blake2b("\n".join(world.log).encode(), digest_size=16).hexdigest()
+
+
+def kind_of(violation: str) -> str:
+    """Return what kind of violation a message tells of, so that two can be compared."""
+    words = violation.split(": ")
+    return words[1][:11] if len(words) > 1 else violation
+
+
+def shrink(config: ChaosConfig, seat_class: MakeSeat = Seat) -> list[Fault]:
+    """Return few of a run's faults that still break it in the same way (Zeller's ddmin)."""
+    world, violation = run_once(config, None, seat_class)
+    wanted = kind_of(violation)
+    if not wanted:
+        return []
+    faults = [fault for fault in schedule(config) if fault.at <= world.agenda.now]
+    pieces = 2
+    while len(faults) > 1:
+        size = -(-len(faults) // pieces)
+        for start in range(0, len(faults), size):
+            fewer = faults[:start] + faults[start + size :]
+            if fewer and kind_of(run_once(config, fewer, seat_class)[1]) == wanted:
+                faults, pieces = fewer, max(2, pieces - 1)
+                break
+        else:
+            if size == 1:
+                break
+            pieces = min(len(faults), 2 * pieces)
+    return faults

@@ -1,0 +1,110 @@
+"""How a volunteer gets into its stage: by asking its replicas, or from nothing at the beginning.
+
+Follows ``client/train/stage/stage_acquisition.py``: ask to join, open a seat that
+observes from the version admitted, fetch that version from a donor, load it. Whatever goes wrong on
+the way, it starts over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from client.lab.simulate.agenda import Range
+from client.lab.simulate.chaos.swarm import ChaosSwarm
+from client.lab.simulate.chaos.volunteer import Volunteer
+from protocol.ids import PeerId
+from protocol.wire.messages import Admit, JoinStage
+
+JOIN_RETRY_S: Final = 1.0
+START_S: Range = (0.05, 0.5)
+DOWNLOAD_S: Range = (0.05, 1.0)
+DOWNLOAD_TRIES: Final = 4
+
+
+class Takings:
+    """See the module's docstring.
+
+    Args:
+        swarm: what it works on.
+        donors: who has the version from which a volunteer's lineage begins, itself first.
+    """
+
+    def __init__(self, swarm: ChaosSwarm, donors: Callable[[Volunteer], list[PeerId]]) -> None:
+        self._swarm, self._donors = swarm, donors
+
+    def start(self, volunteer: Volunteer) -> None:
+        """Begin to take the stage a little later, when the worker has started."""
+        again = partial(self._ask, volunteer, volunteer.epoch)
+        self._swarm.agenda.sometime(START_S, again)
+
+    def _later(self, volunteer: Volunteer, delay_s: float, action: Callable[[], None]) -> None:
+        self._swarm.agenda.after(delay_s, partial(volunteer.take_in, action))
+
+    def _ask(self, volunteer: Volunteer, epoch: int) -> None:
+        """Ask every replica until somebody admits us, or begin where the lineage begins."""
+        if volunteer.epoch != epoch or volunteer.seat is not None or not volunteer.alive:
+            return
+        self._later(volunteer, JOIN_RETRY_S, partial(self._ask, volunteer, epoch))
+        history = volunteer.restore
+        begin, view = history.lineage.version, volunteer.believes(self._swarm.config.stages)
+        others = [r for r in view.serving(volunteer.stage) if r.peer != volunteer.peer]
+        begun = any(view.committed(s) > begin for s in range(len(view.stages)))
+        may_begin = history.may_begin(volunteer.stage, self._swarm.now_of(volunteer))
+        if history.open and any(replica.version > begin for replica in others):
+            for replica in others:
+                self._swarm.send(volunteer, replica.peer, JoinStage(volunteer.stage))
+        elif may_begin and (others or not begun):
+            self._begin(volunteer)
+
+    def _begin(self, volunteer: Volunteer) -> None:
+        """Stand where the lineage begins, if somebody within reach has that version."""
+        lineage = volunteer.restore.lineage
+        if not lineage.version:
+            self._swarm.open_seat(volunteer, 0, serving=True)
+            return
+        key = (volunteer.stage, lineage.version)
+        for peer in self._donors(volunteer):
+            donor = self._swarm.volunteers[peer]
+            if donor is volunteer or self._can_give(volunteer, donor):
+                saved = donor.disk.checkpoints.get(key)
+                if saved is not None and saved.encode() == lineage.hashes[volunteer.stage]:
+                    self._swarm.open_seat(volunteer, lineage.version, serving=True, saved=saved)
+                    return
+
+    def _can_give(self, volunteer: Volunteer, donor: Volunteer) -> bool:
+        linked = donor.peer in volunteer.links and donor.running
+        return linked and self._swarm.network.reaches(volunteer.peer, donor.peer)
+
+    def admitted(self, volunteer: Volunteer, admit: Admit) -> None:
+        """A leader lets us in at its version."""
+        view = volunteer.believes(self._swarm.config.stages)
+        ours = admit.era == volunteer.restore.lineage.era and volunteer.seat is None
+        if not ours or admit.version < view.committed(volunteer.stage) - 1:
+            return
+        self._swarm.open_seat(volunteer, admit.version, serving=False, admit=admit)
+        fetch = partial(self._fetch, volunteer, admit, volunteer.epoch, DOWNLOAD_TRIES)
+        self._swarm.agenda.sometime(DOWNLOAD_S, partial(volunteer.take_in, fetch))
+
+    def _fetch(self, volunteer: Volunteer, admit: Admit, epoch: int, tries: int) -> None:
+        """The download from a donor has ended, if one could be had."""
+        if volunteer.epoch != epoch or volunteer.seat is None or not volunteer.alive:
+            return
+        saved = self._from_donor(volunteer, admit)
+        if saved is not None:
+            self._swarm.load(volunteer, admit.version, saved)
+        elif tries:
+            again = partial(self._fetch, volunteer, admit, epoch, tries - 1)
+            self._later(volunteer, JOIN_RETRY_S, again)
+        else:
+            self._swarm.retake(volunteer, "no donor is left")
+
+    def _from_donor(self, volunteer: Volunteer, admit: Admit) -> str | None:
+        for name in admit.donors:
+            donor = self._swarm.volunteers.get(PeerId(name))
+            if donor is None or not self._can_give(volunteer, donor):
+                continue
+            if (saved := donor.snapshots.get(admit.version)) is not None:
+                return saved
+        return None

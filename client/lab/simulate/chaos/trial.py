@@ -1,0 +1,113 @@
+"""A trial: what a world has to get through, and what has to hold of it in the end.
+
+The world meets its faults; then everything works again, and every stage has to go on and everybody
+to serve; then the run ends, and nobody may say anything any more but heartbeats (I7).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from client.lab.simulate.chaos.volunteer import Volunteer
+from client.lab.simulate.chaos.world import ChaosWorld
+from client.lab.simulate.invariants import InvariantViolation, expect
+from protocol.ids import short
+from protocol.restore.machine import OUTVOTED_S
+
+FURTHER_STEPS: Final = 2
+"""Every stage makes so many once everything works again."""
+QUIET_AFTER_S: Final = 15.0
+QUIET_S: Final = 10.0
+LOG_LINES: Final = 40
+
+
+class Trial:
+    """See the module's docstring."""
+
+    def __init__(self, world: ChaosWorld) -> None:
+        self._world = world
+
+    def run(self) -> None:
+        """Run to the end.
+
+        Raises:
+            InvariantViolation: an invariant is broken; the message names the seed, how to replay
+                it, and ends with the log.
+        """
+        world = self._world
+        try:
+            while not world.faults.over:
+                world.advance_to(world.agenda.now + 0.5)
+            self.end()
+        except InvariantViolation as violation:
+            seed, log = world.config.seed, "\n".join(world.log[-LOG_LINES:])
+            lies = "".join(f" --lie {kind}" for kind in world.config.lies)
+            again = f"replay: .venv/bin/python -m client.lab.simulate.chaos --seed {seed}{lies}"
+            raise InvariantViolation(f"seed {seed}: {violation}\n{again}\n{log}") from violation
+
+    def end(self) -> None:
+        """Everything works again: hold the world to all that has to follow."""
+        self._world.faults.end()
+        self._settle()
+        self._finish()
+        self._world.check_bounds()
+        self._world.check_states()
+
+    def _settle(self) -> None:
+        """Every stage has to go on, and everybody has to serve."""
+        world = self._world
+        goal = max(world.versions()) + FURTHER_STEPS
+        limit = world.agenda.now + world.config.settle_s
+        while not self._went_on(goal):
+            world.advance_to(world.agenda.now + 1.0)
+            expect(world.agenda.now < limit, f"no progress to version {goal}\n{self.describe()}")
+
+    def _went_on(self, goal: int) -> bool:
+        serving = all(volunteer.serving for volunteer in self._asked())
+        return serving and min(self._world.versions()) >= goal
+
+    def _asked(self) -> list[Volunteer]:
+        return [v for v in self._world.present() if not v.lies]
+
+    def _finish(self) -> None:
+        """The run is over: all come to its last version and fall silent."""
+        world = self._world
+        world.last_step(max(world.versions()) + 1)
+        self._until_finished()
+        if len({v.restore.lineage for v in self._asked()}) > 1:
+            world.advance_to(world.agenda.now + OUTVOTED_S)  # one part may go over to the other
+        world.advance_to(world.agenda.now + QUIET_AFTER_S)
+        before = world.network.carried
+        world.advance_to(world.agenda.now + QUIET_S)
+        said = world.network.carried - before
+        expect(not said, f"I7: {said} messages after the end of the run")
+
+    def _until_finished(self) -> None:
+        world = self._world
+        limit = world.agenda.now + world.config.settle_s
+        while not all(v.serving and v.seat and v.seat.finished for v in self._asked()):
+            world.advance_to(world.agenda.now + 1.0)
+            expect(world.agenda.now < limit, f"the last step stays open\n{self.describe()}")
+
+    def summary(self) -> str:
+        """Return what happened, in one line."""
+        world = self._world
+        return (
+            f"{world.agenda.now:.0f} s, {world.events} events, {world.faults.total} faults, "
+            f"versions {world.versions()}, at most {dict(world.checks.most)}"
+        )
+
+    def describe(self) -> str:
+        """Return where everybody stands, in words."""
+        lines = [f"at {self._world.agenda.now:.2f} s"]
+        for volunteer in self._world.present():
+            seat = volunteer.seat
+            words = "no seat" if seat is None else f"step {seat.step} {seat.why()}"
+            state = "down" if not volunteer.alive else "paused" if volunteer.paused else "up"
+            linked = len(volunteer.links)
+            held = "" if seat is None else f"in flight {sorted(seat.pipeline.in_flight())}"
+            lines.append(
+                f"  {short(volunteer.peer)} stage {volunteer.stage} {state}, {linked} links, "
+                f"{words} {held}"
+            )
+        return "\n".join(lines)

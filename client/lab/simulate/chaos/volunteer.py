@@ -1,0 +1,120 @@
+"""One volunteer of the chaos world: its process, its clock, its links, its disk.
+
+A volunteer is *down* (no process), *paused* (a process that is given no time) or *running*. What
+arrives while it is paused waits in its backlog, as in the buffers of its sockets and of its worker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from client.lab.simulate.agenda import Action
+from client.lab.simulate.chaos.clock import Clock
+from client.lab.simulate.chaos.disk import Disk
+from client.lab.simulate.peer import SimPeer
+from protocol.ids import PeerId
+from protocol.membership.contacts import Contacts
+from protocol.membership.detector import Detector
+from protocol.restore.machine import Restore
+from protocol.view import Replica, SwarmView
+from protocol.wire.parts import SeatStatus
+
+
+@dataclass(eq=False, slots=True)
+class Link:
+    """One connection; a new one between the same two is another link."""
+
+    one: PeerId
+    two: PeerId
+    held: list[tuple[Volunteer, Action]] = field(default_factory=list)
+    """What a split keeps from arriving."""
+
+
+@dataclass(eq=False)
+class Volunteer(SimPeer):
+    """State of one volunteer; the parts of the world change it."""
+
+    name: str = ""
+    lies: bool = False
+    """It is the liar: nothing is asked of it, and nobody may rely on it."""
+    clock: Clock = field(default_factory=lambda: Clock(0.0, 1.0))
+    disk: Disk = field(default_factory=Disk)
+    paused: bool = False
+    incarnation: int = 0
+    """Rises with every start of its process."""
+    retired: bool = False
+    """It never comes back."""
+    replaced: bool = False
+    backlog: list[Action] = field(default_factory=list)
+    missed_pulse: bool = False
+    links: dict[PeerId, Link] = field(default_factory=dict)
+    detector: Detector = field(default_factory=Detector)
+    contacts: Contacts = field(default_factory=Contacts)
+    silent: set[PeerId] = field(default_factory=set)
+    """Linked, but held for dead."""
+    restore: Restore = field(init=False)
+    records: dict[PeerId, tuple[int, bytes]] = field(default_factory=dict)
+    """What is said of everybody's disk: sequence number and body of the stored record."""
+    pulses: int = 0
+    heartbeats: int = 0
+    heard: dict[PeerId, int] = field(default_factory=dict)
+    """Newest heartbeat of each link."""
+    echoes: dict[PeerId, int] = field(default_factory=dict)
+    """The same, but for those whom the seat sets aside."""
+    shown: object = None
+    """Of what the seat's view was last made."""
+    returning: SeatStatus | None = None
+    """What is said of a seat that will be opened again in a new lineage."""
+    vow: tuple[int, int] = (0, 0)
+    """Of its last seat in this lineage."""
+    corrupt: int = 0
+    """So many of its next tasks find a malformed tensor."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it does anything at all."""
+        return self.alive and not self.paused
+
+    @property
+    def holds_state(self) -> bool:
+        """Whether it serves its stage and can be asked now."""
+        return self.running and self.serving
+
+    def seen_live(self) -> frozenset[PeerId]:
+        """Return whom it holds for alive, itself included."""
+        return frozenset(self.links.keys() - self.silent | {self.peer})
+
+    def believes(self, stages: int) -> SwarmView:
+        """Return the view of its own lineage; nobody of another one is there."""
+        replicas: list[list[Replica]] = [[] for _ in range(stages)]
+        era = self.restore.lineage.era
+        for peer, status in self.statuses.items():
+            if status.era == era:
+                serves = status.state == "serving"
+                missing = tuple(map(PeerId, status.missing))
+                said = (status.version, serves, status.attempt, status.digest, status.rate)
+                replicas[status.stage].append(
+                    Replica(peer, *said, moved=status.moved, missing=missing)
+                )
+        return SwarmView.of(replicas)
+
+    def take_in(self, action: Action) -> None:
+        """Do something now, or on waking up; a process that is gone never does."""
+        if not self.alive:
+            return
+        if self.paused:
+            self.backlog.append(action)
+        else:
+            action()
+
+    def forget_process(self) -> None:
+        """Everything but the disk is gone."""
+        self.epoch += 1
+        self.incarnation += 1
+        self.seat = self.worker = None
+        self.payloads, self.statuses, self.shown = {}, {}, None
+        self.silent, self.records = set(), {}
+        self.backlog, self.links, self.heard, self.echoes = [], {}, {}, {}
+        self.detector, self.contacts = Detector(), Contacts()
+        self.paused = self.missed_pulse = False
+        self.corrupt, self.returning, self.vow = 0, None, (0, 0)

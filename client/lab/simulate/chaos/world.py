@@ -1,0 +1,413 @@
+"""The chaos world: real seats, detectors and contacts, a seeded event queue, and faults.
+
+State: the volunteers, the network between them, what is known of every committed version. What is
+asked of a whole run is a trial's business (``trial``). The same seed is the same run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from client.lab.simulate.agenda import Range
+from client.lab.simulate.chaos.beats import PULSE_S, PULSES_PER_BEAT, Beats, Said
+from client.lab.simulate.chaos.clock import Clock
+from client.lab.simulate.chaos.config import STEPS, ChaosConfig
+from client.lab.simulate.chaos.faults import Faults
+from client.lab.simulate.chaos.history import Histories
+from client.lab.simulate.chaos.liar import BEATS, Liar, Lie
+from client.lab.simulate.chaos.schedule import Fault, schedule
+from client.lab.simulate.chaos.swarm import ChaosSwarm
+from client.lab.simulate.chaos.taking import Takings
+from client.lab.simulate.chaos.volunteer import Volunteer
+from client.lab.simulate.invariants import InvariantViolation
+from client.lab.simulate.multisets import MultisetWorker
+from client.lab.simulate.seats import Parts
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.pipeline.effects import (
+    BackwardTask,
+    Committed,
+    DecodeTask,
+    ForwardTask,
+    LossTask,
+    Outcome,
+    Task,
+)
+from protocol.pipeline.effects import (
+    Fault as SeatFault,
+)
+from protocol.pipeline.place import Place
+from protocol.seat.seat import Seat
+from protocol.wire.messages import Admit, Message, lane
+from protocol.wire.parts import SeatStatus
+
+WRITE_S: Range = (0.05, 1.0)
+"""How long a checkpoint is on its way to the disk."""
+CHECK_EVERY: Final = 400
+"""Events between two looks at what seats keep."""
+
+
+class ChaosWorld(ChaosSwarm):
+    """See the module's docstring.
+
+    Args:
+        config: the swarm and what may go wrong.
+        faults: instead of those that the seed draws.
+        seat_class: which machine the volunteers run; tests put a broken one here.
+    """
+
+    def __init__(
+        self,
+        config: ChaosConfig,
+        faults: Sequence[Fault] | None = None,
+        seat_class: Callable[..., Seat] = Seat,
+    ) -> None:
+        super().__init__(config)
+        self._seat_class = seat_class
+        self.schedule = schedule(config) if faults is None else list(faults)
+        self._met = False
+        self.liar = Liar(config.seed, config.stages, config.lies)
+        self.beats = Beats(
+            self.agenda,
+            self.network,
+            self.volunteers,
+            self._show,
+            self._linked,
+            self._beat_told,
+            self.note,
+            keep_links=config.links_survive_silence,
+        )
+        self.histories = Histories(self)
+        self.takings = Takings(self, self.histories.donors)
+        self.faults = Faults(self, self.schedule)
+        self.events = 0
+        self._steps = STEPS
+        self._begin()
+
+    def _begin(self) -> None:
+        """Everybody is there, linked, and stands at version 0."""
+        for stage in range(self.config.stages):
+            for index in range(self.config.replicas):
+                self.add(stage, f"{stage}/{index}").alive = True
+        if self.config.lies:
+            liar = self.add(self.liar.stage, "liar")
+            liar.alive = liar.lies = True
+        everybody = list(self.volunteers.values())
+        for volunteer in everybody:
+            self.histories.begin(volunteer)
+        for index, volunteer in enumerate(everybody):
+            for other in everybody[:index]:
+                self.beats.link(volunteer, other)
+        for volunteer in everybody:
+            self.open_seat(volunteer, 0, serving=True)
+            self._pulse_later(volunteer)
+        for fault in self.schedule:
+            self.agenda.at(fault.at, partial(self.faults.meet, fault))
+
+    # --- volunteers ------------------------------------------------------------------------
+
+    def add(self, stage: int, name: str) -> Volunteer:
+        """Create a volunteer for a stage; it has no process yet."""
+        key = hashlib.blake2b(f"{self.config.seed}/{name}".encode(), digest_size=32).digest()
+        clock = Clock(self.random.uniform(0, 1e5), self.random.uniform(0.99, 1.01))
+        volunteer = Volunteer(peer_id_from_key(key), stage, alive=False, name=name, clock=clock)
+        self.volunteers[volunteer.peer] = volunteer
+        return volunteer
+
+    def start(self, volunteer: Volunteer) -> None:
+        """A process starts; it knows nothing but its disk."""
+        if volunteer.alive or volunteer.retired:
+            return
+        volunteer.alive = True
+        self.note(volunteer, "starts")
+        self.histories.begin(volunteer)
+        self._pulse_later(volunteer)
+        self.takings.start(volunteer)
+
+    def replace(self, gone: Volunteer) -> None:
+        """Somebody else takes the place of a volunteer that never comes back."""
+        if not gone.replaced:
+            gone.replaced = True
+            newcomer = self.add(gone.stage, f"{gone.name}+")
+            self.network.place(newcomer.peer, gone.peer)
+            self.start(newcomer)
+
+    def crash(self, volunteer: Volunteer, *, wipe: bool) -> None:
+        """The process ends: its connections are closed, in memory nothing is left."""
+        self.note(volunteer, "crashes")
+        for to in list(volunteer.links):
+            self.network.close(volunteer, to)
+        volunteer.alive = False
+        volunteer.forget_process()
+        if wipe:
+            volunteer.disk.lose()
+            volunteer.snapshots = {}
+
+    def pause(self, volunteer: Volunteer) -> None:
+        """The process gets no time any more."""
+        self.note(volunteer, "is paused")
+        volunteer.paused = True
+
+    def wake(self, volunteer: Volunteer, incarnation: int) -> None:
+        """It gets time again: first its timers or first what has waited, who knows."""
+        if not volunteer.paused or volunteer.incarnation != incarnation:
+            return
+        self.note(volunteer, f"wakes up to {len(volunteer.backlog)} events")
+        volunteer.paused = False
+        backlog, volunteer.backlog = volunteer.backlog, []
+        timers_first = self.random.random() < 0.5
+        if volunteer.missed_pulse and timers_first:
+            self._pulse(volunteer, incarnation)
+        for action in backlog:
+            if volunteer.incarnation == incarnation:
+                volunteer.take_in(action)
+        if volunteer.missed_pulse and not timers_first:
+            self._pulse(volunteer, incarnation)
+
+    # --- time ------------------------------------------------------------------------------
+
+    def _pulse_later(self, volunteer: Volunteer) -> None:
+        at = volunteer.clock.when(self.now_of(volunteer) + PULSE_S)
+        self.agenda.at(at, partial(self._pulse, volunteer, volunteer.incarnation))
+
+    def _pulse(self, volunteer: Volunteer, incarnation: int) -> None:
+        """A node looks at its deadlines."""
+        if not volunteer.alive or volunteer.incarnation != incarnation:
+            return
+        volunteer.missed_pulse = volunteer.paused
+        if volunteer.paused:
+            return
+        self._pulse_later(volunteer)
+        volunteer.pulses += 1
+        if volunteer.pulses % PULSES_PER_BEAT == 0:
+            self.beats.second(volunteer)
+            self.histories.gossip(volunteer)
+        self.histories.tick(volunteer)
+        now, seat = self.now_of(volunteer), volunteer.seat
+        deadline = seat.next_deadline() if seat else None
+        if seat is not None and deadline is not None and deadline <= now:
+            self.perform(volunteer, seat.tick(now))
+
+    # --- seats -----------------------------------------------------------------------------
+
+    def open_seat(
+        self,
+        volunteer: Volunteer,
+        version: int,
+        *,
+        serving: bool,
+        admit: Admit | None = None,
+        saved: str = "",
+    ) -> None:
+        """Open a seat at a version, or to observe from it; ``saved``: the state of that version."""
+        config = self.config
+        place = Place(volunteer.peer, volunteer.stage, config.stages, config.per_step)
+        volunteer.epoch += 1
+        volunteer.payloads = {}
+        volunteer.worker = MultisetWorker(place, delayed=config.delayed)
+        volunteer.seat = self._seat_class(
+            place,
+            size=volunteer.worker.size,
+            steps=self._steps,
+            tokens_per_step=1,
+            step=version,
+            serving=serving,
+            era=volunteer.restore.lineage.era,
+            touch=volunteer.contacts,
+            vow=volunteer.vow,
+            delayed=config.delayed,
+        )
+        volunteer.returning = None
+        if saved:
+            self._loaded(volunteer, version, volunteer.worker.load(version, saved))
+        if admit is not None:
+            volunteer.seat.quorum.settle(admit.roll, admit.electors, self.now_of(volunteer))
+        self.perform(volunteer, volunteer.seat.allow_training(self.now_of(volunteer)))
+        self.beats.say(volunteer)
+        self._show(volunteer)
+
+    def load(self, volunteer: Volunteer, version: int, saved: str) -> None:
+        """A state has arrived and is loaded."""
+        if volunteer.seat is not None and volunteer.worker is not None:
+            self._loaded(volunteer, version, volunteer.worker.load(version, saved))
+            self.perform(volunteer, volunteer.seat.state_loaded(self.now_of(volunteer)))
+
+    def retake(self, volunteer: Volunteer, why: str) -> None:
+        """The seat is given up and taken anew."""
+        self.note(volunteer, f"takes its stage anew: {why}")
+        if volunteer.seat is not None:
+            volunteer.vow = volunteer.seat.member.vow
+        volunteer.seat = volunteer.worker = None
+        volunteer.epoch += 1
+        self.beats.say(volunteer)
+        self.takings.start(volunteer)
+
+    def begin_anew(self, volunteer: Volunteer) -> None:
+        """Another lineage begins: the seat is opened again where it begins."""
+        lineage = volunteer.restore.lineage
+        back = SeatStatus(volunteer.stage, lineage.version, "fetching", 0, b"", 0, 0.0)
+        volunteer.returning = msgspec.structs.replace(back, era=lineage.era)
+        volunteer.snapshots = {}
+        self.retake(volunteer, "a lineage begins")
+        volunteer.vow = (0, 0)
+
+    def _loaded(self, volunteer: Volunteer, version: int, found: str) -> None:
+        if not volunteer.lies:
+            self.checks.loaded(volunteer, version, found)
+
+    # --- lies ------------------------------------------------------------------------------
+
+    def _lies(self, volunteer: Volunteer, kind: Lie) -> bool:
+        """Whether it lies now: not before all have closed a step who are there, for nobody knows
+        whom to believe until then (protocol/README.md, section 8)."""
+        if not volunteer.lies:
+            return False
+        self._met = self._met or all(v.lies or v.disk.evidence[0].stages for v in self.present())
+        return self._met and self.liar.lies(kind, self.agenda.now)
+
+    def _lets_a_liar_in(self, message: Message) -> bool:
+        """Whether siblings tell each other that the liar, which takes its stage anew whenever it
+        likes, may join: that is no part of the run."""
+        joiner = self.volunteers.get(PeerId(message.joiner)) if isinstance(message, Admit) else None
+        return joiner is not None and joiner.lies
+
+    def _beat_told(self, volunteer: Volunteer, said: Said) -> Said:
+        for kind in BEATS if volunteer.lies else ():
+            if self._lies(volunteer, kind):
+                said = self.liar.beat(kind, *said, list(self.volunteers))
+        return said
+
+    def records_told(self, volunteer: Volunteer) -> dict[PeerId, tuple[int, bytes]]:
+        """Return what a volunteer says of everybody's disk."""
+        if not self._lies(volunteer, "records"):
+            return dict(volunteer.records)
+        return self.liar.records(volunteer.peer, volunteer.records)
+
+    def _linked(self, volunteer: Volunteer, to: PeerId) -> None:
+        self.histories.tell(volunteer, to)
+
+    def _show(self, volunteer: Volunteer) -> None:
+        if volunteer.running:
+            self.histories.update(volunteer)
+        if volunteer.seat is not None and volunteer.running:
+            view = volunteer.believes(self.config.stages)
+            self.perform(volunteer, volunteer.seat.update_view(view, self.now_of(volunteer)))
+
+    # --- what the seats want ---------------------------------------------------------------
+
+    def announce(self, peer: Volunteer) -> None:
+        """See ``SeatWorld``."""
+        self.beats.say(peer)
+
+    def committed(self, peer: Volunteer, committed: Committed) -> None:
+        """See ``SeatWorld``."""
+        self.note(peer, f"commits version {committed.version}")
+        if not peer.lies:
+            self.checks.committed(peer, committed.version, committed.hash)
+        self.histories.closed(peer, committed)
+        if committed.version % self.config.checkpoint_every == 0 and peer.worker is not None:
+            saved = peer.worker.save(committed.version)
+            wrote = (peer, committed.version, saved, peer.incarnation)
+            self.agenda.sometime(WRITE_S, partial(self.histories.wrote, *wrote))
+        self.beats.say(peer, version_only=True)
+
+    def faulted(self, peer: Volunteer, fault: SeatFault) -> None:
+        """See ``SeatWorld``: a node takes the stage anew, whatever the reason."""
+        if fault.kind == "behind":
+            peer.restore.evidence.reopened(peer.stage)
+        self.retake(peer, fault.words)
+
+    def send(self, peer: Volunteer, to: PeerId, message: Message, parts: Parts = ()) -> None:
+        """See ``SeatWorld``."""
+        other = self.volunteers.get(to)
+        if other is not None:
+            kind = type(message).__name__
+            arrive = partial(self._take, peer.peer, other, message, parts)
+            upkeep = self._lets_a_liar_in(message)
+            self.network.send(peer, to, kind, lane(message), arrive, upkeep=upkeep)
+            self.faults.said(peer, kind)
+
+    def _take(self, sender: PeerId, peer: Volunteer, message: Message, parts: Parts) -> None:
+        if isinstance(message, Admit) and message.joiner == peer.peer:
+            self.takings.admitted(peer, message)
+        else:
+            self.take(sender, peer, message, parts)
+
+    # --- the worker ------------------------------------------------------------------------
+
+    def compute(self, peer: Volunteer, task: Task, epoch: int) -> None:
+        """See ``SeatWorld``; a paused node hears of it on waking up."""
+        if peer.epoch == epoch:
+            peer.take_in(partial(self._compute, peer, task, epoch))
+
+    def _compute(self, peer: Volunteer, task: Task, epoch: int) -> None:
+        if peer.epoch != epoch or peer.worker is None:
+            return
+        spoilt = isinstance(task, LossTask | BackwardTask | DecodeTask)
+        spoilt |= isinstance(task, ForwardTask) and peer.stage > 0
+        if peer.corrupt and spoilt:
+            peer.corrupt -= 1
+            self.computed(peer, task, Outcome(error="codec", part=0))
+            return
+        try:
+            outcome = peer.worker.run(task, peer.payloads)
+        except KeyError:
+            outcome = Outcome(error="gone")
+        except InvariantViolation:
+            if not peer.lies:
+                raise
+            outcome = Outcome(error="gone")
+        self.computed(peer, task, outcome)
+
+    # --- running ---------------------------------------------------------------------------
+
+    def advance_to(self, until: float) -> None:
+        """Let everything happen that happens before a moment.
+
+        Raises:
+            InvariantViolation: an invariant is broken, or a machine raised.
+        """
+        try:
+            while self.agenda.advance(until):
+                self.events += 1
+                if self.events % CHECK_EVERY == 0:
+                    self.check_bounds()
+                    self.check_states()
+        except InvariantViolation:
+            raise
+        except Exception as error:  # a machine that raises is broken as well
+            raise InvariantViolation(f"a machine raised {error!r}") from error
+        self.agenda.now = max(self.agenda.now, until)
+
+    def check_bounds(self) -> None:
+        """Hold every seat to what it may keep (I8)."""
+        members = len(self.volunteers)
+        for volunteer in self.honest():
+            self.checks.bounded(volunteer, members)
+
+    def check_states(self) -> None:
+        """Hold every replica's state to what the steps up to its version make (I1, I2, I4)."""
+        for volunteer in self.honest():
+            seat, worker = volunteer.seat, volunteer.worker
+            if seat is not None and worker is not None and seat.loaded:
+                self.checks.loaded(volunteer, seat.step, worker.save(seat.step))
+
+    def versions(self) -> list[int]:
+        """Return the newest version that is served in each stage."""
+        newest = [0] * self.config.stages
+        for volunteer in self.honest():
+            if volunteer.serving and volunteer.seat is not None:
+                newest[volunteer.stage] = max(newest[volunteer.stage], volunteer.seat.step)
+        return newest
+
+    def last_step(self, steps: int) -> None:
+        """The run ends with so many steps, for seats that are open and for those to come."""
+        self._steps = steps
+        for volunteer in self.volunteers.values():
+            volunteer.restore._steps = steps
+            if volunteer.seat is not None:
+                volunteer.seat._steps = steps  # a run's length is fixed; a world's is not

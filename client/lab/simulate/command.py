@@ -1,0 +1,163 @@
+"""``volunteer simulate``: how well a swarm of many volunteers would be matched, in a seeded world.
+
+Nothing is trained and no network is used. One world per command; several policies see the same one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter, validators
+from msgspec import Struct
+
+from client.cli.terminal.output import print_json, say
+from client.errors import ExitCode, UserError
+from client.lab.simulate.screen import Bar, report
+
+if TYPE_CHECKING:
+    from client.lab.simulate.market.nature import Nature
+    from client.lab.simulate.market.score import Figures
+
+DEFAULT_POLICIES = ("ours", "petals-0.95", "greedy-join")
+MAX_VOLUNTEERS = 100_000
+Count = Annotated[int, Parameter(validator=validators.Number(gte=1, lte=MAX_VOLUNTEERS))]
+
+
+class Answer(Struct, frozen=True):
+    """Answer of ``volunteer simulate --json``."""
+
+    volunteers: int
+    stages: int
+    churn_per_hour: float
+    hours: float
+    seed: int
+    trace: str | None
+    policies: list[Figures]
+    schema_version: int = 1
+
+
+def simulate(
+    *,
+    volunteers: Count = 100,
+    stages: Annotated[int, Parameter(validator=validators.Number(gte=1, lte=256))] = 8,
+    churn: Annotated[float, Parameter(validator=validators.Number(gte=0, lte=1000))] = 20.0,
+    hours: Annotated[float, Parameter(validator=validators.Number(gt=0, lte=1000))] = 3.0,
+    seed: Annotated[int, Parameter(validator=validators.Number(gte=0, lt=2**62))] = 0,
+    policy: tuple[str, ...] = DEFAULT_POLICIES,
+    trace: Path | None = None,
+    charge: Annotated[bool, Parameter(negative="--no-charge")] = True,
+    json: bool = False,
+    plot: Path | None = None,
+) -> None:
+    """Simulate the matching of a swarm and compare policies.
+
+    Parameters
+    ----------
+    volunteers
+        Volunteers, on average.
+    stages
+        Stages of the pipeline.
+    churn
+        Volunteers that leave and come per hour, in percent of all.
+    hours
+        Simulated time.
+    seed
+        Of everything random; the same seed is the same world.
+    policy
+        Who decides; may be repeated. A wrong name shows the right ones.
+    trace
+        CSV (time_s,peer,event,speed) to replay instead of --volunteers and --churn.
+    charge
+        Let a volunteer with two stages pay for averaging both.
+    json
+        Print JSON.
+    plot
+        Write the throughput over time to this SVG file.
+    """
+    from client.lab.simulate.market.compare import compare
+
+    check_policies(policy)
+    nature = make_nature(volunteers, stages, churn, hours, seed, trace, charge)
+    with Bar(len(policy)) as bar:
+        found = list(compare(nature, policy, bar.show))
+    if plot:
+        write_plot(plot, nature, found)
+    if json:
+        print_json(answer(nature, found, trace))
+        return
+    print(report(nature.setting, found))
+
+
+def check_policies(names: tuple[str, ...]) -> None:
+    """Raise UserError for a policy that does not exist."""
+    from client.lab.simulate.market.catalogue import POLICIES
+
+    for name in names:
+        if name not in POLICIES:
+            raise UserError(
+                f"there is no policy {name[:40]!r}",
+                f"choose from {', '.join(POLICIES)}",
+                ExitCode.USAGE,
+            )
+
+
+def make_nature(
+    volunteers: int,
+    stages: int,
+    churn: float,
+    hours: float,
+    seed: int,
+    trace: Path | None,
+    charge: bool,
+) -> Nature:
+    """Return the world the flags describe."""
+    from client.lab.simulate.market.nature import draw
+    from client.lab.simulate.market.setting import Setting
+    from client.lab.simulate.market.trace import read_trace
+
+    setting = Setting(volunteers, stages, churn / 100.0, hours, seed, charged=charge)
+    if trace is None:
+        return draw(setting)
+    nature = read_trace(trace, setting)
+    if nature.joins_s[0] >= setting.horizon_s:
+        say("volunteer: nobody joins before the simulation ends; see --hours")
+    return nature
+
+
+def write_plot(path: Path, nature: Nature, found: list[Figures]) -> None:
+    """Write the throughput over time as SVG."""
+    from client.lab.svg import Curve, Labels, curves_chart
+
+    setting = nature.setting
+    curves = [
+        Curve([(at_s / 60, share) for at_s, share in figures.series], figures.policy)
+        for figures in found
+    ]
+    labels = Labels(
+        "Throughput of the pipeline",
+        f"{setting.volunteers} volunteers, {setting.stages} stages, "
+        f"{setting.churn:.0%} churn per hour, seed {setting.seed}",
+        "minutes",
+        "share of the oracle",
+    )
+    try:
+        path.write_text(curves_chart(curves, labels), encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror}", "choose another --plot"
+        ) from error
+
+
+def answer(nature: Nature, found: list[Figures], trace: Path | None) -> Answer:
+    """Return the figures with what they belong to."""
+    setting = nature.setting
+    return Answer(
+        volunteers=setting.volunteers,
+        stages=setting.stages,
+        churn_per_hour=setting.churn,
+        hours=setting.hours,
+        seed=setting.seed,
+        trace=str(trace) if trace else None,
+        policies=found,
+    )

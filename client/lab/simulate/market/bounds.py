@@ -1,0 +1,118 @@
+"""The oracle: the throughput that no assignment can exceed, were moves free.
+
+Pure. By LP duality: let x_vs be the share of its time that v spends on s, then for any prices
+p >= 0 with sum 1 the lowest stage has
+
+    L  <=  sum_s p_s sum_v x_vs c_vs  <=  sum_v max_s p_s c_vs.
+
+Whatever the prices, that is a bound, so the search for good ones may stop at any time. Stages that
+cost the same have the same price at the optimum, hence one price per *kind* of stage.
+
+``lp`` lets everybody share its time among all stages. ``single`` is tighter and holds if everybody
+serves one stage: there c_vs may be capped at L, for more than L helps no stage to reach L.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from client.lab.simulate.market.nature import Floats, Ints, Nature
+
+COLD_STEPS = 60
+WARM_STEPS = 12
+CAP_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Oracle:
+    """Bounds as step functions: from ``times_s[i]`` on they are ``lp[i]`` and ``single[i]``."""
+
+    times_s: Floats
+    lp: Floats
+    single: Floats
+
+    def at(self, times_s: Floats) -> tuple[Floats, Floats]:
+        """Return both bounds at some moments."""
+        index = np.maximum(np.searchsorted(self.times_s, times_s, side="right") - 1, 0)
+        return self.lp[index], self.single[index]
+
+
+class Prices:
+    """The search for prices by multiplicative weights; remembers them for the next instant."""
+
+    def __init__(self, stages_of_kind: Ints) -> None:
+        self._many = stages_of_kind.astype(float)  # (K,)
+        self._prices = np.full(len(stages_of_kind), 1.0 / self._many.sum())
+        self._cold = True
+
+    def bound(self, rates: Floats) -> float:
+        """Return an upper bound of the lowest level for the c of some volunteers (n, K)."""
+        steps = COLD_STEPS if self._cold else WARM_STEPS
+        size = 0.3 if self._cold else 0.03
+        self._cold = False
+        best, found = np.inf, self._prices
+        prices = self._prices
+        for step in range(steps):
+            value, supply = self._evaluate(rates, prices)
+            if value < best:
+                best, found = value, prices
+            if value <= 0:
+                return 0.0
+            drift = size / (1 + step / 4) * (supply / self._many / value - 1.0)
+            prices = prices * np.exp(-np.clip(drift, -1.0, 1.0))
+            prices = prices / (prices @ self._many)
+        self._prices = found
+        return best
+
+    def _evaluate(self, rates: Floats, prices: Floats) -> tuple[float, Floats]:
+        """Return the bound at some prices, and what each kind is supplied with (K,)."""
+        worth = rates * prices
+        choice = worth.argmax(axis=1)
+        rows = np.arange(len(rates))
+        supply = np.array([rates[choice == kind, kind].sum() for kind in range(len(prices))])
+        return float(worth[rows, choice].sum()), supply
+
+
+def single_bound(rates: Floats, lp: float, prices: Prices) -> float:
+    """Return the largest L that volunteers with c capped at L could reach, below ``lp``."""
+    if rates.max() <= lp:
+        return lp  # nobody alone fills a stage: the cap binds nobody
+    low, high = 0.0, lp
+    while high - low > CAP_TOLERANCE * lp:
+        middle = (low + high) / 2
+        if prices.bound(np.minimum(rates, middle)) >= middle:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def oracle(nature: Nature, resolution_s: float | None = None) -> Oracle:
+    """Return the bounds over time, reckoned anew where the population has changed.
+
+    Args:
+        resolution_s: shortest time between two reckonings; by default 2 s for small swarms and
+            more for large ones, in which one volunteer more or less matters less.
+    """
+    step_s = resolution_s or max(2.0, nature.setting.volunteers / 250)
+    _, kind_of_stage = nature.kinds
+    many = np.bincount(kind_of_stage)
+    free, capped = Prices(many), Prices(many)
+    rates = nature.kind_rates.astype(float)
+    times, lps, singles = [0.0], [0.0], [0.0]
+    for at_s in _moments(nature, step_s):
+        alive = rates[nature.alive(at_s)]
+        lp = free.bound(alive) if len(alive) else 0.0
+        times.append(at_s)
+        lps.append(lp)
+        singles.append(single_bound(alive, lp, capped) if lp else 0.0)
+    return Oracle(np.array(times), np.array(lps), np.array(singles))
+
+
+def _moments(nature: Nature, step_s: float) -> list[float]:
+    """Return the ends of the intervals of ``step_s`` in which somebody comes or goes."""
+    changes = np.concatenate([nature.joins_s, nature.leaves_s])
+    changes = changes[changes < nature.horizon_s]
+    return sorted({float(np.ceil(at_s / step_s) * step_s) for at_s in changes})

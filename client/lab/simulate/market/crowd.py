@@ -1,0 +1,354 @@
+"""The real machines: one ``Matching`` per volunteer, with messages, records and views between them.
+
+State: the machines, the membership view (one for all, as old as the world's detection delay), what
+changes in it next, every machine's next alarm, and counts of what was said. Decides nothing: what
+the machines assign is fetched and served by the ``Fleet``.
+
+In a *shared* crowd all machines read the same records, as peers that hear the same, and only those
+are woken on a change to whom it can matter; that is how thousands fit one process. In a crowd that
+is not shared everybody has records of its own and hears each one in its own moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from client.lab.simulate.agenda import Agenda
+from client.lab.simulate.market import setting as world
+from client.lab.simulate.market.fleet import Fleet
+from client.lab.simulate.market.nature import Nature
+from client.lab.simulate.market.policies.policy import Said
+from client.lab.simulate.market.setting import manifest_of
+from client.lab.simulate.market.stability import count_blocking_pairs
+from protocol.effects import Penalise, Publish, SendSigned
+from protocol.ids import PeerId, Stage, peer_id_from_key
+from protocol.matching import stewards
+from protocol.matching.board import Notice
+from protocol.matching.common import Common
+from protocol.matching.design import FULL, Design
+from protocol.matching.effects import Assign, Effect, Unassign
+from protocol.matching.machine import Matching
+from protocol.matching.population import Member, Population
+from protocol.matching.timing import MAX_SESSION_S, MEASURED_S, POSTING_TTL_S
+from protocol.matching.volunteer import State
+
+WALL_S = 1_700_000_000.0
+"""Unix time of the simulation's beginning."""
+BOARD_S = 0.25
+"""Records that are held in common are handed on once in this time."""
+VOTERS_LOOK_S = 2.0
+SHARED_FROM = 0
+"""Larger crowds share their records."""
+AUDIT_S = 600.0
+AUDIT_UP_TO = 1000
+"""Larger crowds are not audited for blocking pairs: it takes seconds each time."""
+
+
+class Crowd:
+    """A policy whose every volunteer decides for itself."""
+
+    def __init__(
+        self,
+        nature: Nature,
+        agenda: Agenda,
+        fleet: Fleet,
+        design: Design = FULL,
+        *,
+        shared: bool | None = None,
+    ) -> None:
+        self.said = Said()
+        self.population = Population((), nature.costs, 2, design)
+        """The view of everybody."""
+        self._nature, self._agenda, self._fleet, self._design = nature, agenda, fleet, design
+        self._manifest = manifest_of(nature.setting)
+        self._peers = [_peer(number) for number in range(nature.count)]
+        self._number_of = {peer: number for number, peer in enumerate(self._peers)}
+        self._machines: dict[int, Matching] = {}
+        self._members: dict[int, Member] = {}
+        self._changes: dict[PeerId, Member | None] = {}
+        self._seen: dict[int, Population] = {}
+        self._alarms: dict[int, float] = {}
+        self._measured: set[int] = set()
+        self._shared = nature.setting.volunteers > SHARED_FROM if shared is None else shared
+        self._common = Common.of_many(self._manifest, WALL_S, design) if self._shared else None
+        self._revision = (-1, -1)
+        self._voters_looked_at = 0.0
+        self._thin: frozenset[Stage] = frozenset()
+        self._restless: set[int] = set()
+        self._voters: set[int] = set()
+        """Who votes: a lost letter shows in the records, which they look at now and then."""
+        self._waits: dict[int, Stage] = {}
+        self._waiting: dict[Stage, set[int]] = {}
+        """Who waits for the word of a stage's steward: it matters to them alone."""
+        self._notices: dict[Stage, Notice] = {}
+        self._records: dict[tuple[PeerId, str, str], tuple[float, Publish]] = {}
+        agenda.every(world.VIEW_S, self._hand_on_view)
+        if self._shared:
+            agenda.every(BOARD_S, self._hand_on_records)
+        if nature.setting.volunteers <= AUDIT_UP_TO:
+            agenda.at(AUDIT_S, lambda: agenda.every(AUDIT_S, self._audit))
+
+    # --- what happens ---------------------------------------------------------------------------
+
+    def joined(self, volunteer: int) -> None:
+        """Start a machine; it and the others see each other with the next view."""
+        peer = self._peers[volunteer]
+        machine = Matching(peer, self._manifest, WALL_S, design=self._design, common=self._common)
+        self._machines[volunteer] = machine
+        self._restless.add(volunteer)
+        self._note(volunteer, self._newcomer(volunteer))
+        for (author, _, _), (said_at, record) in list(self._records.items()):
+            if self._agenda.now - said_at < POSTING_TTL_S:
+                self._spread_to(volunteer, author, record)
+
+    def departed(self, volunteer: int) -> None:
+        """Let everybody know that somebody is gone."""
+        self._forget(volunteer)
+        self._members.pop(volunteer, None)
+        self._changes[self._peers[volunteer]] = None
+
+    def loaded(self, volunteer: int, stage: int) -> None:
+        """Serve what has been fetched, if the machine still wants it."""
+        machine = self._alive(volunteer)
+        if machine is None or stage not in machine.stages:
+            return
+        self._fleet.serve(volunteer, stage)
+        self._perform(volunteer, machine.serving(Stage(stage), self._agenda.now))
+        if volunteer not in self._measured:
+            self._measured.add(volunteer)
+            self._agenda.after(MEASURED_S, lambda: self._believe_claims(volunteer))
+
+    # --- views and records ----------------------------------------------------------------------
+
+    def _hand_on_view(self) -> None:
+        """Make the next view and show it to those whom it may concern at once."""
+        if not self._changes:
+            return
+        self.population = self.population.evolve(self._changes)
+        self._changes = {}
+        if self._common is not None:
+            self._common.see(self.population, self._agenda.now)
+        for volunteer in self._concerned():
+            self._show(volunteer)
+
+    def _hand_on_records(self) -> None:
+        """Wake those to whom what is new in common may matter."""
+        assert self._common is not None
+        revision = (self._common.board.revision, self._common.registry.revision)
+        if revision == self._revision:
+            return
+        for volunteer in self._concerned():
+            machine = self._alive(volunteer)
+            if machine is not None and not self._show(volunteer):
+                self._perform(volunteer, machine.records_changed(self._agenda.now))
+        self._revision = (self._common.board.revision, self._common.registry.revision)
+
+    def _concerned(self) -> list[int]:
+        """Return who has to look at a change now; others see it when they next act.
+
+        Who has its place and decides for nobody looks for two reasons only: to take over a stage
+        that nobody speaks for, and when a stage lacks replicas.
+        """
+        if self._common is None:
+            return list(self._machines)
+        board = self._common.board
+        now = self._agenda.now
+        found = set(self._restless)
+        if now - self._voters_looked_at >= VOTERS_LOOK_S:
+            self._voters_looked_at = now
+            found |= self._voters
+        notices = board.notices(now)
+        for stage, notice in notices.items():
+            if self._notices.get(stage) is not notice:
+                found |= self._waiting.get(stage, set())
+        self._notices = dict(notices)
+        beacon = stewards.beacon_at(WALL_S + now)
+        for stage in board.facts(now).vacant:
+            found.update(self._numbers(self.population.succession(stage, beacon)))
+        thin = frozenset(s for s, n in notices.items() if n.posting.copies < n.posting.r)
+        newly = thin - self._thin
+        self._thin = thin
+        if any(not notices[stage].posting.copies for stage in newly):
+            return list(self._machines)
+        beside = {Stage(s + step) for s in newly for step in (-1, 1)}
+        for stage in beside:
+            found.update(self._numbers(self.population.holders(stage)))
+        return sorted(found)
+
+    def _numbers(self, peers: Iterable[PeerId]) -> Iterator[int]:
+        return (self._number_of[peer] for peer in peers)
+
+    def _show(self, volunteer: int) -> bool:
+        """Bring a machine's view up to date; tell whether it was not."""
+        machine = self._alive(volunteer)
+        if machine is None or self._seen.get(volunteer) is self.population:
+            return False
+        self._seen[volunteer] = self.population
+        self._perform(volunteer, machine.update_population(self.population, self._agenda.now))
+        return True
+
+    def _publish(self, volunteer: int, record: Publish) -> None:
+        author = self._peers[volunteer]
+        self.said.records += len(self._machines)
+        self.said.record_bytes += len(self._machines) * (len(record.body) + world.ENVELOPE_BYTES)
+        if self._common is not None:
+            return  # its author has added it there
+        self._records[author, record.kind, record.key] = (self._agenda.now, record)
+        for other in list(self._machines):
+            if other != volunteer:
+                self._spread_to(other, author, record)
+
+    def _spread_to(self, volunteer: int, author: PeerId, record: Publish) -> None:
+        self._agenda.sometime(world.GOSSIP_S, lambda: self._learn(volunteer, author, record))
+
+    def _learn(self, volunteer: int, author: PeerId, record: Publish) -> None:
+        machine = self._alive(volunteer)
+        if machine is not None:
+            now = self._agenda.now
+            found = machine.receive_record(author, record.kind, record.body, now)
+            self._perform(volunteer, found)
+
+    def _audit(self) -> None:
+        """Count the blocking pairs, as a steward sees the stages."""
+        reader = next((m for m in self._machines.values() if m.stewardships), None)
+        if reader is None:
+            return
+        postings = {s: n.posting for s, n in reader.postings(self._agenda.now).items()}
+        found = count_blocking_pairs(self.population, postings)
+        if found is not None:
+            self.said.blocking_pairs.append((self._agenda.now, found))
+
+    # --- letters and deeds ----------------------------------------------------------------------
+
+    def _perform(self, volunteer: int, effects: Sequence[Effect]) -> None:
+        """Do what a machine wants done, then see what it holds and when it wants to be woken."""
+        for effect in effects:
+            match effect:
+                case SendSigned():
+                    self._send(volunteer, effect)
+                case Publish():
+                    self._publish(volunteer, effect)
+                case Assign():
+                    self._assign(volunteer, int(effect.stage))
+                case Unassign():
+                    self._fleet.drop(volunteer, int(effect.stage))
+                case Penalise():
+                    self.said.penalties += 1
+                case _:
+                    pass  # words, and the gang start
+        self._look_after(volunteer)
+
+    def _send(self, volunteer: int, letter: SendSigned) -> None:
+        self.said.letters += 1
+        self.said.letter_bytes += len(letter.body) + world.ENVELOPE_BYTES
+        if self._agenda.random.random() >= world.MESSAGE_LOSS:
+            self._agenda.sometime(world.MESSAGE_DELAY_S, lambda: self._receive(volunteer, letter))
+
+    def _receive(self, sender: int, letter: SendSigned) -> None:
+        volunteer = self._number_of[letter.peer]
+        machine = self._alive(volunteer)
+        if machine is not None:
+            self._show(volunteer)
+            author, now = self._peers[sender], self._agenda.now
+            found = machine.receive_signed(author, letter.kind, letter.body, now)
+            self._perform(volunteer, found)
+
+    def _assign(self, volunteer: int, stage: int) -> None:
+        if stage in self._fleet.serving(volunteer):
+            self._agenda.after(0.0, lambda: self.loaded(volunteer, stage))
+        else:
+            self._fleet.fetch(volunteer, stage)
+
+    # --- members --------------------------------------------------------------------------------
+
+    def _newcomer(self, volunteer: int) -> Member:
+        nature, setting = self._nature, self._nature.setting
+        link = float(nature.bytes_per_s[volunteer])
+        mean_session_s = 3600.0 / setting.churn if setting.churn > 0 else MAX_SESSION_S
+        return Member(
+            peer=self._peers[volunteer],
+            joined_at=WALL_S + self._agenda.now,
+            flops=float(nature.flops[volunteer]),
+            uplink_bytes_per_s=link,
+            downlink_bytes_per_s=link,
+            memory_bytes=4 * nature.costs[0].memory_bytes,
+            session_s=min(mean_session_s, MAX_SESSION_S),
+        )
+
+    def _look_after(self, volunteer: int) -> None:
+        """Note what a machine holds now and set its alarm."""
+        machine = self._alive(volunteer)
+        if machine is None:
+            return
+        held, home, second = machine.stages, machine.home, machine.second
+        fetching = held - frozenset(map(Stage, self._fleet.serving(volunteer)))
+        known = self._members[volunteer]
+        if (held, home, second, fetching) != (
+            known.held,
+            known.home,
+            known.second,
+            known.fetching,
+        ):
+            changed = replace(known, held=held, home=home, second=second, fetching=fetching)
+            self._note(volunteer, changed)
+        busy = machine.stewardships or machine.waits_for_records
+        self._voters.add(volunteer) if machine.is_voting else self._voters.discard(volunteer)
+        self._note_wait(volunteer, machine.waits_at)
+        if machine.state is not State.FREE and not busy:
+            self._restless.discard(volunteer)
+        else:
+            self._restless.add(volunteer)
+        self._arm(volunteer, machine)
+
+    def _note_wait(self, volunteer: int, stage: Stage | None) -> None:
+        before = self._waits.pop(volunteer, None)
+        if before is not None:
+            self._waiting[before].discard(volunteer)
+        if stage is not None:
+            self._waits[volunteer] = stage
+            self._waiting.setdefault(stage, set()).add(volunteer)
+
+    def _note(self, volunteer: int, member: Member) -> None:
+        self._members[volunteer] = member
+        self._changes[member.peer] = member
+
+    def _believe_claims(self, volunteer: int) -> None:
+        """Partners have measured somebody for long enough."""
+        if volunteer in self._members:
+            self._note(volunteer, replace(self._members[volunteer], measured_s=MEASURED_S))
+
+    def _arm(self, volunteer: int, machine: Matching) -> None:
+        now = self._agenda.now
+        due = max(machine.next_deadline(now), now)
+        if self._alarms.get(volunteer) != due and due < float("inf"):
+            self._alarms[volunteer] = due
+            self._agenda.at(due, partial(self._ring, volunteer, due))
+
+    def _ring(self, volunteer: int, due: float) -> None:
+        machine = self._alive(volunteer)
+        if machine is not None and self._alarms.get(volunteer) == due:
+            del self._alarms[volunteer]
+            self._show(volunteer)
+            self._perform(volunteer, machine.tick(self._agenda.now))
+
+    def _alive(self, volunteer: int) -> Matching | None:
+        """Return the machine of somebody that is there; the dead say and hear nothing."""
+        if self._fleet.present(volunteer):
+            return self._machines.get(volunteer)
+        if volunteer in self._machines:
+            self._forget(volunteer)
+        return None
+
+    def _forget(self, volunteer: int) -> None:
+        self._machines.pop(volunteer, None)
+        self._seen.pop(volunteer, None)
+        self._alarms.pop(volunteer, None)
+        self._restless.discard(volunteer)
+        self._voters.discard(volunteer)
+        self._note_wait(volunteer, None)
+
+
+def _peer(number: int) -> PeerId:
+    return peer_id_from_key(number.to_bytes(32, "big"))

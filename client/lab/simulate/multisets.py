@@ -1,0 +1,157 @@
+"""Exact arithmetic for simulated training: a gradient is the multiset of ids it was summed from.
+
+Parameters are a hash chain over the multisets applied to them. So the invariants are checked
+without a single floating point number: a step is applied only if every segment contains each of its
+ids exactly once (I1), and equal parameters mean an equal history (I2).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from client.lab.simulate.invariants import InvariantViolation, expect
+from client.lab.simulate.worker import Payloads
+from client.train.workers.tasks import payload_digest
+from protocol.pipeline.effects import (
+    ApplyLocalTask,
+    ApplyTask,
+    BackwardTask,
+    ContributeTask,
+    DecodeTask,
+    ForwardTask,
+    LossTask,
+    Outcome,
+    PayloadKey,
+    ReduceTask,
+    SubtractTask,
+    Task,
+)
+from protocol.pipeline.place import Place
+from protocol.rounds.shards import SEGMENT
+
+GRADIENT_SIZE = 6 * SEGMENT
+"""Shards of two replicas are cut in three, those of three in two."""
+
+_decoder = msgspec.msgpack.Decoder(list[tuple[int, int]])
+
+
+def encode_ids(ids: Counter[int]) -> bytes:
+    """Encode a multiset of ids; equal multisets have equal bytes."""
+    return msgspec.msgpack.encode(sorted((m, n) for m, n in ids.items() if n))
+
+
+def decode_ids(payload: bytes) -> Counter[int]:
+    """Decode a multiset of ids."""
+    return Counter(dict(_decoder.decode(payload)))
+
+
+class MultisetWorker:
+    """A ``SimWorker`` whose gradients are multisets of microbatch ids.
+
+    Args:
+        delayed: with the one-step-delayed update the next step may be computed as well.
+    """
+
+    def __init__(self, place: Place, *, delayed: bool = False) -> None:
+        self._place, self._ahead = place, int(delayed)
+        self._version = 0
+        self._sums: dict[int, Counter[int]] = {}
+        self.parameters = "initial"
+
+    @property
+    def accumulated(self) -> Counter[int]:
+        """What the gradient sum of the current step consists of."""
+        return self._sum_of(self._version)
+
+    @property
+    def size(self) -> int:
+        """Elements of a gradient: a made-up number, the bounds of segments cut it."""
+        return GRADIENT_SIZE
+
+    def run(self, task: Task, payloads: Payloads) -> Outcome:
+        """See ``SimWorker.run``."""
+        match task:
+            case ForwardTask() | LossTask() | BackwardTask() if not self._computable(task.step):
+                return Outcome(error="stale")  # as the real worker answers
+            case ForwardTask(step, m):
+                payloads[PayloadKey(step, "tokens", m)] = b""
+                payloads[PayloadKey(step, "output", m)] = _one(m)
+            case LossTask() | BackwardTask():
+                return self._backward(task, payloads)
+            case SubtractTask(step, m):
+                counted = self._sum_of(step)
+                expect(counted[m] == 1, f"I1: {m} is taken out but was not counted")
+                counted[m] -= 1
+            case ContributeTask(step, attempt, bounds):
+                expect(step == self._version, f"I1: a round of step {step} at {self._version}")
+                whole = encode_ids(self.accumulated)
+                for i in range(len(bounds) - 1):
+                    payloads[PayloadKey(step, "segment", i, attempt, self._place.me)] = whole
+            case ReduceTask():
+                return self._reduce(task, payloads)
+            case DecodeTask():
+                decode_ids(payloads[task.reduced])
+            case ApplyTask(step, _, _, keys):
+                return self._apply(step, [payloads[key] for key in keys if key])
+            case ApplyLocalTask(step):
+                return self._apply(step, [encode_ids(self.accumulated)])
+        return Outcome()
+
+    def save(self, version: int) -> str:
+        """See ``SimWorker.save``: parameters are their own name."""
+        return self.parameters
+
+    def load(self, version: int, saved: str) -> str:
+        """See ``SimWorker.load``."""
+        self.parameters, self._version, self._sums = saved, version, {}
+        return saved
+
+    def _computable(self, step: int) -> bool:
+        return self._version <= step <= self._version + self._ahead
+
+    def _sum_of(self, step: int) -> Counter[int]:
+        """Return the sum of a step; only steps whose parameters are here can be computed."""
+        words = f"I1: step {step} is computed at version {self._version}"
+        expect(self._computable(step), words)
+        return self._sums.setdefault(step, Counter())
+
+    def _backward(self, task: LossTask | BackwardTask, payloads: Payloads) -> Outcome:
+        m = task.microbatch
+        if isinstance(task, BackwardTask):
+            gradient = payloads[PayloadKey(task.step, "grad_in", m)]
+            expect(gradient == _one(m), f"microbatch {m} got a foreign gradient")
+        counted = self._sum_of(task.step)
+        expect(not counted[m], f"I1: {m} is counted twice by one replica")
+        counted[m] += 1
+        payloads[PayloadKey(task.step, "grad_out", m)] = _one(m)
+        return Outcome(loss_sum=1.0)
+
+    def _reduce(self, task: ReduceTask, payloads: Payloads) -> Outcome:
+        total: Counter[int] = Counter()
+        for key in task.parts:
+            total.update(decode_ids(payloads[key]))
+        reduced = encode_ids(total)
+        key = PayloadKey(task.step, "reduced", task.segment, task.attempt, self._place.me)
+        payloads[key] = reduced
+        return Outcome(digests=(payload_digest(reduced),))
+
+    def _apply(self, step: int, segments: Sequence[bytes]) -> Outcome:
+        first = step * self._place.per_step
+        exact = encode_ids(Counter(range(first, first + self._place.per_step)))
+        for segment in segments:
+            if segment != exact:
+                raise InvariantViolation(f"I1: step {step} applies {dict(decode_ids(segment))}")
+        chained = self.parameters.encode() + exact
+        self.parameters = hashlib.blake2b(chained, digest_size=16).hexdigest()
+        expect(step == self._version, f"I1: step {step} is applied to version {self._version}")
+        self._sums.pop(step, None)
+        self._version = step + 1
+        return Outcome(hash=self.parameters)
+
+
+def _one(microbatch: int) -> bytes:
+    return encode_ids(Counter([microbatch]))

@@ -1,0 +1,48 @@
+"""A simulated volunteer: one seat, one serial worker, and what it believes of the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from client.lab.simulate.worker import Payloads, SimWorker
+from protocol.ids import PeerId
+from protocol.seat.seat import Seat
+from protocol.view import Replica, SwarmView
+from protocol.wire.parts import SeatStatus
+
+
+@dataclass
+class SimPeer:
+    """State of one volunteer; the world changes it."""
+
+    peer: PeerId
+    stage: int
+    alive: bool = True
+    seat: Seat | None = None
+    worker: SimWorker | None = None
+    worker_free_at: float = 0.0
+    payloads: Payloads = field(default_factory=dict)
+    statuses: dict[PeerId, SeatStatus] = field(default_factory=dict)
+    """The newest heartbeat of everybody it holds for alive, itself included."""
+    snapshots: dict[int, str] = field(default_factory=dict)
+    """What it saved for newcomers, by version."""
+    donor: PeerId | None = None
+    hash: str = ""
+    """Of its newest version; empty at version 0."""
+    epoch: int = 0
+    """Rises when the seat is replaced, so that outcomes of the old one are void."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether it takes part in training."""
+        return self.alive and self.seat is not None and self.seat.serving
+
+    def believes(self, stages: int) -> SwarmView:
+        """The view of the swarm that its heartbeats add up to."""
+        replicas: list[list[Replica]] = [[] for _ in range(stages)]
+        for peer, status in self.statuses.items():
+            serves = status.state == "serving"
+            said = (status.version, serves, status.attempt, status.digest, status.rate)
+            missing = tuple(map(PeerId, status.missing))
+            replicas[status.stage].append(Replica(peer, *said, missing=missing))
+        return SwarmView.of(replicas)

@@ -1,0 +1,131 @@
+"""What simulated seats want done, done: the part that every world of seats shares.
+
+Holds the agenda, the log and the serial worker of each peer. How messages travel, who believes what
+and how a stage is taken is the business of the worlds built on it (``training``, ``chaos``).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial
+from typing import Generic, TypeVar
+
+from client.lab.simulate.agenda import Agenda, Range
+from client.lab.simulate.peer import SimPeer
+from client.train.workers.tasks import payload_digest
+from protocol.effects import Explain, Penalise, Send
+from protocol.ids import PeerId, short
+from protocol.pipeline.effects import (
+    Committed,
+    Compute,
+    DropStep,
+    Fault,
+    Keep,
+    Outcome,
+    SendPayload,
+    Task,
+)
+from protocol.seat.effects import SeatEffect, Serving, Snapshot
+from protocol.wire.messages import Message, Reduced
+
+Parts = tuple[bytes, ...]
+"""A message's payload, as the pieces that were sent."""
+SomePeer = TypeVar("SomePeer", bound=SimPeer)
+
+
+class SeatWorld(ABC, Generic[SomePeer]):
+    """Performs the effects of seats; a world says how."""
+
+    def __init__(self, seed: int, compute_s: Range) -> None:
+        self.agenda = Agenda(seed)
+        self.random = self.agenda.random
+        self.log: list[str] = []
+        self._compute_s = compute_s
+
+    # --- what a world has to say -----------------------------------------------------------
+
+    @abstractmethod
+    def now_of(self, peer: SomePeer) -> float:
+        """Return the peer's monotonic seconds."""
+
+    @abstractmethod
+    def send(self, peer: SomePeer, to: PeerId, message: Message, parts: Parts = ()) -> None:
+        """Let a message travel."""
+
+    @abstractmethod
+    def announce(self, peer: SomePeer) -> None:
+        """A seat's state changed: tell everybody now."""
+
+    @abstractmethod
+    def committed(self, peer: SomePeer, committed: Committed) -> None:
+        """A seat has made a version."""
+
+    @abstractmethod
+    def faulted(self, peer: SomePeer, fault: Fault) -> None:
+        """A seat cannot go on."""
+
+    # --- effects ---------------------------------------------------------------------------
+
+    def perform(self, peer: SomePeer, effects: Sequence[SeatEffect], parts: Parts = ()) -> None:
+        """Perform effects in order, as long as the seat that wanted them stands."""
+        epoch = peer.epoch
+        for effect in effects:
+            if peer.epoch == epoch:
+                self._perform_one(peer, effect, parts)
+
+    def _perform_one(self, peer: SomePeer, effect: SeatEffect, parts: Parts) -> None:
+        match effect:
+            case Keep(keys):
+                peer.payloads.update(zip(keys, parts, strict=True))
+            case Send(to, message):
+                self.send(peer, to, message)
+            case SendPayload(to, message, keys):
+                self.send(peer, to, message, tuple(peer.payloads.get(key, b"") for key in keys))
+            case DropStep(step):
+                peer.payloads = {k: v for k, v in peer.payloads.items() if k.step != step}
+            case Compute(task):
+                self._submit(peer, task)
+            case Committed():
+                self.committed(peer, effect)
+            case Serving():
+                self.announce(peer)
+            case Snapshot(version) if peer.worker is not None:
+                peer.snapshots[version] = peer.worker.save(version)
+            case Fault():
+                self.faulted(peer, effect)
+            case Explain(_, words):
+                self.note(peer, words)
+            case Penalise(culprit, reason):
+                self.note(peer, f"blames {short(culprit)}: {reason}")
+            case _:
+                pass
+
+    def note(self, peer: SomePeer, words: str) -> None:
+        """Write a line of the log."""
+        self.log.append(f"{self.agenda.now:.3f} {short(peer.peer)} {words}")
+
+    def take(self, sender: PeerId, peer: SomePeer, message: Message, parts: Parts) -> None:
+        """Hand a message that has arrived to the seat, if there is one."""
+        if peer.seat is not None:
+            digest = payload_digest(parts[0]) if isinstance(message, Reduced) else b""
+            effects = peer.seat.receive(sender, message, self.now_of(peer), digest)
+            self.perform(peer, effects, parts)
+
+    # --- the worker ------------------------------------------------------------------------
+
+    def _submit(self, peer: SomePeer, task: Task) -> None:
+        start = max(self.agenda.now, peer.worker_free_at)
+        peer.worker_free_at = start + self.random.uniform(*self._compute_s)
+        self.agenda.at(peer.worker_free_at, partial(self.compute, peer, task, peer.epoch))
+
+    def compute(self, peer: SomePeer, task: Task, epoch: int) -> None:
+        """The worker has come to a task of the seat that was open at ``epoch``."""
+        if not peer.alive or peer.epoch != epoch or peer.seat is None or peer.worker is None:
+            return
+        self.computed(peer, task, peer.worker.run(task, peer.payloads))
+
+    def computed(self, peer: SomePeer, task: Task, outcome: Outcome) -> None:
+        """Tell the seat a task's outcome."""
+        if peer.seat is not None:
+            self.perform(peer, peer.seat.computed(task, outcome, self.now_of(peer)))

@@ -1,0 +1,190 @@
+"""The simulated world with real arithmetic: every peer computes with a real executor.
+
+Beside the tensors runs the exact arithmetic of ``multisets``: each payload carries the multiset of
+ids that its tensor stands for, and each task is done on both. So I1 is checked on every applied
+segment here as well, and the executor's own account of what it contributed has to agree with it.
+Hashes are the executor's: the world compares real parameters (I2, I5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from client.compute.executor import Executor
+from client.compute.payload import Buffer, CodecName
+from client.compute.replies import Contributed, Failed, Loaded, Reply, StageOpened
+from client.compute.requests import (
+    Load,
+    OpenStage,
+    Request,
+    Save,
+)
+from client.lab.simulate.invariants import expect
+from client.lab.simulate.multisets import MultisetWorker
+from client.lab.simulate.training import TrainingWorld, WorldConfig
+from client.lab.simulate.worker import Payloads
+from client.train.workers.tasks import Call, payload_digest, to_call, to_outcome
+from client.train.workers.tasks import Place as TaskPlace
+from model_zoo.reference import TrainingPlan
+from protocol.pipeline.effects import Outcome, PayloadKey, Task
+from protocol.pipeline.place import Place
+
+
+class _Labelled(msgspec.Struct, frozen=True, array_like=True):
+    """A payload of this world: a tensor and the multiset of ids it stands for."""
+
+    label: bytes
+    tensor: bytes
+
+
+_decoder = msgspec.msgpack.Decoder(_Labelled)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSwarm:
+    """What a swarm of executors trains.
+
+    Attributes:
+        plan: model, cut, optimizer, samples and steps, as the reference trainer takes them.
+        corpus: file of plain bytes.
+        folder: where versions are saved for newcomers.
+    """
+
+    plan: TrainingPlan
+    corpus: Path
+    folder: Path
+    boundary_codec: CodecName = "fp32"
+    averaging_codec: CodecName = "fp32"
+
+    def world(self, replicas: int, seed: int) -> TrainingWorld:
+        """Return a world in which ``replicas`` peers hold each stage."""
+        plan = self.plan
+        config = WorldConfig(
+            stages=len(plan.layers_per_stage),
+            replicas=replicas,
+            per_step=plan.microbatches_per_step,
+            steps=plan.steps,
+            tokens_per_step=plan.tokens_per_step,
+            seed=seed,
+            delayed=plan.delayed,
+        )
+        return TrainingWorld(config, self._open)
+
+    def _open(self, place: Place) -> TensorWorker:
+        plan = self.plan
+        request = OpenStage(
+            swarm="00" * 32,
+            model=plan.spec,
+            layers_per_stage=list(plan.layers_per_stage),
+            stage=place.stage,
+            seed=plan.seed,
+            optimizer=plan.optimizer,
+            boundary_codec=self.boundary_codec,
+            averaging_codec=self.averaging_codec,
+            delayed=plan.delayed,
+            sequences=plan.sequences_per_microbatch,
+            tokens=plan.spec.context,
+            corpus=str(self.corpus) if place.first else "",
+        )
+        return TensorWorker(place, request, plan.tokens_per_step, self.folder)
+
+
+class _Decoded(dict[PayloadKey, _Labelled]):
+    """Payloads by key, decoded when they are asked for."""
+
+    def __init__(self, payloads: Payloads) -> None:
+        super().__init__()
+        self._payloads = payloads
+
+    def __missing__(self, key: PayloadKey) -> _Labelled:
+        self[key] = _decoder.decode(self._payloads[key])
+        return self[key]
+
+
+class _Labels(dict[PayloadKey, bytes]):
+    """The exact arithmetic's payloads: what came along with the tensors, and what it makes."""
+
+    def __init__(self, held: _Decoded) -> None:
+        super().__init__()
+        self._held = held
+
+    def __missing__(self, key: PayloadKey) -> bytes:
+        return self._held[key].label
+
+
+class TensorWorker:
+    """A ``SimWorker`` around one executor."""
+
+    def __init__(
+        self, place: Place, request: OpenStage, tokens_per_step: int, folder: Path
+    ) -> None:
+        self._exact = MultisetWorker(place, delayed=request.delayed)
+        self._place = TaskPlace(place.me, place.first, place.last, tokens_per_step)
+        self._executor = Executor()
+        self._folder = folder
+        opened, _ = self._execute(request)
+        assert isinstance(opened, StageOpened)
+        self._size = opened.parameters
+
+    @property
+    def size(self) -> int:
+        """Parameters of the stage."""
+        return self._size
+
+    def run(self, task: Task, payloads: Payloads) -> Outcome:
+        """See ``SimWorker.run``."""
+        call = to_call(task, self._place)
+        held = _Decoded(payloads)
+        reply, tensors = self._execute(
+            self._request(call, held), [held[key].tensor if key else b"" for key in call.sources]
+        )
+        if isinstance(reply, Contributed):
+            counted = sorted(self._exact.accumulated.elements())
+            expect(reply.microbatches == counted, f"I1: {reply.microbatches} are not {counted}")
+        labels = _Labels(held)
+        self._exact.run(task, labels)
+        yielded = [
+            msgspec.msgpack.encode(_Labelled(labels.get(key, b""), tensor))
+            for key, tensor in zip(call.results, tensors, strict=True)
+        ]
+        payloads.update(zip(call.results, yielded, strict=True))
+        outcome = to_outcome(reply, tensors)
+        return replace(outcome, digests=tuple(map(payload_digest, yielded)))
+
+    def save(self, version: int) -> str:
+        """See ``SimWorker.save``: the name is a checkpoint's path and the exact arithmetic's."""
+        path = self._folder / f"{self._place.me}-{version}.safetensors"
+        self._execute(Save(version=version, path=str(path), durable=False))
+        return f"{path}\n{self._exact.save(version)}"
+
+    def load(self, version: int, saved: str) -> str:
+        """See ``SimWorker.load``."""
+        path, exact = saved.split("\n")
+        self._exact.load(version, exact)
+        loaded, _ = self._execute(Load(path=path, version=version))
+        assert isinstance(loaded, Loaded)
+        return loaded.hash
+
+    def _request(self, call: Call, held: _Decoded) -> Request[Any]:
+        if call.tokens is None:
+            return call.request
+        return msgspec.structs.replace(call.request, tokens=held[call.tokens].tensor)
+
+    def _execute(self, request: Any, payloads: Sequence[Buffer] = ()) -> tuple[Reply, list[bytes]]:
+        """Execute one request; no request of a sound swarm fails."""
+        answers: list[tuple[Reply, list[bytes]]] = []
+
+        def answer(reply: Reply, sent: Sequence[Buffer]) -> None:
+            answers.append((reply, [bytes(payload) for payload in sent]))
+
+        self._executor.execute(request, payloads, answer)
+        self._executor.close()  # a save answers from its own thread
+        reply, sent = answers[0]
+        if isinstance(reply, Failed):
+            expect(False, f"{type(request).__name__} failed: {reply.kind}, {reply.message}")
+        return reply, sent

@@ -1,0 +1,303 @@
+"""Copying the swarm's model out of the swarm: the newest version that every stage has on disk.
+
+An observer with a throw-away identity: it links to the members, holds no seat and is in nobody's
+way. Which versions are whole, and who has them, the members' signed records say (``witnesses``);
+those are asked, and each stage is downloaded striped over who offers it. A file that is not what
+the records name is not taken, and who served it is not asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import nacl.utils
+import trio
+
+from client import __version__
+from client.compute.checkpoint import examine
+from client.compute.errors import CheckpointError, CheckpointUnreadable
+from client.errors import ExitCode, UserError
+from client.events import Event, EventLog
+from client.net.libp2p_network import Libp2pNetwork, open_network
+from client.net.network import NetEvent
+from client.train.engine import Engine
+from client.train.messaging.bootstrap import dial_first, fetch_manifest
+from client.train.messaging.handshake import PROTOCOL, Handshake
+from client.train.recovery.witnesses import Candidate, Witnesses
+from client.train.reporting.event_sink import News
+from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed
+from client.train.transfer.inventory import checked
+from protocol.address import Address
+from protocol.admission import admission_proof
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId
+from protocol.invite import Invite, SwarmFile, Target
+from protocol.restore.stored import STORED, Stored, parse_stored
+from protocol.view import SwarmView
+from protocol.wire.envelope import Signer
+from protocol.wire.messages import BlobOffer, BlobQuery, Hello, Message
+from protocol.wire.parts import SeatStatus
+
+CLIENT = f"volunteer/{__version__}"
+FIND_S = 20.0
+ASK_S = 0.5
+MORE_S = 0.1
+"""For others who have the same, or a better version."""
+DOWNLOAD_S = 3600.0
+ATTEMPTS = 5
+Progress = Callable[[str], None]
+
+
+class Observer:
+    """Sits on an engine without a seat: collects offers, feeds the download under way."""
+
+    def __init__(self, stages: int) -> None:
+        self.view = SwarmView(((),) * stages)
+        self.wanted: list[Candidate] = []
+        """Versions that are asked for now, the best first."""
+        self.offers: dict[tuple[int, int], set[PeerId]] = {}
+        """By stage and version: who of those asked offers it."""
+        self.download: Download | None = None
+        self.changed = trio.Event()
+
+    def receive(self, peer: PeerId, message: Message, payload: bytes) -> None:
+        """Take offers and chunks; nothing else concerns an observer."""
+        if self.download is not None:
+            self.download.receive(peer, message, payload)
+        elif isinstance(message, BlobOffer) and self._is_awaited(peer, message):
+            self.offers.setdefault((message.stage, message.version), set()).add(peer)
+        else:
+            return
+        self._notify()
+
+    def want(self, candidates: list[Candidate]) -> None:
+        """Wait for offers of these from now on; other offers are forgotten."""
+        self.wanted = candidates
+        named = {
+            (stage, one.version): set(donors)
+            for one in candidates
+            for stage, donors in enumerate(one.donors)
+        }
+        self.offers = {
+            place: peers & named[place] for place, peers in self.offers.items() if place in named
+        }
+
+    def whole(self) -> Candidate | None:
+        """Return the best version that is offered for every stage."""
+        for one in self.wanted:
+            if all(self.offers.get((s, one.version)) for s in range(len(one.donors))):
+                return one
+        return None
+
+    def _is_awaited(self, peer: PeerId, offer: BlobOffer) -> bool:
+        return offer.kind == "state" and any(
+            one.version == offer.version
+            and offer.stage < len(one.donors)
+            and peer in one.donors[offer.stage]
+            for one in self.wanted
+        )
+
+    def peer_lost(self, peer: PeerId) -> None:
+        """A donor is gone."""
+        if self.download is not None:
+            self.download.lost(peer)
+
+    def update_view(self, view: SwarmView) -> None:
+        """Learn who serves what."""
+        self.view = view
+        self._notify()
+
+    def assign(self, stage: int) -> None:
+        """Never happens: an observer does not take part in the matching."""
+
+    def unassign(self, stage: int, reason: str) -> None:
+        """Never happens."""
+
+    def allow_training(self) -> None:
+        """Nothing to do."""
+
+    def seats(self) -> list[SeatStatus]:
+        """Return no seats."""
+        return []
+
+    def tick(self, now: float) -> None:
+        """Nothing to do."""
+
+    def next_deadline(self) -> float | None:
+        """Return None: no deadlines."""
+        return None
+
+    def _notify(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
+
+
+async def gather(
+    target: Target, out_dir: Path, *, dial_timeout_s: float, say: Progress
+) -> tuple[SwarmFile, list[Path]]:
+    """Download the newest complete checkpoint of a swarm into ``out_dir``.
+
+    Returns:
+        The swarm, and one checkpoint file per stage in pipeline order.
+
+    Raises:
+        UserError: nobody answers, or no version is offered by every stage.
+    """
+    seed = nacl.utils.random(32)
+    async with open_network(seed, [("0.0.0.0", 0)]) as network:
+        seen: list[NetEvent] = []
+        swarm = await _find(network, target, dial_timeout_s, seen)
+        async with trio.open_nursery() as nursery:
+            observer = Observer(swarm.manifest.stage_count)
+            engine = _engine(network, Signer(seed), swarm, observer, nursery)
+            nursery.start_soon(engine.run, seen)
+            paths = await _copy_newest(engine, observer, swarm, out_dir, say)
+            nursery.cancel_scope.cancel()
+    return swarm, paths
+
+
+async def read_swarm(target: Target, *, dial_timeout_s: float) -> SwarmFile:
+    """Return what a swarm is, with the members that ``target`` names; nothing of ours is told.
+
+    Raises:
+        UserError: nobody answers, or the swarm is not the one that was asked for.
+    """
+    async with open_network(nacl.utils.random(32), [("0.0.0.0", 0)]) as network:
+        return await _find(network, target, dial_timeout_s, [])
+
+
+async def _find(
+    network: Libp2pNetwork, target: Target, timeout_s: float, seen: list[NetEvent]
+) -> SwarmFile:
+    named = (target,) if isinstance(target, Address) else target.peers
+    member = await dial_first(network, named, timeout_s)
+    if isinstance(target, SwarmFile):
+        return target
+    swarm = target.swarm if isinstance(target, Invite) else None
+    secret = target.secret if isinstance(target, Invite) else None
+    proof = admission_proof(secret, swarm, network.peer_id, member) if secret and swarm else b""
+    hello = Hello(PROTOCOL, swarm, CLIENT, proof)
+    found = await fetch_manifest(network, member, swarm, hello, seen)
+    return SwarmFile(found.manifest, found.encoded, found.signature, named, secret)
+
+
+def _engine(
+    network: Libp2pNetwork,
+    signer: Signer,
+    swarm: SwarmFile,
+    observer: Observer,
+    nursery: trio.Nursery,
+) -> Engine:
+    engine = Engine(
+        network, signer, swarm.manifest, swarm.swarm, News(EventLog(), _ignore), nursery
+    )
+    engine.handshake = Handshake(
+        signer.peer, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, swarm.secret
+    )
+    engine.staging = observer
+    return engine
+
+
+async def _copy_newest(
+    engine: Engine, observer: Observer, swarm: SwarmFile, out_dir: Path, say: Progress
+) -> list[Path]:
+    """Copy the best version; another one when that is forgotten while we copy, or proves false."""
+    liars = set[PeerId]()
+    for attempt in range(ATTEMPTS):
+        chosen = await _agree(engine, observer, swarm, liars)
+        try:
+            return [
+                await _copy(engine, observer, swarm, stage, chosen, out_dir, say, liars)
+                for stage in range(swarm.manifest.stage_count)
+            ]
+        except DiskFailed as error:
+            next_step = "make room, or let TMPDIR name a folder on another disk"
+            raise UserError(str(error), next_step) from error
+        except DownloadFailed as error:
+            say(f"version {chosen.version}: {error}")
+            observer.want([])
+            if attempt == ATTEMPTS - 1:
+                raise UserError(str(error), "try again", ExitCode.TEMPORARY) from error
+    raise UserError("no version could be copied", "try again", ExitCode.TEMPORARY)
+
+
+async def _agree(
+    engine: Engine, observer: Observer, swarm: SwarmFile, liars: set[PeerId]
+) -> Candidate:
+    """Ask those who say to have them for the best versions until one is offered whole."""
+    every, stages = swarm.manifest.policy.checkpoint_every, swarm.manifest.stage_count
+    deadline = engine.now() + FIND_S
+    while engine.now() < deadline:
+        stored = _stored_records(engine, stages)
+        observer.want(Witnesses(stored, observer.view, frozenset(liars)).candidates())
+        for one in observer.wanted:
+            for stage, donors in enumerate(one.donors):
+                for donor in set(donors) - observer.offers.get((stage, one.version), set()):
+                    engine.send(donor, BlobQuery("state", stage, one.version))
+        with trio.move_on_after(ASK_S):
+            while observer.whole() is None:
+                await observer.changed.wait()
+        await trio.sleep(MORE_S)
+        if (whole := observer.whole()) is not None:
+            return whole
+    if empty := observer.view.empty_stages():
+        raise UserError(
+            f"nobody serves stage {', '.join(map(str, empty))} now", "", ExitCode.TEMPORARY
+        )
+    raise UserError(
+        "no version is on the disks of every stage yet",
+        f"try again later: every volunteer saves its stage each {every} steps",
+        ExitCode.TEMPORARY,
+    )
+
+
+def _stored_records(engine: Engine, stages: int) -> dict[PeerId, Stored]:
+    found = {}
+    for held in engine.membership.records:
+        if held.envelope.kind == STORED:
+            with suppress(RemoteProtocolError):  # refused where it came in already
+                body = held.record.body
+                found[held.signer] = parse_stored(body, held.record.key, held.signer, stages)
+    return found
+
+
+async def _copy(
+    engine: Engine,
+    observer: Observer,
+    swarm: SwarmFile,
+    stage: int,
+    chosen: Candidate,
+    out_dir: Path,
+    say: Progress,
+    liars: set[PeerId],
+) -> Path:
+    version = chosen.version
+    path = out_dir / f"stage-{stage}-v{version}.safetensors"
+    say(f"downloading stage {stage} at version {version}")
+    donors = sorted(observer.offers[stage, version] - liars)
+    query = BlobQuery("state", stage, version)
+    download = observer.download = Download(engine, query, donors, path)
+    try:
+        await download.run(DOWNLOAD_S)
+    finally:
+        observer.download = None
+    try:
+        info, _ = await trio.to_thread.run_sync(examine, path)
+        checked(info, swarm.swarm, swarm.manifest.stage_count)
+        named = chosen.hashes[stage].hex()
+        if (info.stage, info.version, info.hash) != (stage, version, named):
+            raise CheckpointError("it is not the state that its holders say they have")
+    except CheckpointUnreadable as error:  # our own disk: nobody lied
+        path.unlink(missing_ok=True)
+        raise DiskFailed(f"stage {stage}: {error}") from error
+    except CheckpointError as error:
+        liars.update(download.sources)
+        path.unlink(missing_ok=True)
+        raise DownloadFailed(f"stage {stage}: {error}") from error
+    return path
+
+
+def _ignore(event: Event) -> None:
+    """An observer tells its user only what it downloads."""

@@ -1,0 +1,465 @@
+"""The node: the one place where network, worker, machines and control socket are wired together.
+
+A node never imports torch; its worker is a child process. It ends when it is told to stop, when the
+run is complete (if asked to end then), or with an error that says what to do.
+"""
+
+from __future__ import annotations
+
+import grp
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import trio
+from msgspec import structs
+
+from client import __version__
+from client.config import Settings
+from client.control.matches import MatchesSnapshot
+from client.control.methods import Provider
+from client.control.server import serve_control
+from client.control.snapshot import (
+    WHEN_DONE,
+    EventView,
+    InviteView,
+    LeavingView,
+    PauseView,
+    Snapshot,
+)
+from client.control.sockets import SocketFolderError, socket_path
+from client.control.updates import StepPoint
+from client.errors import ExitCode, UserError
+from client.events import Event, EventLog
+from client.inviting import fresh, notes, short
+from client.limits.limits import limits_of
+from client.net.door import HostLimits
+from client.net.errors import ListenError, NetworkError, PortInUse
+from client.net.libp2p_network import Libp2pNetwork, open_network
+from client.net.network import NetEvent
+from client.net.pacing import Rates
+from client.node.matches import describe_matching
+from client.node.status import leaving_views, limits_view, pause_view, take_snapshot
+from client.store.curve import CurveFile
+from client.store.identity import IdentityLock, ensure_identity, load_identity
+from client.store.last_run import RunRecord
+from client.store.paths import Folders, find_folders, make_private
+from client.store.swarms import SwarmStore
+from client.train.engine import Engine
+from client.train.machine.core_sharing import CoreSharing
+from client.train.machine.heap import keep_heap_small
+from client.train.machine.limiting import Limiting, Senses
+from client.train.machine.pausing import Pauses
+from client.train.machine.power import keep_power_cap
+from client.train.messaging.bootstrap import find_swarm, remember_swarm
+from client.train.messaging.handshake import Handshake
+from client.train.messaging.kept_links import Acquaintances
+from client.train.recovery.history import History
+from client.train.reporting.credit import Credit
+from client.train.reporting.curve import Curve
+from client.train.reporting.event_sink import News
+from client.train.training import Site, Training
+from client.train.transfer.inventory import checkpoint_folder
+from client.train.transfer.state_size import largest_payload, usual_payload
+from protocol.address import Address, parse_address, parse_peer_address
+from protocol.effects import Explain
+from protocol.ids import PeerId
+from protocol.invite import SwarmFile, Target
+from protocol.wire.envelope import Signer
+
+CLIENT = f"volunteer/{__version__}"
+CHECK_S = 0.2
+LINGER_S = 30.0
+"""A node that ends with the run stays so long for neighbours that still close their last step."""
+HELLO_S = 15.0
+"""A peer that has not said an acceptable Hello by then is cut."""
+STOP_S = 15.0
+"""For the goodbye."""
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    """How a node is started."""
+
+    settings: Settings
+    target: Target
+    manifest_bytes: bytes | None = None
+    manifest_signature: bytes | None = None
+    data_path: Path | None = None
+    exit_when_done: bool = False
+    ready: Callable[[Provider], None] | None = None
+    """Called once, when the node answers on its control socket."""
+
+
+async def run_node(
+    options: NodeOptions, *, on_event: Callable[[Event], None], stop: trio.Event
+) -> ExitCode:
+    """Run a node until it is done or ``stop`` is set.
+
+    Raises:
+        UserError: something the user can mend; carries the exit code.
+    """
+    data_dir = options.settings.data_dir
+    folders = find_folders(data=Path(data_dir).absolute() if data_dir else None)
+    signer = ensure_identity(make_private(folders.data))
+    seed = load_identity(folders.data)
+    if seed is None:
+        raise UserError(f"the identity in {folders.data} vanished", "start again")
+    with IdentityLock(folders.data):
+        _note_begin(folders, options.target)
+        return await _run(options, folders, signer, seed, on_event, stop)
+
+
+async def _run(
+    options: NodeOptions,
+    folders: Folders,
+    signer: Signer,
+    seed: bytes,
+    on_event: Callable[[Event], None],
+    stop: trio.Event,
+) -> ExitCode:
+    settings = options.settings
+    async with AsyncExitStack() as stack:
+        listen = [(settings.listen_host, settings.listen_port)]
+        try:
+            rates = Rates(settings.upload_limit_bytes_per_s, settings.download_limit_bytes_per_s)
+            limits = HostLimits(connections=settings.max_links, hello_s=HELLO_S)
+            opened = open_network(seed, listen, limits=limits, rates=rates)
+            network = await stack.enter_async_context(opened)
+        except PortInUse as error:
+            raise UserError(str(error), "see --listen-port", ExitCode.TEMPORARY) from error
+        except (ListenError, NetworkError) as error:
+            raise UserError(str(error), "see --listen-host", ExitCode.CONFIG) from error
+        store = SwarmStore(folders.swarms)
+        seen: list[NetEvent] = []
+        find = partial(find_swarm, network, options.target, store, signer.peer, CLIENT, seen)
+        swarm = await _with_stop(find, stop, settings.dial_timeout_s)
+        if swarm is None:
+            return ExitCode.OK
+        _note_begin(folders, swarm)
+        remember_swarm(swarm, store, on_event)
+        node = Node(options, folders, signer, network, swarm, store, on_event, seen)
+        return await node.run(stop)
+
+
+def _note_begin(folders: Folders, target: Target) -> None:
+    """Note in the data folder that this process is its node, and of which swarm."""
+    swarm = "" if isinstance(target, Address) else target.swarm
+    name = target.manifest.name if isinstance(target, SwarmFile) else ""
+    RunRecord(folders.data).begin(swarm, name)
+
+
+class _Stopped(Exception):
+    """The user stopped the node before it had found its swarm."""
+
+
+async def _with_stop(
+    find: Callable[..., object], stop: trio.Event, *arguments: object
+) -> SwarmFile | None:
+    """Run ``find`` unless ``stop`` comes first."""
+    found: list[SwarmFile] = []
+    failure: UserError | None = None
+    async with trio.open_nursery() as nursery:
+
+        async def watch() -> None:
+            await stop.wait()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(watch)
+        try:
+            found.append(await find(*arguments))  # type: ignore[misc]
+        except UserError as error:
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return found[0] if found else None
+
+
+class Node:
+    """A running node of one swarm; lends itself to the control server as its ``Provider``."""
+
+    def __init__(
+        self,
+        options: NodeOptions,
+        folders: Folders,
+        signer: Signer,
+        network: Libp2pNetwork,
+        swarm: SwarmFile,
+        store: SwarmStore,
+        on_event: Callable[[Event], None],
+        seen: list[NetEvent],
+    ) -> None:
+        self._options, self._folders, self._signer = options, folders, signer
+        self._network, self._swarm, self._store = network, swarm, store
+        curve = Curve(file=CurveFile(folders.curve(swarm.swarm)))
+        self._news = News(EventLog(), on_event, curve)
+        self._started = time.monotonic()
+        self._stop_asked = trio.Event()
+        self._seen = seen
+        self._met: list[Address] = []
+        """Addresses in reach of the members that were linked at the last look."""
+        self._pauses = Pauses(folders.data, self._news.explain)
+        self._limits = limits_of(options.settings)
+        senses = Senses(self._carried_bytes)
+        self._limiting = Limiting(self._limits, folders.data, self._pauses, senses)
+        self._cores = CoreSharing(self._limits.threads, self._news.explain)
+        self._engine: Engine
+        self._history: History
+        self._training: Training
+        self._credit: Credit
+
+    # --- what the control server may ask -----------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Describe the node now."""
+        stopping, paused = self._stop_asked.is_set(), pause_view(self._pauses.now)
+        staging = self._training.staging
+        now = take_snapshot(self._engine, staging, self._started, stopping, paused)
+        limits = limits_view(self._limits, self._limiting.used_bytes, self._cores.share)
+        started = self._training.entered or paused is not None
+        now = structs.replace(now, limits=limits, credit=self._credit.view(), started=started)
+        if started or stopping:
+            return now
+        return structs.replace(now, state="connecting", reason=self._training.phase)
+
+    def matches(self, everything: bool) -> MatchesSnapshot:
+        """Describe the matching now."""
+        return describe_matching(self._engine, self._training.staging.seats(), everything)
+
+    def events(self, since: int) -> list[EventView]:
+        """Return the remembered events after ``since``."""
+        return [EventView.of(entry) for entry in self._news.log.since(since).entries]
+
+    def stop(self) -> None:
+        """Begin to leave in order."""
+        self._stop_asked.set()
+
+    def finish(self) -> list[LeavingView]:
+        """Begin to leave in order; return what becomes of our stages."""
+        self.stop()
+        return leaving_views(self._training.staging.view, self._signer.peer)
+
+    def history(self, points: int) -> list[StepPoint]:
+        """Return the loss curve of the run, as far as we have seen it."""
+        return self._news.curve.points(points)
+
+    def pause(self, until: float | None, reason: str) -> PauseView:
+        """Begin to give up every stage; return the pause."""
+        kept = self._pauses.pause(until, reason)
+        return PauseView(reason=kept.reason, until=kept.until, since=kept.since)
+
+    def resume(self) -> bool:
+        """Take part again."""
+        return self._pauses.resume()
+
+    def invite(self) -> InviteView:
+        """Return a fresh invite: ourselves, and the members met lately that are linked now."""
+        linked: dict[PeerId | None, list[Address]]
+        linked = {peer: [] for peer in self._network.statistics().peers}
+        for address in self._met:
+            linked.get(address.peer, []).append(address)
+        found = fresh(self._swarm, [_parsed(self._reach()), *linked.values()])
+        return InviteView(
+            swarm=found.swarm,
+            swarm_name=found.manifest.name,
+            invite=str(found.invite),
+            short=short(found),
+            file=str(found),
+            members=[str(address) for address in found.peers],
+            private=found.secret is not None,
+            notes=notes(found),
+        )
+
+    # --- running -----------------------------------------------------------------------------
+
+    async def run(self, stop: trio.Event) -> ExitCode:
+        """Run until done or stopped."""
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            self._wire(nursery)
+            try:
+                await self._serve(stop, nursery)
+            except SocketFolderError as error:
+                failure = UserError(str(error), "", ExitCode.TEMPORARY)
+            finally:
+                self._engine.shelf.close()
+                nursery.cancel_scope.cancel()
+        failure = failure or self._training.staging.failure
+        if failure is not None:
+            raise failure
+        return ExitCode.OK
+
+    async def _serve(self, stop: trio.Event, nursery: trio.Nursery) -> None:
+        path = socket_path(self._folders.runtime, self._swarm.swarm, self._signer.peer)
+        group = _group_id(self._options.settings.control_group)
+        async with serve_control(path, self, group=group):
+            if self._options.ready is not None:
+                self._options.ready(self)
+            nursery.start_soon(self._forward_stop, stop)
+            await nursery.start(self._limiting.run)
+            nursery.start_soon(self._cap_power)
+            nursery.start_soon(self._engine.run, self._seen)
+            nursery.start_soon(self._training.run)
+            nursery.start_soon(self._history.run)
+            nursery.start_soon(self._pauses.run)
+            nursery.start_soon(self._credit.run)
+            nursery.start_soon(keep_heap_small)
+            await self._until_over()
+            await self._leave()
+
+    def _wire(self, nursery: trio.Nursery) -> None:
+        swarm, me = self._swarm, self._signer.peer
+        largest, usual = largest_payload(swarm.manifest), usual_payload(swarm.manifest)
+        self._network.expect_payloads(largest, usual)
+        engine = Engine(
+            self._network,
+            self._signer,
+            swarm.manifest,
+            swarm.swarm,
+            self._news,
+            nursery,
+        )
+        engine.handshake = Handshake(
+            me, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, swarm.secret
+        )
+        known = self._store.load(swarm.swarm)
+        met = known.peers if known else ()
+        engine.acquaintances = Acquaintances((*met, *swarm.peers))
+        engine.agreements.keep_in(self._folders.agreements(swarm.swarm))
+        folder = checkpoint_folder(self._folders.checkpoints(swarm.swarm), self._options.settings)
+        history = engine.history = self._history = History(
+            engine,
+            me,
+            swarm.manifest,
+            swarm.swarm,
+            engine.membership.contacts,
+            folder,
+            engine.shelf,
+            {address.peer for address in met if address.peer is not None},
+        )
+        site = Site(
+            self._options.settings,
+            self._options.data_path,
+            self._folders.data,
+            folder,
+            self._reach,
+            self._cores,
+        )
+        training = Training(engine, self._news, history, site, self._pauses)
+        self._credit = Credit(
+            self._folders.credit(swarm.swarm),
+            training.tally,
+            swarm.manifest.tokens_per_microbatch,
+            lambda: self._network.statistics().bytes_out,
+        )
+        self._engine, self._training = engine, training
+        engine.shelf.closed_because = self._serves_nothing_because
+
+    def _reach(self) -> list[str]:
+        """Return where others reach us."""
+        chosen = announced(self._options.settings, self._signer.peer)
+        return chosen or list(self._network.addresses)
+
+    def _carried_bytes(self) -> int:
+        carried = self._network.statistics()
+        return carried.bytes_in + carried.bytes_out
+
+    def _serves_nothing_because(self) -> str:
+        """Handing over what we hold comes before the quota; helping others does not."""
+        spent = self._limiting.used_up and not self._training.staging.tenancies
+        return "its owner's quota for today is used up" if spent else ""
+
+    async def _cap_power(self) -> None:
+        device = self._options.settings.device
+        await keep_power_cap(self._limits.power_w, device, self._news.explain)
+
+    async def _forward_stop(self, stop: trio.Event) -> None:
+        await stop.wait()
+        self._stop_asked.set()
+
+    async def _until_over(self) -> None:
+        """Wait for the user, a failure, or the end of the run."""
+        remembered, told = 0.0, False
+        while not self._stop_asked.is_set() and self._training.staging.failure is None:
+            if not told and self._is_finished():
+                told = True
+                words = f"the run is complete after {self._swarm.manifest.steps} steps; {WHEN_DONE}"
+                self._news.explain(Explain("swarm", words))
+            if self._options.exit_when_done and await self._complete():
+                return
+            if trio.current_time() > remembered + 10:
+                remembered = trio.current_time()
+                await self._meet()
+            with trio.move_on_after(CHECK_S):
+                await self._stop_asked.wait()
+
+    async def _complete(self) -> bool:
+        """Whether our part is done and every stage has closed its last step."""
+        staging, steps = self._training.staging, self._swarm.manifest.steps
+        if not self._is_finished():
+            return False
+        with trio.move_on_after(LINGER_S):
+            while not self._stop_asked.is_set():
+                if min(staging.newest) >= steps:
+                    break
+                await trio.sleep(CHECK_S)
+        return True
+
+    def _is_finished(self) -> bool:
+        """Whether we serve something and all of it is at the last step."""
+        drivers = self._training.staging.drivers()
+        return bool(drivers) and all(driver.seat.finished for driver in drivers)
+
+    async def _meet(self) -> None:
+        """Remember where members listen, for the next start."""
+        roster = self._engine.membership.roster
+        met = list[str]()
+        for peer in self._network.statistics().peers:
+            met += await self._network.in_reach(roster.addresses(peer))
+        parsed = self._met = _parsed(met)
+        self._engine.acquaintances.meet(parsed)
+        try:
+            self._store.meet(self._swarm.swarm, parsed)
+        except OSError:
+            return  # a full disk must not stop training; the invite still works
+
+    async def _leave(self) -> None:
+        """Hand over and save what we hold, then say goodbye: until then we do our part."""
+        self._stop_asked.set()
+        self._history.end()
+        await self._training.leave(for_good=True)
+        self._engine.leave()
+        with trio.move_on_after(STOP_S):
+            for peer in self._network.statistics().peers:
+                await self._network.disconnect(peer, "leaving")
+
+
+def _group_id(name: str) -> int | None:
+    """Return the group that may look at the node; None: nobody but its owner.
+
+    Raises:
+        UserError: there is no such group.
+    """
+    try:
+        return grp.getgrnam(name).gr_gid if name else None
+    except KeyError as error:
+        words = f"there is no group {name!r} on this machine"
+        raise UserError(words, "see --control-group", ExitCode.CONFIG) from error
+
+
+def _parsed(texts: Iterable[str]) -> list[Address]:
+    """Return those of the addresses that name a peer and can be dialled."""
+    found = []
+    for text in texts:
+        with suppress(ValueError):
+            found.append(parse_peer_address(text))
+    return found
+
+
+def announced(settings: Settings, me: PeerId) -> list[str]:
+    """Return the addresses the user wants advertised, each with our peer id behind it."""
+    return [str(replace(parse_address(text), peer=me)) for text in settings.announce]

@@ -1,0 +1,262 @@
+"""The node's answer to ``status``: one snapshot, put together from what the parts hold."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+
+import psutil
+
+from client import __version__
+from client.compute.process import Worker
+from client.control.snapshot import (
+    Counters,
+    EventView,
+    LeavingView,
+    LimitsView,
+    NetworkView,
+    NodeState,
+    PauseView,
+    PeerView,
+    Replica,
+    SeatView,
+    Snapshot,
+    StageView,
+    WorkerState,
+    WorkerView,
+)
+from client.events import Entry
+from client.limits.limits import Limits
+from client.store.pause import KeptPause
+from client.train.engine import Engine
+from client.train.machine.core_sharing import Share
+from client.train.stage.held_stages import Staging
+from protocol.ids import PeerId
+from protocol.seat.parting import partings
+from protocol.view import SwarmView
+
+RECENT_EVENTS = 20
+
+
+def take_snapshot(
+    engine: Engine,
+    staging: Staging,
+    started: float,
+    stopping: bool,
+    paused: PauseView | None = None,
+) -> Snapshot:
+    """Describe the node now; ``started`` is its monotonic start time."""
+    manifest, network = engine.manifest, engine.network.statistics()
+    state, reason = _state(engine, staging, stopping, paused)
+    progress, pace = engine.news.progress, engine.news.pace.per_s()
+    per_step = manifest.tokens_per_microbatch * manifest.microbatches_per_step
+    pace = 0.0 if state == "done" else pace
+    own_share = _own_share(engine, staging)
+    workers, stages = _workers(staging), _stages(engine)
+    closed = min((stage.version for stage in stages), default=0)
+    on_disk = engine.history.version() if engine.history else 0
+    told = progress.tokens // per_step if progress else 0
+    error = engine.news.last_error
+    return Snapshot(
+        version=__version__,
+        pid=os.getpid(),
+        peer=engine.signer.peer,
+        swarm=engine.swarm,
+        swarm_name=manifest.name,
+        state=state,
+        reason=reason,
+        step=min(manifest.steps, max(closed, on_disk, told)),
+        steps=manifest.steps,
+        loss=engine.news.loss,
+        loss_vouchers=engine.news.vouchers,
+        tokens_per_s=pace,
+        own_tokens_per_s=pace * own_share,
+        seats=[
+            SeatView(stage=seat.stage, version=seat.version, state=seat.state, seat=seat.seat)
+            for seat in staging.seats()
+        ],
+        stages=stages,
+        peers=_peers(engine),
+        network=NetworkView(
+            sent_bytes=network.bytes_out,
+            sent_tensor_bytes=network.tensor_bytes_out,
+            received_bytes=network.bytes_in,
+            sent_messages=network.frames_out,
+            received_messages=network.frames_in,
+            links=len(network.peers),
+        ),
+        worker=workers[0],
+        workers=workers,
+        counters=_counters(engine, staging),
+        rss_bytes=psutil.Process().memory_info().rss,
+        uptime_s=time.monotonic() - started,
+        addresses=list(engine.network.addresses),
+        events=[EventView.of(e) for e in _recent(engine)],
+        leaving=leaving_views(staging.view, engine.signer.peer),
+        paused=paused,
+        last_error=error[0] if error else "",
+        last_error_at=error[1] if error else None,
+        lacks_text=bool(engine.text.problem),
+    )
+
+
+def pause_view(pause: KeptPause | None) -> PauseView | None:
+    """Return what front ends see of a pause."""
+    if pause is None:
+        return None
+    return PauseView(reason=pause.reason, until=pause.until, since=pause.since)
+
+
+def limits_view(limits: Limits, used_bytes: int, share: Share) -> LimitsView:
+    """Return what the owner lends, what today has taken of the line and how cores are shared."""
+    return LimitsView(
+        threads=limits.threads,
+        threads_now=share.threads,
+        cores=share.cores,
+        volunteers=share.volunteers,
+        compute_share=limits.compute_share % 100,
+        memory_bytes=limits.memory_bytes,
+        vram_share=limits.vram_share % 100,
+        upload_bytes_per_s=limits.upload_bytes_per_s,
+        download_bytes_per_s=limits.download_bytes_per_s,
+        daily_bytes=limits.daily_bytes,
+        used_bytes=used_bytes,
+        power_w=limits.power_w,
+        when=limits.when,
+    )
+
+
+def leaving_views(view: SwarmView, me: PeerId) -> list[LeavingView]:
+    """Return what would become of our stages if we left."""
+    return [
+        LeavingView(stage=p.stage, remaining=p.remaining, last=p.last, words=p.words)
+        for p in partings(view, me)
+    ]
+
+
+def _recent(engine: Engine) -> list[Entry]:
+    return list(engine.news.log.since(max(0, engine.news.log.last_seq - RECENT_EVENTS)).entries)
+
+
+def _state(
+    engine: Engine, staging: Staging, stopping: bool, paused: PauseView | None
+) -> tuple[NodeState, str]:
+    if stopping:
+        return "stopping", "handing off and saving"
+    if paused is not None:
+        held = ", ".join(map(str, staging.tenancies))
+        return "paused", f"{paused.reason}; handing over stage {held}" if held else paused.reason
+    if (problem := engine.text.problem) and not engine.membership.roster.serving(0):
+        return "waiting", problem
+    if engine.history is not None and (waits := engine.history.waiting()):
+        return "waiting", waits
+    seats = [driver.seat for driver in staging.drivers()]
+    serving = [seat for seat in seats if seat.serving]
+    if not serving:
+        state: NodeState = "fetching" if staging.tenancies else "matching"
+        return state, staging.phase if staging.tenancies else _waits_for(engine) or staging.phase
+    if all(seat.finished for seat in serving):
+        return "done", "the run is complete; serving its last version"
+    if not engine.started or staging.view.empty_stages():
+        return "waiting", _waits_for(engine) or staging.phase
+    return "training", staging.phase
+
+
+def _waits_for(engine: Engine) -> str:
+    """Say whom the swarm waits for; empty: every stage is covered."""
+    return engine.matching.waits_for if engine.matching else ""
+
+
+def _stages(engine: Engine) -> list[StageView]:
+    roster, manifest = engine.membership.roster, engine.manifest
+    result = []
+    for stage, layers in enumerate(manifest.layers_per_stage):
+        replicas = roster.replicas(stage)
+        newest = max((r.seat.version for r in replicas if r.seat.state == "serving"), default=0)
+        views = [
+            Replica(
+                peer=r.peer,
+                version=r.seat.version,
+                state="suspect" if r.suspect else r.seat.state,
+                rate=r.seat.rate,
+            )
+            for r in replicas
+        ]
+        result.append(StageView(stage=stage, layers=layers, version=newest, replicas=views))
+    return result
+
+
+def _peers(engine: Engine) -> list[PeerView]:
+    rtt = engine.network.statistics().rtt_s
+    views = []
+    for member in engine.membership.roster.members():
+        if member.peer == engine.signer.peer:
+            continue
+        state = "suspect" if member.suspect else "connected" if member.linked else "known"
+        seconds = rtt.get(member.peer)
+        milliseconds = None if seconds is None else 1000 * seconds
+        views.append(PeerView(peer=member.peer, state=state, rtt_ms=milliseconds))
+    return views
+
+
+def _workers(staging: Staging) -> list[WorkerView]:
+    """Every worker, those of held stages first; one that starts if there is none."""
+    views = [
+        _worker(tenancy.worker, tenancy.stage, tenancy.worker_restarts)
+        for tenancy in staging.tenancies.values()
+    ]
+    if staging.closed:
+        return views or [WorkerView(state="stopped")]
+    if (idle := staging.workers.idle) is not None or not views:
+        views.append(_worker(idle, None, 0))
+    return views
+
+
+def _worker(worker: Worker | None, stage: int | None, restarts: int) -> WorkerView:
+    if worker is None:
+        state: WorkerState = "restarting" if restarts else "starting"
+        return WorkerView(state=state, restarts=restarts, stage=stage)
+    try:
+        rss = psutil.Process(worker.pid).memory_info().rss
+    except psutil.Error:
+        rss = 0
+    return WorkerView(
+        state="running", pid=worker.pid, restarts=restarts, rss_bytes=rss, stage=stage
+    )
+
+
+def _counters(engine: Engine, staging: Staging) -> Counters:
+    tally = staging.tally
+    open_seats = sum(driver.miscounted for driver in staging.drivers())
+    restarts = Counter(tally.restarts)
+    for driver in staging.drivers():
+        restarts.update(driver.seat.leader.restarts)
+    refused = Counter(engine.penalties) + Counter(engine.network.statistics().refused)
+    return Counters(
+        lost_microbatches=tally.replayed,
+        doubled_microbatches=tally.miscounted + open_seats,
+        rerouted_microbatches=tally.rerouted,
+        refused_frames=refused.total(),
+        refused_by_reason=dict(refused),
+        rounds_committed=tally.rounds,
+        rounds_restarted=tally.restarted,
+        restarts_led=dict(restarts),
+    )
+
+
+def _own_share(engine: Engine, staging: Staging) -> float:
+    """Our share of the work of each stage we hold, added up."""
+    return sum(_share_of(engine, stage) for stage in staging.tenancies)
+
+
+def _share_of(engine: Engine, stage: int) -> float:
+    """Our share of a stage's work, by replica count until rates are known."""
+    serving = engine.membership.roster.serving(stage)
+    if all(replica.peer != engine.signer.peer for replica in serving):
+        return 0.0
+    rates = {r.peer: r.seat.rate for r in serving}
+    total = sum(rates.values())
+    if total <= 0:
+        return 1.0 / max(1, len(rates))
+    return rates.get(engine.signer.peer, 0.0) / total

@@ -1,0 +1,84 @@
+"""The memory of this machine, shared by the stages it holds.
+
+Holds what every stage takes. A stage that is about to leave still has its memory: who comes next
+waits for it, as a move is make before break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from client.errors import UserError
+from client.train.workers.opening import Fit, fit_stage, stage_need
+from protocol.manifest import Manifest
+
+MOST_STAGES = 3
+"""The home, the second stage, and the one that a move is made to."""
+
+
+class Room:
+    """Gives each stage its share, or says that there is none."""
+
+    def __init__(self, manifest: Manifest, usable_bytes: Callable[[], int]) -> None:
+        self._manifest, self._usable_bytes = manifest, usable_bytes
+        self._taken: dict[int, Fit] = {}
+        self._leaving: set[int] = set()
+        self._changed = trio.Event()
+
+    @property
+    def free_bytes(self) -> int:
+        """What open stages leave of the memory that may be used."""
+        return self._usable_bytes() - sum(fit.size_bytes for fit in self._taken.values())
+
+    async def take(self, stage: int) -> Fit:
+        """Return what a stage gets; waits for those that leave.
+
+        Raises:
+            UserError: there is not enough, or three stages are held.
+        """
+        while True:
+            try:
+                self._taken[stage] = self._fit(stage)
+            except UserError:
+                if not self._leaving:
+                    raise
+                await self._changed.wait()
+            else:
+                return self._taken[stage]
+
+    def has_room(self) -> bool:
+        """Whether another stage could be opened beside what is open."""
+        for stage in set(range(self._manifest.stage_count)) - self._taken.keys():
+            try:
+                self._fit(stage)
+            except UserError:
+                continue
+            return True
+        return False
+
+    def set_leaving(self, stage: int, leaving: bool) -> None:
+        """A stage will soon be free, or stays after all."""
+        if leaving and stage in self._taken:
+            self._leaving.add(stage)
+        else:
+            self._leaving.discard(stage)
+
+    def release(self, stage: int) -> None:
+        """A stage is closed and its worker is gone."""
+        self._taken.pop(stage, None)
+        self._leaving.discard(stage)
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def _fit(self, stage: int) -> Fit:
+        if len(self._taken) >= MOST_STAGES:
+            raise UserError(f"{MOST_STAGES} stages are held already", "")
+        return fit_stage(self._manifest, stage, self.free_bytes, self._spare_bytes(stage))
+
+    def _spare_bytes(self, stage: int) -> int:
+        """What another stage would need, which forward graphs should not take from it."""
+        others = set(range(self._manifest.stage_count)) - self._taken.keys() - {stage}
+        needs = (stage_need(self._manifest, other).total_bytes for other in others)
+        return int(max(needs, default=0) / 0.85)

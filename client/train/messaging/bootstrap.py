@@ -1,0 +1,170 @@
+"""Finding the swarm: dial the members an invite names, and get the manifest from one of them.
+
+Bounded in time; what was tried and what happened is in the error, so that a user can act on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import trio
+
+from client.errors import ExitCode, UserError
+from client.events import Event, LogLine
+from client.net.errors import NetworkError
+from client.net.network import Inbound, NetEvent, Network
+from client.store.swarms import SwarmStore
+from client.train.messaging.handshake import PROTOCOL
+from protocol.address import Address
+from protocol.admission import admission_proof
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId, SwarmId
+from protocol.invite import MAX_PEERS, Invite, SwarmFile, Target
+from protocol.manifest import swarm_id
+from protocol.wire.envelope import verify_manifest
+from protocol.wire.messages import Goodbye, Hello, ManifestReply, ManifestRequest
+
+RETRY_S = 1.0
+REPLY_S = 10.0
+
+
+async def find_swarm(
+    network: Network,
+    target: Target,
+    store: SwarmStore,
+    me: PeerId,
+    client: str,
+    seen: list[NetEvent],
+    timeout_s: float,
+) -> SwarmFile:
+    """Connect to a member; return the swarm with its manifest, fetched if need be.
+
+    Who was a member before may be the first to come back: if nobody answers, it starts alone.
+
+    Args:
+        store: the swarms that are known here; ``client``: what we call ourselves.
+        seen: gets the network events that were not about this.
+
+    Raises:
+        UserError: no member was reached, or the swarm is not what was asked for.
+    """
+    known = _known_swarm(target, store)
+    named = (target,) if isinstance(target, Address) else target.peers
+    remembered = known.peers if known else ()
+    peers = [p for p in dict.fromkeys((*named, *remembered)) if p.peer != me]
+    if peers:
+        try:
+            member = await dial_first(network, peers, timeout_s)
+        except UserError:
+            if known is None or store.load(known.swarm) is None:
+                raise
+    elif known is None:
+        raise UserError("the invite names no member but ourselves", "ask for a new invite")
+    if known is not None:
+        return replace(known, peers=tuple(dict.fromkeys((*named, *known.peers)))[:MAX_PEERS])
+    swarm = target.swarm if isinstance(target, Invite) else None
+    secret = target.secret if isinstance(target, Invite) else None
+    proof = admission_proof(secret, swarm, me, member) if secret and swarm else b""
+    hello = Hello(PROTOCOL, swarm, client, proof)
+    fetched = await fetch_manifest(network, member, swarm, hello, seen)
+    return SwarmFile(
+        fetched.manifest, fetched.encoded, fetched.signature, tuple(named), secret=secret
+    )
+
+
+def remember_swarm(swarm: SwarmFile, store: SwarmStore, tell: Callable[[Event], None]) -> None:
+    """Keep a swarm for the next start; one that is known already does without.
+
+    Raises:
+        UserError: the disk does not take it.
+    """
+    try:
+        store.remember(swarm)
+    except OSError as error:
+        problem = f"cannot write the swarm to {store.folder}: {error.strerror}"
+        if store.load(swarm.swarm) is None:
+            raise UserError(problem, "make room: volunteer cache prune") from error
+        tell(LogLine(words=problem, level="error"))
+
+
+def _known_swarm(target: Target, store: SwarmStore) -> SwarmFile | None:
+    if isinstance(target, SwarmFile):
+        verify_manifest(target.encoded, target.signature)
+        return target
+    return store.load(target.swarm) if isinstance(target, Invite) else None
+
+
+async def dial_first(network: Network, peers: Sequence[Address], timeout_s: float) -> PeerId:
+    """Connect to the first member that answers.
+
+    Raises:
+        UserError: nobody answered in time (exit code 69); says what was tried.
+    """
+    tried: dict[str, str] = {}
+    with trio.move_on_after(timeout_s):
+        while True:
+            for address in peers:
+                try:
+                    return await network.connect(str(address))
+                except NetworkError as error:
+                    tried[str(address)] = str(error)
+            await trio.sleep(RETRY_S)
+    raise unreachable(tried or {str(p): "no answer in time" for p in peers}, timeout_s)
+
+
+def unreachable(tried: dict[str, str], timeout_s: float) -> UserError:
+    """Return the error for a swarm of which no member answers."""
+    attempts = "; ".join(f"{address}: {what}" for address, what in tried.items())
+    return UserError(
+        f"no member of the swarm answered within {timeout_s:.0f} s; tried {attempts}",
+        "check that a member is running and reachable, or ask for a newer invite",
+        ExitCode.UNREACHABLE,
+    )
+
+
+async def fetch_manifest(
+    network: Network, peer: PeerId, swarm: SwarmId | None, hello: Hello, seen: list[NetEvent]
+) -> SwarmFile:
+    """Ask a linked member for the manifest and check it.
+
+    What else happens meanwhile is put into ``seen``: the engine has to hear of it.
+
+    Raises:
+        UserError: it refuses, does not answer, or sends a manifest that is not genuine.
+    """
+    network.admit(peer)  # else its records wait for its admission, and the manifest behind them
+    network.send_nowait(peer, hello)
+    network.send_nowait(peer, ManifestRequest())
+    with trio.move_on_after(REPLY_S):
+        async for event in network.events:
+            seen.append(event)
+            if not isinstance(event, Inbound) or event.peer != peer:
+                continue
+            match event.message:
+                case ManifestReply(manifest, signature):
+                    return _checked(manifest, signature, swarm)
+                case Goodbye(reason):
+                    next_step = "compare the invite with the founder's, or ask for a new one"
+                    raise UserError(f"the swarm refuses us: {reason}", next_step, ExitCode.REFUSED)
+                case _:
+                    pass
+    raise UserError(
+        f"{peer} did not send the swarm's manifest",
+        "ask a member for the .swarm file",
+        ExitCode.UNREACHABLE,
+    )
+
+
+def _checked(manifest: bytes, signature: bytes, swarm: SwarmId | None) -> SwarmFile:
+    try:
+        if swarm is not None and swarm_id(manifest) != swarm:
+            raise RemoteProtocolError("manifest-of-another-swarm")
+        checked = verify_manifest(manifest, signature)
+    except RemoteProtocolError as error:
+        raise UserError(
+            f"the manifest we were sent is not genuine: {error}",
+            "ask somebody you trust for a new invite",
+            ExitCode.REFUSED,
+        ) from error
+    return SwarmFile(checked, manifest, signature, ())

@@ -1,0 +1,31 @@
+"""Whatever a peer says: its errors cost it points; ours are told and do not stop the node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from client.train.reporting.event_sink import News
+from protocol.effects import Penalise
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId, short
+
+
+class Guard:
+    """Stands between what comes from outside and our machines."""
+
+    def __init__(self, penalise: Callable[[Penalise], None], news: News) -> None:
+        self._penalise, self._news = penalise, news
+        self.internal_errors = 0
+        """Unexpected errors that were survived."""
+
+    @contextmanager
+    def against(self, peer: PeerId, what: str) -> Iterator[None]:
+        """Survive what the body raises while it takes ``what`` a peer has said."""
+        try:
+            yield
+        except RemoteProtocolError as error:
+            self._penalise(Penalise(peer, error.reason, error.penalty))
+        except Exception as error:  # a bug of ours must not let a peer stop the node
+            self.internal_errors += 1
+            self._news.survived(f"{what} of {short(peer)}", error)

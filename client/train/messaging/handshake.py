@@ -1,0 +1,83 @@
+"""Who may talk to us: the first exchange on every link.
+
+Both sides send Hello. A peer of another swarm, of another protocol or without the secret of a
+private swarm is refused and told why; until its Hello is accepted nothing else it says counts,
+except that anyone may ask for the manifest of a public swarm: that is how an invite is redeemed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from client.train.ports import Hub
+from protocol.admission import admission_holds, admission_proof
+from protocol.effects import Penalise
+from protocol.ids import PeerId, SwarmId
+from protocol.wire.messages import Goodbye, Hello, ManifestReply, ManifestRequest, Message
+
+PROTOCOL = 2
+"""Of the messages: it rises when one changes, so that peers of unlike versions part at once and say
+why. 2: plans without what is dropped, ``Returned``, progress by author."""
+
+
+@dataclass(slots=True)
+class Handshake:
+    """Knows which links are admitted."""
+
+    me: PeerId
+    swarm: SwarmId
+    client: str
+    manifest: bytes
+    signature: bytes
+    hub: Hub
+    secret: bytes | None = None
+    admitted: set[PeerId] = field(default_factory=set)
+
+    def greet(self, peer: PeerId) -> None:
+        """A link has come up: say who we are."""
+        self.hub.send(peer, self._hello(peer))
+
+    def gone(self, peer: PeerId) -> None:
+        """A link is down."""
+        self.admitted.discard(peer)
+
+    def receive(self, peer: PeerId, message: Message) -> bool:
+        """Take a message of a link; True if ``peer`` has just been admitted."""
+        match message:
+            case Hello(_, swarm, _, proof):
+                return self._hello_from(peer, message.protocol, swarm, proof)
+            case ManifestRequest():
+                if self.secret is None or peer in self.admitted:
+                    self.hub.send(peer, ManifestReply(self.manifest, self.signature))
+            case _:
+                pass
+        return False
+
+    def _hello(self, peer: PeerId) -> Hello:
+        proof = b""
+        if self.secret is not None:
+            proof = admission_proof(self.secret, self.swarm, self.me, peer)
+        return Hello(PROTOCOL, self.swarm, self.client, proof)
+
+    def _hello_from(self, peer: PeerId, protocol: int, swarm: str | None, proof: bytes) -> bool:
+        if swarm is None:
+            return False  # a newcomer that will ask for the manifest
+        refusal = self._refusal(peer, protocol, swarm, proof)
+        if refusal:
+            self.hub.send(peer, Goodbye(refusal))
+            self.hub.perform(Penalise(peer, "hello-refused", 20))
+            return False
+        fresh = peer not in self.admitted
+        self.admitted.add(peer)
+        return fresh
+
+    def _refusal(self, peer: PeerId, protocol: int, swarm: str, proof: bytes) -> str:
+        if protocol != PROTOCOL:
+            return f"this swarm speaks protocol {PROTOCOL}, you speak {protocol}"
+        if swarm != self.swarm:
+            return "this is another swarm"
+        if self.secret is not None and (
+            len(proof) != 32 or not admission_holds(self.secret, self.swarm, peer, self.me, proof)
+        ):
+            return "this swarm is private: ask a member for an invite with the secret"
+        return ""

@@ -1,0 +1,321 @@
+"""Keeping copies of a neighbouring stage's checkpoints, and having ours kept when we go.
+
+A task looks every few seconds which stages we are the buddy of (``protocol.transfer.buddy``) and
+fetches their newest checkpoint, one at a time and with few chunks under way, so that training
+hardly notices. A copy counts when all of it is verified; then it lies beside our own checkpoints
+and is offered like them. Offers that nobody asked for come from replicas that saved something out
+of turn, as the last one of a stage does before it leaves: it waits until we offer the same. Of
+each peer only the newest such offer counts; one that comes to nothing costs the others a moment,
+and none pushes out the newest copy that was due or that the run may be rolled back to.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+import trio
+
+from client.compute.checkpoint import CheckpointInfo, examine
+from client.compute.errors import CheckpointError
+from client.store.checkpoints import Checkpoint, CheckpointFolder
+from client.train.ports import Hub
+from client.train.recovery.history import History
+from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed, Shelf
+from client.train.transfer.inventory import checked
+from client.train.transfer.state_size import data_bytes, is_plausible
+from protocol.effects import Explain, Penalise
+from protocol.ids import PeerId, short
+from protocol.manifest import Manifest
+from protocol.transfer.buddy import FOREIGN_KEPT, buddy, due_version, is_beside, kept_by
+from protocol.view import SwarmView
+from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, Message, NoBlob
+
+LOOK_S = 2.0
+ASK_S = 1.0
+ANSWER_S = 20.0
+"""Who has a copy to give offers it within so long."""
+FETCH_S = 60.0
+"""A fetch of which nothing comes for so long has failed."""
+RETRY_S = 30.0
+"""A copy that could not be had waits so long, unless it is offered again."""
+AHEAD = 2
+"""So many versions may a stage be past ours next to it: one, with delayed updates two."""
+WINDOW = 1
+SPARE_BYTES = 256 << 20
+"""Disk that a copy leaves free for our own checkpoints."""
+
+
+class Buddies:
+    """See the module's docstring.
+
+    Args:
+        history: what others say they have; it is told of every copy.
+        view: the swarm now; ``held``: the stages we hold or are taking; ``places``: where peers
+            are, for the choice of a buddy elsewhere.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        me: PeerId,
+        manifest: Manifest,
+        swarm: str,
+        folder: CheckpointFolder,
+        shelf: Shelf,
+        history: History,
+        view: Callable[[], SwarmView],
+        held: Callable[[], Collection[int]],
+        places: Callable[[], Mapping[PeerId, str]] = dict,
+    ) -> None:
+        self._hub, self._me, self._manifest, self._swarm = hub, me, manifest, swarm
+        self._folder, self._shelf, self._history = folder, shelf, history
+        self._view, self._held, self._places = view, held, places
+        self._download: Download | None = None
+        self._fetching = trio.CancelScope()
+        self._announced: dict[tuple[int, PeerId], int] = {}
+        """The version of a stage that a peer offered without being asked."""
+        self._not_before: dict[tuple[int, int], float] = {}
+        self._handing: dict[tuple[int, int], trio.Event] = {}
+        self._said_full = False
+        self._news = trio.Event()
+        self.kept = 0
+        """Copies placed since the start."""
+
+    # --- what staging hands over -------------------------------------------------------------
+
+    def receive(self, peer: PeerId, message: Message, payload: bytes) -> bool:
+        """Take a message about a copy; False if it is for somebody else."""
+        match message:
+            case BlobOffer(kind="state") if self._is_kept_now(peer, message):
+                return True
+            case BlobOffer() | NoBlob() | Chunk() if self._is_awaited(message):
+                self._feed(peer, message, payload)
+                return True
+            case BlobOffer(kind="state") if message.stage not in self._held():
+                self._note(peer, message)
+                return True
+            case _:
+                return False
+
+    def peer_lost(self, peer: PeerId) -> None:
+        """A donor may be gone."""
+        self._forget_announced(lambda _stage, by, _version: by == peer)
+        if self._download is not None:
+            self._download.lost(peer)
+
+    def _is_kept_now(self, peer: PeerId, offer: BlobOffer) -> bool:
+        """Whether it says that somebody keeps what we hand over."""
+        waiting = self._handing.get((offer.stage, offer.version))
+        ours = self._shelf.offer(offer.stage, offer.version)
+        if waiting is None or ours is None or ours.digests != offer.digests:
+            return False
+        waiting.set()
+        return True
+
+    def _is_awaited(self, message: BlobOffer | NoBlob | Chunk) -> bool:
+        if self._download is None or message.stage in self._held():
+            return False
+        wanted = self._download.query
+        return (message.kind, message.stage, message.version) == (
+            wanted.kind,
+            wanted.stage,
+            wanted.version,
+        )
+
+    def _feed(self, peer: PeerId, message: BlobOffer | NoBlob | Chunk, payload: bytes) -> None:
+        if isinstance(message, BlobOffer) and not is_plausible(self._manifest, message):
+            self._hub.perform(Penalise(peer, "checkpoint-of-wrong-size", 20))
+            return
+        if self._download is None:
+            return
+        self._download.receive(peer, message, payload)
+        if self._download.progress[1]:
+            self._fetching.deadline = math.inf  # it is answered
+
+    def _note(self, peer: PeerId, offer: BlobOffer) -> None:
+        """Remember what a neighbour offers without being asked."""
+        view, stage = self._view(), offer.stage
+        speaks = any(replica.peer == peer for replica in view.serving(stage))
+        plausible = is_plausible(self._manifest, offer)
+        if not speaks or not is_beside(view, self._me, stage) or not plausible:
+            return
+        if offer.version > self._reached(stage):
+            return  # where we are late to hear of its version, it offers it again
+        if (ours := self._shelf.offer(stage, offer.version)) is not None:
+            self._hub.send(peer, ours)
+            return
+        if offer.version >= self._due(stage):
+            self._announced[stage, peer] = offer.version
+            self._not_before.pop((stage, offer.version), None)
+            self._news.set()
+
+    def _reached(self, stage: int) -> int:
+        """Return the newest version that a stage next to ours can have: a lie goes no further."""
+        view = self._view()
+        beside = [*view.serving(stage - 1), *view.serving(stage + 1)]
+        ours = max((r.version for r in beside if r.peer == self._me), default=0)
+        return min(view.committed(stage), ours + AHEAD, self._manifest.steps)
+
+    def _due(self, stage: int) -> int:
+        """Return the newest version of which the stage's replicas write a checkpoint."""
+        every, steps = self._manifest.policy.checkpoint_every, self._manifest.steps
+        due, reached = due_version(self._view(), stage, every, steps), self._reached(stage)
+        return due if due <= reached else reached - reached % every
+
+    def _forget_announced(self, which: Callable[[int, PeerId, int], bool]) -> list[PeerId]:
+        """Forget what was offered without being asked; return by whom."""
+        gone = [key for key, version in self._announced.items() if which(*key, version)]
+        for key in gone:
+            del self._announced[key]
+        return [peer for _, peer in gone]
+
+    # --- keeping -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep what we are to keep, until cancelled."""
+        while True:
+            self._news = trio.Event()
+            for stage, version in self._wanted():
+                await self._keep(stage, version)
+            with trio.move_on_after(LOOK_S):
+                await self._news.wait()
+
+    def _wanted(self) -> list[tuple[int, int]]:
+        """The stages of which we lack a copy, with the version."""
+        now = self._hub.now()
+        self._not_before = {key: at for key, at in self._not_before.items() if at > now}
+        self._forget_announced(lambda stage, _by, version: version < self._due(stage))
+        due = {
+            (stage, self._due(stage)) for stage in kept_by(self._view(), self._me, self._places())
+        }
+        announced = {(stage, version) for (stage, _), version in self._announced.items()}
+        return [
+            (stage, version)
+            for stage, version in (*sorted(due), *sorted(announced - due))
+            if version > 0
+            and stage not in self._held()
+            and (stage, version) not in self._not_before
+            and not self._folder.path(stage, version).exists()
+        ]
+
+    async def _keep(self, stage: int, version: int) -> None:
+        """Fetch one copy, verify it and put it in its place."""
+        try:
+            await self._fetch(stage, version)
+        except DiskFailed as error:
+            self._say_disk(str(error))
+        except (DownloadFailed, CheckpointError) as error:
+            words = f"no copy of stage {stage} at version {version}: {error}"
+            self._hub.perform(Explain("transfer", words, "debug"))
+        except OSError as error:
+            self._say_disk(f"{error.strerror or error}")
+        else:
+            self._said_full = False
+            return
+        self._forget_announced(lambda s, _by, v: (s, v) == (stage, version))
+        self._not_before[stage, version] = self._hub.now() + RETRY_S
+
+    async def _fetch(self, stage: int, version: int) -> None:
+        self._folder.folder.mkdir(parents=True, exist_ok=True)
+        self._check_room(stage)
+        path = self._folder.folder / f".stage-{stage}-v{version}.buddy.tmp"
+        query, era = BlobQuery("state", stage, version), self._history.lineage.era
+        self._download = Download(self._hub, query, self._donors(stage, version), path, WINDOW)
+        try:
+            with trio.move_on_after(ANSWER_S) as self._fetching:
+                await self._download.run(FETCH_S)
+                await self._place(path, stage, version, era)
+            if self._fetching.cancelled_caught:
+                raise DownloadFailed("nobody offers it")
+        finally:
+            self._download = None
+            path.unlink(missing_ok=True)
+
+    def _donors(self, stage: int, version: int) -> list[PeerId]:
+        """Who may have it; of what was saved out of turn only who says so: others do not answer."""
+        offering = {by for (s, by), v in self._announced.items() if (s, v) == (stage, version)}
+        if offering and version != self._due(stage):
+            return sorted(offering)
+        serving = {r.peer for r in self._view().serving(stage)} - {self._me}
+        return sorted(serving | offering)
+
+    async def _place(self, path: Path, stage: int, version: int, era: int) -> None:
+        info, digests = await trio.to_thread.run_sync(examine, path)
+        self._check(info, stage, version, era)
+        target = await trio.to_thread.run_sync(self._folder.adopt, path, stage, version)
+        if self._history.lineage.era != era:
+            self._folder.set_aside(Checkpoint(stage, version, target))
+            raise DownloadFailed("the run has been rolled back meanwhile")
+        offer = BlobOffer("state", stage, version, info.size_bytes, digests)
+        self._shelf.put(offer, target, temporary=False)
+        self.kept += 1
+        self._history.stored(stage, version)
+        for donor in self._forget_announced(lambda s, _by, v: (s, v) == (stage, version)):
+            self._hub.send(donor, offer)
+        for removed in self._folder.retain(self._protected(stage), stage=stage, keep=FOREIGN_KEPT):
+            self._shelf.withdraw(removed.stage, removed.version)
+        words = f"kept a copy of stage {stage} at version {version}"
+        self._hub.perform(Explain("transfer", words, "debug"))
+
+    def _protected(self, stage: int) -> set[tuple[int, int]]:
+        """What stays however many newer ones come: what we may roll back to, the newest due."""
+        every = self._manifest.policy.checkpoint_every
+        due = [c.version for c in self._folder.entries() if c.stage == stage]
+        newest = max((version for version in due if version % every == 0), default=0)
+        return {*self._history.protected(), (stage, newest)}
+
+    def _check(self, info: CheckpointInfo, stage: int, version: int, era: int) -> None:
+        checked(info, self._swarm, self._manifest.stage_count)
+        if (info.stage, info.version) != (stage, version):
+            raise CheckpointError(f"it is stage {info.stage} at version {info.version}")
+        if self._history.lineage.era != era:
+            raise CheckpointError("the run has been rolled back meanwhile")
+        said = Counter(
+            copy.hash.hex()
+            for one in self._history.machine.stored_live().values()
+            for copy in one.copies
+            if one.lineage.era == era and (copy.stage, copy.version) == (stage, version)
+        )
+        if said and info.hash != max(said, key=lambda h: (said[h], h)):
+            raise CheckpointError("it is not the state that its holders say they have")
+
+    def _check_room(self, stage: int) -> None:
+        needed = data_bytes(self._manifest, stage) + SPARE_BYTES
+        if shutil.disk_usage(self._folder.folder).free < needed:
+            raise OSError(f"less than {needed >> 20} MiB are free in {self._folder.folder}")
+
+    def _say_disk(self, problem: str) -> None:
+        """Tell once that there is no room, until there was."""
+        if not self._said_full:
+            self._said_full = True
+            words = f"no copies of neighbouring stages are kept: {problem}; make room on the disk"
+            self._hub.perform(Explain("transfer", words, "warning"))
+
+    # --- being kept --------------------------------------------------------------------------
+
+    async def hand_over(self, stage: int, version: int, timeout_s: float) -> bool:
+        """Have our buddy keep a checkpoint of ours; whether it does, within ``timeout_s``."""
+        keeper, offer = self._keeper(stage), self._shelf.offer(stage, version)
+        if keeper is None or offer is None:
+            return False
+        kept = self._handing[stage, version] = trio.Event()
+        words = f"{short(keeper)} is asked to keep stage {stage} at version {version}"
+        self._hub.perform(Explain("transfer", words))
+        try:
+            with trio.move_on_after(timeout_s):
+                while not kept.is_set():
+                    if (keeper := self._keeper(stage)) is None:
+                        return False
+                    self._hub.send(keeper, offer)
+                    with trio.move_on_after(ASK_S):
+                        await kept.wait()
+        finally:
+            del self._handing[stage, version]
+        return kept.is_set()
+
+    def _keeper(self, stage: int) -> PeerId | None:
+        return buddy(self._view(), stage, self._places())

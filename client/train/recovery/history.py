@@ -1,0 +1,295 @@
+"""The run's history as this volunteer knows it: drives the machine of ``protocol.restore``.
+
+Tells it what is on our disk and what we see of the swarm, and performs what it decides: when a new
+lineage begins, checkpoints of the one that ended are set aside and every seat begins anew.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Final, Protocol
+
+import trio
+
+from client.store.checkpoints import CheckpointFolder, Stored
+from client.store.company import load_company, save_company
+from client.store.lineage import (
+    Seen,
+    load_evidence,
+    load_lineage,
+    save_evidence,
+    save_lineage,
+)
+from client.train.ports import Hub
+from client.train.swarm.views import eras_served, live_members, versions_reached
+from client.train.transfer.blobs import Shelf
+from client.train.transfer.inventory import stored_states
+from protocol.effects import Explain
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId, SwarmId
+from protocol.manifest import Manifest
+from protocol.membership.roster import Roster
+from protocol.membership.view import RecordChanged, RecordGone
+from protocol.pipeline.effects import Committed
+from protocol.restore.choice import holders
+from protocol.restore.company import Companion, Company
+from protocol.restore.evidence import Evidence
+from protocol.restore.machine import Adopt, Outlook, Restore, RestoreEffect
+from protocol.restore.stored import Copy, Lineage, parse_stored
+from protocol.rounds.quorum import Touch
+from protocol.view import SwarmView
+
+COMPANY_EVERY_S: Final = 1.0
+"""Who is there is written down once in so long at most."""
+UNREAD_S: Final = 30.0
+"""A disk of which not everything could be read is looked at again after so long."""
+
+
+class Restarts(Protocol):
+    """Whoever holds our seats."""
+
+    def begin_anew(self, lineage: Lineage) -> None:
+        """Take every stage anew from the beginning of this lineage."""
+
+    def has_quorum(self, now: float) -> bool:
+        """Whether all our seats are in touch with a majority of their electors."""
+
+
+class History:
+    """See the module's docstring.
+
+    Args:
+        folder: of this swarm's checkpoints.
+        shelf: what is offered of them.
+        met: members of earlier sessions.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        me: PeerId,
+        manifest: Manifest,
+        swarm: SwarmId,
+        touch: Touch,
+        folder: CheckpointFolder,
+        shelf: Shelf,
+        met: Collection[PeerId] = (),
+    ) -> None:
+        self._hub, self._me, self.touch = hub, me, touch
+        self._swarm, self._stages = swarm, manifest.stage_count
+        self._folder, self._shelf = folder, shelf
+        known = load_company(folder.folder)
+        self._company = Company(map(Companion, {*met} - {me}) if known is None else known)
+        self._company_changed = trio.Event()
+        lineage, unusable = load_lineage(folder.folder, manifest.stage_count, manifest.steps)
+        seen, damaged = load_evidence(folder.folder)
+        for words in filter(None, (unusable, damaged)):
+            hub.perform(Explain("transfer", words, "warning"))
+        away_s = max(0.0, time.time() - seen.wall)
+        self.machine = Restore(
+            me,
+            manifest.stage_count,
+            manifest.policy.checkpoint_every,
+            lineage,
+            int(time.time() * 1000),
+            met,
+            self._company,
+            manifest.steps,
+            Evidence(seen.kept, hub.now() - away_s),
+        )
+        self.seats: Restarts | None = None
+        self._stale = trio.Event()
+        self._made: set[tuple[int, int]] = set()
+        self._ended = False
+        self._made_all = True  # what is there when we start, we made in the lineage that we kept
+
+    # --- what a stage's newcomer asks --------------------------------------------------------
+
+    @property
+    def lineage(self) -> Lineage:
+        """Where the run's present history begins."""
+        return self.machine.lineage
+
+    @property
+    def open(self) -> bool:
+        """Whether it is settled from which version a stage without state begins."""
+        return self.machine.open
+
+    def holders(self, stage: int) -> list[PeerId]:
+        """Return the others who have the state of a stage from which the lineage begins."""
+        found = holders(self.machine.stored_live(), self.lineage, stage)
+        return [peer for peer in found if peer != self._me]
+
+    def protected(self) -> Collection[tuple[int, int]]:
+        """Return what must stay on our disk: the newest version that every stage has."""
+        newest = self.machine.newest_whole()
+        return {(stage, newest.version) for stage in range(self._stages)}
+
+    def waiting(self) -> str:
+        """Say how long and for what the run waits before it goes on from copies: ``up to 115 s for
+        Boris, who may have …``; empty: for nothing."""
+        waiting = self.machine.waiting
+        if waiting is None:
+            return ""
+        if waiting.until is None:
+            return waiting.what
+        left_s = max(0.0, waiting.until - self._hub.now())
+        return f"up to {math.ceil(left_s)} s {waiting.what}"
+
+    def version(self) -> int:
+        """Return the newest version that the swarm has, as far as we know."""
+        return max(self.lineage.version, self.machine.newest_whole().version)
+
+    # --- inputs ------------------------------------------------------------------------------
+
+    def record(self, record: RecordChanged | RecordGone) -> None:
+        """Take another's stored record, or that it expired."""
+        if isinstance(record, RecordGone):
+            self.machine.forget(PeerId(record.key))
+            return
+        author = record.signer
+        try:
+            stored = parse_stored(record.body, author, author, self._stages)
+        except RemoteProtocolError:
+            return  # refused where it came in already
+        self._perform(self.machine.receive(author, stored, self._hub.now()))
+
+    def update(self, roster: Roster, view: SwarmView) -> None:
+        """Take a new view of the swarm; ``view`` is that of our lineage."""
+        live = live_members(roster, self._me)
+        outlook = Outlook(
+            live=live,
+            versions=self.machine.versions(view),
+            eras=eras_served(roster, self._stages, self._me),
+            quorum=self._has_quorum,
+            moved=view.moved(),
+            unseen=view.unseen,
+            unlinked=roster.unlinked(),
+            reached=versions_reached(roster, self._stages, self._me),
+        )
+        self._perform(self.machine.update(outlook, self._hub.now()))
+        met = live - outlook.unlinked - {self._me}
+        if self._company.update(met, self.machine.newest, roster.has_left):
+            self._company_changed.set()
+
+    def _has_quorum(self, now: float) -> bool:
+        return self.seats is None or self.seats.has_quorum(now)
+
+    def tick(self, now: float) -> None:
+        """Act on deadlines that have passed."""
+        self._perform(self.machine.tick(now))
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` has something to do."""
+        return self.machine.next_deadline()
+
+    def stored(self, stage: int, version: int) -> None:
+        """A checkpoint of our lineage was written to our disk."""
+        self._made.add((stage, version))
+        self._stale.set()
+
+    def closed(self, committed: Committed, era: int) -> None:
+        """A seat of ours, of this era, has closed a step: we know more of the others now."""
+        if era != self.lineage.era:
+            return
+        state, now = bytes.fromhex(committed.hash), self._hub.now()
+        of = (committed.stage, committed.version, state)
+        if self.machine.closed(*of, committed.with_whom, now):
+            self._stale.set()
+
+    def reopened(self, stage: int) -> None:
+        """A seat of ours could not go on with its state and takes that of others."""
+        self.machine.evidence.reopened(stage)
+
+    def disk_changed(self) -> None:
+        """A checkpoint went from our disk: what we say of it must be looked up again."""
+        self._stale.set()
+
+    def _is_ours(self, stored: Stored) -> bool:
+        """Whether a checkpoint is of our lineage; a write begun before it may end after."""
+        if self._made_all or stored.version <= self.lineage.version:
+            return True
+        return (stored.stage, stored.version) in self._made
+
+    def end(self) -> None:
+        """We are leaving: what becomes of the run is decided by those who stay."""
+        self._ended = True
+        with suppress(OSError):  # then what was written before holds
+            save_evidence(self._folder.folder, self._seen())
+
+    def _seen(self) -> Seen:
+        return Seen(self.machine.evidence.kept(), time.time())
+
+    async def run(self) -> None:
+        """Say what is on our disk and write down who is there, now and whenever it changes."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_saying)
+            nursery.start_soon(self._keep_company)
+
+    async def _keep_company(self) -> None:
+        folder, company = self._folder.folder, self._company
+        try:
+            while True:
+                await self._company_changed.wait()
+                self._company_changed = trio.Event()
+                try:
+                    await trio.to_thread.run_sync(save_company, folder, company.companions())
+                except OSError:
+                    self._company_changed.set()  # a full disk may have room soon
+                await trio.sleep(COMPANY_EVERY_S)
+        finally:
+            if self._company_changed.is_set():  # who left just before us has nothing that we lack
+                with suppress(OSError):
+                    save_company(folder, company.companions())
+
+    async def _keep_saying(self) -> None:
+        while True:
+            self._stale = trio.Event()
+            complete = False
+            with suppress(OSError):  # then nothing is said: that we have none would be untrue
+                complete = await self._say_copies()
+            with trio.move_on_after(math.inf if complete else UNREAD_S):
+                await self._stale.wait()
+
+    async def _say_copies(self) -> bool:
+        """Say what is on our disk, and write down what we have seen; whether all of it could be
+        read."""
+        if self.machine.evidence.any:
+            with suppress(OSError):  # it is written again with the next checkpoint
+                seen = self._seen()
+                await trio.to_thread.run_sync(save_evidence, self._folder.folder, seen)
+        found = await trio.to_thread.run_sync(
+            stored_states, self._folder, self._swarm, self._stages
+        )
+        ours = filter(self._is_ours, found)
+        copies = {Copy(s.stage, s.version, bytes.fromhex(s.hash)) for s in ours}
+        self._perform(self.machine.set_copies(copies, self._hub.now()))
+        return len(found) >= len(await trio.to_thread.run_sync(self._folder.entries))
+
+    # --- effects -----------------------------------------------------------------------------
+
+    def _perform(self, effects: list[RestoreEffect]) -> None:
+        for effect in effects if not self._ended else ():
+            if isinstance(effect, Adopt):
+                self._adopt(effect.lineage)
+            else:
+                self._hub.perform(effect)
+
+    def _adopt(self, lineage: Lineage) -> None:
+        try:
+            for checkpoint in self._folder.entries():
+                if checkpoint.version > lineage.version:
+                    self._folder.set_aside(checkpoint)
+            save_lineage(self._folder.folder, lineage)
+            save_evidence(self._folder.folder, self._seen())
+        except OSError as error:
+            words = f"the new lineage cannot be written to {self._folder.folder}: {error}"
+            self._hub.perform(Explain("transfer", words, "error"))
+        self._shelf.withdraw_above(lineage.version)
+        self._made, self._made_all = set(), False
+        self._stale.set()
+        if self.seats is not None:
+            self.seats.begin_anew(lineage)

@@ -1,0 +1,56 @@
+"""What happened to the microbatches of all our seats, counted since the node started."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from client.train.ports import Hub
+from client.train.reporting.event_sink import News
+from protocol.pipeline.effects import Committed, GradientAccepted, Rerouted
+
+
+class Tally:
+    """Counters for the status, and the news of recoveries."""
+
+    def __init__(self, hub: Hub, news: News) -> None:
+        self._hub, self._news = hub, news
+        self._detected_at: float | None = None
+        self._detected_step = 0
+        self.rerouted = 0
+        self.replayed = 0
+        self.rounds = 0
+        self.counted = 0
+        """Microbatches of ours in committed steps, over all our stages."""
+        self.restarted = 0
+        """Attempts at rounds that did not close them."""
+        self.restarts: Counter[str] = Counter()
+        """Rounds that seats of ours, closed by now, planned anew as leaders, by why."""
+        self.miscounted = 0
+        """Of seats that are closed; open ones count for themselves."""
+        self.worker_restarts = 0
+
+    def note_committed(self, committed: Committed, era: int) -> None:
+        """A seat of an era has closed a step."""
+        self.rounds += 1
+        self.counted += committed.counted
+        self.restarted += max(0, committed.attempt - 1)
+        self._news.closed(committed, era)
+        if committed.version > self._detected_step:  # what was lost is made good: no gradient comes
+            self._detected_at = None
+
+    def note_rerouted(self, rerouted: Rerouted) -> None:
+        """A microbatch goes to another replica, because one was lost or was late."""
+        self.rerouted += 1
+        self.replayed += rerouted.replayed
+        if self._detected_at is None:
+            self._detected_at, self._detected_step = self._hub.now(), rerouted.step
+            words = f"{rerouted.cause}: its microbatches go to other replicas"
+            self._news.recovery(words, "peer", "detected", rerouted.step, rerouted.lost_peer)
+
+    def note_accepted(self, accepted: GradientAccepted) -> None:
+        """A gradient came; the first of a re-routed microbatch ends the recovery."""
+        if accepted.rerouted and self._detected_at is not None:
+            taken_s = self._hub.now() - self._detected_at
+            self._detected_at = None
+            words = f"first gradient of a re-routed microbatch {taken_s:.2f} s after detection"
+            self._news.recovery(words, "peer", "recovered", accepted.step)

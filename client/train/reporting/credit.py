@@ -1,0 +1,62 @@
+"""What this volunteer has done for a swarm, added up over all its sessions and kept on disk.
+
+A note for its owner, measured by itself: nobody else relies on it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import trio
+
+from client.control.snapshot import CreditView
+from client.store.credit import KeptCredit, load_credit, save_credit
+from client.train.reporting.counters import Tally
+
+SAVE_EVERY_S = 60.0
+
+
+class Credit:
+    """See the module's docstring.
+
+    Args:
+        path: where it is kept; unreadable counts as empty.
+        tally: counts this session.
+        tokens: per microbatch.
+        sent_bytes: returns the bytes sent in this session.
+    """
+
+    def __init__(
+        self, path: Path, tally: Tally, tokens: int, sent_bytes: Callable[[], int]
+    ) -> None:
+        self._path, self._tally, self._tokens = path, tally, tokens
+        self._sent_bytes = sent_bytes
+        self._before = load_credit(path) or KeptCredit(since=time.time())
+
+    def view(self) -> CreditView:
+        """Return the sum up to now."""
+        before, counted = self._before, self._tally.counted
+        return CreditView(
+            microbatches=before.microbatches + counted,
+            tokens=before.tokens + counted * self._tokens,
+            sent_bytes=before.sent_bytes + self._sent_bytes(),
+            since=before.since,
+        )
+
+    async def run(self) -> None:
+        """Keep it on disk until cancelled."""
+        try:
+            while True:
+                self._save()
+                await trio.sleep(SAVE_EVERY_S)
+        finally:
+            self._save()
+
+    def _save(self) -> None:
+        now = self.view()
+        kept = KeptCredit(now.microbatches, now.tokens, now.sent_bytes, now.since)
+        with suppress(OSError):  # a full disk must not stop training
+            save_credit(self._path, kept)

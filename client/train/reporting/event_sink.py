@@ -1,0 +1,172 @@
+"""What the node tells its user: typed events into the log, and the swarm's progress.
+
+Holds the event log, the newest progress and the pace. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import traceback
+from collections.abc import Callable
+from typing import Final, Literal
+
+from client.events import (
+    Entry,
+    Event,
+    EventLog,
+    LogLine,
+    PeerChanged,
+    RecoveryEvent,
+    StageAssigned,
+    StageClosed,
+    StepCommitted,
+)
+from client.train.reporting.curve import Curve
+from client.train.reporting.pace import Pace
+from protocol.effects import Explain
+from protocol.ids import PeerId, short
+from protocol.membership.progress import Progress
+from protocol.pipeline.effects import Committed
+
+LATELY_S: Final = 120.0
+"""Whoever leaves in order gives up its stages first, and goes within so long."""
+SHOWN_S: Final = 600.0
+"""An error that nothing came of for so long is over."""
+
+Fault = Literal["peer", "round", "worker", "stage", "network"]
+Phase = Literal["detected", "rematched", "transferred", "recovered"]
+
+
+class News:
+    """Turns what happens into events."""
+
+    def __init__(
+        self, log: EventLog, on_event: Callable[[Event], None], curve: Curve | None = None
+    ) -> None:
+        self.log, self._on_event = log, on_event
+        self.progress: Progress | None = None
+        self.vouchers = 0
+        """Replicas of the last stage whose word the progress is; 0: our own."""
+        self.pace = Pace()
+        self.curve = curve or Curve()
+        self._error: Entry | None = None
+        self._served: dict[PeerId, tuple[tuple[int, ...], float]] = {}
+        """What each member serves, or served until when (Unix seconds)."""
+        self.since: dict[int, float] = {}
+        """When each stage we hold came to be what it is now, by stage, unix seconds."""
+
+    @property
+    def loss(self) -> float | None:
+        """Loss of the newest step, of an earlier session's if this one has seen none."""
+        if self.progress is not None:
+            return self.progress.loss
+        newest = self.curve.points(1)
+        return newest[0].loss if newest else None
+
+    def publish(self, event: Event) -> None:
+        """Put an event into the log and show it."""
+        entry = self.log.append(event, time.time())
+        if _is_error(entry):
+            self._error = entry
+        self._on_event(event)
+
+    @property
+    def last_error(self) -> tuple[str, float] | None:
+        """The newest error of this node that is not over, and when it was, Unix seconds."""
+        if self._error is None or time.time() > self._error.time + SHOWN_S:
+            return None
+        return self._error.event.words, self._error.time
+
+    def explain(self, effect: Explain) -> None:
+        """Tell what a machine explains."""
+        self.publish(LogLine(words=effect.words, level=effect.level, about=effect.topic))
+
+    def survived(self, what: str, error: Exception) -> None:
+        """An unexpected error of ours did not stop the node."""
+        where = "".join(traceback.format_exception(error)[-3:])
+        self.explain(Explain("swarm", f"internal error on {what}: {error!r}", "error"))
+        self.explain(Explain("swarm", where, "debug"))
+
+    def progressed(self, progress: Progress, now: float, vouchers: int = 0) -> None:
+        """Learn how far the swarm is; older news is no news.
+
+        Args:
+            vouchers: replicas of the last stage whose word it is; 0: we computed it ourselves.
+        """
+        if self.progress is not None and progress.step <= self.progress.step:
+            return
+        self.progress, self.vouchers = progress, vouchers
+        self.pace.note(now, progress.tokens)
+        step, loss = progress.step, progress.loss
+        self.curve.note(step, time.time(), loss, self.pace.per_s())
+        words = f"step {step}: loss {loss:.4f}"
+        self.publish(StepCommitted(words=words, step=step, loss=loss, tokens=progress.tokens))
+
+    def rolled_back(self, version: int) -> None:
+        """The swarm begins anew at a version: the steps from that on are done again."""
+        self.curve.rolled_back(version)
+        if self.progress is not None and self.progress.step >= version:
+            self.progress, self.pace = None, Pace()
+
+    def closed(self, committed: Committed, era: int) -> None:
+        """A seat of ours has applied a step; for programs."""
+        self.publish(
+            StageClosed(
+                words=f"stage {committed.stage} is at version {committed.version}",
+                level="debug",
+                stage=committed.stage,
+                version=committed.version,
+                hash=committed.hash,
+                counted=committed.counted,
+                attempt=committed.attempt,
+                era=era,
+            )
+        )
+
+    def serves(self, peer: PeerId, stages: tuple[int, ...]) -> None:
+        """A member serves these stages now."""
+        if stages:
+            self._served[peer] = stages, math.inf
+        elif peer in self._served:
+            known, until = self._served[peer]
+            self._served[peer] = known, min(until, time.time())
+
+    def peer(self, peer: PeerId, state: Literal["up", "down"], reason: str) -> None:
+        """A member came or went."""
+        stages: tuple[int, ...] = ()
+        if state == "down":
+            served, until = self._served.pop(peer, ((), 0.0))
+            stages = served if time.time() < until + LATELY_S else ()
+        words = f"{short(peer)} is {state}: {reason}"
+        level: Literal["info", "warning"] = "info" if state == "up" else "warning"
+        self.publish(PeerChanged(words=words, level=level, peer=peer, state=state, stages=stages))
+
+    def assigned(self, stage: int, state: Literal["held", "serving", "left"], words: str) -> None:
+        """Our place changed; for programs: the matching tells the user itself."""
+        if state == "serving" and self._error is not None and self._error.topic == "transfer":
+            self._error = None  # whatever kept us from the stage is over
+        if state == "left":
+            self.since.pop(stage, None)
+        else:
+            self.since[stage] = time.time()
+        self.publish(StageAssigned(words=words, level="debug", stage=stage, state=state))
+
+    def recovery(
+        self,
+        words: str,
+        fault: Fault,
+        phase: Phase,
+        step: int | None = None,
+        peer: PeerId | None = None,
+    ) -> None:
+        """A fault was seen, or made good."""
+        self.publish(RecoveryEvent(words=words, fault=fault, phase=phase, step=step, peer=peer))
+
+
+def _is_error(entry: Entry) -> bool:
+    """Whether an event says that something is wrong with this node: with its disk, its text or its
+    worker. That others come and go, are late or are waited for is no error, and mends itself."""
+    if entry.event.level == "error":
+        return True
+    return entry.event.level == "warning" and entry.topic == "transfer"

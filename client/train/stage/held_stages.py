@@ -1,0 +1,218 @@
+"""A volunteer's stages: opened and given up as the matching says, up to three at a time.
+
+Holds the tenancies by stage and hands each what concerns it; what a stage needs, its tenancy does.
+A stage that cannot be held is told to the matching; only when it was the last one the node fails.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import trio
+
+from client.compute.process import RequestFailed, Worker, open_worker
+from client.errors import UserError
+from client.train.machine.capacity import usable_memory_bytes
+from client.train.machine.memory_budget import Room
+from client.train.recovery.buddies import Buddies
+from client.train.reporting.counters import Tally
+from client.train.stage.held_stage import Diverged, Tenancy
+from client.train.stage.seat_driver import SeatDriver
+from client.train.stage.stage_acquisition import Terms, TextMissing, offer_text, prepare_request
+from client.train.stage.stage_context import House, Owner
+from client.train.workers.pool import OpenWorker, WorkerPool
+from client.train.workers.task_scheduler import Turnstile
+from protocol.effects import Explain
+from protocol.ids import PeerId
+from protocol.restore.stored import Lineage
+from protocol.seat.audience import addressed_stage
+from protocol.view import SwarmView
+from protocol.wire.messages import Message
+from protocol.wire.parts import SeatStatus
+
+
+class Staging:
+    """See the module's docstring. A ``Tenant`` of the engine."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        terms: Terms,
+        start_worker: OpenWorker = open_worker,
+        tally: Tally | None = None,
+    ) -> None:
+        stages = terms.manifest.stage_count
+        self.view = SwarmView(((),) * stages)
+        self.newest = [0] * stages
+        """Newest version ever seen served, by stage."""
+        self.failure: UserError | None = None
+        self.pause: Callable[[str], object] = lambda reason: None
+        """Has everything given up until the user resumes, with the reason."""
+        """Why this volunteer cannot go on at all."""
+        self.tenancies: dict[int, Tenancy] = {}
+        """What is held, the oldest first."""
+        self.workers = WorkerPool(start_worker)
+        self.tally = tally or Tally(owner, terms.news)
+        self.closed = False
+        """It has held its last stage; another will hold the next."""
+        self.buddies: Buddies | None = None
+        """Whoever keeps copies of other stages' checkpoints."""
+        room = Room(terms.manifest, lambda: usable_memory_bytes(terms.capacity(), terms.settings))
+        self._house = House(owner, terms, self.workers, Turnstile(), room, self.tally)
+        self._allowed = False
+        self._again: set[int] = set()
+        """Stages that were assigned again while they were being closed."""
+        self._opened, self._to_open = trio.open_memory_channel[Tenancy](math.inf)
+
+    @property
+    def phase(self) -> str:
+        """Say in words what is being done."""
+        phases = [tenancy.phase for tenancy in self.tenancies.values()]
+        return "; ".join(phases) or "waiting for a stage"
+
+    # --- what the engine tells us ------------------------------------------------------------
+
+    def assign(self, stage: int) -> None:
+        """The matching gives us a stage, besides those we hold."""
+        if (held := self.tenancies.get(stage)) is not None:
+            if not held.stay():
+                self._again.add(stage)
+            return
+        tenancy = Tenancy(self._house, stage, self.view, allowed=self._allowed)
+        self.tenancies[stage] = tenancy
+        self._opened.send_nowait(tenancy)
+
+    def unassign(self, stage: int, reason: str) -> None:
+        """The matching takes a stage away; what its seat has counted still counts."""
+        self._again.discard(stage)
+        if (held := self.tenancies.get(stage)) is not None:
+            held.leave()
+
+    def allow_training(self) -> None:
+        """The swarm has started."""
+        self._allowed = True
+        for tenancy in self._all():
+            tenancy.allow_training()
+
+    def update_view(self, view: SwarmView) -> None:
+        """Take a new view of the swarm."""
+        self.view = view
+        self.newest = [max(old, view.committed(s)) for s, old in enumerate(self.newest)]
+        for tenancy in self._all():
+            tenancy.update_view(view)
+
+    def peer_lost(self, peer: PeerId) -> None:
+        """A peer is gone."""
+        if self.buddies is not None:
+            self.buddies.peer_lost(peer)
+        for tenancy in self._all():
+            tenancy.peer_lost(peer)
+
+    def receive(self, peer: PeerId, message: Message, payload: bytes) -> None:
+        """Hand a message to the stage it is for; one for a stage we do not hold is nothing."""
+        if self.buddies is not None and self.buddies.receive(peer, message, payload):
+            return
+        stage = addressed_stage(message)
+        if stage is not None and (tenancy := self.tenancies.get(stage)) is not None:
+            tenancy.receive(peer, message, payload)
+
+    def begin_anew(self, lineage: Lineage) -> None:
+        """Take every stage anew from the beginning of this lineage."""
+        self._house.terms.news.rolled_back(lineage.version)
+        self.view = SwarmView(((),) * len(self.newest))
+        self.newest = [lineage.version] * len(self.newest)
+        for tenancy in self._all():
+            tenancy.begin_anew()
+
+    def has_quorum(self, now: float) -> bool:
+        """Whether all our seats are in touch with a majority of their electors."""
+        return all(driver.seat.quorum.holds(now) for driver in self.drivers())
+
+    def tick(self, now: float) -> None:
+        """Let the seats act on their deadlines."""
+        for tenancy in self._all():
+            tenancy.tick(now)
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` has something to do."""
+        deadlines = (tenancy.next_deadline() for tenancy in self._all())
+        return min((d for d in deadlines if d is not None), default=None)
+
+    def set_threads(self, threads: int) -> None:
+        """Have every stage that is open computed with so many threads from now on."""
+        for tenancy in self._all():
+            tenancy.set_threads(threads)
+
+    def seats(self) -> list[SeatStatus]:
+        """Return what heartbeats say of our seats."""
+        statuses = (tenancy.status() for tenancy in self._all())
+        return [status for status in statuses if status is not None]
+
+    def drivers(self) -> list[SeatDriver]:
+        """Return the drivers of the seats that are open."""
+        drivers = (tenancy.driver for tenancy in self._all())
+        return [driver for driver in drivers if driver is not None]
+
+    # --- running -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep the workers and hold whatever is assigned, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.workers.run)
+            async for tenancy in self._to_open:
+                nursery.start_soon(self._hold, tenancy)
+
+    def close(self) -> None:
+        """Hold nothing any more: ``run`` has ended."""
+        self.closed, self.buddies = True, None
+        self.tenancies.clear()  # one that was assigned too late to be opened
+
+    async def worker_ready(self) -> Worker:
+        """Wait for a compute worker that no stage has taken."""
+        return await self.workers.wait_idle()
+
+    async def text_problem(self) -> str:
+        """Say why this machine does not have the swarm's training text; empty if it has.
+
+        Who has it can begin stage 0, others can only copy it from somebody who has.
+        """
+        worker = await self.worker_ready()
+        try:
+            await worker.call(prepare_request(self._house.terms))
+        except RequestFailed as failure:
+            self._house.owner.perform(Explain("transfer", failure.message))
+            return failure.message
+        await offer_text(self._house.terms)
+        return ""
+
+    async def _hold(self, tenancy: Tenancy) -> None:
+        failure: UserError | None = None
+        try:
+            await tenancy.run()
+        except UserError as error:
+            failure = error
+        finally:
+            del self.tenancies[tenancy.stage]
+            self._house.owner.seats_changed()
+        if failure is not None:
+            self._failed(tenancy, failure)
+        elif tenancy.stage in self._again:
+            self._again.discard(tenancy.stage)
+            self.assign(tenancy.stage)
+
+    def _failed(self, tenancy: Tenancy, failure: UserError) -> None:
+        if isinstance(failure, Diverged):
+            self._house.owner.perform(Explain("round", str(failure), "error"))
+            self.pause(f"{failure}; {failure.next_step}")
+            return
+        if not self.tenancies and not isinstance(failure, TextMissing):
+            self.failure = failure
+            return
+        words = f"stage {tenancy.stage} is given up: {failure}"
+        self._house.owner.perform(Explain("transfer", words, "warning"))
+        self._house.owner.lost(tenancy.stage, str(failure))
+
+    def _all(self) -> list[Tenancy]:
+        """The tenancies; a list, for what they do may end one."""
+        return list(self.tenancies.values())

@@ -1,0 +1,150 @@
+"""Writing state: snapshots for newcomers and periodic checkpoints, one at a time.
+
+A save names the version that the worker holds *now*: it is submitted at once, in order with the
+round's tasks, and the worker copies its buffers before it applies the next. While one is being
+written a snapshot is skipped (the newcomer asks again) and a checkpoint is written afterwards, if
+the worker still holds that version by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Literal
+
+import trio
+
+from client.compute.process import RequestFailed, Submitted, Worker, WorkerDied
+from client.compute.replies import Failed, Saved
+from client.compute.requests import Save
+from client.store.checkpoints import CheckpointFolder
+from client.train.ports import Hub
+from client.train.stage import failpoints
+from client.train.transfer.blobs import Shelf
+from protocol.effects import Explain
+from protocol.wire.messages import BlobOffer
+
+FINAL_TRIES = 10
+
+
+class StateSaver:
+    """Saves the state of one worker's stage and offers the files on the shelf."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        stage: int,
+        checkpoints: CheckpointFolder,
+        snapshots: Path,
+        shelf: Shelf,
+        hub: Hub,
+        nursery: trio.Nursery,
+        protect: Callable[[], Collection[tuple[int, int]]] = frozenset,
+        stored: Callable[[int, int], None] = lambda _stage, _version: None,
+    ) -> None:
+        self._worker, self._stage = worker, stage
+        self._checkpoints, self._snapshots = checkpoints, snapshots
+        self._shelf, self._hub, self._nursery = shelf, hub, nursery
+        self._protect = protect  # stages and versions that must stay on disk now
+        self._stored = stored  # told of every durable checkpoint
+        self._busy = self._complained = False
+        self._idle = trio.Event()
+        self._next = -1  # version of the checkpoint to write after the present one
+        self.saved_version = -1
+        """Newest version in a durable checkpoint of this run."""
+
+    def snapshot(self, version: int) -> None:
+        """Write the current version for newcomers; the file goes when it is no longer useful."""
+        path = self._snapshots / f"snapshot-{self._stage}-v{version}.safetensors"
+        self._save(version, path, durable=False)
+
+    def checkpoint(self, version: int) -> None:
+        """Write the current version durably and forget checkpoints beyond the retention."""
+        self._save(version, self._checkpoints.path(self._stage, version), durable=True)
+
+    async def final(self, version: Callable[[], int]) -> None:
+        """Write a last checkpoint and wait until it is on disk.
+
+        Training goes on meanwhile: the worker may have moved on when it gets to the save, so the
+        version is asked for again each time.
+        """
+        for _ in range(FINAL_TRIES):
+            await self.settled()
+            wanted = version()
+            if self.saved_version < wanted:
+                self.checkpoint(wanted)
+                await self.settled()
+            if self.saved_version >= wanted:
+                return
+
+    async def settled(self) -> None:
+        """Wait until nothing is being written."""
+        while self._busy:
+            await self._idle.wait()
+
+    def _save(self, version: int, path: Path, *, durable: bool) -> None:
+        if self._busy:
+            self._next = max(self._next, version) if durable else self._next
+            return
+        request = Save(version=version, path=str(path), durable=durable)
+        failpoints.before_save(version, self._stage, self._worker.pid)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            submitted = self._worker.submit(request)
+        except WorkerDied:
+            return
+        except OSError as error:
+            words = f"cannot make {path.parent}: {error.strerror}"
+            self._explain_failure(version, RequestFailed(Failed(kind="disk", message=words)))
+            return
+        self._busy, self._idle = True, trio.Event()
+
+        self._nursery.start_soon(self._finish, submitted, version, path, durable)
+
+    async def _finish(
+        self, submitted: Submitted[Saved], version: int, path: Path, durable: bool
+    ) -> None:
+        try:
+            reply, _ = await submitted.wait()
+        except RequestFailed as failure:
+            self._explain_failure(version, failure)
+        except WorkerDied:
+            pass  # the engine is told by the seat
+        else:
+            offer = BlobOffer("state", self._stage, version, reply.size_bytes, reply.chunk_digests)
+            self._shelf.put(offer, path, temporary=not durable)
+            self._complained = False
+            if durable:
+                self._retain(version)
+        finally:
+            self._busy = False
+            self._idle.set()
+            if (version := self._next) >= 0:
+                self._next = -1
+                self.checkpoint(version)
+
+    def _retain(self, version: int) -> None:
+        self.saved_version = max(self.saved_version, version)
+        self._stored(self._stage, version)
+        try:
+            forgotten = self._checkpoints.retain(self._protect(), stage=self._stage)
+        except OSError as error:
+            words = f"old checkpoints cannot be removed: {error}"
+            self._hub.perform(Explain("transfer", words, "warning"))
+            return
+        for removed in forgotten:
+            self._shelf.withdraw(removed.stage, removed.version)
+
+    def _explain_failure(self, version: int, failure: RequestFailed) -> None:
+        words = (
+            f"could not save version {version}: {failure}; earlier checkpoints are intact and "
+            "training goes on"
+        )
+        if failure.kind == "stale":
+            self._hub.perform(Explain("transfer", f"version {version} is over already", "debug"))
+            return
+        if failure.kind == "disk":
+            words += f"; make room, or make it writable: {self._checkpoints.folder}"
+        level: Literal["debug", "error"] = "debug" if self._complained else "error"
+        self._complained = True
+        self._hub.perform(Explain("transfer", words, level))

@@ -1,0 +1,327 @@
+"""Drives one seat: messages and worker outcomes in, effects out. Decides nothing by itself.
+
+Holds the seat machine, the payload bytes it names, and the tasks on their way to the worker. Tasks
+pass the seat's gate in the order in which the machine gives them, and the worker runs them first
+in, first out: the machines rely on that.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+import trio
+
+from client.compute.payload import Header, sealed_digest
+from client.compute.process import RequestFailed, Submitted, Worker, WorkerDied
+from client.compute.replies import Contributed
+from client.compute.requests import Request
+from client.store.boundaries import StoreFull
+from client.train.ports import Hub
+from client.train.stage import failpoints
+from client.train.stage.payloads import PayloadGone, Payloads
+from client.train.workers.patience import Patience
+from client.train.workers.task_scheduler import Turnstile
+from client.train.workers.tasks import Call, Place, to_call, to_outcome
+from model_zoo.specs.tokens import token_bytes, token_dtype
+from protocol.effects import Penalise
+from protocol.ids import PeerId
+from protocol.manifest import Manifest
+from protocol.pipeline.effects import (
+    BackwardTask,
+    Committed,
+    Compute,
+    ContributeTask,
+    DropStep,
+    Fault,
+    ForwardTask,
+    GradientAccepted,
+    Keep,
+    LossTask,
+    Obstructs,
+    Outcome,
+    Rerouted,
+    SendPayload,
+    SubtractTask,
+    Task,
+)
+from protocol.seat.effects import SeatEffect, Serving, Snapshot
+from protocol.seat.seat import Seat
+from protocol.view import SwarmView
+from protocol.wire.messages import Forward, Message, Reduced, Segment
+
+SLACK_BYTES = 4096
+"""Header and scales of an encoded tensor beyond its elements."""
+
+PASSES = ForwardTask | LossTask | BackwardTask | SubtractTask
+ERRORS = {
+    "poisoned": "poisoned",
+    "outlier": "outlier",
+    "codec": "codec",
+    "shape": "codec",
+    "oom": "oom",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SeatHooks:
+    """What the owner of a seat wants to know; called within the seat's own handling."""
+
+    changed: Callable[[], None]
+    """Version or state of the seat changed: tell the neighbours."""
+    committed: Callable[[Committed], None]
+    rerouted: Callable[[Rerouted], None]
+    accepted: Callable[[GradientAccepted], None]
+    snapshot: Callable[[Snapshot], None]
+    fault: Callable[[Fault], None]
+    worker_died: Callable[[WorkerDied], None]
+    left: Callable[[], None]
+    """The seat was to leave, and nobody needs it any more."""
+
+
+class SeatDriver:
+    """One seat with its payloads and its worker."""
+
+    def __init__(
+        self,
+        seat: Seat,
+        manifest: Manifest,
+        worker: Worker,
+        payloads: Payloads,
+        hub: Hub,
+        hooks: SeatHooks,
+        nursery: trio.Nursery,
+        turnstile: Turnstile,
+    ) -> None:
+        self.seat = seat
+        self._gate = turnstile.open(seat.place.stage, self.rate, lambda: seat.pipeline.waiting)
+        self._worker, self._payloads, self._hub = worker, payloads, hub
+        self._hooks, self._nursery = hooks, nursery
+        self._place = Place(
+            seat.place.me,
+            seat.place.first,
+            seat.place.last,
+            manifest.tokens_per_microbatch * manifest.microbatches_per_step,
+        )
+        batch, context = manifest.sequences_per_microbatch, manifest.model.context
+        self._vocab = manifest.model.vocab
+        self._tokens_bytes = token_bytes(self._vocab) * batch * (context + 1)
+        elements = batch * context * (-(-manifest.model.width // 128) * 128)
+        self._largest_tensor = 4 * elements + SLACK_BYTES
+        shard = Header(manifest.averaging_codec, "average", (seat.size,))
+        self._largest_shard = shard.size_bytes
+        self._closed, self._patience = False, Patience()
+        self._told = (seat.step, seat.serving)
+        self.answers_by = 0.0
+        """Until when the worker has to have answered what it was given last."""
+        self.busy_s = 0.0
+        """Seconds the worker computed for this seat."""
+        self.microbatches = 0
+        """Backward passes done here."""
+        self.miscounted = 0
+        """Rounds whose contribution was not what the plan counted: must stay 0 (I1)."""
+
+    def rate(self) -> float:
+        """Return microbatches per second of computing, 0 before the first."""
+        return self.microbatches / self.busy_s if self.busy_s else 0.0
+
+    # --- inputs ----------------------------------------------------------------------------
+
+    def receive(self, sender: PeerId, message: Message, payload: bytes) -> None:
+        """Hand a peer's message to the seat."""
+        if isinstance(message, Segment | Reduced) and len(payload) > self._largest_shard:
+            self._hub.perform(Penalise(sender, "shard-of-wrong-size", 20))
+            return
+        parts: tuple[bytes, ...] = (payload,)
+        if isinstance(message, Forward):
+            if not self._plausible(message, payload):
+                self._hub.perform(Penalise(sender, "malformed-forward", 20))
+                return
+            parts = (payload[: message.tokens_bytes], payload[message.tokens_bytes :])
+        # the worker holds the bytes against their seal before we are Ready for them
+        digest = sealed_digest(payload) if isinstance(message, Reduced) else b""
+        now = self._hub.now()
+        self._perform(self.seat.receive(sender, message, now, digest), parts)
+
+    def update_view(self, view: SwarmView) -> None:
+        """Hand a new view of the swarm to the seat."""
+        self._perform(self.seat.update_view(view, self._hub.now()))
+
+    def allow_training(self) -> None:
+        """The swarm has started."""
+        self._perform(self.seat.allow_training(self._hub.now()))
+
+    def state_loaded(self) -> None:
+        """The downloaded state is in the worker."""
+        self._perform(self.seat.state_loaded(self._hub.now()))
+
+    def tick(self) -> None:
+        """Let the seat act on its deadlines."""
+        self._perform(self.seat.tick(self._hub.now()))
+
+    def leave(self) -> None:
+        """Take no more work; ``left`` is called when what was begun is done."""
+        self._perform(self.seat.leave(self._hub.now()))
+
+    def close(self) -> None:
+        """Forget the seat; outcomes still on their way are ignored."""
+        self._closed = True
+        self._gate.close()
+        self._payloads.close()
+
+    def _plausible(self, message: Forward, payload: bytes) -> bool:
+        """Whether the sizes are right, and the tokens, which only the last stage uses: it would
+        blame us for them."""
+        tensor_bytes = len(payload) - message.tokens_bytes
+        exact = message.tokens_bytes == self._tokens_bytes
+        if not exact or not 0 < tensor_bytes <= self._largest_tensor:
+            return False
+        dtype = np.dtype(token_dtype(self._vocab))
+        tokens = np.frombuffer(payload, dtype, self._tokens_bytes // dtype.itemsize)
+        return int(tokens.max()) < self._vocab
+
+    # --- effects ---------------------------------------------------------------------------
+
+    def _perform(self, effects: Sequence[SeatEffect], parts: tuple[bytes, ...] = ()) -> None:
+        for effect in effects:
+            if self._closed:
+                return
+            self._perform_one(effect, parts)
+        if (self.seat.step, self.seat.serving) != self._told and not self._closed:
+            self._told = (self.seat.step, self.seat.serving)
+            self._hooks.changed()
+        if self.seat.departure.complete and not self._closed:
+            self._hooks.left()
+
+    def _perform_one(self, effect: SeatEffect, parts: tuple[bytes, ...]) -> None:
+        match effect:
+            case Keep(keys):
+                self._keep(effect, parts)
+            case SendPayload(peer, message, keys):
+                try:
+                    payload = b"".join(self._payloads.get(key) for key in keys)
+                except PayloadGone:
+                    return  # its step is over; the peer will learn so from our heartbeat
+                stage, worker = self.seat.place.stage, self._worker.pid
+                self._hub.send(
+                    peer, message, failpoints.before_send(message, payload, stage, worker)
+                )
+            case DropStep(step):
+                self._payloads.drop_step(step)
+            case Compute(task):
+                in_round = not isinstance(task, ForwardTask | LossTask | BackwardTask)
+                self._gate.enter(partial(self._start, task), in_round=in_round)
+            case Committed():
+                self._hooks.committed(effect)
+            case Rerouted():
+                failpoints.recovering(effect.step, self.seat.place.stage, self._worker.pid)
+                self._hooks.rerouted(effect)
+            case GradientAccepted():
+                self._hooks.accepted(effect)
+            case Snapshot():
+                self._hooks.snapshot(effect)
+            case Serving() | Obstructs():
+                pass  # told through ``changed``; settled within the seat
+            case Fault():
+                self._hooks.fault(effect)
+            case _:
+                self._hub.perform(effect)
+
+    def _keep(self, keep: Keep, parts: tuple[bytes, ...]) -> None:
+        try:
+            for key, part in zip(keep.keys, parts, strict=True):
+                self._payloads.put(key, part)
+        except StoreFull as error:
+            self._hooks.fault(Fault("internal", f"no room for boundary tensors: {error}"))
+
+    # --- the worker ------------------------------------------------------------------------
+
+    def _start(self, task: Task) -> bool:
+        """Give a task to the worker; False if that was not possible."""
+        stage, first = self.seat.place.stage, self._place.first
+        failpoints.before_task(task, stage=stage, first=first, worker=self._worker.pid)
+        try:
+            call = to_call(task, self._place)
+            submitted = self._worker.submit(self._request(call), self._sources(call))
+        except PayloadGone:
+            self._perform(self.seat.computed(task, Outcome(error="gone"), self._hub.now()))
+        except WorkerDied as death:
+            self._hooks.worker_died(death)
+        else:
+            self._nursery.start_soon(self._finish, task, call, submitted)
+            return True
+        return False
+
+    def _request(self, call: Call) -> Request[Any]:
+        if call.tokens is None:
+            return call.request
+        return msgspec.structs.replace(call.request, tokens=self._payloads.get(call.tokens))
+
+    def _sources(self, call: Call) -> list[bytes]:
+        return [b"" if key is None else self._payloads.get(key) for key in call.sources]
+
+    async def _finish(self, task: Task, call: Call, submitted: Submitted[Any]) -> None:
+        """Wait for a task's end, tell the seat, and let the next one in."""
+        try:
+            await self._take_outcome(task, call, submitted)
+        finally:
+            self._gate.ended()
+
+    async def _take_outcome(self, task: Task, call: Call, submitted: Submitted[Any]) -> None:
+        """Wait for a task's reply, store what it yielded and tell the seat."""
+        begun, patience_s = self._hub.now(), self._patience.seconds(task)
+        self.answers_by = max(self.answers_by, begun + patience_s)
+        try:
+            with trio.fail_after(patience_s):
+                reply, payloads = await submitted.wait()
+        except trio.TooSlowError:
+            if not self._closed:
+                words = f"it had not answered for {patience_s:.0f} s"
+                self._hooks.worker_died(WorkerDied(-signal.SIGKILL, (words,)))
+            return
+        except RequestFailed as failure:
+            if not self._closed:
+                self._failed(task, failure)
+            return
+        except WorkerDied as death:
+            if not self._closed:
+                self._hooks.worker_died(death)
+            return
+        if self._closed:
+            return
+        failpoints.after_task(task, stage=self.seat.place.stage, worker=self._worker.pid)
+        self._patience.note(task, self._hub.now() - begun)
+        self.busy_s += reply.seconds
+        self._store(task, call, payloads)
+        if isinstance(reply, Contributed) and not self._as_planned(task, reply):
+            self.miscounted += 1
+        self._perform(self.seat.computed(task, to_outcome(reply, payloads), self._hub.now()))
+
+    def _as_planned(self, task: Task, reply: Contributed) -> bool:
+        """Whether a contribution is what its plan counts (a newer plan may have come meanwhile)."""
+        member = self.seat.member
+        current = isinstance(task, ContributeTask) and task.attempt == member.promised
+        return not current or len(reply.microbatches) == member.counted
+
+    def _store(self, task: Task, call: Call, payloads: list[bytes]) -> None:
+        try:
+            for key, payload in zip(call.results, payloads, strict=False):
+                self._payloads.put(key, payload)
+        except StoreFull as error:
+            self._hooks.fault(Fault("internal", f"no room for boundary tensors: {error}"))
+        if isinstance(task, ForwardTask) and self._place.first:
+            self.seat.pipeline.set_tokens_bytes(task.microbatch, self._tokens_bytes)
+        if isinstance(task, BackwardTask | LossTask):
+            self.microbatches += 1
+
+    def _failed(self, task: Task, failure: RequestFailed) -> None:
+        if failure.kind == "oom" and isinstance(task, PASSES):
+            self._hooks.fault(Fault("memory", str(failure)))  # it was tried with less already
+            return
+        outcome = Outcome(error=ERRORS.get(failure.kind, failure.kind), part=failure.part)
+        self._perform(self.seat.computed(task, outcome, self._hub.now()))

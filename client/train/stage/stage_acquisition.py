@@ -1,0 +1,445 @@
+"""The way into a stage: its training text, the stage opened in the worker, its state downloaded.
+
+One object per attempt; what it fetches it fetches through the owner's messages, which staging hands
+over. Nothing here outlives the attempt except files under their final names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+from msgspec.structs import replace
+
+from client.compute.checkpoint import read_info
+from client.compute.errors import CheckpointError
+from client.compute.process import RequestFailed, Worker
+from client.compute.requests import Load, PrepareData
+from client.config import Settings
+from client.errors import UserError
+from client.store.checkpoints import Checkpoint, CheckpointFolder
+from client.train.machine.capacity import Capacity
+from client.train.machine.core_sharing import CoreSharing
+from client.train.ports import Hub
+from client.train.recovery.history import History
+from client.train.reporting.event_sink import News
+from client.train.stage import failpoints
+from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed, Shelf, offer_of_file
+from client.train.transfer.state_size import is_plausible
+from client.train.transfer.text_search import ASK_AGAIN_S, QUERY, TextSearch
+from client.train.workers.opening import open_stage_request
+from protocol.effects import Explain, Penalise
+from protocol.ids import PeerId, short
+from protocol.manifest import Manifest
+from protocol.restore.stored import Lineage
+from protocol.rounds.reports import state_digest
+from protocol.view import SwarmView
+from protocol.wire.messages import Admit, BlobOffer, BlobQuery, Chunk, JoinStage, Message, NoBlob
+
+ANSWER_S = 2 * ASK_AGAIN_S + 2.0
+"""Members that have the training text have answered by then, though they hashed it when asked."""
+LOOK_FOR_ANSWERS_S = 0.1
+JOIN_RETRY_S = 1.0
+JOIN_TIMEOUT_S = 600.0
+IDLE_S = 120.0
+"""A download of which nothing comes for so long is begun anew, perhaps from others."""
+LOOK_S = 2.0
+BEGIN: Final = "begin-"
+"""What the names of downloads of a lineage's beginning begin with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Where staging keeps things."""
+
+    checkpoints: Path
+    snapshots: Path
+    data: Path
+    """The training text as plain bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What every attempt needs and no attempt changes."""
+
+    hub: Hub
+    news: News
+    me: PeerId
+    manifest: Manifest
+    swarm: str
+    settings: Settings
+    capacity: Callable[[], Capacity]
+    folders: Folders
+    data_source: str
+    """Where this machine may have the training text; empty: only in ``folders.data``."""
+    text: TextSearch
+    shelf: Shelf
+    history: History
+    cores: CoreSharing
+
+
+class TextMissing(UserError):
+    """Stage 0 cannot be had before somebody has the text; the volunteer can hold other stages."""
+
+
+async def offer_text(terms: Terms) -> None:
+    """Let others copy the training text that is here."""
+    path = terms.folders.data
+    offer = await trio.to_thread.run_sync(offer_of_file, "data", 0, 0, path)
+    terms.shelf.put(offer, path, temporary=False)
+
+
+def prepare_request(terms: Terms) -> PrepareData:
+    """Return the request that checks and keeps this machine's own training text."""
+    digest, path = terms.manifest.data.digest, str(terms.folders.data)
+    return PrepareData(source=terms.data_source, digest=digest, path=path)
+
+
+class Taking:
+    """One attempt to take ``stage`` with ``worker``; ``phase`` says in words how far it is."""
+
+    def __init__(
+        self, terms: Terms, stage: int, worker: Worker, view: Callable[[], SwarmView]
+    ) -> None:
+        self._terms, self.stage, self._worker, self._view = terms, stage, worker, view
+        self.phase = f"taking stage {stage}"
+        self._download: Download | None = None
+        self._admits, self._admitted = trio.open_memory_channel[Admit](4)
+        self._changed = trio.Event()
+
+    # --- what staging hands over -------------------------------------------------------------
+
+    def receive(self, peer: PeerId, message: Message, payload: bytes) -> bool:
+        """Take a message that is for this attempt; False if it is not."""
+        match message:
+            case BlobOffer(kind="state") if not is_plausible(self._terms.manifest, message):
+                self._terms.hub.perform(Penalise(peer, "checkpoint-of-wrong-size", 20))
+                self.peer_lost(peer)
+                return True
+            case BlobOffer() | NoBlob() | Chunk():
+                if self._download is not None:
+                    self._download.receive(peer, message, payload)
+                return True
+            case Admit() if message.joiner == self._terms.me:
+                self._note_admit(peer, message)
+                return True
+            case _:
+                return False
+
+    def peer_lost(self, peer: PeerId) -> None:
+        """A peer is gone: a download must not wait for it."""
+        if self._download is not None:
+            self._download.lost(peer)
+
+    def view_changed(self) -> None:
+        """The swarm looks different."""
+        self._changed.set()
+
+    # --- the steps ---------------------------------------------------------------------------
+
+    async def open(self, graphs: int) -> int:
+        """Open the stage in the worker, which may keep so many forward graphs.
+
+        Returns:
+            The elements of the stage's gradient.
+
+        Raises:
+            TextMissing: nobody has its training text.
+            DownloadFailed: those who have it did not give it.
+        """
+        terms, corpus = self._terms, ""
+        if self.stage == 0:
+            corpus = await self._prepare_data()
+        self.phase = f"opening stage {self.stage}"
+        terms.cores.look(computing=True)  # the others on these cores give way meanwhile
+        request = open_stage_request(
+            terms.manifest,
+            terms.swarm,
+            self.stage,
+            terms.settings,
+            graphs,
+            corpus,
+            terms.cores.threads,
+            terms.cores.most_threads,
+        )
+        opened, _ = await self._worker.call(request)
+        return opened.parameters
+
+    async def must_join(self) -> bool:
+        """Whether siblings serve a later version than the one from which the lineage begins.
+
+        Waits while the swarm is past it and nobody alive has the state of this stage, or while it
+        is not settled yet where the run goes on: the history will say.
+        """
+        while True:
+            view, history = self._view(), self._terms.history
+            begin = history.lineage.version
+            others = [r for r in view.serving(self.stage) if r.peer != self._terms.me]
+            begun = any(view.committed(s) > begin for s in range(len(view.stages)))
+            if history.open and any(r.version > begin for r in others):
+                return True
+            may_begin = history.machine.may_begin(self.stage, self._terms.hub.now())
+            if may_begin and (others or not begun):
+                return False
+            self.phase = self._waits_for(begun)
+            await self._next_change()
+
+    def _waits_for(self, begun: bool) -> str:
+        history, now = self._terms.history, self._terms.hub.now()
+        if not history.open:
+            return "finding out where the run stands"
+        begins_by = history.machine.begins_by(self.stage)
+        if begun or begins_by is None or begins_by <= now:
+            return f"waiting for somebody who has the state of stage {self.stage}"
+        left_s = math.ceil(begins_by - now)
+        return f"waiting up to {left_s} s for more of those who were here, then stage {self.stage}"
+
+    async def begin(self) -> Lineage:
+        """Load the version from which the lineage begins, from our disk or from who has it.
+
+        A file of ours that is not that version is put away under a longer name. Where the others
+        together give another state, each is asked alone.
+
+        Raises:
+            DownloadFailed: nobody gave that version.
+        """
+        lineage = self._terms.history.lineage
+        if not lineage.version:
+            return lineage  # as the worker made it from the seed
+        folder = CheckpointFolder(self._terms.folders.checkpoints)
+        own = Checkpoint(self.stage, lineage.version, folder.path(self.stage, lineage.version))
+        if own.path.exists():
+            try:
+                await self._load_beginning(own.path, lineage)
+            except RequestFailed as failure:
+                if failure.kind not in ("checkpoint", "disk"):
+                    raise
+                self._put_away(folder, own, lineage, failure)
+            else:
+                return lineage
+        path = self._terms.folders.snapshots / f"{BEGIN}{own.path.name}"
+        donors = self._terms.history.holders(self.stage)
+        try:
+            await self._first_of(donors, partial(self._begin_from, lineage, path))
+        finally:
+            _unlink(path)
+        for begun in path.parent.glob(f".{BEGIN}stage-{self.stage}-v*"):
+            _unlink(begun)  # on the way to it, and to versions that nobody wants any more
+        return lineage
+
+    async def admission(self) -> Admit:
+        """Ask the stage's replicas to be let in, until a leader admits us at its version.
+
+        Raises:
+            DownloadFailed: nobody did in time.
+        """
+        self.phase = f"asking to join stage {self.stage}"
+        with trio.move_on_after(JOIN_TIMEOUT_S):
+            while True:
+                for replica in self._view().serving(self.stage):
+                    self._terms.hub.send(replica.peer, JoinStage(self.stage))
+                with trio.move_on_after(JOIN_RETRY_S):
+                    admit = await self._admitted.receive()
+                    # one that has fallen behind itself may still believe that it leads
+                    ours = admit.era == self._terms.history.lineage.era
+                    if ours and admit.version >= self._view().committed(self.stage) - 1:
+                        return admit
+        raise DownloadFailed(f"nobody admitted us to stage {self.stage}")
+
+    async def load(self, admit: Admit) -> None:
+        """Download the version we were admitted at and load it into the worker.
+
+        Where the donors together give a state of which the leader does not know, each is asked
+        alone: one that lies, or whose memory or disk does, is not believed.
+
+        Raises:
+            DownloadFailed: nobody gave that version.
+        """
+        name = f"joined-{self.stage}-v{admit.version}.safetensors"
+        path = self._terms.folders.snapshots / name
+        donors = [PeerId(donor) for donor in dict.fromkeys(admit.donors)]
+        try:
+            failpoints.recovering(admit.version, self.stage, self._worker.pid)
+            await self._first_of(donors, partial(self._load_from, admit, path))
+        finally:
+            _unlink(path)
+
+    # --- inside ------------------------------------------------------------------------------
+
+    async def _load_beginning(self, path: Path, lineage: Lineage) -> None:
+        self.phase = f"loading stage {self.stage} at version {lineage.version}"
+        expected = lineage.hashes[self.stage].hex()
+        load = Load(path=str(path), version=lineage.version, expected_hash=expected)
+        await self._worker.call(load)
+
+    async def _first_of(
+        self, donors: list[PeerId], load: Callable[[list[PeerId]], Awaitable[bool]]
+    ) -> None:
+        """Load what all donors together give, or else what one of them does.
+
+        Raises:
+            DownloadFailed: nobody gave what ``load`` takes.
+        """
+        alone = [[donor] for donor in donors] if len(donors) > 1 else []
+        if await load(donors):
+            return
+        for donor in alone:
+            with suppress(DownloadFailed):
+                if await load(donor):
+                    return
+        raise DownloadFailed(f"no donor gave the state of stage {self.stage} that is wanted")
+
+    async def _begin_from(self, lineage: Lineage, path: Path, donors: list[PeerId]) -> bool:
+        """Load what these donors give; whether it is where the lineage begins."""
+        query = BlobQuery("state", self.stage, lineage.version)
+        sources = await self._fetch(query, donors, path, resumable=True)
+        try:
+            await self._load_beginning(path, lineage)
+        except RequestFailed as failure:
+            if failure.kind != "checkpoint":
+                raise
+            self._refuse(donors, str(failure))
+            for source in sorted(sources):
+                self._terms.hub.perform(Penalise(source, "checkpoint-of-wrong-state", 20))
+            return False
+        return True
+
+    async def _load_from(self, admit: Admit, path: Path, donors: list[PeerId]) -> bool:
+        """Load what these donors give; whether it is what we were admitted at."""
+        await self._fetch(BlobQuery("state", self.stage, admit.version), donors, path)
+        problem = "it is not the one that the stage's leader knows"
+        try:
+            loaded, _ = await self._worker.call(Load(path=str(path), version=admit.version))
+        except RequestFailed as failure:
+            if failure.kind != "checkpoint":
+                raise
+            problem = str(failure)
+        else:
+            if not admit.state or state_digest(loaded.hash) == admit.state:
+                return True
+        self._refuse(donors, problem)
+        return False
+
+    def _refuse(self, donors: list[PeerId], problem: str) -> None:
+        words = f"the state of {', '.join(map(short, donors))} is not taken: {problem}"
+        self._terms.hub.perform(Explain("transfer", words, "warning"))
+
+    def _put_away(
+        self, folder: CheckpointFolder, own: Checkpoint, lineage: Lineage, problem: RequestFailed
+    ) -> None:
+        """Take a checkpoint of ours out of use; its bytes stay, for it may be the only copy. One
+        that cannot be read now keeps its name."""
+        terms = self._terms
+        terms.shelf.withdraw(own.stage, own.version)
+        try:
+            differs = read_info(own.path).hash != lineage.hashes[own.stage].hex()
+        except CheckpointError:
+            differs = False
+        kept = own.path  # there it stays on a disk that does not let us, too
+        if problem.kind == "checkpoint":
+            with suppress(OSError):
+                kept = folder.set_aside(own) if differs else folder.condemn(own)
+        words = f"{problem}; it is kept as {kept} and the state is fetched from others"
+        terms.hub.perform(Explain("transfer", words, "warning"))
+        terms.history.disk_changed()
+
+    async def _prepare_data(self) -> str:
+        """Have the training text here: this machine's own, or copied from members."""
+        self.phase = "preparing the training text"
+        terms = self._terms
+        try:
+            await self._worker.call(prepare_request(terms))
+        except RequestFailed as failure:
+            if failure.kind != "data":
+                raise
+            await self._copy_text()
+        await offer_text(terms)
+        terms.text.found()
+        return str(terms.folders.data)
+
+    async def _copy_text(self) -> None:
+        """Copy the training text from members who offer it; who gives another text is asked no
+        more."""
+        terms, path = self._terms, self._terms.folders.data
+        terms.text.lacks()
+        while True:
+            donors = await self._text_donors()
+            words = f"copying the training text from {', '.join(map(short, donors))}"
+            terms.hub.perform(Explain("transfer", words))
+            try:
+                sources = await self._fetch(QUERY, donors, path, resumable=True)
+                await self._worker.call(prepare_request(terms))
+            except DiskFailed:
+                raise
+            except DownloadFailed:
+                for donor in donors:
+                    terms.text.lost(donor)  # it is asked again after others
+                raise
+            except RequestFailed as failure:
+                if failure.kind != "data":
+                    raise
+                await trio.to_thread.run_sync(_unlink, path)
+                terms.text.lied(sources)
+            else:
+                return
+
+    async def _text_donors(self) -> list[PeerId]:
+        """Return members who offer the text.
+
+        Raises:
+            TextMissing: nobody does.
+        """
+        text = self._terms.text
+        self.phase = "asking who has the training text"
+        with trio.move_on_after(ANSWER_S):
+            while not text.donors():
+                await trio.sleep(LOOK_FOR_ANSWERS_S)
+        if donors := text.donors():
+            return donors
+        raise TextMissing("no member gives the training text")
+
+    async def _fetch(
+        self, query: BlobQuery, donors: list[PeerId], path: Path, *, resumable: bool = False
+    ) -> frozenset[PeerId]:
+        """Download to ``path``; return who answers for what came."""
+        what = "training text" if query.kind == "data" else "state"
+        self.phase = f"downloading the {what} of stage {query.stage}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        download = Download(self._terms.hub, query, donors, path, resumable=resumable)
+        self._download, begin = download, trio.current_time()
+        try:
+            await download.run(IDLE_S)
+        finally:
+            self._download = None
+        seconds, size = max(trio.current_time() - begin, 1e-3), path.stat().st_size
+        words = f"{size / 1e6:.1f} MB in {seconds:.1f} s, {size / seconds / 1e6:.1f} MB/s"
+        self._terms.hub.perform(Explain("transfer", f"fetched the {what}: {words}"))
+        return download.sources
+
+    def _note_admit(self, sender: PeerId, admit: Admit) -> None:
+        """Only who serves the stage lets anybody in, and gives its state."""
+        serving = {replica.peer for replica in self._view().serving(self.stage)}
+        donors = [donor for donor in admit.donors if donor in serving]
+        if admit.stage != self.stage or sender not in serving or not donors:
+            return
+        try:
+            self._admits.send_nowait(replace(admit, donors=donors))
+        except trio.WouldBlock:
+            return  # several leaders admitted us: the first ones are enough
+
+    async def _next_change(self) -> None:
+        self._changed = trio.Event()
+        with trio.move_on_after(LOOK_S):
+            await self._changed.wait()
+
+
+def _unlink(path: Path) -> None:
+    """Remove a working copy if there is one and the disk lets us."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)

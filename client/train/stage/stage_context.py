@@ -1,0 +1,45 @@
+"""What the stages of one volunteer share, and what they tell the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from client.train.machine.memory_budget import Room
+from client.train.ports import Hub
+from client.train.reporting.counters import Tally
+from client.train.stage.stage_acquisition import Terms
+from client.train.workers.pool import WorkerPool
+from client.train.workers.task_scheduler import Turnstile
+from protocol.pipeline.effects import Committed
+
+
+class Owner(Hub, Protocol):
+    """What a tenancy needs of the engine beyond a hub."""
+
+    def seats_changed(self) -> None:
+        """One of our seats changed: tell the neighbours."""
+
+    def serving(self, stage: int) -> None:
+        """Our seat in a stage serves."""
+
+    def lost(self, stage: int, reason: str) -> None:
+        """A stage cannot be held."""
+
+    def stage_closed(self, committed: Committed) -> None:
+        """A stage of ours has committed a step."""
+
+    def seat_of(self, stage: int) -> int:
+        """Return 0 for our home, 1 for our second stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """What the stages of one volunteer share."""
+
+    owner: Owner
+    terms: Terms
+    workers: WorkerPool
+    turnstile: Turnstile
+    room: Room
+    tally: Tally

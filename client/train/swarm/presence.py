@@ -1,0 +1,111 @@
+"""Keeps up what this volunteer says of itself: where it is, how long it may stay, how fast it is.
+
+Once a minute it writes the session's length and the measured line beside the identity and amends
+the advert; membership tells the swarm when it renews the advert anyway, new addresses at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from client.config import Settings
+from client.schedule import parse_schedule
+from client.store.sessions import SessionHistory
+from client.train.machine.capacity import Line, kept_line, line_rates, save_line
+from client.train.swarm.measuring import Measuring
+from client.train.swarm.own_advert import Portrait
+from protocol.reputation.lines import LineMeter
+
+BEAT_S = 60.0
+AT_LIMIT = 0.7
+"""A rate from this share of the limit on is the limit's."""
+
+
+class Amended(Protocol):
+    """What presence needs of the engine."""
+
+    measuring: Measuring
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+
+    @property
+    def portrait(self) -> Portrait:
+        """What we say of ourselves."""
+
+
+class Presence:
+    """Runs beside the node from the moment it enters the swarm."""
+
+    def __init__(
+        self,
+        engine: Amended,
+        settings: Settings,
+        folder: Path,
+        addresses: Callable[[], Sequence[str]],
+        local: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        self._engine, self._settings, self._folder = engine, settings, folder
+        self._schedule, self._local = parse_schedule(settings.schedule), local
+        self._history, self._addresses = SessionHistory(folder), addresses
+        self._line = kept_line(folder)
+        self._began = engine.now()
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        while True:
+            self.beat()
+            await trio.sleep(BEAT_S)
+
+    def beat(self) -> None:
+        """Write down how it is and tell it."""
+        length_s = self._engine.now() - self._began
+        self._line = _newer(self._line, self._engine.measuring, self._settings)
+        try:
+            self._history.beat(length_s)
+            save_line(self._folder, self._line)
+        except OSError:
+            pass  # a full disk must not stop training; the next start knows less of us
+        upload, download = line_rates(self._line, self._settings)
+        rest_s = self._history.expected_rest_s(length_s, self._hours_left_s())
+        session_s = _two_digits(rest_s)
+        self._engine.portrait.amend(session_s=session_s, upload=upload, download=download)
+        self._engine.portrait.move(self._addresses())
+
+    def _hours_left_s(self) -> float | None:
+        """Seconds until the owner's schedule ends this session, at least one; None: it does not."""
+        now = self._local()
+        change = self._schedule.next_change(now)
+        return None if change is None else max(1.0, (change - now).total_seconds())
+
+
+def _newer(line: Line, measuring: Measuring, settings: Settings) -> Line:
+    """Return what is known of the line; what this session has measured replaces what was kept.
+
+    What only reached the owner's limit says nothing of the line.
+    """
+    up, down = measuring.outgoing, measuring.incoming
+    sent = _told(up, settings.upload_limit_bytes_per_s)
+    came = _told(down, settings.download_limit_bytes_per_s)
+    return Line(
+        up.own_bytes_per_s if sent else line.upload_bytes_per_s,
+        up.own_s if sent else line.upload_s,
+        down.own_bytes_per_s if came else line.download_bytes_per_s,
+        down.own_s if came else line.download_s,
+    )
+
+
+def _told(meter: LineMeter, limit_bytes_per_s: int) -> bool:
+    """Whether a meter has measured the line, and not its owner's limit."""
+    reached = meter.own_bytes_per_s
+    return reached > 0 and not (limit_bytes_per_s and reached >= AT_LIMIT * limit_bytes_per_s)
+
+
+def _two_digits(seconds: float) -> float:
+    """Round so that equal stays look equal: the matching reckons anew whenever a claim changes."""
+    return float(f"{seconds:.1e}")

@@ -1,0 +1,94 @@
+"""The swarm's progress, as its members tell each other: which step it has closed, with which loss.
+
+The leader of the last stage says so when its stage has committed, and every other replica of that
+stage now and then. Whoever computes the loss itself believes nothing that is far from its own; all
+others take what most of those replicas vouch for.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, Protocol
+
+from client.train.ports import Hub
+from client.train.reporting.event_sink import News
+from client.train.swarm.own_advert import Clock
+from protocol.effects import Publish
+from protocol.ids import PeerId
+from protocol.manifest import Manifest
+from protocol.membership.membership import Membership
+from protocol.membership.progress import (
+    PROGRESS,
+    Progress,
+    agree,
+    encode_progress,
+    is_loss,
+    vouched,
+)
+from protocol.pipeline.effects import Committed
+from protocol.view import SwarmView, leader
+
+VOUCH_S: Final = 2.0
+"""Whoever does not lead says how far the swarm is once in so long."""
+
+
+class Node(Hub, Clock, Protocol):
+    """What a bulletin needs of the engine."""
+
+
+class Bulletin:
+    """See the module's docstring; what is known of the progress lies in ``News``."""
+
+    def __init__(
+        self, node: Node, me: PeerId, membership: Membership, manifest: Manifest, news: News
+    ) -> None:
+        self._node, self._me, self._news = node, me, news
+        self._membership, self._manifest = membership, manifest
+        self._seq, self._said_at = 0, -math.inf
+
+    def closed(self, committed: Committed, view: SwarmView) -> None:
+        """Our stage has committed a step; the last stage's replicas tell the swarm the loss."""
+        loss = believed(committed)
+        if loss is None:
+            return
+        now = self._node.now()
+        progress = progress_at(committed.version, loss, self._manifest, self._node.wall())
+        self._news.progressed(progress, now, vouchers=0)
+        leads = leader(view, committed.stage, progress.step) == self._me
+        if leads or now >= self._said_at + VOUCH_S:
+            self._say(progress, now)
+
+    def _say(self, progress: Progress, now: float) -> None:
+        self._said_at = now
+        self._seq = max(self._seq + 1, int(1000 * self._node.wall()))
+        self._node.perform(Publish(PROGRESS, self._me, self._seq, encode_progress(progress)))
+
+    def heard(self) -> None:
+        """A record of the progress has come."""
+        roster, last = self._membership.roster, self._manifest.stage_count - 1
+        serving = roster.serving(last)
+        if any(replica.peer == self._me for replica in serving):
+            return  # we compute the loss ourselves
+        versions = [replica.seat.version for replica in serving]
+        found = vouched(self._membership.progress(), versions, self._news.loss)
+        if found is not None:
+            said, vouchers = found
+            progress = progress_at(said.step + 1, said.loss, self._manifest, said.wall)
+            self._news.progressed(progress, self._node.now(), vouchers)
+
+
+def believed(committed: Committed) -> float | None:
+    """Return the loss of a step that our stage has committed: the leader's if it agrees with that
+    of our own microbatches, else our own; None: nobody knows one."""
+    told, own = committed.loss, committed.own_loss
+    if told is None:
+        return None  # whoever knew the sum is gone; our part of it alone is not the step's
+    if is_loss(told) and (own is None or agree(told, own)):
+        return told
+    return own if own is not None and is_loss(own) else None
+
+
+def progress_at(version: int, loss: float, manifest: Manifest, wall: float) -> Progress:
+    """Return the swarm's progress when its last stage has reached a version."""
+    per_step = manifest.tokens_per_microbatch * manifest.microbatches_per_step
+    return Progress(version - 1, loss, version * per_step, int(wall))

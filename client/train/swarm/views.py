@@ -1,0 +1,166 @@
+"""The roster as other machines want to see it: by stage for the pipeline, by claim for matching."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+
+from client.train.swarm.measuring import Measuring
+from protocol.address import parse_address
+from protocol.ids import PeerId, Stage
+from protocol.matching.exchange.registry import CHAIR_STAGE
+from protocol.matching.machine import Matching
+from protocol.matching.member import Member
+from protocol.matching.timing import MAX_SESSION_S
+from protocol.membership.roster import Roster
+from protocol.membership.shared import WHOLE
+from protocol.membership.view import Member as LiveMember
+from protocol.membership.view import Replica as Held
+from protocol.restore.stored import Lineage
+from protocol.view import Replica, SwarmView
+
+UNKNOWN = (0.0, 0.0)
+
+
+def swarm_view(
+    roster: Roster, lines: Mapping[PeerId, tuple[float, float]], own: PeerId, stages: int, era: int
+) -> SwarmView:
+    """Return the live replicas of every stage in one lineage; a peer without a link serves nobody
+    here, and one of another era is not there. ``lines``: uplink and downlink in bytes/s."""
+    unlinked = roster.unlinked()
+    seen, unseen = list[list[Replica]](), set[int]()
+    for stage in range(stages):
+        holders = [replica for replica in roster.replicas(stage) if replica.seat.era == era]
+        there = [held for held in holders if held.linked or held.peer == own]
+        seen.append([_replica(held, lines.get(held.peer, UNKNOWN)) for held in there])
+        if not any(replica.serving for replica in seen[-1]):
+            unseen |= {
+                stage for held in holders if held.peer in unlinked and held.seat.state == "serving"
+            }
+    return SwarmView.of(seen, frozenset(unseen))
+
+
+def _replica(held: Held, line: tuple[float, float]) -> Replica:
+    seat, (uplink, downlink) = held.seat, line
+    return Replica(
+        peer=held.peer,
+        version=seat.version,
+        serving=seat.state == "serving",
+        attempt=seat.attempt,
+        digest=seat.digest,
+        rate=seat.rate,
+        leaving=seat.leaving,
+        moved=seat.moved,
+        missing=tuple(map(PeerId, seat.missing)),
+        uplink_bytes_per_s=uplink,
+        downlink_bytes_per_s=downlink,
+    )
+
+
+def live_members(roster: Roster, own: PeerId) -> frozenset[PeerId]:
+    """Return whom we take for live, ourselves included: those that we are linked with, and in
+    a swarm too large for links with all the others while their adverts hold."""
+    linked = {member.peer for member in roster.members() if member.linked}
+    return frozenset({own} | linked | roster.unlinked())
+
+
+def hosts(roster: Roster) -> dict[PeerId, str]:
+    """Return the host that each member says it listens at: its machine, near enough."""
+    found = {}
+    for peer in roster.live():
+        for text in roster.addresses(peer)[:1]:
+            with suppress(ValueError):
+                found[peer] = parse_address(text).host
+    return found
+
+
+def eras_served(roster: Roster, stages: int, own: PeerId) -> dict[PeerId, tuple[int, ...]]:
+    """Return the era of each seat that serves, by volunteer: of the others that are linked."""
+    eras: dict[PeerId, tuple[int, ...]] = {}
+    for stage in range(stages):
+        for replica in roster.serving(stage):
+            if replica.linked and replica.peer != own:
+                eras[replica.peer] = (*eras.get(replica.peer, ()), replica.seat.era)
+    return eras
+
+
+def versions_reached(roster: Roster, stages: int, own: PeerId) -> dict[int, int]:
+    """Return by era the newest version that one of the others serves, of those that are linked."""
+    reached: dict[int, int] = {}
+    for stage in range(stages):
+        for replica in roster.serving(stage):
+            if replica.linked and replica.peer != own:
+                seat = replica.seat
+                reached[seat.era] = max(seat.version, reached.get(seat.era, 0))
+    return reached
+
+
+def era_followed(lineage: Lineage | None, roster: Roster, stages: int, own: PeerId) -> int:
+    """Return the era of our lineage; for a mere observer that of most seats that serve, or 0."""
+    if lineage is not None:
+        return lineage.era
+    eras = Counter(era for served in eras_served(roster, stages, own).values() for era in served)
+    return max(eras, key=lambda era: (eras[era], era), default=0)
+
+
+def matching_members(
+    roster: Roster,
+    own: PeerId,
+    measuring: Measuring,
+    wall: float,
+    cut_off: Collection[PeerId] = (),
+) -> list[Member]:
+    """Return the members that we take for live and that offer seats: their claims as partners'
+    measurements leave them, and their time of joining as our memory leaves it.
+
+    A peer that we shut out, or cannot link with, is none of them, whoever passes its adverts on.
+
+    Args:
+        roster: whom we know of.
+        own: our peer id.
+        measuring: what partners measured.
+        wall: Unix seconds.
+        cut_off: who decides nothing, because those who would work with it have lost it.
+    """
+    measuring.tenure.saw(roster.live(), wall)
+    live = live_members(roster, own)
+    return [
+        _member(member, measuring, may_decide=member.peer not in cut_off)
+        for member in roster.members()
+        if member.advert.seats > 0 and member.peer in live
+    ]
+
+
+def may_speak(matching: Matching | None, subject: str, peer: PeerId, now: float) -> bool:
+    """Whether a peer may be believed about a stage, or about all of them (stage 0 decides)."""
+    stage = CHAIR_STAGE if subject == WHOLE else Stage(int(subject))
+    return matching is not None and matching.may_speak(peer, stage, now)
+
+
+def _member(member: LiveMember, measuring: Measuring, *, may_decide: bool) -> Member:
+    advert, belief = member.advert, measuring.believed(member)
+    return Member(
+        peer=member.peer,
+        joined_at=measuring.tenure.joined_at(member.peer, float(advert.joined)),
+        flops=belief.flops,
+        uplink_bytes_per_s=belief.uplink_bytes_per_s,
+        downlink_bytes_per_s=belief.downlink_bytes_per_s,
+        memory_bytes=float(advert.memory_bytes),
+        held=frozenset(Stage(seat.stage) for seat in member.seats),
+        measured_s=belief.measured_s,
+        session_s=min(advert.session_s or MAX_SESSION_S, MAX_SESSION_S),  # more is no difference
+        ineligible=frozenset(map(Stage, advert.unable)),
+        seats=advert.seats,
+        home=_stage_of_seat(member, 0),
+        second=_stage_of_seat(member, 1),
+        fetching=frozenset(Stage(s.stage) for s in member.seats if s.state == "fetching"),
+        may_decide=may_decide,
+    )
+
+
+def _stage_of_seat(member: LiveMember, number: int) -> Stage | None:
+    """Return the stage of a seat; during a move, when there are two, the one that serves."""
+    found = [seat for seat in member.seats if seat.seat == number]
+    found.sort(key=lambda seat: seat.state != "serving")
+    return Stage(found[0].stage) if found else None

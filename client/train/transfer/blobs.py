@@ -1,0 +1,387 @@
+"""Blobs between peers: state of a stage at a version, and the training text.
+
+The donor's side (`Shelf`) answers queries with size and chunk digests and serves chunks from files;
+the receiver's side (`Download`) writes verified chunks into a file at their places. Which donor is
+asked for what is decided in ``protocol.transfer.fetch``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import trio
+
+from client.train.ports import Hub
+from client.train.workers.tasks import payload_digest
+from protocol.effects import Penalise, Send
+from protocol.ids import PeerId
+from protocol.limits import CHUNK_BYTES, MAX_CHUNKS
+from protocol.transfer.fetch import WINDOW, Fetch, FetchEffect, StoreChunk
+from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message, NoBlob
+
+TICK_S = 0.25
+BLOCK_BYTES = 512
+"""Unit in which a file system says how much disk a file takes."""
+GONE = "it is not held here any more"
+
+
+@dataclass(slots=True)
+class _Item:
+    path: Path
+    offer: BlobOffer
+    temporary: bool
+
+
+class Shelf:
+    """What this volunteer can serve. Files are opened per chunk, so they may vanish at any time."""
+
+    def __init__(self, hub: Hub, keep_snapshots: int = 4) -> None:
+        self._hub = hub
+        self._items: dict[tuple[str, int, int], _Item] = {}
+        self._snapshots: list[tuple[str, int, int]] = []
+        self._keep_snapshots = keep_snapshots
+        self.served_bytes = 0
+        self.closed_because: Callable[[], str] = str
+        """Why nothing is served now, in words; empty: it is."""
+
+    def put(self, offer: BlobOffer, path: Path, *, temporary: bool) -> None:
+        """Offer a file; a temporary one is ours now: it is removed when it is not needed, or when
+        newer ones push it out.
+
+        A file that lasts takes the place of one that does not, and of other bytes under its name.
+        """
+        key = (offer.kind, offer.stage, offer.version)
+        known = self._items.get(key)
+        if known is not None and known.offer == offer and known.temporary <= temporary:
+            if temporary and path != known.path:
+                _unlink(path)  # the other one is served
+            return
+        if known is not None:
+            self._remove(key, but=path)
+        self._items[key] = _Item(path, offer, temporary)
+        if temporary:
+            self._snapshots.append(key)
+            while len(self._snapshots) > self._keep_snapshots:
+                self._remove(self._snapshots[0])
+
+    def withdraw(self, stage: int, version: int) -> None:
+        """Stop offering a state whose file is gone."""
+        self._remove(("state", stage, version))
+
+    def withdraw_above(self, version: int) -> None:
+        """Stop offering the states of later versions: they belong to a lineage that has ended."""
+        for key in [key for key in self._items if key[0] == "state" and key[2] > version]:
+            self._remove(key)
+
+    def offer(self, stage: int, version: int) -> BlobOffer | None:
+        """Return our offer of a stage's state."""
+        item = self._items.get(("state", stage, version))
+        return None if item is None else item.offer
+
+    def query(self, sender: PeerId, query: BlobQuery) -> None:
+        """Answer with the blob asked for, or the newest of its kind."""
+        if reason := self.closed_because():
+            self._hub.send(sender, NoBlob(query.kind, query.stage, query.version, reason))
+            return
+        version = self._newest(query) if query.version is None else query.version
+        item = self._items.get((query.kind, query.stage, version))
+        if item is not None:
+            self._hub.send(sender, item.offer)
+        elif query.kind == "data":
+            self._hub.send(sender, NoBlob("data", query.stage, query.version, "it is not here"))
+        elif query.version is not None and query.version < self._newest(query):
+            reason = "it is not kept any more"  # a later one may still be on its way: no answer
+            self._hub.send(sender, NoBlob(query.kind, query.stage, query.version, reason))
+
+    def request(self, sender: PeerId, request: ChunkRequest) -> None:
+        """Serve a chunk. Only a file that is gone, or shorter than offered, is offered no more."""
+        key = (request.kind, request.stage, request.version)
+        if reason := self.closed_because():
+            self._hub.send(sender, NoBlob(*key, reason))
+            return
+        item = self._items.get(key)
+        if item is None:
+            self._hub.send(sender, NoBlob(*key, GONE))
+            return
+        if request.index >= len(item.offer.digests):
+            self._hub.send(sender, NoBlob(*key, "it has no such chunk"))
+            return
+        try:
+            data = _chunk(item, request.index)
+        except FileNotFoundError:
+            self._remove(key)
+            self._hub.send(sender, NoBlob(*key, GONE))
+            return
+        except OSError as error:  # it may be over soon: too many open files, a disk that hiccups
+            self._hub.send(sender, NoBlob(*key, f"it cannot be read: {error.strerror}"[:100]))
+            return
+        self.served_bytes += len(data)
+        self._hub.send(sender, Chunk(*key, request.index), data)
+
+    def _newest(self, query: BlobQuery) -> int:
+        wanted = (query.kind, query.stage)
+        return max((v for kind, stage, v in self._items if (kind, stage) == wanted), default=-1)
+
+    def close(self) -> None:
+        """Remove temporary files."""
+        for key in list(self._snapshots):
+            self._remove(key)
+
+    def _remove(self, key: tuple[str, int, int], but: Path | None = None) -> None:
+        """Offer it no more; a temporary file goes, unless it is ``but``."""
+        item = self._items.pop(key, None)
+        if item is not None and item.temporary:
+            self._snapshots.remove(key)
+            if item.path != but:
+                _unlink(item.path)
+
+
+def offer_of_file(
+    kind: Literal["state", "data"], stage: int, version: int, path: Path
+) -> BlobOffer:
+    """Hash a file into an offer; reads it whole, so call it in a thread for large ones."""
+    digests = []
+    with path.open("rb") as file:
+        while data := file.read(CHUNK_BYTES):
+            digests.append(payload_digest(data))
+    if len(digests) > MAX_CHUNKS:
+        raise ValueError(f"{path} is larger than {MAX_CHUNKS} chunks of {CHUNK_BYTES} bytes")
+    return BlobOffer(kind, stage, version, path.stat().st_size, digests)
+
+
+class DownloadFailed(Exception):
+    """The whole blob could not be had."""
+
+
+class DiskFailed(DownloadFailed):
+    """This machine's disk does not take it; says what is full and how much is needed."""
+
+
+class Download:
+    """A blob on its way into a file; fed by the engine, awaited by whoever needs it.
+
+    Args:
+        window: chunks asked for at a time of each donor; fewer leave more of the link to others.
+        resumable: keep what has come when it ends early; the next download to ``path`` goes on
+            from there, in whatever process.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        query: BlobQuery,
+        donors: Sequence[PeerId],
+        path: Path,
+        window: int = WINDOW,
+        *,
+        resumable: bool = False,
+    ) -> None:
+        self._hub, self._resumable = hub, resumable
+        self._fetch = Fetch(query, list(donors), window)
+        self._path = path
+        self._partial = path.with_name(f".{path.name}.part.tmp")
+        self._file: int | None = None  # descriptor of the partial file, while it is being fetched
+        self._failure: OSError | None = None
+        self._no_room = ""
+        self._changed = trio.Event()
+        self.query = query
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Chunks here, chunks in all."""
+        return self._fetch.progress
+
+    @property
+    def version(self) -> int:
+        """Version of what was fetched."""
+        offer = self._fetch.offer
+        return offer.version if offer else -1
+
+    @property
+    def sources(self) -> frozenset[PeerId]:
+        """Who answers for what was fetched: whoever served a chunk of it."""
+        return self._fetch.sources
+
+    async def run(self, idle_s: float) -> Path:
+        """Fetch everything and return the complete file, however slow the line is.
+
+        Raises:
+            DiskFailed: the disk is full or cannot be written.
+            DownloadFailed: every donor was lost, or nothing came for ``idle_s``.
+        """
+        try:
+            self._partial.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self._partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if self._resumable:
+                self._fetch.resume(await trio.to_thread.run_sync(_digests, self._partial))
+            await self._fetch_all(idle_s)
+            if offer := self._fetch.offer:  # a longer blob may have been begun before this one
+                os.ftruncate(self._file, offer.size_bytes)
+            self._partial.replace(self._path)
+        except FileNotFoundError as error:
+            raise DownloadFailed(f"{self._partial} was removed while it was written") from error
+        except OSError as error:
+            raise DiskFailed(self._disk_words(error)) from error
+        finally:
+            self._close()
+        return self._path
+
+    async def _fetch_all(self, idle_s: float) -> None:
+        fetch = self._fetch
+        with trio.move_on_after(idle_s) as idle:
+            self._perform(fetch.start(self._hub.now()), b"")
+            while not (fetch.done or fetch.hopeless or self._failure):
+                before = fetch.progress
+                with trio.move_on_after(TICK_S):
+                    await self._changed.wait()
+                self._changed = trio.Event()
+                self._perform(fetch.tick(self._hub.now()), b"")
+                if fetch.progress != before:
+                    idle.deadline = trio.current_time() + idle_s
+        if self._failure is not None:
+            raise self._failure
+        if not fetch.done:
+            have, total = fetch.progress
+            if self._no_room and not total:
+                raise DiskFailed(self._no_room)
+            raise DownloadFailed(f"{have} of {total or '?'} chunks came; no donor is left")
+
+    def receive(self, sender: PeerId, message: Message, payload: bytes) -> None:
+        """Take an offer, a refusal or a chunk; anything else is not for us.
+
+        What the disk says to it is kept for ``run``: it is not the sender's fault.
+        """
+        if self._file is None or self._failure is not None:
+            return
+        now = self._hub.now()
+        match message:
+            case BlobOffer():
+                if self._fetch.answers(message) and (lack := self._lack(message.size_bytes)):
+                    self._no_room = lack  # for others, what they offer may be smaller
+                    self._perform(self._fetch.lost(sender, now), b"")
+                else:
+                    self._perform(self._fetch.offered(sender, message, now), b"")
+            case NoBlob():
+                self._perform(self._fetch.refused(sender, message, now), b"")
+            case Chunk():
+                effects = self._fetch.chunk(sender, message, payload_digest(payload), now)
+                try:
+                    self._perform(effects, payload)
+                except OSError as error:
+                    self._failure = error
+            case _:
+                return
+        self._changed.set()
+
+    def lost(self, peer: PeerId) -> None:
+        """A donor is gone."""
+        self._perform(self._fetch.lost(peer, self._hub.now()), b"")
+        self._changed.set()
+
+    def _perform(self, effects: Sequence[FetchEffect], payload: bytes) -> None:
+        for effect in effects:
+            match effect:
+                case Send(peer, message):
+                    self._hub.send(peer, message)
+                case Penalise():
+                    self._hub.perform(effect)
+                case StoreChunk(index):
+                    self._write(index, payload)
+
+    def _write(self, index: int, data: bytes) -> None:
+        if self._file is None:
+            raise RuntimeError("chunks are written while the file is open")
+        rest, place = memoryview(data), index * CHUNK_BYTES
+        while rest:
+            written = os.pwrite(self._file, rest, place)
+            if not written:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            rest, place = rest[written:], place + written
+
+    def _lack(self, size_bytes: int) -> str:
+        """Say in words that so much does not fit on the disk; empty: it does, or who knows."""
+        try:
+            here = os.fstat(self._file).st_blocks * BLOCK_BYTES if self._file is not None else 0
+            free = shutil.disk_usage(self._partial.parent).free
+        except OSError:
+            return ""
+        missing = size_bytes - here - free
+        return self._full_words(size_bytes - here, free) if missing > 0 else ""
+
+    def _full_words(self, needed: int, free: int) -> str:
+        return (
+            f"the disk of {self._path.parent} is full: {_megabytes(needed)} more are needed for "
+            f"{self._path.name}, {_megabytes(free)} are free"
+        )
+
+    def _disk_words(self, error: OSError) -> str:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) and (offer := self._fetch.offer):
+            have, total = self._fetch.progress
+            needed, free = (total - have) * CHUNK_BYTES, 0
+            with suppress(OSError):
+                free = shutil.disk_usage(self._path.parent).free
+            words = self._full_words(min(needed + CHUNK_BYTES, offer.size_bytes), free)
+            return f"{error.strerror}: {words}"
+        return f"{self._partial} cannot be written: {error.strerror or error}"
+
+    def _close(self) -> None:
+        """Take nothing more; what has come stays if the next download can go on from it."""
+        descriptor, self._file = self._file, None
+        if descriptor is None:
+            return
+        empty = os.fstat(descriptor).st_size == 0
+        with suppress(OSError):
+            os.close(descriptor)
+        if empty or not self._resumable:
+            _unlink(self._partial)
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"
+
+
+def _digests(path: Path) -> dict[int, bytes]:
+    """Return the digests of what there is of a blob; where nothing was written, of zeros."""
+    found = dict[int, bytes]()
+    while len(found) < MAX_CHUNKS and (data := _read_chunk(path, len(found))):
+        found[len(found)] = payload_digest(data)
+    return found
+
+
+def _chunk(item: _Item, index: int) -> bytes:
+    """Return a chunk of what is offered.
+
+    Raises:
+        FileNotFoundError: the file is gone, or shorter than it was when it was offered.
+        OSError: it cannot be read now.
+    """
+    place = index * CHUNK_BYTES
+    expected = min(CHUNK_BYTES, item.offer.size_bytes - place)
+    with item.path.open("rb") as file:
+        file.seek(place)
+        data = file.read(expected)
+    if len(data) < expected:
+        raise FileNotFoundError(f"{item.path} has become shorter")
+    return data
+
+
+def _unlink(path: Path) -> None:
+    """Remove a file if it can be removed: who cannot is left with a file, not without a node."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
+def _read_chunk(path: Path, index: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(index * CHUNK_BYTES)
+            return file.read(CHUNK_BYTES)
+    except OSError:
+        return b""

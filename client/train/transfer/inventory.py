@@ -1,0 +1,90 @@
+"""The checkpoints on this machine's disk: what there is of this swarm, and offering it to others.
+
+Headers say quickly what there is. What is offered has been read whole and found sound; reading
+takes a while, so it is done once, in a thread, while the node is at work already.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trio
+
+from client.compute.checkpoint import CheckpointInfo, examine, read_info
+from client.compute.errors import CheckpointError, CheckpointUnreadable
+from client.config import Settings
+from client.store.checkpoints import Checkpoint, CheckpointFolder, Stored
+from client.train.ports import Hub
+from client.train.transfer.blobs import Shelf
+from protocol.effects import Explain
+from protocol.limits import MAX_CHUNKS, MAX_STEP
+from protocol.wire.messages import BlobOffer
+
+
+def checkpoint_folder(folder: Path, settings: Settings) -> CheckpointFolder:
+    """Return the folder of a swarm's checkpoints with the owner's wishes for it."""
+    return CheckpointFolder(folder, settings.checkpoint_keep, settings.checkpoint_milestone_every)
+
+
+def stored_states(folder: CheckpointFolder, swarm: str, stages: int) -> list[Stored]:
+    """Return what is on disk of a swarm of so many stages, by stage and version.
+
+    Reads headers only. What is damaged or of another swarm is renamed and left out; what cannot be
+    read now is left out.
+    """
+
+    def read(path: Path) -> CheckpointInfo:
+        return checked(read_info(path), swarm, stages)
+
+    return folder.inventory(read, CheckpointError, CheckpointUnreadable)
+
+
+def checked(info: CheckpointInfo, swarm: str, stages: int) -> CheckpointInfo:
+    """Return what a header says if it is of this swarm.
+
+    Raises:
+        CheckpointError: it is not.
+    """
+    if info.swarm != swarm:
+        raise CheckpointError(f"it is of another swarm ({info.swarm[:12]})")
+    if info.stages != stages or info.stage >= stages:
+        raise CheckpointError(f"it is stage {info.stage} of {info.stages}, not one of {stages}")
+    if info.version > MAX_STEP:
+        raise CheckpointError(f"its version {info.version} is none")
+    return info
+
+
+async def offer_stored(
+    folder: CheckpointFolder, swarm: str, stages: int, shelf: Shelf, hub: Hub
+) -> None:
+    """Put what is on disk on the shelf, the newest first; call it before anything is written.
+
+    Damaged files are told of and renamed; a disk that cannot be read offers nothing.
+    """
+    try:
+        folder.sweep()
+        found = stored_states(folder, swarm, stages)
+    except OSError as error:
+        words = f"the checkpoints in {folder.folder} cannot be read: {error.strerror}"
+        hub.perform(Explain("transfer", words, "warning"))
+        return
+    for stored in sorted(found, key=lambda stored: -stored.version):
+        await _offer(folder, stored, shelf, hub)
+
+
+async def _offer(folder: CheckpointFolder, stored: Stored, shelf: Shelf, hub: Hub) -> None:
+    path = folder.path(stored.stage, stored.version)
+    try:
+        info, digests = await trio.to_thread.run_sync(examine, path)
+    except CheckpointUnreadable as error:
+        hub.perform(Explain("transfer", f"{error}; it is not offered", "warning"))
+        return
+    except CheckpointError as error:
+        if path.exists():  # it may have been forgotten meanwhile
+            words = f"{error}; it is not used any more"
+            hub.perform(Explain("transfer", words, "warning"))
+            folder.condemn(Checkpoint(stored.stage, stored.version, path))
+        return
+    if len(digests) <= MAX_CHUNKS:
+        offer = BlobOffer("state", stored.stage, stored.version, info.size_bytes, digests)
+        shelf.put(offer, path, temporary=False)

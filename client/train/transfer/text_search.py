@@ -1,0 +1,177 @@
+"""Who has the training text, while this machine has not.
+
+A volunteer without the text asks the members that it is linked with. Those who have it answer with
+an offer; nobody is believed by an advert. Stage 0 can be taken while somebody offers the text, and
+is left for a while to those who need not copy it first. While nobody offers it, its owner is told
+what to do, in the same words everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable
+
+from client.train.ports import Hub
+from model_zoo.specs.data import DataSpec
+from protocol.effects import Explain, Penalise
+from protocol.ids import PeerId, Stage, short
+from protocol.wire.messages import BlobOffer, BlobQuery, NoBlob
+
+ASK_AGAIN_S = 5.0
+"""While nobody offers it, everybody is asked so often; after the first time its owner is told."""
+PATIENCE_S = 15.0
+"""So long stage 0 is left to members who have the text already."""
+MOST_DONORS = 4
+"""Copied from so many at a time; others take their turn at the next attempt."""
+LIE_POINTS = 100
+"""For a text that is not the swarm's: nobody offers one by mistake, and it may be gigabytes."""
+QUERY = BlobQuery("data", 0, 0)
+
+
+class TextSearch:
+    """See the module's docstring.
+
+    Args:
+        linked: the members that can be asked.
+        changed: called when what ``unable`` says may have changed.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        data: DataSpec,
+        linked: Callable[[], Iterable[PeerId]],
+        changed: Callable[[], None],
+    ) -> None:
+        self._hub, self._data, self._linked, self._changed = hub, data, linked, changed
+        self._offers: set[PeerId] = set()
+        self._since: float | None = None
+        """When we began to lack the text; None: it is here."""
+        self._ask_at = math.inf
+        self._served = self._told = False
+
+    # --- what follows -----------------------------------------------------------------------
+
+    @property
+    def missing(self) -> bool:
+        """Whether this machine does not have the text."""
+        return self._since is not None
+
+    @property
+    def problem(self) -> str:
+        """What its owner is told; empty: the text is here, somewhere, or still asked for."""
+        return _words(self._data) if self._told else ""
+
+    def unable(self) -> dict[Stage, str]:
+        """Return the stage that cannot be taken without the text, with the reason."""
+        if self._since is None:
+            return {}
+        if not self._offers:
+            return {Stage(0): self.problem or "members are asked for the training text"}
+        if self._served or self._hub.now() >= self._since + PATIENCE_S:
+            return {}
+        return {Stage(0): "members who have the training text come first"}
+
+    def donors(self) -> list[PeerId]:
+        """Return some of those who offer it."""
+        offers = sorted(self._offers)
+        return random.sample(offers, min(MOST_DONORS, len(offers)))
+
+    # --- what happens -----------------------------------------------------------------------
+
+    def found(self) -> None:
+        """The text is here."""
+        self._offers.clear()
+        self._since, self._ask_at, self._told = None, math.inf, False
+        self._changed()
+
+    def lacks(self) -> None:
+        """The text is not here: ask who has it."""
+        if self._since is None:
+            self._since = self._hub.now()
+            self._ask()
+            self._changed()
+
+    def linked(self, peer: PeerId) -> None:
+        """A member has come."""
+        if self.missing and len(self._offers) < MOST_DONORS:
+            self._hub.send(peer, QUERY)
+
+    def lost(self, peer: PeerId) -> None:
+        """A member is gone, or gives nothing although it has offered the text."""
+        if peer in self._offers:
+            self._offers.discard(peer)
+            if not self._offers:
+                self._ask_at = self._hub.now() + ASK_AGAIN_S
+            self._changed()
+
+    def lied(self, peers: Iterable[PeerId]) -> None:
+        """These have served a text that is not the swarm's."""
+        for peer in sorted(peers):
+            self.lost(peer)
+            self._hub.perform(Penalise(peer, "text-of-wrong-digest", LIE_POINTS))
+
+    def view_changed(self, *, served: bool) -> None:
+        """Whether somebody serves stage 0."""
+        if served != self._served:
+            self._served = served
+            self._changed()
+
+    def receive(self, peer: PeerId, message: BlobOffer | NoBlob) -> bool:
+        """Take what a member says of the text; False: it cannot be true."""
+        if not self.missing:
+            return True
+        if isinstance(message, NoBlob):
+            self.lost(peer)
+        elif message.size_bytes != self._data.size_bytes:
+            self.lost(peer)
+            self._hub.perform(Penalise(peer, "text-of-wrong-size", LIE_POINTS))
+            return False
+        elif peer not in self._offers:
+            self._offered(peer)
+        return True
+
+    def tick(self, now: float) -> None:
+        """Ask again while nobody offers the text; look whether our patience is over."""
+        if self._ask_at <= now:
+            self._tell()
+            self._ask()
+        self._changed()
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` has something to do."""
+        if self._since is None:
+            return None
+        patient_until = self._since + PATIENCE_S
+        waits = self._offers and not self._served and self._hub.now() < patient_until
+        return min(self._ask_at, patient_until if waits else math.inf)
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        self._ask_at = self._hub.now() + ASK_AGAIN_S
+        for peer in sorted(self._linked()):
+            self._hub.send(peer, QUERY)
+
+    def _offered(self, peer: PeerId) -> None:
+        self._offers.add(peer)
+        self._ask_at = math.inf
+        if self._told:
+            self._told = False
+            self._hub.perform(Explain("transfer", f"{short(peer)} has the training text"))
+        self._changed()
+
+    def _tell(self) -> None:
+        if not self._told:
+            self._told = True
+            self._hub.perform(Explain("transfer", _words(self._data), "warning"))
+
+
+def _words(data: DataSpec) -> str:
+    """Say what is missing and what to do about it; short enough at first for a narrow screen."""
+    name = "of another Python release" if data.source == "stdlib" else data.name
+    return (
+        f"the text {name} is missing: join with --data FILE, or wait for a member who has it "
+        f"({data.size_bytes / 1e6:.1f} MB, BLAKE2b-256 begins with {data.digest[:12]})"
+    )
