@@ -62,7 +62,7 @@ def home(monkeypatch: pytest.MonkeyPatch, within: Within) -> Iterator[Path]:
 
 def test_every_command_has_a_file_and_examples_that_are_commands(within: Within) -> None:
     for name, command in COMMANDS.items():
-        assert (Path("client/cli") / f"{name}.py").exists() or (Path("client/cli") / name).is_dir()
+        assert Path(command.module(name).replace(".", "/")).with_suffix(".py").exists()
         assert all(line.split()[0] in COMMANDS for line, _ in command.examples)
 
 
