@@ -26,7 +26,7 @@ from client.train.engine import Engine
 from client.train.messaging.bootstrap import dial_first, fetch_manifest
 from client.train.messaging.handshake import PROTOCOL, Handshake
 from client.train.recovery.witnesses import Candidate, Witnesses
-from client.train.reporting.event_sink import News
+from client.train.reporting.event_sink import EventSink
 from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed
 from client.train.transfer.inventory import checked
 from protocol.address import Address
@@ -191,7 +191,7 @@ def _engine(
     nursery: trio.Nursery,
 ) -> Engine:
     engine = Engine(
-        network, signer, swarm.manifest, swarm.swarm, News(EventLog(), _ignore), nursery
+        network, signer, swarm.manifest, swarm.swarm, EventSink(EventLog(), _ignore), nursery
     )
     engine.handshake = Handshake(
         signer.peer, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, swarm.secret

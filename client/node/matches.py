@@ -51,7 +51,7 @@ def describe_matching(
         paying_moves=_paying_moves(matching, now) if matching else [],
         stewardships=_stewardships(matching) if matching else [],
         refused=dict(matching.counters) if matching else {},
-        explanations=explanations(engine.news.log, everything),
+        explanations=explanations(engine.event_sink.log, everything),
     )
 
 
@@ -86,7 +86,7 @@ def _seats(
         state = states.get(stage, "fetching")
         if stage == matching.home != matching.stage:
             state = "leaving"
-        since, proof = engine.news.since.get(stage), _proof(engine, matching, stage, seen)
+        since, proof = engine.event_sink.since.get(stage), _proof(engine, matching, stage, seen)
         seats.append(_seat(matching.seat_of(stage), stage, state, seen, since, proof))
     return seats
 

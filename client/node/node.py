@@ -60,7 +60,7 @@ from client.train.messaging.kept_links import Acquaintances
 from client.train.recovery.history import History
 from client.train.reporting.credit import Credit
 from client.train.reporting.curve import Curve
-from client.train.reporting.event_sink import News
+from client.train.reporting.event_sink import EventSink
 from client.train.training import Site, Training
 from client.train.transfer.inventory import checkpoint_folder
 from client.train.transfer.state_size import largest_payload, usual_payload
@@ -196,17 +196,17 @@ class Node:
         self._options, self._folders, self._signer = options, folders, signer
         self._network, self._swarm, self._store = network, swarm, store
         curve = Curve(file=CurveFile(folders.curve(swarm.swarm)))
-        self._news = News(EventLog(), on_event, curve)
+        self._event_sink = EventSink(EventLog(), on_event, curve)
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
         self._seen = seen
         self._met: list[Address] = []
         """Addresses in reach of the members that were linked at the last look."""
-        self._pauses = Pauses(folders.data, self._news.explain)
+        self._pauses = Pauses(folders.data, self._event_sink.explain)
         self._limits = limits_of(options.settings)
         senses = Senses(self._carried_bytes)
         self._limiting = Limiting(self._limits, folders.data, self._pauses, senses)
-        self._cores = CoreSharing(self._limits.threads, self._news.explain)
+        self._cores = CoreSharing(self._limits.threads, self._event_sink.explain)
         self._engine: Engine
         self._history: History
         self._training: Training
@@ -232,7 +232,7 @@ class Node:
 
     def events(self, since: int) -> list[EventView]:
         """Return the remembered events after ``since``."""
-        return [EventView.of(entry) for entry in self._news.log.since(since).entries]
+        return [EventView.of(entry) for entry in self._event_sink.log.since(since).entries]
 
     def stop(self) -> None:
         """Begin to leave in order."""
@@ -245,7 +245,7 @@ class Node:
 
     def history(self, points: int) -> list[StepPoint]:
         """Return the loss curve of the run, as far as we have seen it."""
-        return self._news.curve.points(points)
+        return self._event_sink.curve.points(points)
 
     def pause(self, until: float | None, reason: str) -> PauseView:
         """Begin to give up every stage; return the pause."""
@@ -320,7 +320,7 @@ class Node:
             self._signer,
             swarm.manifest,
             swarm.swarm,
-            self._news,
+            self._event_sink,
             nursery,
         )
         engine.handshake = Handshake(
@@ -349,7 +349,7 @@ class Node:
             self._reach,
             self._cores,
         )
-        training = Training(engine, self._news, history, site, self._pauses)
+        training = Training(engine, self._event_sink, history, site, self._pauses)
         self._credit = Credit(
             self._folders.credit(swarm.swarm),
             training.tally,
@@ -375,7 +375,7 @@ class Node:
 
     async def _cap_power(self) -> None:
         device = self._options.settings.device
-        await keep_power_cap(self._limits.power_w, device, self._news.explain)
+        await keep_power_cap(self._limits.power_w, device, self._event_sink.explain)
 
     async def _forward_stop(self, stop: trio.Event) -> None:
         await stop.wait()
@@ -388,7 +388,7 @@ class Node:
             if not told and self._is_finished():
                 told = True
                 words = f"the run is complete after {self._swarm.manifest.steps} steps; {WHEN_DONE}"
-                self._news.explain(Explain("swarm", words))
+                self._event_sink.explain(Explain("swarm", words))
             if self._options.exit_when_done and await self._complete():
                 return
             if trio.current_time() > remembered + 10:

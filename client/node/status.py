@@ -49,7 +49,7 @@ def take_snapshot(
     """Describe the node now; ``started`` is its monotonic start time."""
     manifest, network = engine.manifest, engine.network.statistics()
     state, reason = _state(engine, staging, stopping, paused)
-    progress, pace = engine.news.progress, engine.news.pace.per_s()
+    progress, pace = engine.event_sink.progress, engine.event_sink.pace.per_s()
     per_step = manifest.tokens_per_microbatch * manifest.microbatches_per_step
     pace = 0.0 if state == "done" else pace
     own_share = _own_share(engine, staging)
@@ -57,7 +57,7 @@ def take_snapshot(
     closed = min((stage.version for stage in stages), default=0)
     on_disk = engine.history.version() if engine.history else 0
     told = progress.tokens // per_step if progress else 0
-    error = engine.news.last_error
+    error = engine.event_sink.last_error
     return Snapshot(
         version=__version__,
         pid=os.getpid(),
@@ -68,8 +68,8 @@ def take_snapshot(
         reason=reason,
         step=min(manifest.steps, max(closed, on_disk, told)),
         steps=manifest.steps,
-        loss=engine.news.loss,
-        loss_vouchers=engine.news.vouchers,
+        loss=engine.event_sink.loss,
+        loss_vouchers=engine.event_sink.vouchers,
         tokens_per_s=pace,
         own_tokens_per_s=pace * own_share,
         seats=[
@@ -136,7 +136,9 @@ def leaving_views(view: SwarmView, me: PeerId) -> list[LeavingView]:
 
 
 def _recent(engine: Engine) -> list[Entry]:
-    return list(engine.news.log.since(max(0, engine.news.log.last_seq - RECENT_EVENTS)).entries)
+    return list(
+        engine.event_sink.log.since(max(0, engine.event_sink.log.last_seq - RECENT_EVENTS)).entries
+    )
 
 
 def _state(

@@ -24,7 +24,7 @@ from client.train.messaging.loopback import Loopback
 from client.train.messaging.outbox import Outbox
 from client.train.ports import Tenant
 from client.train.recovery.history import History
-from client.train.reporting.event_sink import News
+from client.train.reporting.event_sink import EventSink
 from client.train.swarm.agreements import Agreements
 from client.train.swarm.measuring import Measuring
 from client.train.swarm.own_advert import Portrait
@@ -79,11 +79,11 @@ class Engine:
         signer: Signer,
         manifest: Manifest,
         swarm: SwarmId,
-        news: News,
+        event_sink: EventSink,
         nursery: trio.Nursery,
     ) -> None:
         self.network, self.signer, self.manifest, self.swarm = network, signer, manifest, swarm
-        self.news = news
+        self.event_sink = event_sink
         self.membership = Membership(
             signer.peer,
             swarm,
@@ -97,7 +97,7 @@ class Engine:
             self, manifest.data, lambda: self.handshake.admitted, self._text_changed
         )
         self.shelf = Shelf(self)
-        self.agreements = Agreements(signer, swarm, self.news.explain)
+        self.agreements = Agreements(signer, swarm, self.event_sink.explain)
         self.handshake: Handshake
         self.history: History | None = None
         """None: we only look on."""
@@ -105,12 +105,12 @@ class Engine:
         self.acquaintances = Acquaintances()
         self.started = False
         """Every stage was covered at some time: training goes on."""
-        self.penalties, self.guard = Counter[str](), Guard(self.perform, news)
+        self.penalties, self.guard = Counter[str](), Guard(self.perform, event_sink)
         self.loopback = Loopback(self._deliver)
         self._outbox = Outbox(network, nursery)
         self._chunks = ChunkServer(self, network, nursery, self._serve_chunk)
         self._alarm = Alarm(self._deadlines, self._tick)
-        self._bulletin = Bulletin(self, signer.peer, self.membership, manifest, news)
+        self._bulletin = Bulletin(self, signer.peer, self.membership, manifest, event_sink)
         self._view_dirty = False
         self._unable: dict[Stage, str] = {}
         self._seat_numbers: dict[int, int] = {}  # by stage, as last told
@@ -148,7 +148,7 @@ class Engine:
                     self.measuring.reputation.broke(peer, reason, points, self.now())
                     self.network.penalise(peer, points, reason)
             case Explain():
-                self.news.explain(effect)
+                self.event_sink.explain(effect)
 
     # --- running ---------------------------------------------------------------------------
 
@@ -288,12 +288,12 @@ class Engine:
             match effect:
                 case MemberUp(peer, reason):
                     if peer != self.signer.peer:
-                        self.news.peer(peer, "up", reason)
+                        self.event_sink.peer(peer, "up", reason)
                 case MemberDown(peer, reason):
                     self._member_down(peer, reason)
                 case SeatsChanged(peer, seats):
                     serving = (seat.stage for seat in seats if seat.state == "serving")
-                    self.news.serves(peer, tuple(sorted(serving)))
+                    self.event_sink.serves(peer, tuple(sorted(serving)))
                     self._view_dirty = True
                 case ViewChanged():
                     self._view_dirty = True
@@ -312,7 +312,7 @@ class Engine:
         if self.matching is not None and self.membership.roster.has_left(peer):
             self.matching.member_left(peer)
         if peer != self.signer.peer:
-            self.news.peer(peer, "down", reason)
+            self.event_sink.peer(peer, "down", reason)
         if self.staging is not None:
             self.staging.peer_lost(peer)
 
@@ -377,11 +377,11 @@ class Engine:
         for effect in effects:
             match effect:
                 case Assign(stage, reason):
-                    self.news.assigned(stage, "held", reason)
+                    self.event_sink.assigned(stage, "held", reason)
                     if self.staging is not None:
                         self.staging.assign(stage)
                 case Unassign(stage, reason):
-                    self.news.assigned(stage, "left", reason)
+                    self.event_sink.assigned(stage, "left", reason)
                     if self.staging is not None:
                         self.staging.unassign(stage, reason)
                 case GangStart():
@@ -401,7 +401,7 @@ class Engine:
 
     def serving(self, stage: int) -> None:
         """A seat serves: tell the matching."""
-        self.news.assigned(stage, "serving", f"serving stage {stage}")
+        self.event_sink.assigned(stage, "serving", f"serving stage {stage}")
         self._start()
         if self.matching is not None:
             with suppress(LocalProtocolError):  # unassigned in the meantime
@@ -409,7 +409,7 @@ class Engine:
 
     def lost(self, stage: int, reason: str) -> None:
         """A stage cannot be held: tell the matching."""
-        self.news.assigned(stage, "left", reason)
+        self.event_sink.assigned(stage, "left", reason)
         if self.matching is not None:
             with suppress(LocalProtocolError):
                 self.matched(self.matching.lost(Stage(stage), reason, self.now()))

@@ -34,7 +34,7 @@ from client.train.machine.pausing import Pauses
 from client.train.recovery.buddies import Buddies
 from client.train.recovery.history import History
 from client.train.reporting.counters import Tally
-from client.train.reporting.event_sink import News
+from client.train.reporting.event_sink import EventSink
 from client.train.stage.finishing import Finishing
 from client.train.stage.held_stages import Staging
 from client.train.stage.stage_acquisition import Folders, Terms
@@ -75,7 +75,7 @@ class Training:
     def __init__(
         self,
         engine: Engine,
-        news: News,
+        event_sink: EventSink,
         history: History,
         site: Site,
         pauses: Pauses,
@@ -94,7 +94,7 @@ class Training:
         manifest, swarm = engine.manifest, engine.swarm
         self._terms = Terms(
             hub=engine,
-            news=news,
+            event_sink=event_sink,
             me=engine.signer.peer,
             manifest=manifest,
             swarm=swarm,
@@ -111,7 +111,7 @@ class Training:
             history=history,
             cores=site.cores,
         )
-        self.tally = Tally(engine, news)
+        self.tally = Tally(engine, event_sink)
         """Counts since the node started, over all pauses."""
         self.staging = self._new_staging()
         if pauses.now is not None:
@@ -225,7 +225,9 @@ class Training:
                 raise UserError(words, next_step, ExitCode.CONFIG) from failure
             except WorkerDied as death:
                 self.tally.worker_restarts += 1
-                self._engine.news.recovery(f"{death}; starting it again", "worker", "detected")
+                self._engine.event_sink.recovery(
+                    f"{death}; starting it again", "worker", "detected"
+                )
             try:
                 await self.staging.workers.renew_idle()
             except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from client.train.reporting.event_sink import News
+from client.train.reporting.event_sink import EventSink
 from protocol.effects import Penalise
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
@@ -14,8 +14,8 @@ from protocol.ids import PeerId, short
 class Guard:
     """Stands between what comes from outside and our machines."""
 
-    def __init__(self, penalise: Callable[[Penalise], None], news: News) -> None:
-        self._penalise, self._news = penalise, news
+    def __init__(self, penalise: Callable[[Penalise], None], event_sink: EventSink) -> None:
+        self._penalise, self._event_sink = penalise, event_sink
         self.internal_errors = 0
         """Unexpected errors that were survived."""
 
@@ -28,4 +28,4 @@ class Guard:
             self._penalise(Penalise(peer, error.reason, error.penalty))
         except Exception as error:  # a bug of ours must not let a peer stop the node
             self.internal_errors += 1
-            self._news.survived(f"{what} of {short(peer)}", error)
+            self._event_sink.survived(f"{what} of {short(peer)}", error)

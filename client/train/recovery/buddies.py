@@ -81,7 +81,7 @@ class Buddies:
         self._not_before: dict[tuple[int, int], float] = {}
         self._handing: dict[tuple[int, int], trio.Event] = {}
         self._said_full = False
-        self._news = trio.Event()
+        self._event_sink = trio.Event()
         self.kept = 0
         """Copies placed since the start."""
 
@@ -151,7 +151,7 @@ class Buddies:
         if offer.version >= self._due(stage):
             self._announced[stage, peer] = offer.version
             self._not_before.pop((stage, offer.version), None)
-            self._news.set()
+            self._event_sink.set()
 
     def _reached(self, stage: int) -> int:
         """Return the newest version that a stage next to ours can have: a lie goes no further."""
@@ -178,11 +178,11 @@ class Buddies:
     async def run(self) -> None:
         """Keep what we are to keep, until cancelled."""
         while True:
-            self._news = trio.Event()
+            self._event_sink = trio.Event()
             for stage, version in self._wanted():
                 await self._keep(stage, version)
             with trio.move_on_after(LOOK_S):
-                await self._news.wait()
+                await self._event_sink.wait()
 
     def _wanted(self) -> list[tuple[int, int]]:
         """The stages of which we lack a copy, with the version."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 
 from client.train.ports import Hub
-from client.train.reporting.event_sink import News
+from client.train.reporting.event_sink import EventSink
 from protocol.pipeline.effects import Committed, GradientAccepted, Rerouted
 
 
 class Tally:
     """Counters for the status, and the news of recoveries."""
 
-    def __init__(self, hub: Hub, news: News) -> None:
-        self._hub, self._news = hub, news
+    def __init__(self, hub: Hub, event_sink: EventSink) -> None:
+        self._hub, self._event_sink = hub, event_sink
         self._detected_at: float | None = None
         self._detected_step = 0
         self.rerouted = 0
@@ -34,7 +34,7 @@ class Tally:
         self.rounds += 1
         self.counted += committed.counted
         self.restarted += max(0, committed.attempt - 1)
-        self._news.closed(committed, era)
+        self._event_sink.closed(committed, era)
         if committed.version > self._detected_step:  # what was lost is made good: no gradient comes
             self._detected_at = None
 
@@ -45,7 +45,7 @@ class Tally:
         if self._detected_at is None:
             self._detected_at, self._detected_step = self._hub.now(), rerouted.step
             words = f"{rerouted.cause}: its microbatches go to other replicas"
-            self._news.recovery(words, "peer", "detected", rerouted.step, rerouted.lost_peer)
+            self._event_sink.recovery(words, "peer", "detected", rerouted.step, rerouted.lost_peer)
 
     def note_accepted(self, accepted: GradientAccepted) -> None:
         """A gradient came; the first of a re-routed microbatch ends the recovery."""
@@ -53,4 +53,4 @@ class Tally:
             taken_s = self._hub.now() - self._detected_at
             self._detected_at = None
             words = f"first gradient of a re-routed microbatch {taken_s:.2f} s after detection"
-            self._news.recovery(words, "peer", "recovered", accepted.step)
+            self._event_sink.recovery(words, "peer", "recovered", accepted.step)

@@ -38,7 +38,7 @@ Fault = Literal["peer", "round", "worker", "stage", "network"]
 Phase = Literal["detected", "rematched", "transferred", "recovered"]
 
 
-class News:
+class EventSink:
     """Turns what happens into events."""
 
     def __init__(

@@ -439,4 +439,4 @@ class Tenancy:
             words = f"the compute worker died {self.worker_restarts} times"
             raise UserError(words, "see the log; fewer --threads may help")
         words = f"{death}; starting it again"
-        self._house.terms.news.recovery(words, "worker", "detected")
+        self._house.terms.event_sink.recovery(words, "worker", "detected")

@@ -53,7 +53,7 @@ class Staging:
         self.tenancies: dict[int, Tenancy] = {}
         """What is held, the oldest first."""
         self.workers = WorkerPool(start_worker)
-        self.tally = tally or Tally(owner, terms.news)
+        self.tally = tally or Tally(owner, terms.event_sink)
         self.closed = False
         """It has held its last stage; another will hold the next."""
         self.buddies: Buddies | None = None
@@ -119,7 +119,7 @@ class Staging:
 
     def begin_anew(self, lineage: Lineage) -> None:
         """Take every stage anew from the beginning of this lineage."""
-        self._house.terms.news.rolled_back(lineage.version)
+        self._house.terms.event_sink.rolled_back(lineage.version)
         self.view = SwarmView(((),) * len(self.newest))
         self.newest = [lineage.version] * len(self.newest)
         for tenancy in self._all():

@@ -28,7 +28,7 @@ from client.train.machine.capacity import Capacity
 from client.train.machine.core_sharing import CoreSharing
 from client.train.ports import Hub
 from client.train.recovery.history import History
-from client.train.reporting.event_sink import News
+from client.train.reporting.event_sink import EventSink
 from client.train.stage import failpoints
 from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed, Shelf, offer_of_file
 from client.train.transfer.state_size import is_plausible
@@ -69,7 +69,7 @@ class Terms:
     """What every attempt needs and no attempt changes."""
 
     hub: Hub
-    news: News
+    event_sink: EventSink
     me: PeerId
     manifest: Manifest
     swarm: str

@@ -118,10 +118,10 @@ class Agreements:
         if proposal is None or hold is None:
             return  # we are that steward: the letters were never signed
         try:
-            news = self._add(MatchRecord(proposal, hold), stage)
+            event_sink = self._add(MatchRecord(proposal, hold), stage)
         except RemoteProtocolError:
             return  # the HOLD was one of ours, and the last one from outside another stage's
-        if news or now >= self._written_at + REWRITE_S:
+        if event_sink or now >= self._written_at + REWRITE_S:
             self._write(now)
 
     def newest(self, stage: Stage) -> Match | None:

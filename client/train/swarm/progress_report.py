@@ -11,7 +11,7 @@ import math
 from typing import Final, Protocol
 
 from client.train.ports import Hub
-from client.train.reporting.event_sink import News
+from client.train.reporting.event_sink import EventSink
 from client.train.swarm.own_advert import Clock
 from protocol.effects import Publish
 from protocol.ids import PeerId
@@ -40,9 +40,14 @@ class Bulletin:
     """See the module's docstring; what is known of the progress lies in ``News``."""
 
     def __init__(
-        self, node: Node, me: PeerId, membership: Membership, manifest: Manifest, news: News
+        self,
+        node: Node,
+        me: PeerId,
+        membership: Membership,
+        manifest: Manifest,
+        event_sink: EventSink,
     ) -> None:
-        self._node, self._me, self._news = node, me, news
+        self._node, self._me, self._event_sink = node, me, event_sink
         self._membership, self._manifest = membership, manifest
         self._seq, self._said_at = 0, -math.inf
 
@@ -53,7 +58,7 @@ class Bulletin:
             return
         now = self._node.now()
         progress = progress_at(committed.version, loss, self._manifest, self._node.wall())
-        self._news.progressed(progress, now, vouchers=0)
+        self._event_sink.progressed(progress, now, vouchers=0)
         leads = leader(view, committed.stage, progress.step) == self._me
         if leads or now >= self._said_at + VOUCH_S:
             self._say(progress, now)
@@ -70,11 +75,11 @@ class Bulletin:
         if any(replica.peer == self._me for replica in serving):
             return  # we compute the loss ourselves
         versions = [replica.seat.version for replica in serving]
-        found = vouched(self._membership.progress(), versions, self._news.loss)
+        found = vouched(self._membership.progress(), versions, self._event_sink.loss)
         if found is not None:
             said, vouchers = found
             progress = progress_at(said.step + 1, said.loss, self._manifest, said.wall)
-            self._news.progressed(progress, self._node.now(), vouchers)
+            self._event_sink.progressed(progress, self._node.now(), vouchers)
 
 
 def believed(committed: Committed) -> float | None:

@@ -55,7 +55,7 @@ async def test_everybody_tells_its_seat_its_proof_and_its_reasons(
 ) -> None:
     async with open_swarm(tmp_path, stages=2, steps=1000) as swarm:
         volunteers = await matched_swarm(swarm, tmp_path)
-        await swarm.until(lambda: all(v.engine.news.since for v in volunteers))
+        await swarm.until(lambda: all(v.engine.event_sink.since for v in volunteers))
         for number, volunteer in enumerate(volunteers):
             now = described(volunteer)
             home = now.seats[0]

@@ -45,7 +45,7 @@ async def _pausable(
         one_thread(folder),
     )
     history = cast(History, engine.history)
-    training = ScriptedTraining(engine, engine.news, history, site, pauses, _starter(workers))
+    training = ScriptedTraining(engine, engine.event_sink, history, site, pauses, _starter(workers))
     volunteer.staging = training.staging
     swarm._nursery.start_soon(training.run)
     return volunteer, training, workers
@@ -135,7 +135,7 @@ async def _measuring(
     cores = cores or one_thread(folder)
     site = Site(settings, None, home, CheckpointFolder(volunteer.disk), list, cores)
     history, pauses = cast(History, engine.history), Pauses(folder, lambda said: None)
-    training = Training(engine, engine.news, history, site, pauses, _starter(workers))
+    training = Training(engine, engine.event_sink, history, site, pauses, _starter(workers))
     swarm._nursery.start_soon(training.run)
     return training, workers
 

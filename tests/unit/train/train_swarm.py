@@ -32,7 +32,7 @@ from client.train.machine.capacity import Capacity
 from client.train.machine.core_sharing import CoreSharing
 from client.train.messaging.handshake import Handshake
 from client.train.recovery.history import History
-from client.train.reporting.event_sink import News
+from client.train.reporting.event_sink import EventSink
 from client.train.stage.held_stage import Tenancy
 from client.train.stage.held_stages import Staging
 from client.train.stage.stage_acquisition import Folders, Terms
@@ -150,7 +150,7 @@ class TestSwarm:
             signer,
             self.manifest,
             self.file.swarm,
-            News(EventLog(), _note_losses(losses)),
+            EventSink(EventLog(), _note_losses(losses)),
             self._nursery,
         )
         engine.commits, engine.given_up, engine.served = [], {}, []
@@ -267,7 +267,7 @@ class TestSwarm:
         capacity = Capacity("cpu", 1, 1e9, 0.0, PLENTY_BYTES, 1e9)
         return Terms(
             hub=engine,
-            news=engine.news,
+            event_sink=engine.event_sink,
             me=engine.signer.peer,
             manifest=self.manifest,
             swarm=self.file.swarm,

@@ -1,0 +1,116 @@
+"""What the node tells of itself: which errors it has now, and what those served who went."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from client.events import Event, EventLog, PeerChanged
+from client.train.reporting.event_sink import LATELY_S, SHOWN_S, EventSink
+from protocol.effects import Explain
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.membership.progress import Progress
+
+PEER: PeerId = peer_id_from_key(bytes(32))
+
+
+@pytest.fixture
+def told() -> list[Event]:
+    return []
+
+
+@pytest.fixture
+def event_sink(told: list[Event]) -> EventSink:
+    return EventSink(EventLog(), told.append)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    return now
+
+
+class TestLastError:
+    @pytest.mark.parametrize(
+        "said",
+        [
+            Explain("matching", "waiting for 1 more volunteer: stage 0 has none", "warning"),
+            Explain("swarm", "beginning anew at version 30: most follow it", "warning"),
+            Explain("round", "step 3: nothing came for 30 s; planning it anew", "warning"),
+            Explain("pipeline", "microbatch 7 is late", "warning"),
+            Explain("transfer", "fetched the state", "info"),
+        ],
+    )
+    def test_what_mends_itself_is_none(self, event_sink: EventSink, said: Explain) -> None:
+        event_sink.explain(said)
+        event_sink.peer(PEER, "down", "silent for 5 s")
+        assert event_sink.last_error is None
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            Explain("swarm", "no power limit: not allowed", "error"),
+            Explain("transfer", "could not save version 7: disk full", "warning"),
+        ],
+    )
+    def test_what_is_wrong_with_this_machine_is_one_for_a_while(
+        self, event_sink: EventSink, clock: list[float], said: Explain
+    ) -> None:
+        event_sink.explain(said)
+        assert event_sink.last_error == (said.words, 1000.0)
+        clock[0] += SHOWN_S
+        assert event_sink.last_error is not None
+        clock[0] += 1.0
+        assert event_sink.last_error is None
+
+    def test_what_kept_us_from_a_stage_is_over_when_we_serve_it(
+        self, event_sink: EventSink
+    ) -> None:
+        event_sink.explain(Explain("transfer", "stage 1: nobody gave it; trying again", "warning"))
+        event_sink.assigned(1, "held", "the matching says so")
+        assert event_sink.last_error is not None
+        event_sink.assigned(1, "serving", "serving stage 1")
+        assert event_sink.last_error is None
+
+
+class TestWhoWent:
+    def gone(self, told: list[Event]) -> PeerChanged:
+        changes = [event for event in told if isinstance(event, PeerChanged)]
+        return changes[-1]
+
+    def test_what_it_served_is_told(self, event_sink: EventSink, told: list[Event]) -> None:
+        event_sink.serves(PEER, (0, 2))
+        event_sink.peer(PEER, "down", "silent")
+        assert self.gone(told).stages == (0, 2)
+
+    def test_also_of_one_that_gave_its_stages_up_before_it_left(
+        self, event_sink: EventSink, told: list[Event], clock: list[float]
+    ) -> None:
+        event_sink.serves(PEER, (1,))
+        event_sink.serves(PEER, ())
+        clock[0] += LATELY_S / 2
+        event_sink.peer(PEER, "down", "leaves")
+        assert self.gone(told).stages == (1,)
+
+    def test_but_not_what_it_served_long_ago(
+        self, event_sink: EventSink, told: list[Event], clock: list[float]
+    ) -> None:
+        event_sink.serves(PEER, (1,))
+        event_sink.serves(PEER, ())
+        clock[0] += LATELY_S + 1
+        event_sink.serves(PEER, ())
+        event_sink.peer(PEER, "down", "leaves")
+        assert self.gone(told).stages == ()
+
+
+def test_steps_that_are_done_again_are_told_again(event_sink: EventSink) -> None:
+    for step in range(10):
+        event_sink.progressed(Progress(step, 3.0, 8 * step, 0), float(step))
+    event_sink.rolled_back(6)
+    assert event_sink.loss == 3.0
+    assert event_sink.progress is None
+    event_sink.progressed(Progress(6, 2.0, 56, 0), 20.0)
+    assert [point.step for point in event_sink.curve.points(100)] == list(range(7))
+    assert event_sink.loss == 2.0
