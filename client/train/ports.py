@@ -11,7 +11,7 @@ from protocol.wire.messages import Message
 from protocol.wire.parts import SeatStatus
 
 
-class Hub(Protocol):
+class Ports(Protocol):
     """Implemented by the engine; drivers hold nothing else of each other."""
 
     def now(self) -> float:

@@ -93,7 +93,7 @@ class Training:
         """What has to be done before that, in words."""
         manifest, swarm = engine.manifest, engine.swarm
         self._terms = Terms(
-            hub=engine,
+            ports=engine,
             event_sink=event_sink,
             me=engine.signer.peer,
             manifest=manifest,

@@ -11,7 +11,7 @@ from protocol_examples import peer
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from client.net.network import Network
-from client.train.ports import Hub
+from client.train.ports import Ports
 from client.train.transfer.chunks import MAX_ASKED, PLACES, ChunkServer
 from protocol.effects import Effect, Penalise
 from protocol.ids import PeerId
@@ -30,7 +30,7 @@ class Lines:
         self.cut: list[PeerId] = []
         self.penalties: list[Penalise] = []
         self.most_in_memory = 0
-        self.server = ChunkServer(cast(Hub, self), cast(Network, self), nursery, self.answer)
+        self.server = ChunkServer(cast(Ports, self), cast(Network, self), nursery, self.answer)
 
     def answer(self, asker: PeerId, request: ChunkRequest) -> None:
         self.served.append((asker, request.index))

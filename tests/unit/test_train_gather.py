@@ -84,10 +84,10 @@ class Swarm:
 
     def has(self, member: PeerId, *named: tuple[int, int], fill: int = 0) -> None:
         """A member serves checkpoints."""
-        hub = SimpleNamespace(
+        ports = SimpleNamespace(
             send=lambda _, message, payload=b"": self.observer.receive(member, message, payload)
         )
-        shelf = self._shelves.setdefault(member, Shelf(cast(Any, hub)))
+        shelf = self._shelves.setdefault(member, Shelf(cast(Any, ports)))
         for stage, version in named:
             path = self._folder / f"{member}-{stage}-{version}-{fill}"
             path.write_bytes(checkpoint(stage, version, fill))

@@ -19,7 +19,7 @@ from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Me
 ASKER = peer(1)
 
 
-class Hub:
+class Ports:
     """Keeps what was sent."""
 
     def __init__(self) -> None:
@@ -38,8 +38,8 @@ class Hub:
 def test_while_the_shelf_is_closed_it_says_why_and_serves_afterwards(tmp_path: Path) -> None:
     path = tmp_path / "state"
     path.write_bytes(b"weights")
-    hub = Hub()
-    shelf = Shelf(hub)
+    ports = Ports()
+    shelf = Shelf(ports)
     offer = offer_of_file("state", 0, 5, path)
     shelf.put(offer, path, temporary=False)
     query, request = BlobQuery("state", 0, None), ChunkRequest("state", 0, 5, 0)
@@ -47,29 +47,29 @@ def test_while_the_shelf_is_closed_it_says_why_and_serves_afterwards(tmp_path: P
     shelf.closed_because = lambda: "the quota"
     shelf.query(ASKER, query)
     shelf.request(ASKER, request)
-    assert [message for message, _ in hub.sent] == [
+    assert [message for message, _ in ports.sent] == [
         NoBlob("state", 0, None, "the quota"),
         NoBlob("state", 0, 5, "the quota"),
     ]
     assert shelf.served_bytes == 0
 
-    hub.sent.clear()
+    ports.sent.clear()
     shelf.closed_because = lambda: ""
     shelf.query(ASKER, query)
     shelf.request(ASKER, request)
-    (offered, _), (chunk, payload) = hub.sent
+    (offered, _), (chunk, payload) = ports.sent
     assert isinstance(offered, BlobOffer)
     assert (offered, chunk, payload) == (offer, Chunk("state", 0, 5, 0), b"weights")
 
 
 @pytest.fixture
-def hub() -> Hub:
-    return Hub()
+def ports() -> Ports:
+    return Ports()
 
 
 @pytest.fixture
-def shelf(hub: Hub) -> Shelf:
-    return Shelf(hub)
+def shelf(ports: Ports) -> Shelf:
+    return Shelf(ports)
 
 
 def put(shelf: Shelf, path: Path, *, temporary: bool, version: int = 5) -> BlobOffer:
@@ -78,27 +78,27 @@ def put(shelf: Shelf, path: Path, *, temporary: bool, version: int = 5) -> BlobO
     return offer
 
 
-def replies(hub: Hub, shelf: Shelf, index: int, version: int = 5) -> list[str]:
+def replies(ports: Ports, shelf: Shelf, index: int, version: int = 5) -> list[str]:
     """Ask for a chunk; the kinds of the answers."""
-    hub.sent.clear()
+    ports.sent.clear()
     shelf.request(ASKER, ChunkRequest("state", 0, version, index))
-    return [type(message).__name__ for message, _ in hub.sent]
+    return [type(message).__name__ for message, _ in ports.sent]
 
 
 def test_a_chunk_that_does_not_exist_delists_nothing(
-    tmp_path: Path, hub: Hub, shelf: Shelf
+    tmp_path: Path, ports: Ports, shelf: Shelf
 ) -> None:
     path = tmp_path / "state"
     path.write_bytes(b"weights")
     put(shelf, path, temporary=False)
     for index in (1, MAX_CHUNKS - 1):
-        assert replies(hub, shelf, index) == ["NoBlob"]
-    assert replies(hub, shelf, 0) == ["Chunk"]
+        assert replies(ports, shelf, index) == ["NoBlob"]
+    assert replies(ports, shelf, 0) == ["Chunk"]
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
 def test_a_file_that_cannot_be_read_now_is_served_later(
-    tmp_path: Path, hub: Hub, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, number: int
+    tmp_path: Path, ports: Ports, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     path = tmp_path / "state"
     path.write_bytes(b"weights")
@@ -109,13 +109,13 @@ def test_a_file_that_cannot_be_read_now_is_served_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", fails)
-        assert replies(hub, shelf, 0) == ["NoBlob"]
-    assert replies(hub, shelf, 0) == ["Chunk"]
+        assert replies(ports, shelf, 0) == ["NoBlob"]
+    assert replies(ports, shelf, 0) == ["Chunk"]
 
 
 @pytest.mark.parametrize("gone", [True, False])
 def test_what_is_gone_or_shorter_than_offered_is_offered_no_more(
-    tmp_path: Path, hub: Hub, shelf: Shelf, *, gone: bool
+    tmp_path: Path, ports: Ports, shelf: Shelf, *, gone: bool
 ) -> None:
     def snapshot(version: int) -> Path:
         path = tmp_path / f"snapshot-{version}"
@@ -130,16 +130,18 @@ def test_what_is_gone_or_shorter_than_offered_is_offered_no_more(
         path.unlink()
     else:
         path.write_bytes(b"weight")
-    assert replies(hub, shelf, 0) == ["NoBlob"]
+    assert replies(ports, shelf, 0) == ["NoBlob"]
     assert shelf.offer(0, 5) is None
     snapshot(6)
-    assert replies(hub, shelf, 0, version=2) == ["Chunk"], "four are kept, and it was none of them"
+    assert replies(ports, shelf, 0, version=2) == ["Chunk"], (
+        "four are kept, and it was none of them"
+    )
     shelf.close()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_snapshot_of_what_is_served_already_goes_at_once(
-    tmp_path: Path, hub: Hub, shelf: Shelf
+    tmp_path: Path, ports: Ports, shelf: Shelf
 ) -> None:
     lasting, snapshot = tmp_path / "state", tmp_path / "snapshot"
     for path in (lasting, snapshot):
@@ -148,15 +150,17 @@ def test_a_snapshot_of_what_is_served_already_goes_at_once(
     put(shelf, snapshot, temporary=True)
     assert list(tmp_path.iterdir()) == [lasting]
     put(shelf, lasting, temporary=False)
-    assert replies(hub, shelf, 0) == ["Chunk"]
+    assert replies(ports, shelf, 0) == ["Chunk"]
 
 
-def test_a_snapshot_made_twice_under_one_name_stays(tmp_path: Path, hub: Hub, shelf: Shelf) -> None:
+def test_a_snapshot_made_twice_under_one_name_stays(
+    tmp_path: Path, ports: Ports, shelf: Shelf
+) -> None:
     path = tmp_path / "snapshot"
     for bytes_ in (b"weights", b"weights", b"others"):
         path.write_bytes(bytes_)
         put(shelf, path, temporary=True)
-        assert replies(hub, shelf, 0) == ["Chunk"]
+        assert replies(ports, shelf, 0) == ["Chunk"]
     shelf.close()
     assert list(tmp_path.iterdir()) == []
 

@@ -23,7 +23,7 @@ ME, SIBLING, UPSTREAM, DOWNSTREAM = (peer(number) for number in range(4))
 SIZE, STEP = 300, 3
 
 
-class Hub:
+class Ports:
     """Remembers whom it is asked to blame."""
 
     def __init__(self) -> None:
@@ -40,35 +40,35 @@ class Hub:
             self.blamed.append(effect)
 
 
-def driver_of(hub: Hub, store: BoundaryStore, stages: int, **terms: Any) -> SeatDriver:
+def driver_of(ports: Ports, store: BoundaryStore, stages: int, **terms: Any) -> SeatDriver:
     """That of a seat of stage 1, whose view is still empty."""
     place = Place(ME, 1, stages, 4)
     seat = Seat(place, size=SIZE, steps=9, tokens_per_step=1, step=STEP, serving=True)
     worker: Any = SimpleNamespace(pid=0)
-    around: list[Any] = [Payloads(store), hub, SimpleNamespace(), None, Turnstile()]
+    around: list[Any] = [Payloads(store), ports, SimpleNamespace(), None, Turnstile()]
     return SeatDriver(seat, manifest(**terms), worker, *around)
 
 
 @pytest.mark.parametrize("codec", ["s8", "bf16", "fp32"])
 @pytest.mark.parametrize("message", [Segment(1, STEP, 1, 0), Reduced(1, STEP, 1, 1, 0.5)])
 def test_a_shard_longer_than_the_stage_is_not_kept(codec: str, message: Segment | Reduced) -> None:
-    hub, store = Hub(), BoundaryStore(2**20, 0)
-    driver = driver_of(hub, store, 2, averaging_codec=codec)
+    ports, store = Ports(), BoundaryStore(2**20, 0)
+    driver = driver_of(ports, store, 2, averaging_codec=codec)
     ours = [Replica(ME, STEP, True), Replica(SIBLING, STEP, True)]
     driver.update_view(SwarmView.of([[], ours]))
     whole = Header(cast(Any, codec), "average", (SIZE,)).size_bytes
     driver.receive(SIBLING, message, bytes(whole + 1))
     assert store.statistics().entries == 0
-    assert hub.blamed == [Penalise(SIBLING, "shard-of-wrong-size", 20)]
+    assert ports.blamed == [Penalise(SIBLING, "shard-of-wrong-size", 20)]
     driver.receive(SIBLING, message, bytes(whole))
     assert store.statistics().memory_bytes == whole
-    assert len(hub.blamed) == 1
+    assert len(ports.blamed) == 1
 
 
 def test_a_token_outside_the_vocabulary_is_blamed_on_who_sent_it() -> None:
     """A stage in the middle has no use for tokens: passed on, they would be its own fault."""
-    hub, store = Hub(), BoundaryStore(2**20, 0)
-    driver, terms = driver_of(hub, store, 3), manifest()
+    ports, store = Ports(), BoundaryStore(2**20, 0)
+    driver, terms = driver_of(ports, store, 3), manifest()
     count = terms.sequences_per_microbatch * (terms.model.context + 1)
     highest = (terms.model.vocab - 1).to_bytes(2, "little")
     stages = [[Replica(each, STEP, True)] for each in (UPSTREAM, ME, DOWNSTREAM)]
@@ -77,7 +77,7 @@ def test_a_token_outside_the_vocabulary_is_blamed_on_who_sent_it() -> None:
     outside = highest * (count - 1) + terms.model.vocab.to_bytes(2, "little")
     driver.receive(UPSTREAM, message, outside + b"tensor")
     assert store.statistics().entries == 0
-    assert hub.blamed == [Penalise(UPSTREAM, "malformed-forward", 20)]
+    assert ports.blamed == [Penalise(UPSTREAM, "malformed-forward", 20)]
     driver.receive(UPSTREAM, message, highest * count + b"tensor")
     assert store.statistics().memory_bytes == 2 * count + len(b"tensor")
-    assert len(hub.blamed) == 1
+    assert len(ports.blamed) == 1

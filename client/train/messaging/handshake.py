@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from client.train.ports import Hub
+from client.train.ports import Ports
 from protocol.admission import admission_holds, admission_proof
 from protocol.effects import Penalise
 from protocol.ids import PeerId, SwarmId
@@ -29,13 +29,13 @@ class Handshake:
     client: str
     manifest: bytes
     signature: bytes
-    hub: Hub
+    ports: Ports
     secret: bytes | None = None
     admitted: set[PeerId] = field(default_factory=set)
 
     def greet(self, peer: PeerId) -> None:
         """A link has come up: say who we are."""
-        self.hub.send(peer, self._hello(peer))
+        self.ports.send(peer, self._hello(peer))
 
     def gone(self, peer: PeerId) -> None:
         """A link is down."""
@@ -48,7 +48,7 @@ class Handshake:
                 return self._hello_from(peer, message.protocol, swarm, proof)
             case ManifestRequest():
                 if self.secret is None or peer in self.admitted:
-                    self.hub.send(peer, ManifestReply(self.manifest, self.signature))
+                    self.ports.send(peer, ManifestReply(self.manifest, self.signature))
             case _:
                 pass
         return False
@@ -64,8 +64,8 @@ class Handshake:
             return False  # a newcomer that will ask for the manifest
         refusal = self._refusal(peer, protocol, swarm, proof)
         if refusal:
-            self.hub.send(peer, Goodbye(refusal))
-            self.hub.perform(Penalise(peer, "hello-refused", 20))
+            self.ports.send(peer, Goodbye(refusal))
+            self.ports.perform(Penalise(peer, "hello-refused", 20))
             return False
         fresh = peer not in self.admitted
         self.admitted.add(peer)

@@ -22,7 +22,7 @@ import trio
 from client.compute.checkpoint import CheckpointInfo, examine
 from client.compute.errors import CheckpointError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
-from client.train.ports import Hub
+from client.train.ports import Ports
 from client.train.recovery.history import History
 from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed, Shelf
 from client.train.transfer.inventory import checked
@@ -60,7 +60,7 @@ class Buddies:
 
     def __init__(
         self,
-        hub: Hub,
+        ports: Ports,
         me: PeerId,
         manifest: Manifest,
         swarm: str,
@@ -71,7 +71,7 @@ class Buddies:
         held: Callable[[], Collection[int]],
         places: Callable[[], Mapping[PeerId, str]] = dict,
     ) -> None:
-        self._hub, self._me, self._manifest, self._swarm = hub, me, manifest, swarm
+        self._ports, self._me, self._manifest, self._swarm = ports, me, manifest, swarm
         self._folder, self._shelf, self._history = folder, shelf, history
         self._view, self._held, self._places = view, held, places
         self._download: Download | None = None
@@ -128,7 +128,7 @@ class Buddies:
 
     def _feed(self, peer: PeerId, message: BlobOffer | NoBlob | Chunk, payload: bytes) -> None:
         if isinstance(message, BlobOffer) and not is_plausible(self._manifest, message):
-            self._hub.perform(Penalise(peer, "checkpoint-of-wrong-size", 20))
+            self._ports.perform(Penalise(peer, "checkpoint-of-wrong-size", 20))
             return
         if self._download is None:
             return
@@ -146,7 +146,7 @@ class Buddies:
         if offer.version > self._reached(stage):
             return  # where we are late to hear of its version, it offers it again
         if (ours := self._shelf.offer(stage, offer.version)) is not None:
-            self._hub.send(peer, ours)
+            self._ports.send(peer, ours)
             return
         if offer.version >= self._due(stage):
             self._announced[stage, peer] = offer.version
@@ -186,7 +186,7 @@ class Buddies:
 
     def _wanted(self) -> list[tuple[int, int]]:
         """The stages of which we lack a copy, with the version."""
-        now = self._hub.now()
+        now = self._ports.now()
         self._not_before = {key: at for key, at in self._not_before.items() if at > now}
         self._forget_announced(lambda stage, _by, version: version < self._due(stage))
         due = {
@@ -210,21 +210,21 @@ class Buddies:
             self._say_disk(str(error))
         except (DownloadFailed, CheckpointError) as error:
             words = f"no copy of stage {stage} at version {version}: {error}"
-            self._hub.perform(Explain("transfer", words, "debug"))
+            self._ports.perform(Explain("transfer", words, "debug"))
         except OSError as error:
             self._say_disk(f"{error.strerror or error}")
         else:
             self._said_full = False
             return
         self._forget_announced(lambda s, _by, v: (s, v) == (stage, version))
-        self._not_before[stage, version] = self._hub.now() + RETRY_S
+        self._not_before[stage, version] = self._ports.now() + RETRY_S
 
     async def _fetch(self, stage: int, version: int) -> None:
         self._folder.folder.mkdir(parents=True, exist_ok=True)
         self._check_room(stage)
         path = self._folder.folder / f".stage-{stage}-v{version}.buddy.tmp"
         query, era = BlobQuery("state", stage, version), self._history.lineage.era
-        self._download = Download(self._hub, query, self._donors(stage, version), path, WINDOW)
+        self._download = Download(self._ports, query, self._donors(stage, version), path, WINDOW)
         try:
             with trio.move_on_after(ANSWER_S) as self._fetching:
                 await self._download.run(FETCH_S)
@@ -255,11 +255,11 @@ class Buddies:
         self.kept += 1
         self._history.stored(stage, version)
         for donor in self._forget_announced(lambda s, _by, v: (s, v) == (stage, version)):
-            self._hub.send(donor, offer)
+            self._ports.send(donor, offer)
         for removed in self._folder.retain(self._protected(stage), stage=stage, keep=FOREIGN_KEPT):
             self._shelf.withdraw(removed.stage, removed.version)
         words = f"kept a copy of stage {stage} at version {version}"
-        self._hub.perform(Explain("transfer", words, "debug"))
+        self._ports.perform(Explain("transfer", words, "debug"))
 
     def _protected(self, stage: int) -> set[tuple[int, int]]:
         """What stays however many newer ones come: what we may roll back to, the newest due."""
@@ -293,7 +293,7 @@ class Buddies:
         if not self._said_full:
             self._said_full = True
             words = f"no copies of neighbouring stages are kept: {problem}; make room on the disk"
-            self._hub.perform(Explain("transfer", words, "warning"))
+            self._ports.perform(Explain("transfer", words, "warning"))
 
     # --- being kept --------------------------------------------------------------------------
 
@@ -304,13 +304,13 @@ class Buddies:
             return False
         kept = self._handing[stage, version] = trio.Event()
         words = f"{short(keeper)} is asked to keep stage {stage} at version {version}"
-        self._hub.perform(Explain("transfer", words))
+        self._ports.perform(Explain("transfer", words))
         try:
             with trio.move_on_after(timeout_s):
                 while not kept.is_set():
                     if (keeper := self._keeper(stage)) is None:
                         return False
-                    self._hub.send(keeper, offer)
+                    self._ports.send(keeper, offer)
                     with trio.move_on_after(ASK_S):
                         await kept.wait()
         finally:

@@ -23,7 +23,7 @@ from client.store.lineage import (
     save_evidence,
     save_lineage,
 )
-from client.train.ports import Hub
+from client.train.ports import Ports
 from client.train.swarm.views import eras_served, live_members, versions_reached
 from client.train.transfer.blobs import Shelf
 from client.train.transfer.inventory import stored_states
@@ -69,7 +69,7 @@ class History:
 
     def __init__(
         self,
-        hub: Hub,
+        ports: Ports,
         me: PeerId,
         manifest: Manifest,
         swarm: SwarmId,
@@ -78,7 +78,7 @@ class History:
         shelf: Shelf,
         met: Collection[PeerId] = (),
     ) -> None:
-        self._hub, self._me, self.touch = hub, me, touch
+        self._ports, self._me, self.touch = ports, me, touch
         self._swarm, self._stages = swarm, manifest.stage_count
         self._folder, self._shelf = folder, shelf
         known = load_company(folder.folder)
@@ -87,7 +87,7 @@ class History:
         lineage, unusable = load_lineage(folder.folder, manifest.stage_count, manifest.steps)
         seen, damaged = load_evidence(folder.folder)
         for words in filter(None, (unusable, damaged)):
-            hub.perform(Explain("transfer", words, "warning"))
+            ports.perform(Explain("transfer", words, "warning"))
         away_s = max(0.0, time.time() - seen.wall)
         self.machine = Restore(
             me,
@@ -98,7 +98,7 @@ class History:
             met,
             self._company,
             manifest.steps,
-            Evidence(seen.kept, hub.now() - away_s),
+            Evidence(seen.kept, ports.now() - away_s),
         )
         self.seats: Restarts | None = None
         self._stale = trio.Event()
@@ -136,7 +136,7 @@ class History:
             return ""
         if waiting.until is None:
             return waiting.what
-        left_s = max(0.0, waiting.until - self._hub.now())
+        left_s = max(0.0, waiting.until - self._ports.now())
         return f"up to {math.ceil(left_s)} s {waiting.what}"
 
     def version(self) -> int:
@@ -155,7 +155,7 @@ class History:
             stored = parse_stored(record.body, author, author, self._stages)
         except RemoteProtocolError:
             return  # refused where it came in already
-        self._perform(self.machine.receive(author, stored, self._hub.now()))
+        self._perform(self.machine.receive(author, stored, self._ports.now()))
 
     def update(self, roster: Roster, view: SwarmView) -> None:
         """Take a new view of the swarm; ``view`` is that of our lineage."""
@@ -170,7 +170,7 @@ class History:
             unlinked=roster.unlinked(),
             reached=versions_reached(roster, self._stages, self._me),
         )
-        self._perform(self.machine.update(outlook, self._hub.now()))
+        self._perform(self.machine.update(outlook, self._ports.now()))
         met = live - outlook.unlinked - {self._me}
         if self._company.update(met, self.machine.newest, roster.has_left):
             self._company_changed.set()
@@ -195,7 +195,7 @@ class History:
         """A seat of ours, of this era, has closed a step: we know more of the others now."""
         if era != self.lineage.era:
             return
-        state, now = bytes.fromhex(committed.hash), self._hub.now()
+        state, now = bytes.fromhex(committed.hash), self._ports.now()
         of = (committed.stage, committed.version, state)
         if self.machine.closed(*of, committed.with_whom, now):
             self._stale.set()
@@ -266,7 +266,7 @@ class History:
         )
         ours = filter(self._is_ours, found)
         copies = {Copy(s.stage, s.version, bytes.fromhex(s.hash)) for s in ours}
-        self._perform(self.machine.set_copies(copies, self._hub.now()))
+        self._perform(self.machine.set_copies(copies, self._ports.now()))
         return len(found) >= len(await trio.to_thread.run_sync(self._folder.entries))
 
     # --- effects -----------------------------------------------------------------------------
@@ -276,7 +276,7 @@ class History:
             if isinstance(effect, Adopt):
                 self._adopt(effect.lineage)
             else:
-                self._hub.perform(effect)
+                self._ports.perform(effect)
 
     def _adopt(self, lineage: Lineage) -> None:
         try:
@@ -287,7 +287,7 @@ class History:
             save_evidence(self._folder.folder, self._seen())
         except OSError as error:
             words = f"the new lineage cannot be written to {self._folder.folder}: {error}"
-            self._hub.perform(Explain("transfer", words, "error"))
+            self._ports.perform(Explain("transfer", words, "error"))
         self._shelf.withdraw_above(lineage.version)
         self._made, self._made_all = set(), False
         self._stale.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from client.train.ports import Hub
+from client.train.ports import Ports
 from client.train.reporting.event_sink import EventSink
 from protocol.pipeline.effects import Committed, GradientAccepted, Rerouted
 
@@ -12,8 +12,8 @@ from protocol.pipeline.effects import Committed, GradientAccepted, Rerouted
 class Tally:
     """Counters for the status, and the news of recoveries."""
 
-    def __init__(self, hub: Hub, event_sink: EventSink) -> None:
-        self._hub, self._event_sink = hub, event_sink
+    def __init__(self, ports: Ports, event_sink: EventSink) -> None:
+        self._ports, self._event_sink = ports, event_sink
         self._detected_at: float | None = None
         self._detected_step = 0
         self.rerouted = 0
@@ -43,14 +43,14 @@ class Tally:
         self.rerouted += 1
         self.replayed += rerouted.replayed
         if self._detected_at is None:
-            self._detected_at, self._detected_step = self._hub.now(), rerouted.step
+            self._detected_at, self._detected_step = self._ports.now(), rerouted.step
             words = f"{rerouted.cause}: its microbatches go to other replicas"
             self._event_sink.recovery(words, "peer", "detected", rerouted.step, rerouted.lost_peer)
 
     def note_accepted(self, accepted: GradientAccepted) -> None:
         """A gradient came; the first of a re-routed microbatch ends the recovery."""
         if accepted.rerouted and self._detected_at is not None:
-            taken_s = self._hub.now() - self._detected_at
+            taken_s = self._ports.now() - self._detected_at
             self._detected_at = None
             words = f"first gradient of a re-routed microbatch {taken_s:.2f} s after detection"
             self._event_sink.recovery(words, "peer", "recovered", accepted.step)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import trio
 
-from client.train.ports import Hub
+from client.train.ports import Ports
 from client.train.recovery.buddies import Buddies
 from client.train.stage.held_stage import Tenancy
 from client.train.stage.held_stages import Staging
@@ -25,8 +25,8 @@ COPY_S = 60.0
 class Finishing:
     """Gives up all stages of a volunteer in order."""
 
-    def __init__(self, hub: Hub, me: PeerId, staging: Staging, buddies: Buddies | None) -> None:
-        self._hub, self._me, self._staging, self._buddies = hub, me, staging, buddies
+    def __init__(self, ports: Ports, me: PeerId, staging: Staging, buddies: Buddies | None) -> None:
+        self._ports, self._me, self._staging, self._buddies = ports, me, staging, buddies
 
     def prepare(self) -> None:
         """Have the workers stay when their seats have left; then the stages may be unassigned."""
@@ -73,4 +73,4 @@ class Finishing:
         kept = await buddies.hand_over(stage, version, COPY_S)
         where = "a neighbour keeps a copy" if kept else "it lies on this machine's disk only"
         words = f"stage {stage} was left at version {version}: {where}"
-        self._hub.perform(Explain("transfer", words, "info" if kept else "warning"))
+        self._ports.perform(Explain("transfer", words, "info" if kept else "warning"))

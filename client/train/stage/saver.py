@@ -18,7 +18,7 @@ from client.compute.process import RequestFailed, Submitted, Worker, WorkerDied
 from client.compute.replies import Failed, Saved
 from client.compute.requests import Save
 from client.store.checkpoints import CheckpointFolder
-from client.train.ports import Hub
+from client.train.ports import Ports
 from client.train.stage import failpoints
 from client.train.transfer.blobs import Shelf
 from protocol.effects import Explain
@@ -37,14 +37,14 @@ class StateSaver:
         checkpoints: CheckpointFolder,
         snapshots: Path,
         shelf: Shelf,
-        hub: Hub,
+        ports: Ports,
         nursery: trio.Nursery,
         protect: Callable[[], Collection[tuple[int, int]]] = frozenset,
         stored: Callable[[int, int], None] = lambda _stage, _version: None,
     ) -> None:
         self._worker, self._stage = worker, stage
         self._checkpoints, self._snapshots = checkpoints, snapshots
-        self._shelf, self._hub, self._nursery = shelf, hub, nursery
+        self._shelf, self._ports, self._nursery = shelf, ports, nursery
         self._protect = protect  # stages and versions that must stay on disk now
         self._stored = stored  # told of every durable checkpoint
         self._busy = self._complained = False
@@ -130,7 +130,7 @@ class StateSaver:
             forgotten = self._checkpoints.retain(self._protect(), stage=self._stage)
         except OSError as error:
             words = f"old checkpoints cannot be removed: {error}"
-            self._hub.perform(Explain("transfer", words, "warning"))
+            self._ports.perform(Explain("transfer", words, "warning"))
             return
         for removed in forgotten:
             self._shelf.withdraw(removed.stage, removed.version)
@@ -141,10 +141,10 @@ class StateSaver:
             "training goes on"
         )
         if failure.kind == "stale":
-            self._hub.perform(Explain("transfer", f"version {version} is over already", "debug"))
+            self._ports.perform(Explain("transfer", f"version {version} is over already", "debug"))
             return
         if failure.kind == "disk":
             words += f"; make room, or make it writable: {self._checkpoints.folder}"
         level: Literal["debug", "error"] = "debug" if self._complained else "error"
         self._complained = True
-        self._hub.perform(Explain("transfer", words, level))
+        self._ports.perform(Explain("transfer", words, level))

@@ -22,7 +22,7 @@ from client.compute.process import RequestFailed, Submitted, Worker, WorkerDied
 from client.compute.replies import Contributed
 from client.compute.requests import Request
 from client.store.boundaries import StoreFull
-from client.train.ports import Hub
+from client.train.ports import Ports
 from client.train.stage import failpoints
 from client.train.stage.payloads import PayloadGone, Payloads
 from client.train.workers.patience import Patience
@@ -93,14 +93,14 @@ class SeatDriver:
         manifest: Manifest,
         worker: Worker,
         payloads: Payloads,
-        hub: Hub,
+        ports: Ports,
         hooks: SeatHooks,
         nursery: trio.Nursery,
         turnstile: Turnstile,
     ) -> None:
         self.seat = seat
         self._gate = turnstile.open(seat.place.stage, self.rate, lambda: seat.pipeline.waiting)
-        self._worker, self._payloads, self._hub = worker, payloads, hub
+        self._worker, self._payloads, self._ports = worker, payloads, ports
         self._hooks, self._nursery = hooks, nursery
         self._place = Place(
             seat.place.me,
@@ -135,38 +135,38 @@ class SeatDriver:
     def receive(self, sender: PeerId, message: Message, payload: bytes) -> None:
         """Hand a peer's message to the seat."""
         if isinstance(message, Segment | Reduced) and len(payload) > self._largest_shard:
-            self._hub.perform(Penalise(sender, "shard-of-wrong-size", 20))
+            self._ports.perform(Penalise(sender, "shard-of-wrong-size", 20))
             return
         parts: tuple[bytes, ...] = (payload,)
         if isinstance(message, Forward):
             if not self._plausible(message, payload):
-                self._hub.perform(Penalise(sender, "malformed-forward", 20))
+                self._ports.perform(Penalise(sender, "malformed-forward", 20))
                 return
             parts = (payload[: message.tokens_bytes], payload[message.tokens_bytes :])
         # the worker holds the bytes against their seal before we are Ready for them
         digest = sealed_digest(payload) if isinstance(message, Reduced) else b""
-        now = self._hub.now()
+        now = self._ports.now()
         self._perform(self.seat.receive(sender, message, now, digest), parts)
 
     def update_view(self, view: SwarmView) -> None:
         """Hand a new view of the swarm to the seat."""
-        self._perform(self.seat.update_view(view, self._hub.now()))
+        self._perform(self.seat.update_view(view, self._ports.now()))
 
     def allow_training(self) -> None:
         """The swarm has started."""
-        self._perform(self.seat.allow_training(self._hub.now()))
+        self._perform(self.seat.allow_training(self._ports.now()))
 
     def state_loaded(self) -> None:
         """The downloaded state is in the worker."""
-        self._perform(self.seat.state_loaded(self._hub.now()))
+        self._perform(self.seat.state_loaded(self._ports.now()))
 
     def tick(self) -> None:
         """Let the seat act on its deadlines."""
-        self._perform(self.seat.tick(self._hub.now()))
+        self._perform(self.seat.tick(self._ports.now()))
 
     def leave(self) -> None:
         """Take no more work; ``left`` is called when what was begun is done."""
-        self._perform(self.seat.leave(self._hub.now()))
+        self._perform(self.seat.leave(self._ports.now()))
 
     def close(self) -> None:
         """Forget the seat; outcomes still on their way are ignored."""
@@ -208,7 +208,7 @@ class SeatDriver:
                 except PayloadGone:
                     return  # its step is over; the peer will learn so from our heartbeat
                 stage, worker = self.seat.place.stage, self._worker.pid
-                self._hub.send(
+                self._ports.send(
                     peer, message, failpoints.before_send(message, payload, stage, worker)
                 )
             case DropStep(step):
@@ -230,7 +230,7 @@ class SeatDriver:
             case Fault():
                 self._hooks.fault(effect)
             case _:
-                self._hub.perform(effect)
+                self._ports.perform(effect)
 
     def _keep(self, keep: Keep, parts: tuple[bytes, ...]) -> None:
         try:
@@ -249,7 +249,7 @@ class SeatDriver:
             call = to_call(task, self._place)
             submitted = self._worker.submit(self._request(call), self._sources(call))
         except PayloadGone:
-            self._perform(self.seat.computed(task, Outcome(error="gone"), self._hub.now()))
+            self._perform(self.seat.computed(task, Outcome(error="gone"), self._ports.now()))
         except WorkerDied as death:
             self._hooks.worker_died(death)
         else:
@@ -274,7 +274,7 @@ class SeatDriver:
 
     async def _take_outcome(self, task: Task, call: Call, submitted: Submitted[Any]) -> None:
         """Wait for a task's reply, store what it yielded and tell the seat."""
-        begun, patience_s = self._hub.now(), self._patience.seconds(task)
+        begun, patience_s = self._ports.now(), self._patience.seconds(task)
         self.answers_by = max(self.answers_by, begun + patience_s)
         try:
             with trio.fail_after(patience_s):
@@ -295,12 +295,12 @@ class SeatDriver:
         if self._closed:
             return
         failpoints.after_task(task, stage=self.seat.place.stage, worker=self._worker.pid)
-        self._patience.note(task, self._hub.now() - begun)
+        self._patience.note(task, self._ports.now() - begun)
         self.busy_s += reply.seconds
         self._store(task, call, payloads)
         if isinstance(reply, Contributed) and not self._as_planned(task, reply):
             self.miscounted += 1
-        self._perform(self.seat.computed(task, to_outcome(reply, payloads), self._hub.now()))
+        self._perform(self.seat.computed(task, to_outcome(reply, payloads), self._ports.now()))
 
     def _as_planned(self, task: Task, reply: Contributed) -> bool:
         """Whether a contribution is what its plan counts (a newer plan may have come meanwhile)."""
@@ -324,4 +324,4 @@ class SeatDriver:
             self._hooks.fault(Fault("memory", str(failure)))  # it was tried with less already
             return
         outcome = Outcome(error=ERRORS.get(failure.kind, failure.kind), part=failure.part)
-        self._perform(self.seat.computed(task, outcome, self._hub.now()))
+        self._perform(self.seat.computed(task, outcome, self._ports.now()))

@@ -26,7 +26,7 @@ from client.errors import UserError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.machine.capacity import Capacity
 from client.train.machine.core_sharing import CoreSharing
-from client.train.ports import Hub
+from client.train.ports import Ports
 from client.train.recovery.history import History
 from client.train.reporting.event_sink import EventSink
 from client.train.stage import failpoints
@@ -68,7 +68,7 @@ class Folders:
 class Terms:
     """What every attempt needs and no attempt changes."""
 
-    hub: Hub
+    ports: Ports
     event_sink: EventSink
     me: PeerId
     manifest: Manifest
@@ -119,7 +119,7 @@ class Taking:
         """Take a message that is for this attempt; False if it is not."""
         match message:
             case BlobOffer(kind="state") if not is_plausible(self._terms.manifest, message):
-                self._terms.hub.perform(Penalise(peer, "checkpoint-of-wrong-size", 20))
+                self._terms.ports.perform(Penalise(peer, "checkpoint-of-wrong-size", 20))
                 self.peer_lost(peer)
                 return True
             case BlobOffer() | NoBlob() | Chunk():
@@ -184,14 +184,14 @@ class Taking:
             begun = any(view.committed(s) > begin for s in range(len(view.stages)))
             if history.open and any(r.version > begin for r in others):
                 return True
-            may_begin = history.machine.may_begin(self.stage, self._terms.hub.now())
+            may_begin = history.machine.may_begin(self.stage, self._terms.ports.now())
             if may_begin and (others or not begun):
                 return False
             self.phase = self._waits_for(begun)
             await self._next_change()
 
     def _waits_for(self, begun: bool) -> str:
-        history, now = self._terms.history, self._terms.hub.now()
+        history, now = self._terms.history, self._terms.ports.now()
         if not history.open:
             return "finding out where the run stands"
         begins_by = history.machine.begins_by(self.stage)
@@ -243,7 +243,7 @@ class Taking:
         with trio.move_on_after(JOIN_TIMEOUT_S):
             while True:
                 for replica in self._view().serving(self.stage):
-                    self._terms.hub.send(replica.peer, JoinStage(self.stage))
+                    self._terms.ports.send(replica.peer, JoinStage(self.stage))
                 with trio.move_on_after(JOIN_RETRY_S):
                     admit = await self._admitted.receive()
                     # one that has fallen behind itself may still believe that it leads
@@ -306,7 +306,7 @@ class Taking:
                 raise
             self._refuse(donors, str(failure))
             for source in sorted(sources):
-                self._terms.hub.perform(Penalise(source, "checkpoint-of-wrong-state", 20))
+                self._terms.ports.perform(Penalise(source, "checkpoint-of-wrong-state", 20))
             return False
         return True
 
@@ -328,7 +328,7 @@ class Taking:
 
     def _refuse(self, donors: list[PeerId], problem: str) -> None:
         words = f"the state of {', '.join(map(short, donors))} is not taken: {problem}"
-        self._terms.hub.perform(Explain("transfer", words, "warning"))
+        self._terms.ports.perform(Explain("transfer", words, "warning"))
 
     def _put_away(
         self, folder: CheckpointFolder, own: Checkpoint, lineage: Lineage, problem: RequestFailed
@@ -346,7 +346,7 @@ class Taking:
             with suppress(OSError):
                 kept = folder.set_aside(own) if differs else folder.condemn(own)
         words = f"{problem}; it is kept as {kept} and the state is fetched from others"
-        terms.hub.perform(Explain("transfer", words, "warning"))
+        terms.ports.perform(Explain("transfer", words, "warning"))
         terms.history.disk_changed()
 
     async def _prepare_data(self) -> str:
@@ -371,7 +371,7 @@ class Taking:
         while True:
             donors = await self._text_donors()
             words = f"copying the training text from {', '.join(map(short, donors))}"
-            terms.hub.perform(Explain("transfer", words))
+            terms.ports.perform(Explain("transfer", words))
             try:
                 sources = await self._fetch(QUERY, donors, path, resumable=True)
                 await self._worker.call(prepare_request(terms))
@@ -411,7 +411,7 @@ class Taking:
         what = "training text" if query.kind == "data" else "state"
         self.phase = f"downloading the {what} of stage {query.stage}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        download = Download(self._terms.hub, query, donors, path, resumable=resumable)
+        download = Download(self._terms.ports, query, donors, path, resumable=resumable)
         self._download, begin = download, trio.current_time()
         try:
             await download.run(IDLE_S)
@@ -419,7 +419,7 @@ class Taking:
             self._download = None
         seconds, size = max(trio.current_time() - begin, 1e-3), path.stat().st_size
         words = f"{size / 1e6:.1f} MB in {seconds:.1f} s, {size / seconds / 1e6:.1f} MB/s"
-        self._terms.hub.perform(Explain("transfer", f"fetched the {what}: {words}"))
+        self._terms.ports.perform(Explain("transfer", f"fetched the {what}: {words}"))
         return download.sources
 
     def _note_admit(self, sender: PeerId, admit: Admit) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from client.train.machine.memory_budget import Room
-from client.train.ports import Hub
+from client.train.ports import Ports
 from client.train.reporting.counters import Tally
 from client.train.stage.stage_acquisition import Terms
 from client.train.workers.pool import WorkerPool
@@ -14,7 +14,7 @@ from client.train.workers.task_scheduler import Turnstile
 from protocol.pipeline.effects import Committed
 
 
-class Owner(Hub, Protocol):
+class Owner(Ports, Protocol):
     """What a tenancy needs of the engine beyond a hub."""
 
     def seats_changed(self) -> None:

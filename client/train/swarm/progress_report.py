@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final, Protocol
 
-from client.train.ports import Hub
+from client.train.ports import Ports
 from client.train.reporting.event_sink import EventSink
 from client.train.swarm.own_advert import Clock
 from protocol.effects import Publish
@@ -32,7 +32,7 @@ VOUCH_S: Final = 2.0
 """Whoever does not lead says how far the swarm is once in so long."""
 
 
-class Node(Hub, Clock, Protocol):
+class Node(Ports, Clock, Protocol):
     """What a bulletin needs of the engine."""
 
 

@@ -18,7 +18,7 @@ from typing import Literal
 
 import trio
 
-from client.train.ports import Hub
+from client.train.ports import Ports
 from client.train.workers.tasks import payload_digest
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
@@ -42,8 +42,8 @@ class _Item:
 class Shelf:
     """What this volunteer can serve. Files are opened per chunk, so they may vanish at any time."""
 
-    def __init__(self, hub: Hub, keep_snapshots: int = 4) -> None:
-        self._hub = hub
+    def __init__(self, ports: Ports, keep_snapshots: int = 4) -> None:
+        self._ports = ports
         self._items: dict[tuple[str, int, int], _Item] = {}
         self._snapshots: list[tuple[str, int, int]] = []
         self._keep_snapshots = keep_snapshots
@@ -88,42 +88,42 @@ class Shelf:
     def query(self, sender: PeerId, query: BlobQuery) -> None:
         """Answer with the blob asked for, or the newest of its kind."""
         if reason := self.closed_because():
-            self._hub.send(sender, NoBlob(query.kind, query.stage, query.version, reason))
+            self._ports.send(sender, NoBlob(query.kind, query.stage, query.version, reason))
             return
         version = self._newest(query) if query.version is None else query.version
         item = self._items.get((query.kind, query.stage, version))
         if item is not None:
-            self._hub.send(sender, item.offer)
+            self._ports.send(sender, item.offer)
         elif query.kind == "data":
-            self._hub.send(sender, NoBlob("data", query.stage, query.version, "it is not here"))
+            self._ports.send(sender, NoBlob("data", query.stage, query.version, "it is not here"))
         elif query.version is not None and query.version < self._newest(query):
             reason = "it is not kept any more"  # a later one may still be on its way: no answer
-            self._hub.send(sender, NoBlob(query.kind, query.stage, query.version, reason))
+            self._ports.send(sender, NoBlob(query.kind, query.stage, query.version, reason))
 
     def request(self, sender: PeerId, request: ChunkRequest) -> None:
         """Serve a chunk. Only a file that is gone, or shorter than offered, is offered no more."""
         key = (request.kind, request.stage, request.version)
         if reason := self.closed_because():
-            self._hub.send(sender, NoBlob(*key, reason))
+            self._ports.send(sender, NoBlob(*key, reason))
             return
         item = self._items.get(key)
         if item is None:
-            self._hub.send(sender, NoBlob(*key, GONE))
+            self._ports.send(sender, NoBlob(*key, GONE))
             return
         if request.index >= len(item.offer.digests):
-            self._hub.send(sender, NoBlob(*key, "it has no such chunk"))
+            self._ports.send(sender, NoBlob(*key, "it has no such chunk"))
             return
         try:
             data = _chunk(item, request.index)
         except FileNotFoundError:
             self._remove(key)
-            self._hub.send(sender, NoBlob(*key, GONE))
+            self._ports.send(sender, NoBlob(*key, GONE))
             return
         except OSError as error:  # it may be over soon: too many open files, a disk that hiccups
-            self._hub.send(sender, NoBlob(*key, f"it cannot be read: {error.strerror}"[:100]))
+            self._ports.send(sender, NoBlob(*key, f"it cannot be read: {error.strerror}"[:100]))
             return
         self.served_bytes += len(data)
-        self._hub.send(sender, Chunk(*key, request.index), data)
+        self._ports.send(sender, Chunk(*key, request.index), data)
 
     def _newest(self, query: BlobQuery) -> int:
         wanted = (query.kind, query.stage)
@@ -175,7 +175,7 @@ class Download:
 
     def __init__(
         self,
-        hub: Hub,
+        ports: Ports,
         query: BlobQuery,
         donors: Sequence[PeerId],
         path: Path,
@@ -183,7 +183,7 @@ class Download:
         *,
         resumable: bool = False,
     ) -> None:
-        self._hub, self._resumable = hub, resumable
+        self._ports, self._resumable = ports, resumable
         self._fetch = Fetch(query, list(donors), window)
         self._path = path
         self._partial = path.with_name(f".{path.name}.part.tmp")
@@ -236,13 +236,13 @@ class Download:
     async def _fetch_all(self, idle_s: float) -> None:
         fetch = self._fetch
         with trio.move_on_after(idle_s) as idle:
-            self._perform(fetch.start(self._hub.now()), b"")
+            self._perform(fetch.start(self._ports.now()), b"")
             while not (fetch.done or fetch.hopeless or self._failure):
                 before = fetch.progress
                 with trio.move_on_after(TICK_S):
                     await self._changed.wait()
                 self._changed = trio.Event()
-                self._perform(fetch.tick(self._hub.now()), b"")
+                self._perform(fetch.tick(self._ports.now()), b"")
                 if fetch.progress != before:
                     idle.deadline = trio.current_time() + idle_s
         if self._failure is not None:
@@ -260,7 +260,7 @@ class Download:
         """
         if self._file is None or self._failure is not None:
             return
-        now = self._hub.now()
+        now = self._ports.now()
         match message:
             case BlobOffer():
                 if self._fetch.answers(message) and (lack := self._lack(message.size_bytes)):
@@ -282,16 +282,16 @@ class Download:
 
     def lost(self, peer: PeerId) -> None:
         """A donor is gone."""
-        self._perform(self._fetch.lost(peer, self._hub.now()), b"")
+        self._perform(self._fetch.lost(peer, self._ports.now()), b"")
         self._changed.set()
 
     def _perform(self, effects: Sequence[FetchEffect], payload: bytes) -> None:
         for effect in effects:
             match effect:
                 case Send(peer, message):
-                    self._hub.send(peer, message)
+                    self._ports.send(peer, message)
                 case Penalise():
-                    self._hub.perform(effect)
+                    self._ports.perform(effect)
                 case StoreChunk(index):
                     self._write(index, payload)
 

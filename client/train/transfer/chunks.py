@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import trio
 
 from client.net.network import Network
-from client.train.ports import Hub
+from client.train.ports import Ports
 from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES
@@ -52,12 +52,12 @@ class ChunkServer:
 
     def __init__(
         self,
-        hub: Hub,
+        ports: Ports,
         network: Network,
         nursery: trio.Nursery,
         answer: Callable[[PeerId, ChunkRequest], None],
     ) -> None:
-        self._hub, self._network, self._nursery = hub, network, nursery
+        self._ports, self._network, self._nursery = ports, network, nursery
         self._answer = answer
         self._askers: dict[PeerId, _Asker] = {}
         self._places = trio.CapacityLimiter(PLACES)
@@ -69,7 +69,7 @@ class ChunkServer:
             asker = self._askers[peer] = _Asker()
             self._nursery.start_soon(self._serve, peer, asker)
         if request not in asker.requests and len(asker.requests) >= MAX_ASKED:
-            self._hub.perform(Penalise(peer, "chunk-flood", FLOOD_POINTS))
+            self._ports.perform(Penalise(peer, "chunk-flood", FLOOD_POINTS))
             return
         asker.requests[request] = None
 

@@ -14,7 +14,7 @@ from client.compute.checkpoint import CheckpointInfo, examine, read_info
 from client.compute.errors import CheckpointError, CheckpointUnreadable
 from client.config import Settings
 from client.store.checkpoints import Checkpoint, CheckpointFolder, Stored
-from client.train.ports import Hub
+from client.train.ports import Ports
 from client.train.transfer.blobs import Shelf
 from protocol.effects import Explain
 from protocol.limits import MAX_CHUNKS, MAX_STEP
@@ -55,7 +55,7 @@ def checked(info: CheckpointInfo, swarm: str, stages: int) -> CheckpointInfo:
 
 
 async def offer_stored(
-    folder: CheckpointFolder, swarm: str, stages: int, shelf: Shelf, hub: Hub
+    folder: CheckpointFolder, swarm: str, stages: int, shelf: Shelf, ports: Ports
 ) -> None:
     """Put what is on disk on the shelf, the newest first; call it before anything is written.
 
@@ -66,23 +66,23 @@ async def offer_stored(
         found = stored_states(folder, swarm, stages)
     except OSError as error:
         words = f"the checkpoints in {folder.folder} cannot be read: {error.strerror}"
-        hub.perform(Explain("transfer", words, "warning"))
+        ports.perform(Explain("transfer", words, "warning"))
         return
     for stored in sorted(found, key=lambda stored: -stored.version):
-        await _offer(folder, stored, shelf, hub)
+        await _offer(folder, stored, shelf, ports)
 
 
-async def _offer(folder: CheckpointFolder, stored: Stored, shelf: Shelf, hub: Hub) -> None:
+async def _offer(folder: CheckpointFolder, stored: Stored, shelf: Shelf, ports: Ports) -> None:
     path = folder.path(stored.stage, stored.version)
     try:
         info, digests = await trio.to_thread.run_sync(examine, path)
     except CheckpointUnreadable as error:
-        hub.perform(Explain("transfer", f"{error}; it is not offered", "warning"))
+        ports.perform(Explain("transfer", f"{error}; it is not offered", "warning"))
         return
     except CheckpointError as error:
         if path.exists():  # it may have been forgotten meanwhile
             words = f"{error}; it is not used any more"
-            hub.perform(Explain("transfer", words, "warning"))
+            ports.perform(Explain("transfer", words, "warning"))
             folder.condemn(Checkpoint(stored.stage, stored.version, path))
         return
     if len(digests) <= MAX_CHUNKS:

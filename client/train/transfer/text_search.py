@@ -12,7 +12,7 @@ import math
 import random
 from collections.abc import Callable, Iterable
 
-from client.train.ports import Hub
+from client.train.ports import Ports
 from model_zoo.specs.data import DataSpec
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId, Stage, short
@@ -39,12 +39,12 @@ class TextSearch:
 
     def __init__(
         self,
-        hub: Hub,
+        ports: Ports,
         data: DataSpec,
         linked: Callable[[], Iterable[PeerId]],
         changed: Callable[[], None],
     ) -> None:
-        self._hub, self._data, self._linked, self._changed = hub, data, linked, changed
+        self._ports, self._data, self._linked, self._changed = ports, data, linked, changed
         self._offers: set[PeerId] = set()
         self._since: float | None = None
         """When we began to lack the text; None: it is here."""
@@ -69,7 +69,7 @@ class TextSearch:
             return {}
         if not self._offers:
             return {Stage(0): self.problem or "members are asked for the training text"}
-        if self._served or self._hub.now() >= self._since + PATIENCE_S:
+        if self._served or self._ports.now() >= self._since + PATIENCE_S:
             return {}
         return {Stage(0): "members who have the training text come first"}
 
@@ -89,28 +89,28 @@ class TextSearch:
     def lacks(self) -> None:
         """The text is not here: ask who has it."""
         if self._since is None:
-            self._since = self._hub.now()
+            self._since = self._ports.now()
             self._ask()
             self._changed()
 
     def linked(self, peer: PeerId) -> None:
         """A member has come."""
         if self.missing and len(self._offers) < MOST_DONORS:
-            self._hub.send(peer, QUERY)
+            self._ports.send(peer, QUERY)
 
     def lost(self, peer: PeerId) -> None:
         """A member is gone, or gives nothing although it has offered the text."""
         if peer in self._offers:
             self._offers.discard(peer)
             if not self._offers:
-                self._ask_at = self._hub.now() + ASK_AGAIN_S
+                self._ask_at = self._ports.now() + ASK_AGAIN_S
             self._changed()
 
     def lied(self, peers: Iterable[PeerId]) -> None:
         """These have served a text that is not the swarm's."""
         for peer in sorted(peers):
             self.lost(peer)
-            self._hub.perform(Penalise(peer, "text-of-wrong-digest", LIE_POINTS))
+            self._ports.perform(Penalise(peer, "text-of-wrong-digest", LIE_POINTS))
 
     def view_changed(self, *, served: bool) -> None:
         """Whether somebody serves stage 0."""
@@ -126,7 +126,7 @@ class TextSearch:
             self.lost(peer)
         elif message.size_bytes != self._data.size_bytes:
             self.lost(peer)
-            self._hub.perform(Penalise(peer, "text-of-wrong-size", LIE_POINTS))
+            self._ports.perform(Penalise(peer, "text-of-wrong-size", LIE_POINTS))
             return False
         elif peer not in self._offers:
             self._offered(peer)
@@ -144,28 +144,28 @@ class TextSearch:
         if self._since is None:
             return None
         patient_until = self._since + PATIENCE_S
-        waits = self._offers and not self._served and self._hub.now() < patient_until
+        waits = self._offers and not self._served and self._ports.now() < patient_until
         return min(self._ask_at, patient_until if waits else math.inf)
 
     # --- inside -----------------------------------------------------------------------------
 
     def _ask(self) -> None:
-        self._ask_at = self._hub.now() + ASK_AGAIN_S
+        self._ask_at = self._ports.now() + ASK_AGAIN_S
         for peer in sorted(self._linked()):
-            self._hub.send(peer, QUERY)
+            self._ports.send(peer, QUERY)
 
     def _offered(self, peer: PeerId) -> None:
         self._offers.add(peer)
         self._ask_at = math.inf
         if self._told:
             self._told = False
-            self._hub.perform(Explain("transfer", f"{short(peer)} has the training text"))
+            self._ports.perform(Explain("transfer", f"{short(peer)} has the training text"))
         self._changed()
 
     def _tell(self) -> None:
         if not self._told:
             self._told = True
-            self._hub.perform(Explain("transfer", _words(self._data), "warning"))
+            self._ports.perform(Explain("transfer", _words(self._data), "warning"))
 
 
 def _words(data: DataSpec) -> str:

@@ -172,8 +172,8 @@ async def admission(*said: tuple[PeerId, Admit]) -> Admit | None:
             [Replica(NEXT, 5, True)],
         ]
     )
-    hub = SimpleNamespace(send=lambda *_: None)
-    terms = SimpleNamespace(hub=hub, me=ME, history=SimpleNamespace(lineage=Lineage()))
+    ports = SimpleNamespace(send=lambda *_: None)
+    terms = SimpleNamespace(ports=ports, me=ME, history=SimpleNamespace(lineage=Lineage()))
     taking = Taking(cast(Terms, terms), 0, cast(Any, None), lambda: view)
     for sender, admit in said:
         assert taking.receive(sender, admit, b"")
