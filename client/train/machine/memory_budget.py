@@ -18,7 +18,7 @@ MOST_STAGES = 3
 """The home, the second stage, and the one that a move is made to."""
 
 
-class Room:
+class MemoryBudget:
     """Gives each stage its share, or says that there is none."""
 
     def __init__(self, manifest: Manifest, usable_bytes: Callable[[], int]) -> None:

@@ -109,7 +109,7 @@ class Tenancy:
         now = self._house.owner.now()
         if self._leave_by is None:
             self._leave_by, self._told_by = now + HAND_OVER_S, now + TOLD_S
-        self._house.room.set_leaving(self.stage, True)
+        self._house.memory_budget.set_leaving(self.stage, True)
         if self.driver is None or not self.driver.seat.serving:
             self._life.cancel()
         else:
@@ -131,7 +131,7 @@ class Tenancy:
         if self._leave_by is None:
             return True
         self._leave_by = self._told_by = None
-        self._house.room.set_leaving(self.stage, False)
+        self._house.memory_budget.set_leaving(self.stage, False)
         if self.driver is not None:
             self.driver.seat.departure.cancel()
             self._announced = False
@@ -229,11 +229,11 @@ class Tenancy:
         house = self._house
         try:
             with self._life:
-                self._fit = await house.room.take(self.stage)
+                self._fit = await house.memory_budget.take(self.stage)
                 while True:
                     await self._hold()
         finally:
-            house.room.release(self.stage)
+            house.memory_budget.release(self.stage)
 
     async def _hold(self) -> None:
         """Hold the stage with one worker until the worker dies."""
@@ -396,7 +396,7 @@ class Tenancy:
         if self.driver.seat.serving and not self._announced:
             self._announced = True
             self._house.owner.serving(self.stage)
-            if self._house.room.has_room():
+            if self._house.memory_budget.has_room():
                 self._house.workers.warm()  # the next assignment does not wait for a process
 
     def _committed(self, committed: Committed) -> None:

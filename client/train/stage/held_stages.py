@@ -14,7 +14,7 @@ import trio
 from client.compute.process import RequestFailed, Worker, open_worker
 from client.errors import UserError
 from client.train.machine.capacity import usable_memory_bytes
-from client.train.machine.memory_budget import Room
+from client.train.machine.memory_budget import MemoryBudget
 from client.train.recovery.buddies import Buddies
 from client.train.reporting.counters import Tally
 from client.train.stage.held_stage import Diverged, Tenancy
@@ -58,8 +58,10 @@ class Staging:
         """It has held its last stage; another will hold the next."""
         self.buddies: Buddies | None = None
         """Whoever keeps copies of other stages' checkpoints."""
-        room = Room(terms.manifest, lambda: usable_memory_bytes(terms.capacity(), terms.settings))
-        self._house = House(owner, terms, self.workers, Turnstile(), room, self.tally)
+        memory_budget = MemoryBudget(
+            terms.manifest, lambda: usable_memory_bytes(terms.capacity(), terms.settings)
+        )
+        self._house = House(owner, terms, self.workers, Turnstile(), memory_budget, self.tally)
         self._allowed = False
         self._again: set[int] = set()
         """Stages that were assigned again while they were being closed."""

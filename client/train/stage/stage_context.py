@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from client.train.machine.memory_budget import Room
+from client.train.machine.memory_budget import MemoryBudget
 from client.train.ports import Ports
 from client.train.reporting.counters import Tally
 from client.train.stage.stage_acquisition import Terms
@@ -41,5 +41,5 @@ class House:
     terms: Terms
     workers: WorkerPool
     turnstile: Turnstile
-    room: Room
+    memory_budget: MemoryBudget
     tally: Tally

@@ -8,19 +8,19 @@ import trio.testing
 from protocol_examples import manifest
 
 from client.errors import UserError
-from client.train.machine.memory_budget import MOST_STAGES, Room
+from client.train.machine.memory_budget import MOST_STAGES, MemoryBudget
 from client.train.workers.opening import MOST_GRAPHS, fit_stage, stage_need
 
 FOUR = manifest(stages=4)
 ONE = max(stage_need(FOUR, stage).total_bytes for stage in range(4)) / 0.85
 
 
-def room(stages: float) -> Room:
-    return Room(FOUR, lambda: int(stages * ONE) + 1)
+def memory_budget(stages: float) -> MemoryBudget:
+    return MemoryBudget(FOUR, lambda: int(stages * ONE) + 1)
 
 
 async def test_three_stages_fit_and_no_fourth() -> None:
-    plenty = room(1000)
+    plenty = memory_budget(1000)
     for stage in range(MOST_STAGES):
         assert plenty.has_room()
         assert (await plenty.take(stage)).graphs == MOST_GRAPHS
@@ -30,7 +30,7 @@ async def test_three_stages_fit_and_no_fourth() -> None:
 
 
 async def test_what_does_not_fit_beside_the_others_is_refused() -> None:
-    tight = room(1)
+    tight = memory_budget(1)
     await tight.take(0)
     assert not tight.has_room()
     with pytest.raises(UserError, match="of memory"):
@@ -40,7 +40,7 @@ async def test_what_does_not_fit_beside_the_others_is_refused() -> None:
 
 
 async def test_a_stage_leaves_the_others_room_before_it_keeps_graphs() -> None:
-    both = room(2.5)
+    both = memory_budget(2.5)
     first = await both.take(0)
     assert first.graphs >= 1
     await both.take(1)
@@ -52,7 +52,7 @@ async def test_a_stage_leaves_the_others_room_before_it_keeps_graphs() -> None:
 async def test_the_next_one_waits_for_the_one_that_leaves(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    tight = room(1)
+    tight = memory_budget(1)
     await tight.take(0)
     tight.set_leaving(0, True)
     async with trio.open_nursery() as nursery:
@@ -67,7 +67,7 @@ async def test_the_next_one_waits_for_the_one_that_leaves(
 
 
 async def test_one_that_stays_after_all_is_not_waited_for() -> None:
-    tight = room(1)
+    tight = memory_budget(1)
     await tight.take(0)
     tight.set_leaving(0, True)
     tight.set_leaving(0, False)
