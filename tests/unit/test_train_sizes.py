@@ -12,7 +12,7 @@ from client.compute.payload import Header
 from client.store.boundaries import BoundaryStore
 from client.train.stage.payloads import Payloads
 from client.train.stage.seat_driver import SeatDriver
-from client.train.workers.task_scheduler import Turnstile
+from client.train.workers.task_scheduler import TaskScheduler
 from protocol.effects import Effect, Penalise
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
@@ -45,7 +45,7 @@ def driver_of(ports: Ports, store: BoundaryStore, stages: int, **terms: Any) -> 
     place = Place(ME, 1, stages, 4)
     seat = Seat(place, size=SIZE, steps=9, tokens_per_step=1, step=STEP, serving=True)
     worker: Any = SimpleNamespace(pid=0)
-    around: list[Any] = [Payloads(store), ports, SimpleNamespace(), None, Turnstile()]
+    around: list[Any] = [Payloads(store), ports, SimpleNamespace(), None, TaskScheduler()]
     return SeatDriver(seat, manifest(**terms), worker, *around)
 
 

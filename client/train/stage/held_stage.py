@@ -347,7 +347,7 @@ class Tenancy:
             house.owner,
             self._hooks(),
             nursery,
-            house.turnstile,
+            house.scheduler,
         )
         self._announced = self._beginning = False
         self._seat_changed()

@@ -22,7 +22,7 @@ from client.train.stage.seat_driver import SeatDriver
 from client.train.stage.stage_acquisition import Terms, TextMissing, offer_text, prepare_request
 from client.train.stage.stage_context import House, Owner
 from client.train.workers.pool import OpenWorker, WorkerPool
-from client.train.workers.task_scheduler import Turnstile
+from client.train.workers.task_scheduler import TaskScheduler
 from protocol.effects import Explain
 from protocol.ids import PeerId
 from protocol.restore.stored import Lineage
@@ -61,7 +61,7 @@ class Staging:
         memory_budget = MemoryBudget(
             terms.manifest, lambda: usable_memory_bytes(terms.capacity(), terms.settings)
         )
-        self._house = House(owner, terms, self.workers, Turnstile(), memory_budget, self.tally)
+        self._house = House(owner, terms, self.workers, TaskScheduler(), memory_budget, self.tally)
         self._allowed = False
         self._again: set[int] = set()
         """Stages that were assigned again while they were being closed."""

@@ -26,7 +26,7 @@ from client.train.ports import Ports
 from client.train.stage import failpoints
 from client.train.stage.payloads import PayloadGone, Payloads
 from client.train.workers.patience import Patience
-from client.train.workers.task_scheduler import Turnstile
+from client.train.workers.task_scheduler import TaskScheduler
 from client.train.workers.tasks import Call, Place, to_call, to_outcome
 from model_zoo.specs.tokens import token_bytes, token_dtype
 from protocol.effects import Penalise
@@ -96,10 +96,10 @@ class SeatDriver:
         ports: Ports,
         hooks: SeatHooks,
         nursery: trio.Nursery,
-        turnstile: Turnstile,
+        scheduler: TaskScheduler,
     ) -> None:
         self.seat = seat
-        self._gate = turnstile.open(seat.place.stage, self.rate, lambda: seat.pipeline.waiting)
+        self._gate = scheduler.open(seat.place.stage, self.rate, lambda: seat.pipeline.waiting)
         self._worker, self._payloads, self._ports = worker, payloads, ports
         self._hooks, self._nursery = hooks, nursery
         self._place = Place(

@@ -10,7 +10,7 @@ from client.train.ports import Ports
 from client.train.reporting.counters import Tally
 from client.train.stage.stage_acquisition import Terms
 from client.train.workers.pool import WorkerPool
-from client.train.workers.task_scheduler import Turnstile
+from client.train.workers.task_scheduler import TaskScheduler
 from protocol.pipeline.effects import Committed
 
 
@@ -40,6 +40,6 @@ class House:
     owner: Owner
     terms: Terms
     workers: WorkerPool
-    turnstile: Turnstile
+    scheduler: TaskScheduler
     memory_budget: MemoryBudget
     tally: Tally

@@ -23,7 +23,7 @@ class _Waiting:
     in_round: bool
 
 
-class Turnstile:
+class TaskScheduler:
     """One per machine; opens gates and turns."""
 
     def __init__(self) -> None:
@@ -81,13 +81,13 @@ class Gate:
 
     def __init__(
         self,
-        turnstile: Turnstile,
+        scheduler: TaskScheduler,
         stage: int,
         rate: Callable[[], float],
         ready: Callable[[], int],
     ) -> None:
         self.stage = stage
-        self._turnstile, self._rate, self._ready = turnstile, rate, ready
+        self._scheduler, self._rate, self._ready = scheduler, rate, ready
         self._queue: deque[_Waiting] = deque()
         self._closed = False
 
@@ -104,7 +104,7 @@ class Gate:
     def enter(self, start: Start, *, in_round: bool) -> None:
         """Have a task started when it is this stage's turn, after those that came before."""
         self._queue.append(_Waiting(start, in_round))
-        self._turnstile.turn()
+        self._scheduler.turn()
 
     def start_one(self) -> bool:
         """Start the first waiting task; False if it came to nothing."""
@@ -113,10 +113,10 @@ class Gate:
     def ended(self) -> None:
         """A started task is over."""
         if not self._closed:
-            self._turnstile.ended(self.stage)
+            self._scheduler.ended(self.stage)
 
     def close(self) -> None:
         """Forget what waits."""
         self._closed = True
         self._queue.clear()
-        self._turnstile.close(self)
+        self._scheduler.close(self)

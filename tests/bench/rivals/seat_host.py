@@ -24,7 +24,7 @@ from client.train.messaging.outbox import Outbox
 from client.train.stage.payloads import Payloads
 from client.train.stage.seat_driver import SeatDriver, SeatHooks
 from client.train.workers.opening import open_stage_request
-from client.train.workers.task_scheduler import Turnstile
+from client.train.workers.task_scheduler import TaskScheduler
 from protocol.effects import Effect, Penalise, Send
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
@@ -170,7 +170,7 @@ async def seated(
             hub,
             _hooks(hub, committed),
             nursery,
-            Turnstile(),
+            TaskScheduler(),
         )
         nursery.start_soon(hub.run, driver)
         yield driver

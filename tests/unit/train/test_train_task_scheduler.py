@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from client.train.workers.task_scheduler import Gate, Turnstile
+from client.train.workers.task_scheduler import Gate, TaskScheduler
 
 
 class Stage:
     """A seat that only counts what was started."""
 
-    def __init__(self, turnstile: Turnstile, stage: int, log: list[str], ready: int = 0) -> None:
-        self.gate: Gate = turnstile.open(stage, lambda: 1.0, lambda: ready)
+    def __init__(
+        self, scheduler: TaskScheduler, stage: int, log: list[str], ready: int = 0
+    ) -> None:
+        self.gate: Gate = scheduler.open(stage, lambda: 1.0, lambda: ready)
         self._stage, self._log = stage, log
 
     def wants(self, name: str, *, in_round: bool = False) -> None:
@@ -27,7 +29,7 @@ class Stage:
 
 def test_a_single_stage_never_waits() -> None:
     log: list[str] = []
-    alone = Stage(Turnstile(), 0, log)
+    alone = Stage(TaskScheduler(), 0, log)
     for number in range(5):
         alone.wants(str(number))
     assert log == ["0", "1", "2", "3", "4"]
@@ -35,8 +37,8 @@ def test_a_single_stage_never_waits() -> None:
 
 def test_two_stages_take_turns_by_backlog() -> None:
     log: list[str] = []
-    turnstile = Turnstile()
-    few, many = Stage(turnstile, 0, log), Stage(turnstile, 1, log, ready=10)
+    scheduler = TaskScheduler()
+    few, many = Stage(scheduler, 0, log), Stage(scheduler, 1, log, ready=10)
     for number in range(3):
         few.wants(f"few {number}")
     for number in range(3):
@@ -52,8 +54,8 @@ def test_two_stages_take_turns_by_backlog() -> None:
 
 def test_a_round_goes_first_with_all_that_came_before_it() -> None:
     log: list[str] = []
-    turnstile = Turnstile()
-    busy, closing = Stage(turnstile, 0, log, ready=99), Stage(turnstile, 1, log)
+    scheduler = TaskScheduler()
+    busy, closing = Stage(scheduler, 0, log, ready=99), Stage(scheduler, 1, log)
     for number in range(4):
         busy.wants(f"busy {number}")
     closing.wants("subtract")
@@ -65,8 +67,8 @@ def test_a_round_goes_first_with_all_that_came_before_it() -> None:
 
 def test_the_last_stage_left_waits_for_nobody() -> None:
     log: list[str] = []
-    turnstile = Turnstile()
-    first, second = Stage(turnstile, 0, log), Stage(turnstile, 1, log)
+    scheduler = TaskScheduler()
+    first, second = Stage(scheduler, 0, log), Stage(scheduler, 1, log)
     for number in range(3):
         first.wants(f"first {number}")
         second.wants(f"second {number}")
@@ -77,8 +79,8 @@ def test_the_last_stage_left_waits_for_nobody() -> None:
 
 def test_a_task_that_comes_to_nothing_holds_nobody_up() -> None:
     log: list[str] = []
-    turnstile = Turnstile()
-    first, second = Stage(turnstile, 0, log), Stage(turnstile, 1, log)
+    scheduler = TaskScheduler()
+    first, second = Stage(scheduler, 0, log), Stage(scheduler, 1, log)
     first.gate.enter(lambda: False, in_round=False)
     second.wants("second")
     assert log == ["second"]
@@ -87,7 +89,7 @@ def test_a_task_that_comes_to_nothing_holds_nobody_up() -> None:
 def test_a_task_started_by_a_task_waits_its_turn() -> None:
     """A start may tell its seat something that makes it bring more; nothing is called within."""
     log: list[str] = []
-    alone = Stage(Turnstile(), 0, log)
+    alone = Stage(TaskScheduler(), 0, log)
 
     def start() -> bool:
         alone.wants("brought")
