@@ -27,7 +27,7 @@ from client.train.recovery.history import History
 from client.train.reporting.event_sink import EventSink
 from client.train.swarm.agreements import Agreements
 from client.train.swarm.measuring import Measuring
-from client.train.swarm.own_advert import Portrait
+from client.train.swarm.own_advert import OwnAdvert
 from client.train.swarm.progress_report import Bulletin
 from client.train.swarm.views import era_followed, matching_members, may_speak, swarm_view
 from client.train.transfer.blobs import Shelf
@@ -91,7 +91,7 @@ class Engine:
             lambda subject, peer: may_speak(self.matching, subject, peer, self.now()),
         )
         self.measuring = Measuring(signer.peer, manifest, self.membership)
-        self.portrait = Portrait(self.membership, self, self._members)
+        self.own_advert = OwnAdvert(self.membership, self, self._members)
         self.matching: Matching | None = None
         self.text = TextSearch(
             self, manifest.data, lambda: self.handshake.admitted, self._text_changed
@@ -161,7 +161,7 @@ class Engine:
             self.text.lacks()
         self.matching = Matching(self.signer.peer, self.manifest, self.wall() - self.now())
         self.matched(self.matching.set_unable(self._unable, self.now()))
-        self.portrait.enter(advert, self._unable)
+        self.own_advert.enter(advert, self._unable)
         self._view_changed()
         for record in self.membership.heard_before():
             with self.guard.against(record.signer, record.kind):
@@ -359,7 +359,7 @@ class Engine:
         self._unable = unable
         if self.matching is not None:
             self.matched(self.matching.set_unable(unable, self.now()))
-            self.portrait.set_unable(unable)
+            self.own_advert.set_unable(unable)
 
     def seats_changed(self) -> None:
         """Tell the neighbours what our seats are now."""
@@ -431,7 +431,7 @@ class Engine:
     def retire(self) -> None:
         """Stay a member without seats until we are described anew; ``withdraw`` went before."""
         self.matching = None
-        self.portrait.retire()
+        self.own_advert.retire()
 
     def leave(self) -> None:
         """Say goodbye to the swarm."""

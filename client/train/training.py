@@ -168,7 +168,7 @@ class Training:
         if self._capacity is not None:
             threads = self._site.cores.threads
             flops = lent_flops(self._capacity, self._site.settings, threads)
-            self._engine.portrait.compute(flops)
+            self._engine.own_advert.compute(flops)
 
     async def _offer(self) -> None:
         """Offer the checkpoints on our disk."""

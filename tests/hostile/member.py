@@ -22,7 +22,7 @@ from client.cli.main import main as volunteer
 from client.net.errors import LinkFull, PeerUnreachable
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.node import node
-from client.train.swarm.own_advert import Portrait
+from client.train.swarm.own_advert import OwnAdvert
 from protocol.ids import PeerId, Stage
 from protocol.invite import parse_swarm_file
 from protocol.manifest import Manifest
@@ -96,8 +96,8 @@ def _sit(stage: Stage, manifest: Manifest) -> None:
         for other in range(manifest.stage_count)
         if other != stage
     }
-    tell = Portrait.set_unable
-    Portrait.set_unable = (  # type: ignore[method-assign]
+    tell = OwnAdvert.set_unable
+    OwnAdvert.set_unable = (  # type: ignore[method-assign]
         lambda self, unable: tell(self, {**unable, **others})
     )
 

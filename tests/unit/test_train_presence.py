@@ -20,7 +20,7 @@ from client.train.machine.capacity import (
     save_line,
 )
 from client.train.swarm.measuring import Measuring
-from client.train.swarm.own_advert import Portrait
+from client.train.swarm.own_advert import OwnAdvert
 from client.train.swarm.presence import Presence
 from client.train.swarm.views import matching_members
 from protocol.effects import Publish
@@ -70,7 +70,7 @@ class Node:
         self.membership = Membership(peer(0), SWARM, 2)
         self.measuring = Measuring(peer(0), RUN, self.membership)
         self.told: list[MembershipEffect] = []
-        self.portrait = Portrait(self.membership, self, self.told.extend)
+        self.own_advert = OwnAdvert(self.membership, self, self.told.extend)
 
     def now(self) -> float:
         return self.time
@@ -83,7 +83,7 @@ def test_presence_tells_how_long_we_stay_and_what_our_line_has_shown(tmp_path: P
     earlier = SessionHistory(tmp_path)
     earlier.beat(5400)
     node = Node()
-    node.portrait.enter(advert(), {})
+    node.own_advert.enter(advert(), {})
     presence = Presence(node, Settings(), tmp_path, here)
     for n in range(100):
         node.measuring.incoming.begin(peer(1), n / 20)
@@ -91,7 +91,7 @@ def test_presence_tells_how_long_we_stay_and_what_our_line_has_shown(tmp_path: P
     node.time = 600.0
     presence.beat()
     node.time = 660.0
-    node.portrait.set_unable({})  # a renewal
+    node.own_advert.set_unable({})  # a renewal
     (publish,) = [effect for effect in node.told if isinstance(effect, Publish)][-1:]
     said = parse_advert(publish.body, peer(0), peer(0), 2)
     assert said.session_s == (1800 + 4800) / 2
@@ -107,13 +107,13 @@ def test_presence_tells_how_long_we_stay_and_what_our_line_has_shown(tmp_path: P
 def test_a_session_ends_with_the_owners_hours(tmp_path: Path, clock: str, session_s: float) -> None:
     SessionHistory(tmp_path).beat(5400)
     node = Node()
-    node.portrait.enter(advert(), {})
+    node.own_advert.enter(advert(), {})
     settings = Settings(schedule="22:00-07:00")
     presence = Presence(
         node, settings, tmp_path, here, lambda: datetime.fromisoformat(f"2026-03-02 {clock}")
     )
     presence.beat()
-    node.portrait.set_unable({})
+    node.own_advert.set_unable({})
     (publish,) = [effect for effect in node.told if isinstance(effect, Publish)][-1:]
     assert parse_advert(publish.body, peer(0), peer(0), 2).session_s == session_s
 
@@ -127,7 +127,7 @@ def test_what_only_reached_the_owners_limit_says_nothing_of_the_line(
 ) -> None:
     save_line(tmp_path, Line(download_bytes_per_s=9e6, download_s=60.0))
     node = Node()
-    node.portrait.enter(advert(), {})
+    node.own_advert.enter(advert(), {})
     presence = Presence(node, Settings(download_limit_bytes_per_s=limit), tmp_path, here)
     for n in range(100):
         node.measuring.incoming.begin(peer(1), n / 20)
@@ -138,7 +138,7 @@ def test_what_only_reached_the_owners_limit_says_nothing_of_the_line(
 
 def test_a_full_disk_does_not_stop_the_telling(tmp_path: Path) -> None:
     node = Node()
-    node.portrait.enter(advert(), {})
+    node.own_advert.enter(advert(), {})
     presence = Presence(node, Settings(), tmp_path / "gone", here)
     presence.beat()
 
@@ -160,14 +160,14 @@ def test_what_we_cannot_serve_reaches_the_matching_of_others() -> None:
     world = World(2, stages=2)
     world.link_all()
     told: list[MembershipEffect] = []
-    portrait = Portrait(world.members[peer(1)], Clock(world), told.extend)
-    portrait.enter(advert(), {Stage(0): "no text"})
+    own_advert = OwnAdvert(world.members[peer(1)], Clock(world), told.extend)
+    own_advert.enter(advert(), {Stage(0): "no text"})
     world.perform(peer(1), told)
     world.run(2)
     view = matching_members(world.members[peer(0)].roster, peer(0), Node().measuring, world.wall)
     assert view[0].ineligible == {Stage(0)}
     told.clear()
-    portrait.set_unable({})
+    own_advert.set_unable({})
     world.perform(peer(1), told)
     world.run(2)
     view = matching_members(world.members[peer(0)].roster, peer(0), Node().measuring, world.wall)
@@ -236,7 +236,7 @@ def test_a_damaged_measurement_is_none(tmp_path: Path) -> None:
 def test_who_moves_to_another_network_says_so_at_once(tmp_path: Path) -> None:
     """Others would dial the old address until the node is started again."""
     node, now = Node(), list(here())
-    node.portrait.enter(advert(), {})
+    node.own_advert.enter(advert(), {})
     presence = Presence(node, Settings(), tmp_path, lambda: now)
     said = len(node.told)
     presence.beat()

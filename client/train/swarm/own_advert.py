@@ -28,7 +28,7 @@ class Clock(Protocol):
         """Unix seconds."""
 
 
-class Portrait:
+class OwnAdvert:
     """See the module's docstring; says nothing before ``enter``."""
 
     def __init__(

@@ -18,7 +18,7 @@ from client.schedule import parse_schedule
 from client.store.sessions import SessionHistory
 from client.train.machine.capacity import Line, kept_line, line_rates, save_line
 from client.train.swarm.measuring import Measuring
-from client.train.swarm.own_advert import Portrait
+from client.train.swarm.own_advert import OwnAdvert
 from protocol.reputation.lines import LineMeter
 
 BEAT_S = 60.0
@@ -35,7 +35,7 @@ class Amended(Protocol):
         """Monotonic seconds."""
 
     @property
-    def portrait(self) -> Portrait:
+    def own_advert(self) -> OwnAdvert:
         """What we say of ourselves."""
 
 
@@ -74,8 +74,8 @@ class Presence:
         upload, download = line_rates(self._line, self._settings)
         rest_s = self._history.expected_rest_s(length_s, self._hours_left_s())
         session_s = _two_digits(rest_s)
-        self._engine.portrait.amend(session_s=session_s, upload=upload, download=download)
-        self._engine.portrait.move(self._addresses())
+        self._engine.own_advert.amend(session_s=session_s, upload=upload, download=download)
+        self._engine.own_advert.move(self._addresses())
 
     def _hours_left_s(self) -> float | None:
         """Seconds until the owner's schedule ends this session, at least one; None: it does not."""

@@ -198,12 +198,12 @@ async def test_who_gives_cores_to_another_says_that_it_is_slower(
     cores = CoreSharing(0, lambda said: None, beside, lambda: two, 1000)
     async with open_swarm(tmp_path) as swarm:
         training, _ = await _measuring(swarm, tmp_path, cores=cores)
-        portrait = training._engine.portrait
+        own_advert = training._engine.own_advert
         await swarm.until(lambda: training.entered)
-        alone = portrait._advert
+        alone = own_advert._advert
         assert alone is not None
         beside.seen = [Seen(1000, Notice(pid=2, cpus="3", computing=True))]
         await swarm.until(lambda: cores.threads == 1)
-        shared = portrait._advert
+        shared = own_advert._advert
         assert shared is not None
         assert shared.flops.fp32 == pytest.approx(alone.flops.fp32 / 2)
