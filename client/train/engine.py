@@ -28,7 +28,7 @@ from client.train.reporting.event_sink import EventSink
 from client.train.swarm.agreements import Agreements
 from client.train.swarm.measuring import Measuring
 from client.train.swarm.own_advert import OwnAdvert
-from client.train.swarm.progress_report import Bulletin
+from client.train.swarm.progress_report import ProgressReport
 from client.train.swarm.views import era_followed, matching_members, may_speak, swarm_view
 from client.train.transfer.blobs import Shelf
 from client.train.transfer.chunks import ChunkServer
@@ -110,7 +110,9 @@ class Engine:
         self._outbox = Outbox(network, nursery)
         self._chunks = ChunkServer(self, network, nursery, self._serve_chunk)
         self._alarm = Alarm(self._deadlines, self._tick)
-        self._bulletin = Bulletin(self, signer.peer, self.membership, manifest, event_sink)
+        self._progress_report = ProgressReport(
+            self, signer.peer, self.membership, manifest, event_sink
+        )
         self._view_dirty = False
         self._unable: dict[Stage, str] = {}
         self._seat_numbers: dict[int, int] = {}  # by stage, as last told
@@ -318,7 +320,7 @@ class Engine:
 
     def _record(self, record: RecordChanged) -> None:
         if record.kind == PROGRESS:
-            self._bulletin.heard()
+            self._progress_report.heard()
         elif self.matching is not None and record.signer != self.signer.peer:
             said = (record.signer, record.kind, record.body)
             self.matched(self.matching.receive_record(*said, self.now()))
@@ -421,7 +423,7 @@ class Engine:
     def stage_closed(self, committed: Committed) -> None:
         """Our stage has committed a step."""
         if self.staging is not None:
-            self._bulletin.closed(committed, self.staging.view)
+            self._progress_report.closed(committed, self.staging.view)
 
     def withdraw(self) -> None:
         """Take no part in the matching any more; every stage of ours is given up."""

@@ -36,7 +36,7 @@ class Node(Ports, Clock, Protocol):
     """What a bulletin needs of the engine."""
 
 
-class Bulletin:
+class ProgressReport:
     """See the module's docstring; what is known of the progress lies in ``News``."""
 
     def __init__(
