@@ -16,7 +16,7 @@ from contextlib import suppress
 import trio
 
 from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
-from client.train.messaging.deadline_timer import Alarm
+from client.train.messaging.deadline_timer import DeadlineTimer
 from client.train.messaging.error_boundary import Guard
 from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import Acquaintances
@@ -109,7 +109,7 @@ class Engine:
         self.loopback = Loopback(self._deliver)
         self._outbox = Outbox(network, nursery)
         self._chunks = ChunkServer(self, network, nursery, self._serve_chunk)
-        self._alarm = Alarm(self._deadlines, self._tick)
+        self._timer = DeadlineTimer(self._deadlines, self._tick)
         self._progress_report = ProgressReport(
             self, signer.peer, self.membership, manifest, event_sink
         )
@@ -172,7 +172,7 @@ class Engine:
     async def run(self, seen: Sequence[NetEvent] = ()) -> None:
         """Carry network events and deadlines until cancelled; first those ``seen`` already."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._alarm.run)
+            nursery.start_soon(self._timer.run)
             nursery.start_soon(self.loopback.run)
             for event in seen:
                 self._network_event(event)
@@ -330,7 +330,7 @@ class Engine:
         while self._view_dirty:
             self._view_dirty = False
             self._view_changed()
-        self._alarm.wake()
+        self._timer.wake()
 
     def _view_changed(self) -> None:
         roster = self.membership.roster
@@ -370,7 +370,7 @@ class Engine:
         self._members(self.membership.set_seats(seats, self.now(), self.wall()))
         self.measuring.seated(seats, self.now())
         self._view_dirty = True
-        self._alarm.wake()
+        self._timer.wake()
 
     # --- matching --------------------------------------------------------------------------
 

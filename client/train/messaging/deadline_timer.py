@@ -13,7 +13,7 @@ REST_SHARE = 4.0
 shares the next one. So ticks take a fifth of the time, however many messages come."""
 
 
-class Alarm:
+class DeadlineTimer:
     """Sleeps until the next deadline, in bounds, and then ticks.
 
     Args:

@@ -19,7 +19,7 @@ from client.config import Settings
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import Inbound, NetEvent
 from client.store.boundaries import BoundaryStore
-from client.train.messaging.deadline_timer import Alarm
+from client.train.messaging.deadline_timer import DeadlineTimer
 from client.train.messaging.outbox import Outbox
 from client.train.stage.payloads import Payloads
 from client.train.stage.seat_driver import SeatDriver, SeatHooks
@@ -82,7 +82,9 @@ class SeatHost:
         """Carry the seat until cancelled."""
         self._driver = driver
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(Alarm(lambda: [driver.seat.next_deadline()], driver.tick).run)
+            nursery.start_soon(
+                DeadlineTimer(lambda: [driver.seat.next_deadline()], driver.tick).run
+            )
             nursery.start_soon(self._beat)
             async for event in self._network.events:
                 self._take(event)

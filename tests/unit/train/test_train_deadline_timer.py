@@ -10,7 +10,7 @@ import trio.testing
 from train_swarm import open_swarm
 
 from client.net.network import Inbound
-from client.train.messaging.deadline_timer import Alarm
+from client.train.messaging.deadline_timer import DeadlineTimer
 from protocol.ids import peer_id_from_key
 from protocol.wire.messages import Heartbeat
 
@@ -25,12 +25,12 @@ async def test_a_flood_of_messages_shares_its_ticks() -> None:
             pass
         ticked_s.append(time.thread_time() - began)
 
-    alarm = Alarm(lambda: [None], tick)
+    timer = DeadlineTimer(lambda: [None], tick)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(alarm.run)
+        nursery.start_soon(timer.run)
         began = time.perf_counter()
         for _ in range(20_000):
-            alarm.wake()
+            timer.wake()
             await trio.lowlevel.checkpoint()
             if time.perf_counter() - began > 0.5:
                 break
@@ -42,11 +42,11 @@ async def test_a_flood_of_messages_shares_its_ticks() -> None:
 
 async def test_one_message_is_followed_by_a_tick_at_once() -> None:
     ticked = trio.Event()
-    alarm = Alarm(lambda: [None], ticked.set)
+    timer = DeadlineTimer(lambda: [None], ticked.set)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(alarm.run)
+        nursery.start_soon(timer.run)
         await trio.testing.wait_all_tasks_blocked()
-        alarm.wake()
+        timer.wake()
         await trio.testing.wait_all_tasks_blocked()
         assert ticked.is_set()
         nursery.cancel_scope.cancel()
@@ -59,11 +59,11 @@ async def test_a_tick_that_changes_something_is_not_followed_by_another_at_once(
 
     def tick() -> None:
         ticks.append(trio.current_time())
-        alarm.wake()
+        timer.wake()
 
-    alarm = Alarm(lambda: [None], tick)
+    timer = DeadlineTimer(lambda: [None], tick)
     with trio.move_on_after(10):
-        await alarm.run()
+        await timer.run()
     assert 18 <= len(ticks) <= 21
 
 
@@ -73,7 +73,7 @@ async def test_what_a_stranger_says_wakes_nobody(
     async with open_swarm(tmp_path) as swarm:
         engine = (await swarm.add()).engine
         woken = list[str]()
-        engine._alarm.wake = lambda: woken.append("stranger")  # type: ignore[method-assign]
+        engine._timer.wake = lambda: woken.append("stranger")  # type: ignore[method-assign]
         stranger = peer_id_from_key(bytes(31) + b"\1")
         for number in range(100):
             await engine.network.events.put(  # type: ignore[attr-defined]
