@@ -17,7 +17,7 @@ import trio
 
 from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
 from client.train.messaging.deadline_timer import DeadlineTimer
-from client.train.messaging.error_boundary import Guard
+from client.train.messaging.error_boundary import ErrorBoundary
 from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import Acquaintances
 from client.train.messaging.loopback import Loopback
@@ -105,7 +105,10 @@ class Engine:
         self.acquaintances = Acquaintances()
         self.started = False
         """Every stage was covered at some time: training goes on."""
-        self.penalties, self.guard = Counter[str](), Guard(self.perform, event_sink)
+        self.penalties, self.error_boundary = (
+            Counter[str](),
+            ErrorBoundary(self.perform, event_sink),
+        )
         self.loopback = Loopback(self._deliver)
         self._outbox = Outbox(network, nursery)
         self._chunks = ChunkServer(self, network, nursery, self._serve_chunk)
@@ -166,7 +169,7 @@ class Engine:
         self.own_advert.enter(advert, self._unable)
         self._view_changed()
         for record in self.membership.heard_before():
-            with self.guard.against(record.signer, record.kind):
+            with self.error_boundary.against(record.signer, record.kind):
                 self._record(record)  # stewards spoke before we could listen, and repeat it rarely
 
     async def run(self, seen: Sequence[NetEvent] = ()) -> None:
@@ -224,7 +227,7 @@ class Engine:
                 self._inbound(peer, message, payload)
 
     def _inbound(self, peer: PeerId, message: Message, payload: bytes) -> None:
-        with self.guard.against(peer, type(message).__name__):
+        with self.error_boundary.against(peer, type(message).__name__):
             self._message(peer, message, payload)
 
     def _deliver(self, message: Message, payload: bytes) -> None:
@@ -275,7 +278,7 @@ class Engine:
                 self.staging.receive(peer, message, payload)
 
     def _serve_chunk(self, peer: PeerId, request: ChunkRequest) -> None:
-        with self.guard.against(peer, "ChunkRequest"):
+        with self.error_boundary.against(peer, "ChunkRequest"):
             self.shelf.request(peer, request)
 
     def _signed(self, peer: PeerId, message: Signed) -> None:

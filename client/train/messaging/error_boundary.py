@@ -11,7 +11,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
 
 
-class Guard:
+class ErrorBoundary:
     """Stands between what comes from outside and our machines."""
 
     def __init__(self, penalise: Callable[[Penalise], None], event_sink: EventSink) -> None:

@@ -44,7 +44,7 @@ async def test_a_disk_that_takes_no_state_does_not_end_the_node(
         if problem != "full":
             snapshots.unlink()
         await swarm.until(lambda: newcomer.serves(0))
-        assert newcomer.engine.guard.internal_errors == 0
+        assert newcomer.engine.error_boundary.internal_errors == 0
 
 
 @pytest.mark.parametrize("method", ["iterdir", "open"])

@@ -56,7 +56,7 @@ async def test_a_record_heard_before_cannot_stop_who_enters(
         await swarm.until(lambda: len(late.engine.membership.heard_before()) == 2)
         late.engine.describe(ADVERT, has_text=True)
         assert sorted(heard) == [b"poison", b"words"]
-        assert late.engine.guard.internal_errors == 1
+        assert late.engine.error_boundary.internal_errors == 1
 
 
 async def test_who_has_a_slow_line_reduces_nothing_and_every_step_is_exact(
