@@ -56,7 +56,7 @@ from client.train.machine.pausing import Pauses
 from client.train.machine.power import keep_power_cap
 from client.train.messaging.bootstrap import find_swarm, remember_swarm
 from client.train.messaging.handshake import Handshake
-from client.train.messaging.kept_links import Acquaintances
+from client.train.messaging.kept_links import KeptLinks
 from client.train.recovery.history import History
 from client.train.reporting.credit import Credit
 from client.train.reporting.curve import Curve
@@ -328,7 +328,7 @@ class Node:
         )
         known = self._store.load(swarm.swarm)
         met = known.peers if known else ()
-        engine.acquaintances = Acquaintances((*met, *swarm.peers))
+        engine.kept_links = KeptLinks((*met, *swarm.peers))
         engine.agreements.keep_in(self._folders.agreements(swarm.swarm))
         folder = checkpoint_folder(self._folders.checkpoints(swarm.swarm), self._options.settings)
         history = engine.history = self._history = History(
@@ -421,7 +421,7 @@ class Node:
         for peer in self._network.statistics().peers:
             met += await self._network.in_reach(roster.addresses(peer))
         parsed = self._met = _parsed(met)
-        self._engine.acquaintances.meet(parsed)
+        self._engine.kept_links.meet(parsed)
         try:
             self._store.meet(self._swarm.swarm, parsed)
         except OSError:

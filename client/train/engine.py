@@ -19,7 +19,7 @@ from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
 from client.train.messaging.deadline_timer import DeadlineTimer
 from client.train.messaging.error_boundary import ErrorBoundary
 from client.train.messaging.handshake import Handshake
-from client.train.messaging.kept_links import Acquaintances
+from client.train.messaging.kept_links import KeptLinks
 from client.train.messaging.loopback import Loopback
 from client.train.messaging.outbox import Outbox
 from client.train.ports import Tenant
@@ -102,7 +102,7 @@ class Engine:
         self.history: History | None = None
         """None: we only look on."""
         self.staging: Tenant | None = None
-        self.acquaintances = Acquaintances()
+        self.kept_links = KeptLinks()
         self.started = False
         """Every stage was covered at some time: training goes on."""
         self.penalties, self.error_boundary = (
@@ -338,7 +338,7 @@ class Engine:
     def _view_changed(self) -> None:
         roster = self.membership.roster
         self.network.members(roster.live())
-        self.network.want(self.acquaintances.wanted(roster))
+        self.network.want(self.kept_links.wanted(roster))
         if self.matching is not None:
             cut_off = self.membership.cut_off()
             members = matching_members(

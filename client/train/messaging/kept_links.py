@@ -17,7 +17,7 @@ from protocol.membership.roster import Roster
 MAX_REMEMBERED: Final = 32
 
 
-class Acquaintances:
+class KeptLinks:
     """Addresses by peer, known before the roster knows anybody."""
 
     def __init__(self, remembered: Iterable[Address] = ()) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol_examples import advert, peer
 
-from client.train.messaging.kept_links import MAX_REMEMBERED, Acquaintances
+from client.train.messaging.kept_links import MAX_REMEMBERED, KeptLinks
 from protocol.address import Address
 from protocol.membership.roster import Roster
 
@@ -15,7 +15,7 @@ def at(number: int) -> Address:
 
 def test_who_was_met_before_is_called_until_it_is_heard_of() -> None:
     roster = Roster(peer(0))
-    known = Acquaintances([at(1), at(2), Address("ip4", "192.0.2.9", 9)])
+    known = KeptLinks([at(1), at(2), Address("ip4", "192.0.2.9", 9)])
     assert known.wanted(roster) == {peer(n): (str(at(n)),) for n in (1, 2)}
     roster.advertise(peer(1), advert(), 1)
     assert known.wanted(roster) == {
@@ -25,7 +25,7 @@ def test_who_was_met_before_is_called_until_it_is_heard_of() -> None:
 
 
 def test_who_died_is_called_and_who_left_is_not() -> None:
-    roster, known = Roster(peer(0)), Acquaintances([at(1), at(2)])
+    roster, known = Roster(peer(0)), KeptLinks([at(1), at(2)])
     for number in (1, 2):
         roster.advertise(peer(number), advert(leaving=number == 2), 1)
         roster.link_up(peer(number))
@@ -34,7 +34,7 @@ def test_who_died_is_called_and_who_left_is_not() -> None:
 
 
 def test_whom_it_met_long_ago_is_forgotten_first() -> None:
-    known = Acquaintances(at(number) for number in range(1, MAX_REMEMBERED + 1))
+    known = KeptLinks(at(number) for number in range(1, MAX_REMEMBERED + 1))
     known.meet([at(1), at(MAX_REMEMBERED + 1)])
     wanted = known.wanted(Roster(peer(0)))
     assert len(wanted) == MAX_REMEMBERED
