@@ -352,7 +352,7 @@ class Node:
         training = Training(engine, self._event_sink, history, site, self._pauses)
         self._credit = Credit(
             self._folders.credit(swarm.swarm),
-            training.tally,
+            training.counters,
             swarm.manifest.tokens_per_microbatch,
             lambda: self._network.statistics().bytes_out,
         )

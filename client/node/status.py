@@ -229,20 +229,20 @@ def _worker(worker: Worker | None, stage: int | None, restarts: int) -> WorkerVi
 
 
 def _counters(engine: Engine, staging: Staging) -> Counters:
-    tally = staging.tally
+    counters = staging.counters
     open_seats = sum(driver.miscounted for driver in staging.drivers())
-    restarts = Counter(tally.restarts)
+    restarts = Counter(counters.restarts)
     for driver in staging.drivers():
         restarts.update(driver.seat.leader.restarts)
     refused = Counter(engine.penalties) + Counter(engine.network.statistics().refused)
     return Counters(
-        lost_microbatches=tally.replayed,
-        doubled_microbatches=tally.miscounted + open_seats,
-        rerouted_microbatches=tally.rerouted,
+        lost_microbatches=counters.replayed,
+        doubled_microbatches=counters.miscounted + open_seats,
+        rerouted_microbatches=counters.rerouted,
         refused_frames=refused.total(),
         refused_by_reason=dict(refused),
-        rounds_committed=tally.rounds,
-        rounds_restarted=tally.restarted,
+        rounds_committed=counters.rounds,
+        rounds_restarted=counters.restarted,
         restarts_led=dict(restarts),
     )
 

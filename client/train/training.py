@@ -33,7 +33,7 @@ from client.train.machine.core_sharing import CoreSharing
 from client.train.machine.pausing import Pauses
 from client.train.recovery.buddies import Buddies
 from client.train.recovery.history import History
-from client.train.reporting.counters import Tally
+from client.train.reporting.counters import Counters
 from client.train.reporting.event_sink import EventSink
 from client.train.stage.finishing import Finishing
 from client.train.stage.held_stages import Staging
@@ -111,7 +111,7 @@ class Training:
             history=history,
             cores=site.cores,
         )
-        self.tally = Tally(engine, event_sink)
+        self.counters = Counters(engine, event_sink)
         """Counts since the node started, over all pauses."""
         self.staging = self._new_staging()
         if pauses.now is not None:
@@ -224,7 +224,7 @@ class Training:
                 next_step = "leave --device out, or give --device cpu"
                 raise UserError(words, next_step, ExitCode.CONFIG) from failure
             except WorkerDied as death:
-                self.tally.worker_restarts += 1
+                self.counters.worker_restarts += 1
                 self._engine.event_sink.recovery(
                     f"{death}; starting it again", "worker", "detected"
                 )
@@ -240,7 +240,7 @@ class Training:
     def _new_staging(self) -> Staging:
         """Return stages to be held; the engine and the history know them from now on."""
         engine = self._engine
-        staging = Staging(engine, self._terms, self._start_worker, self.tally)
+        staging = Staging(engine, self._terms, self._start_worker, self.counters)
         staging.pause = lambda reason: self._pauses.pause(None, reason)
         staging.buddies = Buddies(
             engine,

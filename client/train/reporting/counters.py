@@ -9,7 +9,7 @@ from client.train.reporting.event_sink import EventSink
 from protocol.pipeline.effects import Committed, GradientAccepted, Rerouted
 
 
-class Tally:
+class Counters:
     """Counters for the status, and the news of recoveries."""
 
     def __init__(self, ports: Ports, event_sink: EventSink) -> None:

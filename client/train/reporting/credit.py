@@ -14,7 +14,7 @@ import trio
 
 from client.control.snapshot import CreditView
 from client.store.credit import KeptCredit, load_credit, save_credit
-from client.train.reporting.counters import Tally
+from client.train.reporting.counters import Counters
 
 SAVE_EVERY_S = 60.0
 
@@ -24,21 +24,21 @@ class Credit:
 
     Args:
         path: where it is kept; unreadable counts as empty.
-        tally: counts this session.
+        counters: counts this session.
         tokens: per microbatch.
         sent_bytes: returns the bytes sent in this session.
     """
 
     def __init__(
-        self, path: Path, tally: Tally, tokens: int, sent_bytes: Callable[[], int]
+        self, path: Path, counters: Counters, tokens: int, sent_bytes: Callable[[], int]
     ) -> None:
-        self._path, self._tally, self._tokens = path, tally, tokens
+        self._path, self._counters, self._tokens = path, counters, tokens
         self._sent_bytes = sent_bytes
         self._before = load_credit(path) or KeptCredit(since=time.time())
 
     def view(self) -> CreditView:
         """Return the sum up to now."""
-        before, counted = self._before, self._tally.counted
+        before, counted = self._before, self._counters.counted
         return CreditView(
             microbatches=before.microbatches + counted,
             tokens=before.tokens + counted * self._tokens,

@@ -359,8 +359,8 @@ class Tenancy:
         return SeatHooks(
             changed=self._seat_changed,
             committed=self._committed,
-            rerouted=self._house.tally.note_rerouted,
-            accepted=self._house.tally.note_accepted,
+            rerouted=self._house.counters.note_rerouted,
+            accepted=self._house.counters.note_accepted,
             snapshot=self._snapshot,
             fault=self._fault,
             worker_died=self._fail,
@@ -377,8 +377,8 @@ class Tenancy:
     def _close_seat(self) -> None:
         if self.driver is None:
             return
-        self._house.tally.miscounted += self.driver.miscounted
-        self._house.tally.restarts.update(self.driver.seat.leader.restarts)
+        self._house.counters.miscounted += self.driver.miscounted
+        self._house.counters.restarts.update(self.driver.seat.leader.restarts)
         self._vow = (self.driver.seat.era, self.driver.seat.member.vow)
         self._answers_by = self.driver.answers_by
         self.driver.close()
@@ -401,7 +401,7 @@ class Tenancy:
 
     def _committed(self, committed: Committed) -> None:
         era = self.driver.seat.era if self.driver is not None else 0
-        self._house.tally.note_committed(committed, era)
+        self._house.counters.note_committed(committed, era)
         self._house.terms.history.closed(committed, era)
         self._house.owner.stage_closed(committed)
         manifest = self._house.terms.manifest
@@ -434,7 +434,7 @@ class Tenancy:
 
     def _worker_died(self, death: WorkerDied) -> None:
         self.worker_restarts += 1
-        self._house.tally.worker_restarts += 1
+        self._house.counters.worker_restarts += 1
         if self.worker_restarts > MAX_WORKER_RESTARTS:
             words = f"the compute worker died {self.worker_restarts} times"
             raise UserError(words, "see the log; fewer --threads may help")

@@ -16,7 +16,7 @@ from client.errors import UserError
 from client.train.machine.capacity import usable_memory_bytes
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.recovery.buddies import Buddies
-from client.train.reporting.counters import Tally
+from client.train.reporting.counters import Counters
 from client.train.stage.held_stage import Diverged, Tenancy
 from client.train.stage.seat_driver import SeatDriver
 from client.train.stage.stage_acquisition import Terms, TextMissing, offer_text, prepare_request
@@ -40,7 +40,7 @@ class Staging:
         owner: Owner,
         terms: Terms,
         start_worker: OpenWorker = open_worker,
-        tally: Tally | None = None,
+        counters: Counters | None = None,
     ) -> None:
         stages = terms.manifest.stage_count
         self.view = SwarmView(((),) * stages)
@@ -53,7 +53,7 @@ class Staging:
         self.tenancies: dict[int, Tenancy] = {}
         """What is held, the oldest first."""
         self.workers = WorkerPool(start_worker)
-        self.tally = tally or Tally(owner, terms.event_sink)
+        self.counters = counters or Counters(owner, terms.event_sink)
         self.closed = False
         """It has held its last stage; another will hold the next."""
         self.buddies: Buddies | None = None
@@ -61,7 +61,9 @@ class Staging:
         memory_budget = MemoryBudget(
             terms.manifest, lambda: usable_memory_bytes(terms.capacity(), terms.settings)
         )
-        self._house = House(owner, terms, self.workers, TaskScheduler(), memory_budget, self.tally)
+        self._house = House(
+            owner, terms, self.workers, TaskScheduler(), memory_budget, self.counters
+        )
         self._allowed = False
         self._again: set[int] = set()
         """Stages that were assigned again while they were being closed."""

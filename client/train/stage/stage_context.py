@@ -7,7 +7,7 @@ from typing import Protocol
 
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.ports import Ports
-from client.train.reporting.counters import Tally
+from client.train.reporting.counters import Counters
 from client.train.stage.stage_acquisition import Terms
 from client.train.workers.pool import WorkerPool
 from client.train.workers.task_scheduler import TaskScheduler
@@ -42,4 +42,4 @@ class House:
     workers: WorkerPool
     scheduler: TaskScheduler
     memory_budget: MemoryBudget
-    tally: Tally
+    counters: Counters

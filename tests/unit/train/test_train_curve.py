@@ -115,8 +115,8 @@ def test_a_disk_that_does_not_take_it_leaves_the_curve_in_memory(tmp_path: Path)
 
 def test_credit_adds_up_over_sessions(tmp_path: Path) -> None:
     path = tmp_path / "credit" / "x.json"
-    tally = SimpleNamespace(counted=3)
-    first = Credit(path, tally, 10, lambda: 500)  # type: ignore[arg-type]
+    counters = SimpleNamespace(counted=3)
+    first = Credit(path, counters, 10, lambda: 500)  # type: ignore[arg-type]
     first._save()
     second = Credit(path, SimpleNamespace(counted=2), 10, lambda: 50)  # type: ignore[arg-type]
     now = second.view()

@@ -46,8 +46,8 @@ async def test_one_of_two_leaves_and_the_others_recover_nothing(
         assert not second.staging.tenancies
         await swarm.until_done()
         swarm.assert_exact()
-        assert sum(v.staging.tally.replayed for v in swarm.volunteers) == 0
-        assert sum(v.staging.tally.rerouted for v in swarm.volunteers) == 0
+        assert sum(v.staging.counters.replayed for v in swarm.volunteers) == 0
+        assert sum(v.staging.counters.rerouted for v in swarm.volunteers) == 0
         commits = [c for c in first.engine.commits if c.version == at]
         assert [c.hash for c in commits] == [
             verify(second.disk / f"stage-0-v{at}.safetensors").hash

@@ -26,7 +26,7 @@ def has_work(volunteer: Volunteer, stage: int) -> bool:
 
 
 def replayed(swarm: TestSwarm) -> int:
-    return sum(volunteer.staging.tally.replayed for volunteer in swarm.volunteers)
+    return sum(volunteer.staging.counters.replayed for volunteer in swarm.volunteers)
 
 
 async def dual_home(swarm: TestSwarm) -> tuple[Volunteer, Volunteer]:
@@ -57,7 +57,7 @@ async def test_the_status_shows_every_stage_and_worker(
     async with open_swarm(tmp_path, stages=3, steps=20) as swarm:
         await swarm.add(2)
         first, dual = await dual_home(swarm)
-        await swarm.until(lambda: dual.staging.workers.idle and dual.staging.tally.rounds)
+        await swarm.until(lambda: dual.staging.workers.idle and dual.staging.counters.rounds)
         now = take_snapshot(dual.engine, dual.staging, 0.0, stopping=False)
         assert now.state == "training"
         assert [seat.stage for seat in now.seats] == [1, 0]

@@ -62,7 +62,7 @@ async def test_every_step_is_exact_over_a_pause(
         pauser.assign(0)
         swarm.start()
         await swarm.until(lambda: pauser.step(0) >= 3)
-        counted = training.tally.counted
+        counted = training.counters.counted
         assert counted > 0
 
         pauses.pause(None, "")
@@ -81,7 +81,7 @@ async def test_every_step_is_exact_over_a_pause(
         await swarm.until(lambda: pauser.serves(0))
         await swarm.until_done()
         swarm.assert_exact()
-        assert training.tally.counted > counted, "the count goes on"
+        assert training.counters.counted > counted, "the count goes on"
 
 
 async def test_who_starts_paused_holds_nothing(
@@ -167,7 +167,7 @@ async def test_a_worker_that_dies_while_it_measures_is_replaced_a_few_times(
             await swarm.until(lambda: len(workers) > died)  # noqa: B023
             workers[died].die()
         await _has_begun_or_failed(swarm, training)
-        assert training.tally.worker_restarts == deaths
+        assert training.counters.worker_restarts == deaths
         if deaths < MEASURING_WORKERS:
             assert training.staging.failure is None
             assert training._engine.matching is not None, "it has entered the swarm"

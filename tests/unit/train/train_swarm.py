@@ -222,7 +222,7 @@ class TestSwarm:
         hashes: dict[tuple[int, int], set[str]] = defaultdict(set)
         for volunteer in [*self.volunteers, *self.dead]:
             assert volunteer.engine.error_boundary.internal_errors == 0
-            assert volunteer.staging.tally.miscounted == 0
+            assert volunteer.staging.counters.miscounted == 0
             assert not any(driver.miscounted for driver in volunteer.staging.drivers())
             for commit in volunteer.engine.commits:
                 counted[commit.stage, commit.version] += commit.counted
