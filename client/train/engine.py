@@ -71,7 +71,7 @@ from protocol.wire.messages import (
 
 
 class Engine:
-    """See the module's docstring. Implements ``Hub``."""
+    """See the module's docstring. Implements ``Ports``."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Engine:
         self._unable: dict[Stage, str] = {}
         self._seat_numbers: dict[int, int] = {}  # by stage, as last told
 
-    # --- the hub ---------------------------------------------------------------------------
+    # --- the ports -------------------------------------------------------------------------
 
     def now(self) -> float:
         """Monotonic seconds."""

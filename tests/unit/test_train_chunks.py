@@ -20,7 +20,7 @@ from protocol.wire.messages import ChunkRequest
 
 
 class Lines:
-    """A network whose peers take bytes at their own rate, and the hub before it."""
+    """A network whose peers take bytes at their own rate, and the ports before it."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery

@@ -26,7 +26,7 @@ QUERY = BlobQuery("state", 0, 5)
 
 
 class SlowDonor:
-    """The hub of the downloader, and the donor that gets what it sends: a chunk every 20 s."""
+    """The ports of the downloader, and the donor that gets what it sends: a chunk every 20 s."""
 
     def __init__(self, source: Path, serves: int) -> None:
         self.download: Download

@@ -15,7 +15,7 @@ from protocol.pipeline.effects import Committed
 
 
 class Owner(Ports, Protocol):
-    """What a tenancy needs of the engine beyond a hub."""
+    """What a tenancy needs of the engine beyond its ports."""
 
     def seats_changed(self) -> None:
         """One of our seats changed: tell the neighbours."""

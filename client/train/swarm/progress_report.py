@@ -33,11 +33,11 @@ VOUCH_S: Final = 2.0
 
 
 class Node(Ports, Clock, Protocol):
-    """What a bulletin needs of the engine."""
+    """What a progress report needs of the engine."""
 
 
 class ProgressReport:
-    """See the module's docstring; what is known of the progress lies in ``News``."""
+    """See the module's docstring; what is known of the progress lies in ``EventSink``."""
 
     def __init__(
         self,

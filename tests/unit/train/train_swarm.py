@@ -266,7 +266,7 @@ class TestSwarm:
         settings = Settings(threads=1, device="cpu", memory_limit_bytes=memory_bytes)
         capacity = Capacity("cpu", 1, 1e9, 0.0, PLENTY_BYTES, 1e9)
         return Terms(
-            hub=engine,
+            ports=engine,
             event_sink=engine.event_sink,
             me=engine.signer.peer,
             manifest=self.manifest,
