@@ -13,7 +13,7 @@ from protocol.ids import PeerId, Stage
 from protocol.matching import bodies
 from protocol.matching.board import Notice
 from protocol.matching.bodies import Mandate
-from protocol.matching.outlook import Outlook
+from protocol.matching.context import Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,15 @@ class Bid:
 
 
 def proposal(
-    outlook: Outlook, bid: Bid, kind: type[bodies.Propose], status: bodies.Status, now: float
+    context: Context, bid: Bid, kind: type[bodies.Propose], status: bodies.Status, now: float
 ) -> SendSigned:
     """Ask for a place, or renew it (``kind`` Renew)."""
-    me, population = outlook.me, outlook.population
+    me, population = context.me, context.population
     wait_s = population.download_s(me, bid.stage) if me in population else 0.0
     body = kind(
         stage=bid.stage,
         mandate=bid.mandate,
-        issued_ms=outlook.number(now),
+        issued_ms=context.number(now),
         steward=bid.steward,
         epoch=bid.epoch,
         version=bid.version,
@@ -68,9 +68,9 @@ def proposal(
     return SendSigned(bid.steward, bodies.KINDS[kind], bodies.encode_body(body))
 
 
-def withdrawal(outlook: Outlook, bid: Bid, reason: str, now: float) -> SendSigned:
+def withdrawal(context: Context, bid: Bid, reason: str, now: float) -> SendSigned:
     """Give a place up."""
-    number = outlook.number(now)
+    number = context.number(now)
     body = bodies.Withdraw(
         stage=bid.stage,
         mandate=bid.mandate,
@@ -82,8 +82,8 @@ def withdrawal(outlook: Outlook, bid: Bid, reason: str, now: float) -> SendSigne
     return SendSigned(bid.steward, bodies.KINDS[bodies.Withdraw], bodies.encode_body(body))
 
 
-def refusal_of_hold(outlook: Outlook, steward: PeerId, hold: bodies.Hold, now: float) -> SendSigned:
+def refusal_of_hold(context: Context, steward: PeerId, hold: bodies.Hold, now: float) -> SendSigned:
     """Answer a hold that we do not want (any more)."""
     stage, version = bodies.stage_of(hold), hold.version
     stray = Bid(stage, steward, hold.mandate, hold.epoch, version, version)
-    return withdrawal(outlook, stray, "placed elsewhere", now)
+    return withdrawal(context, stray, "placed elsewhere", now)

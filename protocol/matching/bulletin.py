@@ -10,7 +10,7 @@ import msgspec
 
 from protocol.effects import Publish
 from protocol.matching.bodies import POSTING_KIND, Posting, encode_body
-from protocol.matching.outlook import Outlook
+from protocol.matching.context import Context
 from protocol.matching.timing import MINOR_GAP_S, PUBLISH_GAP_S, REFRESH_S
 
 LEVELS = (
@@ -28,8 +28,8 @@ MINOR_PERCENT = 2
 class Bulletin:
     """Publishing of one stage's posting."""
 
-    def __init__(self, outlook: Outlook) -> None:
-        self._outlook = outlook
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._posted: Posting | None = None
         self._posted_at = float("-inf")
 
@@ -37,7 +37,7 @@ class Bulletin:
         """Publish if something changed (``issued_ms`` aside) or it is time to repeat it."""
         if now < self.due_at(posting):
             return []
-        number = self._outlook.number(now)
+        number = self._context.number(now)
         self._posted, self._posted_at = posting, now
         stamped = msgspec.structs.replace(posting, issued_ms=number)
         return [Publish(POSTING_KIND, str(posting.stage), number, encode_body(stamped))]

@@ -16,8 +16,8 @@ from protocol.ids import PeerId, Stage
 from protocol.matching import bodies, gain
 from protocol.matching.board import stage_levels
 from protocol.matching.bodies import Mandate
+from protocol.matching.context import Context
 from protocol.matching.gain import Move
-from protocol.matching.outlook import Outlook
 from protocol.matching.timing import PERMIT_S
 
 
@@ -30,8 +30,8 @@ class _Permit:
 class Desk:
     """Answers ``Transfer`` and ``Release`` for one stage."""
 
-    def __init__(self, outlook: Outlook, stage: Stage) -> None:
-        self._outlook, self._stage = outlook, stage
+    def __init__(self, context: Context, stage: Stage) -> None:
+        self._context, self._stage = context, stage
         self._open: dict[PeerId, _Permit] = {}
 
     def permits(self, peer: PeerId) -> bool:
@@ -42,16 +42,16 @@ class Desk:
         self, sender: PeerId, body: bodies.ToDesk, mandate: Mandate, now: float
     ) -> list[SendSigned]:
         """Answer a request; a repeated one gets the same answer."""
-        if body.steward != self._outlook.me or body.mandate != mandate:
-            self._outlook.counters["matching-other-mandate"] += 1
+        if body.steward != self._context.me or body.mandate != mandate:
+            self._context.counters["matching-other-mandate"] += 1
             return []
-        if sender not in self._outlook.population:
-            self._outlook.counters["matching-unknown-member"] += 1
+        if sender not in self._context.population:
+            self._context.counters["matching-unknown-member"] += 1
             return []
         self._open = {peer: p for peer, p in self._open.items() if p.until > now}
         known = self._open.get(sender)
         if known is not None and body.version < known.version:
-            self._outlook.counters["matching-replay"] += 1
+            self._context.counters["matching-replay"] += 1
             return []
         repeated = known is not None and body.version == known.version
         why = self._objection(sender, body, repeated, now)
@@ -62,7 +62,7 @@ class Desk:
     def _objection(
         self, sender: PeerId, body: bodies.ToDesk, repeated: bool, now: float
     ) -> str | None:
-        if not self._outlook.sees_majority:
+        if not self._context.sees_majority:
             return "its steward does not see the majority of the swarm"
         return None if repeated else self._harm(sender, body, now)
 
@@ -73,13 +73,13 @@ class Desk:
         leaving = isinstance(body, bodies.Release)
         to = Stage(body.to) if isinstance(body, bodies.Release) else self._stage
         home = self._stage if leaving else Stage(body.home)  # type: ignore[union-attr]
-        move = Move.of(sender, to, self._outlook.population)
-        if move is None or move.home != home or to >= len(self._outlook.population.costs):
+        move = Move.of(sender, to, self._context.population)
+        if move is None or move.home != home or to >= len(self._context.population.costs):
             return f"it is not at home in stage {home}"
-        levels = self._outlook.board.levels(now)
+        levels = self._context.board.levels(now)
         if not levels:
             return "a stage has no steward at the moment"
-        postings = [notice.posting for notice in self._outlook.board.notices(now).values()]
+        postings = [notice.posting for notice in self._context.board.notices(now).values()]
         return gain.objection(postings, stage_levels(postings), levels, move)
 
     def _answer(
@@ -88,7 +88,7 @@ class Desk:
         permit = bodies.Permit(
             stage=self._stage,
             mandate=mandate,
-            issued_ms=self._outlook.number(now),
+            issued_ms=self._context.number(now),
             volunteer=sender,
             version=body.version,
             granted=why is None,

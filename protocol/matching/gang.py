@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from protocol.effects import Explain
 from protocol.ids import Stage
+from protocol.matching.context import Context
 from protocol.matching.effects import Effect, GangStart
-from protocol.matching.outlook import Outlook
 
 
 class Gang:
     """Says once when the pipeline can run, and what it waits for while it cannot."""
 
-    def __init__(self, outlook: Outlook) -> None:
-        self._outlook = outlook
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._started = False
         self._last_words = ""
         self._revision = -1
@@ -27,7 +27,7 @@ class Gang:
 
     def report(self, now: float) -> list[Effect]:
         """Look at the board if it changed since the last time."""
-        board = self._outlook.board
+        board = self._context.board
         facts = board.facts(now)
         if board.revision == self._revision:
             return []

@@ -16,13 +16,13 @@ from protocol.manifest import Manifest
 from protocol.matching import bodies
 from protocol.matching.board import Board, Notice
 from protocol.matching.common import Common
+from protocol.matching.context import Context
 from protocol.matching.design import Design
 from protocol.matching.effects import Effect
 from protocol.matching.exchange import bodies as exchange_bodies
 from protocol.matching.exchange.exchange import Exchange
 from protocol.matching.gain import Move
 from protocol.matching.gang import Gang
-from protocol.matching.outlook import Outlook
 from protocol.matching.overview import StageOverview, blocking_moves, stage_overviews
 from protocol.matching.population import Member, Population, of_nobody
 from protocol.matching.seats import Seats
@@ -60,13 +60,13 @@ class Matching:
         design = design or Design.of(policy)
         population = of_nobody(manifest, design)
         board = Board(manifest.stage_count) if common is None else common.board
-        self._outlook = Outlook(me, population, board, wall_offset_s)
-        common = Common(self._outlook) if common is None else common
-        self._outlook.roll = common.roll
-        self._seats = Seats(self._outlook)
-        self._offices = Stewardships(self._outlook)
-        self._gang = Gang(self._outlook)
-        self._exchange = Exchange(self._outlook, self._seats, self._offices.held, common)
+        self._context = Context(me, population, board, wall_offset_s)
+        common = Common(self._context) if common is None else common
+        self._context.roll = common.roll
+        self._seats = Seats(self._context)
+        self._offices = Stewardships(self._context)
+        self._gang = Gang(self._context)
+        self._exchange = Exchange(self._context, self._seats, self._offices.held, common)
 
     # --- what the driver and the interface read ----------------------------------------------
 
@@ -114,7 +114,7 @@ class Matching:
     @property
     def counters(self) -> Mapping[str, int]:
         """What was refused, by reason."""
-        return self._outlook.counters
+        return self._context.counters
 
     @property
     def stewardships(self) -> Mapping[Stage, Steward]:
@@ -123,37 +123,37 @@ class Matching:
 
     def postings(self, now: float) -> Mapping[Stage, Notice]:
         """Return the posting that counts for every stage that has one."""
-        return self._outlook.board.notices(now)
+        return self._context.board.notices(now)
 
     def overview(self, now: float) -> list[StageOverview]:
         """Return every stage with the numbers behind our wish for it, the most wanted first."""
-        return stage_overviews(self._outlook, self._seats.volunteer.prospects, now)
+        return stage_overviews(self._context, self._seats.volunteer.prospects, now)
 
     def may_speak(self, peer: PeerId, stage: Stage, now: float) -> bool:
         """Tell whether a peer is a candidate for the stewardship of a stage."""
-        beacon = beacon_at(self._outlook.wall_s(now))
-        return peer in self._outlook.population.candidates(stage, beacon)
+        beacon = beacon_at(self._context.wall_s(now))
+        return peer in self._context.population.candidates(stage, beacon)
 
     def blocking_moves(self, now: float) -> list[Move]:
         """Return the single moves that would pay now; none at rest."""
-        return blocking_moves(self._outlook, now)
+        return blocking_moves(self._context, now)
 
     # --- inputs -------------------------------------------------------------------------------
 
     def set_wall_offset(self, offset_s: float, now: float) -> None:
         """Take Unix time minus monotonic: the machine was suspended, or its clock was set."""
-        if abs(offset_s - self._outlook.wall_offset_s) <= CLOCK_DRIFT_S:
+        if abs(offset_s - self._context.wall_offset_s) <= CLOCK_DRIFT_S:
             return
-        self._outlook.wall_offset_s = offset_s
-        if self._outlook.take_back_numbers(now):
+        self._context.wall_offset_s = offset_s
+        if self._context.take_back_numbers(now):
             self._offices.held.clear()  # nobody has heard of them
-            latest = self._outlook.latest_number(now)
-            self._outlook.board.forget_after(latest)
+            latest = self._context.latest_number(now)
+            self._context.board.forget_after(latest)
             self._exchange.registry.forget_after(latest)
 
     def update_members(self, members: Iterable[Member], now: float) -> list[Effect]:
         """Take the membership view: every live member, ourselves included."""
-        known = self._outlook.population.members
+        known = self._context.population.members
         present = {member.peer: member for member in members}
         changes: dict[PeerId, Member | None] = {
             peer: member for peer, member in present.items() if known.get(peer) != member
@@ -161,12 +161,12 @@ class Matching:
         changes.update(dict.fromkeys(known.keys() - present.keys()))
         if not changes:
             return []
-        return self.update_population(self._outlook.population.evolve(changes), now)
+        return self.update_population(self._context.population.evolve(changes), now)
 
     def update_population(self, population: Population, now: float) -> list[Effect]:
         """Take the membership view as a population, evolved from the last one or shared."""
-        self._outlook.population = population
-        self._outlook.board.observe(population, self._outlook.wall_s(now))
+        self._context.population = population
+        self._context.board.observe(population, self._context.wall_s(now))
         changed = self._offices.update(now) + self._exchange.update(now)
         return self._route(changed + self._look(now), now)
 
@@ -215,7 +215,7 @@ class Matching:
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
-        self._outlook.board.observe(self._outlook.population, self._outlook.wall_s(now))
+        self._context.board.observe(self._context.population, self._context.wall_s(now))
         voting = self._exchange.is_voting
         found = self._offices.tick(now) + self._seats.tick(now, voting=voting)
         return self._route(found + self._exchange.tick(now), now)
@@ -245,7 +245,7 @@ class Matching:
         """Hand a volunteer's request to our steward of the stage."""
         steward = self._offices.get(bodies.stage_of(body))
         if steward is None:
-            self._outlook.counters["matching-not-steward"] += 1
+            self._context.counters["matching-not-steward"] += 1
             return []
         if isinstance(body, bodies.ToDesk):
             return list(steward.desk.receive(sender, body, steward.mandate, now))
@@ -259,9 +259,9 @@ class Matching:
             return self._exchange.read(author, body, now)
         if not isinstance(body, bodies.Posting):
             return self._misuse(author, kind)
-        before = self._outlook.board.revision
-        self._outlook.board.pin(author, body, now)
-        return self._look(now) if self._outlook.board.revision != before else []
+        before = self._context.board.revision
+        self._context.board.pin(author, body, now)
+        return self._look(now) if self._context.board.revision != before else []
 
     def _parse(self, sender: PeerId, kind: str, encoded: bytes, now: float) -> Body | Penalise:
         """Return the body, or the penalty for one that breaks the rules."""
@@ -270,11 +270,11 @@ class Matching:
             body: Body = (exchange_bodies.decode if ours else bodies.decode_body)(kind, encoded)
             if body.stage >= self._stage_count:
                 raise RemoteProtocolError("matching-stage-unknown", penalty=20)
-            wall_s = self._outlook.wall_s(now)
+            wall_s = self._context.wall_s(now)
             if not bodies.is_fresh(body, wall_s) or not _is_of_now(body, beacon_at(wall_s)):
                 raise RemoteProtocolError("matching-stale", penalty=1)
         except RemoteProtocolError as error:
-            self._outlook.counters[error.reason] += 1
+            self._context.counters[error.reason] += 1
             return Penalise(sender, error.reason, error.penalty)
         return body
 
@@ -285,7 +285,7 @@ class Matching:
 
     def _misuse(self, sender: PeerId, kind: str) -> list[Effect]:
         """A record sent as a message or the other way round."""
-        self._outlook.counters["matching-misuse"] += 1
+        self._context.counters["matching-misuse"] += 1
         return [Penalise(sender, f"matching-misuse: {kind}", 10)]
 
     def _route(self, found: Iterable[Effect], now: float) -> list[Effect]:
@@ -294,12 +294,12 @@ class Matching:
         queue = deque(found)
         while queue:
             effect = queue.popleft()
-            if isinstance(effect, SendSigned) and effect.peer == self._outlook.me:
+            if isinstance(effect, SendSigned) and effect.peer == self._context.me:
                 queue.extend(self._dispatch(effect.peer, effect.kind, effect.body, now))
                 continue
             out.append(effect)
             if isinstance(effect, Publish):
-                queue.extend(self._read(self._outlook.me, effect.kind, effect.body, now))
+                queue.extend(self._read(self._context.me, effect.kind, effect.body, now))
         return out + self._seats.follow_home(now) + self._gang.report(now)
 
     def _look(self, now: float) -> list[Effect]:

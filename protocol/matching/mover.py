@@ -22,9 +22,9 @@ from protocol.ids import PeerId, Stage
 from protocol.matching import bodies, gain, preferences
 from protocol.matching.board import Notice, stage_levels
 from protocol.matching.bodies import Posting
+from protocol.matching.context import Context
 from protocol.matching.effects import Effect
 from protocol.matching.gain import Move
-from protocol.matching.outlook import Outlook
 from protocol.matching.timing import MOVE_HASTE_S, MOVE_LOOK_S, RETRY_S
 
 INFINITY = float("inf")
@@ -53,8 +53,8 @@ class _Request:
 class Mover:
     """Machine of one replica's single moves."""
 
-    def __init__(self, outlook: Outlook) -> None:
-        self._outlook = outlook
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._request: _Request | None = None
         self._due_at = INFINITY
         self._noted: Stage | None = None
@@ -78,7 +78,7 @@ class Mover:
         """Look at the changed board: an empty stage is urgent."""
         soon = now + self._moment(MOVE_HASTE_S)
         waits = self._request is None and soon < self._due_at < INFINITY
-        if waits and self._outlook.board.facts(now).empty:
+        if waits and self._context.board.facts(now).empty:
             self._due_at = soon
 
     def tick(self, home: Stage | None, rested_at: float, voting: bool, now: float) -> list[Effect]:
@@ -108,8 +108,8 @@ class Mover:
         """Take an answer; returns the move once both stages agree."""
         request = self._request
         ours = request is not None and (sender, body.version) == (request.steward, request.version)
-        if request is None or not ours or body.volunteer != self._outlook.me:
-            self._outlook.counters["matching-late-answer"] += 1
+        if request is None or not ours or body.volunteer != self._context.me:
+            self._context.counters["matching-late-answer"] += 1
             return None, []
         stage, move = bodies.stage_of(body), request.move
         if not body.granted:
@@ -125,11 +125,11 @@ class Mover:
     # --- inside -----------------------------------------------------------------------------
 
     def _look(self, home: Stage, now: float) -> list[Effect]:
-        population, me = self._outlook.population, self._outlook.me
-        levels = self._outlook.board.levels(now)
+        population, me = self._context.population, self._context.me
+        levels = self._context.board.levels(now)
         if not levels or me not in population:
             return []
-        postings = [notice.posting for notice in self._outlook.board.notices(now).values()]
+        postings = [notice.posting for notice in self._context.board.notices(now).values()]
         to = gain.neediest(postings, levels)
         move = Move.of(me, to, population)
         if move is None or move.home != home or move.second == to:
@@ -148,7 +148,7 @@ class Mover:
     def _as_seen(self, postings: Sequence[Posting], move: Move) -> list[Posting]:
         """Return the postings without what our own view contradicts: the stage that we go to has
         no fewer replicas than we see, and one that we leave no more, whatever a steward says."""
-        seen, population = list(postings), self._outlook.population
+        seen, population = list(postings), self._context.population
         for stage in (move.to, *move.leaves):
             said, found = seen[stage].copies, len(population.holders(stage))
             copies = max(said, found) if stage == move.to else min(said, found)
@@ -159,17 +159,17 @@ class Mover:
         """Say why we may not move whatever the stages say."""
         if voting:
             return "staying: a full epoch is about to decide who serves what"
-        if not self._outlook.sees_majority:
+        if not self._context.sees_majority:
             return "staying: we do not see the majority of the swarm"
         return None
 
     def _send(self, step: Step, move: Move, stage: Stage, now: float) -> list[Effect]:
-        notice = self._outlook.board.current(stage, now)
+        notice = self._context.board.current(stage, now)
         if notice is None:
             return self._give_up(f"stage {stage} has no steward", now)
-        self._request = _Request(step, move, notice.author, self._outlook.number(now))
+        self._request = _Request(step, move, notice.author, self._context.number(now))
         self._due_at = now + RETRY_S
-        low = preferences.words(self._outlook.board.levels(now)[move.to])
+        low = preferences.words(self._context.board.levels(now)[move.to])
         words = (
             f"asking stage {move.to} for room: it is the lowest ({low})"
             if step is Step.ASKING
@@ -179,7 +179,7 @@ class Mover:
 
     def _ask_again(self, request: _Request, now: float) -> list[Effect]:
         stage = request.move.to if request.step is Step.ASKING else request.move.home
-        notice = self._outlook.board.current(stage, now)
+        notice = self._context.board.current(stage, now)
         if request.tries >= TRIES or notice is None or notice.author != request.steward:
             return self._give_up(f"staying: the steward of stage {stage} does not answer", now)
         step, move, steward, version = request.step, request.move, request.steward, request.version
@@ -193,10 +193,10 @@ class Mover:
 
     def _letter(self, request: _Request, notice: Notice, now: float) -> SendSigned:
         posting, move = notice.posting, request.move
-        number = self._outlook.number(now)
+        number = self._context.number(now)
         body: bodies.ToDesk
         if request.step is Step.ASKING:
-            wait_s = self._outlook.population.download_s(self._outlook.me, move.to)
+            wait_s = self._context.population.download_s(self._context.me, move.to)
             body = bodies.Transfer(
                 stage=posting.stage,
                 mandate=posting.mandate,
@@ -219,4 +219,4 @@ class Mover:
 
     def _moment(self, within_s: float) -> float:
         """Return a moment within an interval, different for every peer."""
-        return within_s * (preferences.tie(self._outlook.me, Stage(1)) % 1000) / 1000
+        return within_s * (preferences.tie(self._context.me, Stage(1)) % 1000) / 1000

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from protocol.ids import PeerId, Stage
 from protocol.matching import gain
 from protocol.matching.board import Notice, stage_levels
+from protocol.matching.context import Context
 from protocol.matching.gain import Move
-from protocol.matching.outlook import Outlook
 from protocol.matching.preferences import MAX_BUCKET, MICRO, TIE_BITS, Wish
 from protocol.matching.prospects import Prospects
 
@@ -47,25 +47,25 @@ class StageOverview:
     """Why moving there from our home would not pay, in words; empty: it would, or no home."""
 
 
-def stage_overviews(outlook: Outlook, prospects: Prospects, now: float) -> list[StageOverview]:
+def stage_overviews(context: Context, prospects: Prospects, now: float) -> list[StageOverview]:
     """Return every stage that has a posting, the one we want most first."""
-    levels = outlook.board.levels(now)
+    levels = context.board.levels(now)
     found = [
-        _overview(outlook, prospects, stage, notice, levels[stage] if levels else 0, now)
-        for stage, notice in outlook.board.notices(now).items()
+        _overview(context, prospects, stage, notice, levels[stage] if levels else 0, now)
+        for stage, notice in context.board.notices(now).items()
     ]
     return sorted(found, key=lambda seen: (seen.our_wish, -seen.stage), reverse=True)
 
 
 def _overview(
-    outlook: Outlook,
+    context: Context,
     prospects: Prospects,
     stage: Stage,
     notice: Notice,
     shared_level: int,
     now: float,
 ) -> StageOverview:
-    posting, population, me = notice.posting, outlook.population, outlook.me
+    posting, population, me = notice.posting, context.population, context.me
     known = me in population
     return StageOverview(
         stage=stage,
@@ -84,24 +84,24 @@ def _overview(
         our_score=population.score(me, stage, posting.fair) if known else 0,
         our_wish=prospects.wish(stage, posting) if known else Wish(False, 0, 0),
         obstacle=prospects.obstacle(stage, posting, now) or "" if known else "not a member yet",
-        stay=_objection(outlook, stage, now),
+        stay=_objection(context, stage, now),
     )
 
 
-def _objection(outlook: Outlook, stage: Stage, now: float) -> str:
+def _objection(context: Context, stage: Stage, now: float) -> str:
     """Say why we would not move to a stage."""
-    move = Move.of(outlook.me, stage, outlook.population)
-    levels = outlook.board.levels(now)
+    move = Move.of(context.me, stage, context.population)
+    levels = context.board.levels(now)
     if move is None or not levels or move.second == stage:
         return ""
-    postings = [notice.posting for notice in outlook.board.notices(now).values()]
+    postings = [notice.posting for notice in context.board.notices(now).values()]
     return gain.objection(postings, stage_levels(postings), levels, move) or ""
 
 
-def blocking_moves(outlook: Outlook, now: float) -> list[Move]:
+def blocking_moves(context: Context, now: float) -> list[Move]:
     """Return the moves to the lowest stage that would pay and that both stages would agree to."""
-    notices: Mapping[Stage, Notice] = outlook.board.notices(now)
-    levels = outlook.board.levels(now)
+    notices: Mapping[Stage, Notice] = context.board.notices(now)
+    levels = context.board.levels(now)
     if not levels:
         return []
     postings = [notice.posting for notice in notices.values()]
@@ -110,7 +110,7 @@ def blocking_moves(outlook: Outlook, now: float) -> list[Move]:
         range(len(levels)), key=lambda s: (min(postings[s].copies, postings[s].r), levels[s])
     )
     moves = (
-        Move.of(peer, Stage(lowest), outlook.population) for peer in outlook.population.members
+        Move.of(peer, Stage(lowest), context.population) for peer in context.population.members
     )
     return [
         move

@@ -11,7 +11,7 @@ from protocol.ids import Stage
 from protocol.matching import preferences
 from protocol.matching.board import Notice, describe
 from protocol.matching.bodies import Mandate, Posting
-from protocol.matching.outlook import Outlook
+from protocol.matching.context import Context
 from protocol.matching.timing import ABSENCE_S, MUTE_S
 
 Notices = Mapping[Stage, Notice]
@@ -20,9 +20,9 @@ Notices = Mapping[Stage, Notice]
 class Prospects:
     """The memory of one seat's search."""
 
-    def __init__(self, outlook: Outlook) -> None:
+    def __init__(self, context: Context) -> None:
         self.unable: dict[Stage, str] = {}
-        self._outlook = outlook
+        self._context = context
         self._refused: dict[Stage, tuple[Mandate, int]] = {}
         self._mute_until: dict[Stage, float] = {}
         self._absence_since: float | None = None
@@ -37,7 +37,7 @@ class Prospects:
 
     def wait_until(self, notices: Notices, now: float) -> float | None:
         """Return until when to wait for the steward of a stage that has none, or None."""
-        if len(notices) == len(self._outlook.population.costs):
+        if len(notices) == len(self._context.population.costs):
             self._absence_since = None
             return None
         if self._absence_since is None:
@@ -52,7 +52,7 @@ class Prospects:
 
     def wish(self, stage: Stage, posting: Posting) -> preferences.Wish:
         """Return our utility of a stage, from its posting."""
-        me, population = self._outlook.me, self._outlook.population
+        me, population = self._context.me, self._context.population
         return population.wish(
             me,
             stage,
@@ -64,7 +64,7 @@ class Prospects:
 
     def obstacle(self, stage: Stage, posting: Posting, now: float) -> str | None:
         """Say why it is useless to propose to a stage now, or None."""
-        me, population = self._outlook.me, self._outlook.population
+        me, population = self._context.me, self._context.population
         if stage in self.unable:
             return self.unable[stage]
         if not population.rate(me, stage):

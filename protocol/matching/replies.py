@@ -13,7 +13,7 @@ from protocol.effects import SendSigned
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies
 from protocol.matching.bodies import Mandate
-from protocol.matching.outlook import Outlook
+from protocol.matching.context import Context
 from protocol.matching.pool import Place
 
 
@@ -27,8 +27,8 @@ class Heard(NamedTuple):
 class Replies:
     """Conversations of one stewardship."""
 
-    def __init__(self, outlook: Outlook, stage: Stage) -> None:
-        self._outlook = outlook
+    def __init__(self, context: Context, stage: Stage) -> None:
+        self._context = context
         self._stage = stage
         self._heard: dict[PeerId, Heard] = {}
 
@@ -47,7 +47,7 @@ class Replies:
 
     def forget_strangers(self) -> None:
         """Drop who is no member any more."""
-        members = self._outlook.population
+        members = self._context.population
         self._heard = {peer: heard for peer, heard in self._heard.items() if peer in members}
 
     def hold(self, place: Place, mandate: Mandate, epoch: int, now: float) -> SendSigned:
@@ -55,7 +55,7 @@ class Replies:
         body = bodies.Hold(
             stage=self._stage,
             mandate=mandate,
-            issued_ms=self._outlook.number(now),
+            issued_ms=self._context.number(now),
             volunteer=place.peer,
             epoch=epoch,
             version=self._heard[place.peer].version,
@@ -75,7 +75,7 @@ class Replies:
         body = bodies.Reject(
             stage=self._stage,
             mandate=mandate,
-            issued_ms=self._outlook.number(now),
+            issued_ms=self._context.number(now),
             volunteer=peer,
             epoch=decided_in,
             version=version,

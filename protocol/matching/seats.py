@@ -9,9 +9,9 @@ from __future__ import annotations
 from protocol.effects import Explain
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies
+from protocol.matching.context import Context
 from protocol.matching.effects import Effect
 from protocol.matching.mover import Mover
-from protocol.matching.outlook import Outlook
 from protocol.matching.second import SecondSeat
 from protocol.matching.timing import MOVE_REST_S
 from protocol.matching.volunteer import State, Volunteer
@@ -20,11 +20,11 @@ from protocol.matching.volunteer import State, Volunteer
 class Seats:
     """Machine of all seats of one peer."""
 
-    def __init__(self, outlook: Outlook) -> None:
-        self.volunteer = Volunteer(outlook)
-        self._outlook = outlook
-        self._second = SecondSeat(outlook)
-        self._mover = Mover(outlook)
+    def __init__(self, context: Context) -> None:
+        self.volunteer = Volunteer(context)
+        self._context = context
+        self._second = SecondSeat(context)
+        self._mover = Mover(context)
         self._last_home: Stage | None = None
 
     # --- what is held -----------------------------------------------------------------------
@@ -111,14 +111,14 @@ class Seats:
 
     def look(self, now: float) -> list[Effect]:
         """Look at the changed outlook."""
-        if self._outlook.population.design.dual_homing:
+        if self._context.population.design.dual_homing:
             self._second.look(self._served_home, now)
         self._mover.look(now)
         return self.volunteer.look(now)
 
     def tick(self, now: float, *, voting: bool = False) -> list[Effect]:
         """Do what is due; whoever votes in a full epoch begins no single move."""
-        found, design = self.volunteer.tick(now), self._outlook.population.design
+        found, design = self.volunteer.tick(now), self._context.population.design
         if design.epochs:
             rested_at = self.volunteer.moved_at + MOVE_REST_S
             found += self._mover.tick(self.settled_home, rested_at, voting, now)
@@ -133,7 +133,7 @@ class Seats:
 
     def follow_home(self, now: float) -> list[Effect]:
         """Tell the other seat when the first one has another stage."""
-        home, design = self._served_home, self._outlook.population.design
+        home, design = self._served_home, self._context.population.design
         if home == self._last_home:
             return []
         self._last_home = home

@@ -13,8 +13,8 @@ from dataclasses import replace
 from protocol.effects import Explain
 from protocol.ids import Stage
 from protocol.matching import preferences
+from protocol.matching.context import Context
 from protocol.matching.effects import Assign, Effect, Unassign
-from protocol.matching.outlook import Outlook
 from protocol.matching.sharing import StageLevel, lowest_level
 from protocol.matching.timing import (
     SECOND_FETCH_S,
@@ -35,12 +35,12 @@ CLEARLY_PERCENT = 103
 class SecondSeat:
     """Machine of one second seat."""
 
-    def __init__(self, outlook: Outlook) -> None:
+    def __init__(self, context: Context) -> None:
         self.stage: Stage | None = None
         self.leaving: Stage | None = None
         """The stage it still serves until the new one is served."""
         self.serves = False
-        self._outlook = outlook
+        self._context = context
         self._look_at = INFINITY
         self._chosen_at = -INFINITY
 
@@ -74,7 +74,7 @@ class SecondSeat:
         soon = now + self._moment(SECOND_HASTE_S)
         if home is None or soon >= self._look_at:
             return
-        thin = self._outlook.board.facts(now).thin
+        thin = self._context.board.facts(now).thin
         if thin and any(s in thin and s != self.stage for s in self._beside(home)):
             self._look_at = soon
 
@@ -114,8 +114,8 @@ class SecondSeat:
     # --- choice -----------------------------------------------------------------------------
 
     def _choose(self, home: Stage, now: float) -> list[Effect]:
-        population, me = self._outlook.population, self._outlook.me
-        levels = self._outlook.board.levels(now)
+        population, me = self._context.population, self._context.me
+        levels = self._context.board.levels(now)
         if not levels or me not in population or (self.stage is not None and not self.serves):
             return []
         hopes = [stage for stage in self._beside(home) if population.fits_both(me, home, stage)]
@@ -140,7 +140,7 @@ class SecondSeat:
             return True
         if levels[other] >= levels[self.stage]:
             return False
-        now_lowest = lowest_level(self._outlook.board.stage_levels(now)) * CLEARLY_PERCENT
+        now_lowest = lowest_level(self._context.board.stage_levels(now)) * CLEARLY_PERCENT
         return lowest_level(self._with_us_between(home, other, now)) * 100 > now_lowest
 
     def _take(self, stage: Stage, levels: tuple[int, ...], now: float) -> list[Effect]:
@@ -155,7 +155,7 @@ class SecondSeat:
         return [Unassign(stage, reason) for stage in held]
 
     def _beside(self, home: Stage) -> list[Stage]:
-        last = len(self._outlook.population.costs) - 1
+        last = len(self._context.population.costs) - 1
         return [Stage(s) for s in (home - 1, home + 1) if 0 <= s <= last]
 
     def _order(
@@ -166,14 +166,14 @@ class SecondSeat:
         lowest = lowest_level(self._with_us_between(home, stage, now))
         step = max(1, max(levels) // LOWEST_STEPS)
         bucket = levels[stage] * LEVEL_STEPS // max(*levels, 1)
-        shared = self._outlook.board.shared_rate(min(home, stage), now)
-        tie = preferences.tie(self._outlook.me, stage)
+        shared = self._context.board.shared_rate(min(home, stage), now)
+        tie = preferences.tie(self._context.me, stage)
         return (not self._is_thin(stage, now), -(lowest // step), bucket, shared, tie)
 
     def _with_us_between(self, home: Stage, stage: Stage, now: float) -> list[StageLevel]:
         """Return what would serve every stage if we shared our time between home and a stage."""
-        population, me = self._outlook.population, self._outlook.me
-        changed = self._outlook.board.stage_levels(now)
+        population, me = self._context.population, self._context.me
+        changed = self._context.board.stage_levels(now)
         if self.stage is None:
             here = changed[home]
             changed[home] = replace(here, alone=max(0, here.alone - population.rate(me, home)))
@@ -183,7 +183,7 @@ class SecondSeat:
         return changed
 
     def _add_to_pool(self, stages: list[StageLevel], home: Stage, stage: Stage, sign: int) -> None:
-        population, me = self._outlook.population, self._outlook.me
+        population, me = self._context.population, self._context.me
         lower = Stage(min(home, stage))
         pool = stages[lower]
         stages[lower] = replace(
@@ -193,9 +193,9 @@ class SecondSeat:
         )
 
     def _is_thin(self, stage: Stage, now: float, without: int = 0) -> bool:
-        notice = self._outlook.board.current(stage, now)
+        notice = self._context.board.current(stage, now)
         return notice is not None and notice.posting.copies - without < notice.posting.r
 
     def _moment(self, within_s: float) -> float:
         """Return a moment within an interval, different for every peer."""
-        return within_s * (preferences.tie(self._outlook.me, Stage(0)) % 1000) / 1000
+        return within_s * (preferences.tie(self._context.me, Stage(0)) % 1000) / 1000

@@ -19,8 +19,8 @@ from protocol.ids import PeerId, Stage, short
 from protocol.matching import bodies, settling
 from protocol.matching.bodies import COMMITTED, OPEN, QUIET, SETTLED, Mandate
 from protocol.matching.bulletin import Bulletin
+from protocol.matching.context import Context
 from protocol.matching.desk import Desk
-from protocol.matching.outlook import Outlook
 from protocol.matching.pool import Place, Pool
 from protocol.matching.preferences import words
 from protocol.matching.replies import Replies
@@ -40,16 +40,16 @@ INFINITY = float("inf")
 class Steward:
     """Machine of one stewardship."""
 
-    def __init__(self, outlook: Outlook, stage: Stage, mandate: Mandate, epoch: int) -> None:
+    def __init__(self, context: Context, stage: Stage, mandate: Mandate, epoch: int) -> None:
         self.stage = stage
         self.mandate = mandate
         self.epoch = epoch
         self.phase = OPEN
         self.pool = Pool(stage)
-        self.desk = Desk(outlook, stage)
-        self._outlook = outlook
-        self._bulletin = Bulletin(outlook)
-        self._replies = Replies(outlook, stage)
+        self.desk = Desk(context, stage)
+        self._context = context
+        self._bulletin = Bulletin(context)
+        self._replies = Replies(context, stage)
         self._basis = (0, 0)
         self._opened_at = self._quiet_at = 0.0
         self._unsettled_since = 0.0
@@ -62,7 +62,7 @@ class Steward:
     def start(self, now: float, *, successor: bool) -> list[Effect]:
         """Open the stage and announce it; a successor waits for its predecessor's holders."""
         if successor:
-            self.pool.adopt(self._outlook.population, now)
+            self.pool.adopt(self._context.population, now)
         self._reopen(now)
         if successor:
             self._quiet_at = now + HANDOVER_S
@@ -77,7 +77,7 @@ class Steward:
         """Take a signed body of a volunteer; what is not for this mandate or not new is counted."""
         refusal = self._refusal(sender, body)
         if refusal:
-            self._outlook.counters[refusal] += 1
+            self._context.counters[refusal] += 1
             return []
         self._replies.note(sender, body.version)
         if isinstance(body, bodies.Withdraw):
@@ -91,7 +91,7 @@ class Steward:
 
     def update(self, now: float) -> list[Effect]:
         """Look at the changed population: members that left, claims that moved."""
-        population = self._outlook.population
+        population = self._context.population
         self._replies.forget_strangers()
         gone = self.pool.refresh(population)
         gone += [peer for peer in self.pool.places if peer not in population and peer not in gone]
@@ -104,7 +104,7 @@ class Steward:
 
     def look(self, now: float) -> None:
         """Look at the changed board: act a settle window after every stage fell quiet."""
-        population, others = self._outlook.population, self._others(now)
+        population, others = self._context.population, self._others(now)
         if self.phase == OPEN:
             return
         if self.phase == COMMITTED:
@@ -119,7 +119,7 @@ class Steward:
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
         effects: list[Effect] = []
-        for peer in self.pool.lapsed(now, self._outlook.population):
+        for peer in self.pool.lapsed(now, self._context.population):
             effects += self._release(peer, now, "its lease lapsed")
         if self.phase == OPEN and now >= self._quiet_at:
             self._enter(QUIET, now)
@@ -138,9 +138,9 @@ class Steward:
 
     def _refusal(self, sender: PeerId, body: bodies.ToSteward) -> str | None:
         """Say why a body changes nothing, or None."""
-        if body.steward != self._outlook.me or body.mandate != self.mandate:
+        if body.steward != self._context.me or body.mandate != self.mandate:
             return "matching-other-mandate"
-        if sender not in self._outlook.population:
+        if sender not in self._context.population:
             return "matching-unknown-member"
         if self._replies.is_old(sender, body.version):
             return "matching-replay"
@@ -148,7 +148,7 @@ class Steward:
             return None
         if body.epoch > self.epoch:
             return "matching-wrong-epoch"
-        held = self._outlook.population.members[sender].held
+        held = self._context.population.members[sender].held
         if _claims_incumbency(body) and held and self.stage not in held:
             return None if sender in self.pool.places else "matching-contradictory-claim"
         return None
@@ -181,7 +181,7 @@ class Steward:
         ]
 
     def _place(self, sender: PeerId, body: bodies.Propose, now: float) -> Place:
-        population = self._outlook.population
+        population = self._context.population
         held = population.members[sender].held
         return Place(
             peer=sender,
@@ -204,7 +204,7 @@ class Steward:
 
     def _act(self, now: float) -> list[Effect]:
         """Help the neediest stage, or settle, or commit; at rest, look who still waits."""
-        population, others = self._outlook.population, self._others(now)
+        population, others = self._context.population, self._others(now)
         if self.phase == COMMITTED:
             if settling.somebody_waits(self.pool, others, population):
                 self._reopen(now)
@@ -238,7 +238,7 @@ class Steward:
 
     def _reopen(self, now: float) -> None:
         """Begin an epoch; with incumbents only the stage stays committed."""
-        population = self._outlook.population
+        population = self._context.population
         self.epoch += 1
         self._basis = (population.fair_level, population.redundancy)
         self.pool.reopen(population)
@@ -270,7 +270,7 @@ class Steward:
         usual = self._opened_at + PATIENCE_S
         if usual <= self._unsettled_since + LONGEST_PATIENCE_S:
             return usual
-        covered = settling.all_covered(self.pool, self._others(now), self._outlook.population)
+        covered = settling.all_covered(self.pool, self._others(now), self._context.population)
         return self._unsettled_since + LONGEST_PATIENCE_S if covered else usual
 
     def _enter(self, phase: int, now: float) -> None:
@@ -280,13 +280,13 @@ class Steward:
 
     def _basis_moved(self) -> bool:
         """Tell whether lambda moved by more than a per cent, or r at all."""
-        population = self._outlook.population
+        population = self._context.population
         fair, redundancy = self._basis
         moved = abs(population.fair_level - fair) * 100 > fair
         return moved or population.redundancy != redundancy
 
     def _others(self, now: float) -> settling.Others:
-        notices = self._outlook.board.notices(now)
+        notices = self._context.board.notices(now)
         return {stage: notice for stage, notice in notices.items() if stage != self.stage}
 
     # --- outputs --------------------------------------------------------------------------
@@ -315,13 +315,13 @@ class Steward:
     @property
     def posting(self) -> bodies.Posting:
         """What the stage has to say now, not yet dated."""
-        basis = (self.pool.revision, self._outlook.population, self.mandate, self.epoch, self.phase)
+        basis = (self.pool.revision, self._context.population, self.mandate, self.epoch, self.phase)
         if basis != self._posting_basis:
             self._posting_basis, self._posting = basis, self._compose()
         return self._posting
 
     def _compose(self) -> bodies.Posting:
-        pool, population = self.pool, self._outlook.population
+        pool, population = self.pool, self._context.population
         locked = pool.locked
         shares = pool.shares(population)
         return bodies.Posting(

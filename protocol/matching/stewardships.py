@@ -13,8 +13,8 @@ from protocol.ids import Stage, short
 from protocol.matching import bodies, stewards
 from protocol.matching.board import outranks
 from protocol.matching.bodies import Mandate
+from protocol.matching.context import Context
 from protocol.matching.effects import Effect
-from protocol.matching.outlook import Outlook
 from protocol.matching.steward import Steward
 from protocol.matching.timing import BEACON_S, LISTEN_S, SUCCESSION_STEP_S
 
@@ -26,9 +26,9 @@ ABSURD_EPOCH = 2**30
 class Stewardships:
     """Machine of one peer's offices."""
 
-    def __init__(self, outlook: Outlook) -> None:
+    def __init__(self, context: Context) -> None:
         self.held: dict[Stage, Steward] = {}
-        self._outlook = outlook
+        self._context = context
         self._vacant_since: dict[Stage, float] = {}
         self._closed = False
 
@@ -73,18 +73,18 @@ class Stewardships:
         own = min((steward.next_deadline() for steward in self), default=INFINITY)
         if not self._may_serve:
             return own
-        next_beacon = now + BEACON_S - self._outlook.wall_s(now) % BEACON_S
+        next_beacon = now + BEACON_S - self._context.wall_s(now) % BEACON_S
         turns = min(self._turns(now).values(), default=INFINITY)
-        return min(own, turns, next_beacon, self._outlook.board.next_expiry(now))
+        return min(own, turns, next_beacon, self._context.board.next_expiry(now))
 
     # --- inside -----------------------------------------------------------------------------
 
     @property
     def _may_serve(self) -> bool:
-        return not self._closed and self._outlook.me in self._outlook.population
+        return not self._closed and self._context.me in self._context.population
 
     def _step_down_if_outranked(self, stage: Stage, now: float) -> None:
-        board, me = self._outlook.board, self._outlook.me
+        board, me = self._context.board, self._context.me
         mandate = self.held[stage].mandate
         notice = board.current(stage, now)
         if notice is None or notice.author == me:
@@ -95,10 +95,10 @@ class Stewardships:
     def _leave_shared_mandate(self, stage: Stage, now: float) -> list[Effect]:
         """In two parts of a swarm two peers took the same mandate: who goes on takes the next, so
         that full epochs of both never have one number. Before places are final nothing has one."""
-        board, steward = self._outlook.board, self.held[stage]
+        board, steward = self._context.board, self.held[stage]
         beacon, term = steward.mandate
         may_go_on = steward.phase == bodies.COMMITTED and term < bodies.MAX_TERM
-        if not may_go_on or not board.is_shared(self._outlook.me, stage, steward.mandate, now):
+        if not may_go_on or not board.is_shared(self._context.me, stage, steward.mandate, now):
             return []
         return list(steward.continue_as(Mandate(beacon, term + 1), now))
 
@@ -106,36 +106,36 @@ class Stewardships:
         """Everybody listens to our posting although we stepped down: take the stage up again."""
         if not self._may_serve:
             return []
-        mine = self._outlook.board.spoken_for_by(self._outlook.me, now)
+        mine = self._context.board.spoken_for_by(self._context.me, now)
         lacking = [stage for stage in mine if stage not in self.held]
         return [effect for stage in lacking for effect in self._take_over(stage, now)]
 
     def _turns(self, now: float) -> dict[Stage, float]:
         """Return when we take each vacant stage over, if nobody does before."""
-        vacant = self._outlook.board.facts(now).vacant
+        vacant = self._context.board.facts(now).vacant
         if not vacant:
             self._vacant_since.clear()
             return {}
-        beacon = stewards.beacon_at(self._outlook.wall_s(now))
+        beacon = stewards.beacon_at(self._context.wall_s(now))
         self._vacant_since = {stage: self._vacant_since.get(stage, now) for stage in vacant}
         turns = {}
         for stage, since in self._vacant_since.items():
-            order = self._outlook.population.succession(stage, beacon)
-            if self._outlook.me in order:
-                wait = LISTEN_S + order.index(self._outlook.me) * SUCCESSION_STEP_S
+            order = self._context.population.succession(stage, beacon)
+            if self._context.me in order:
+                wait = LISTEN_S + order.index(self._context.me) * SUCCESSION_STEP_S
                 turns[stage] = since + wait
         return turns
 
     def _take_over(self, stage: Stage, now: float) -> list[Effect]:
-        notice = self._outlook.board.predecessor(stage)
-        beacon = stewards.beacon_at(self._outlook.wall_s(now))
+        notice = self._context.board.predecessor(stage)
+        beacon = stewards.beacon_at(self._context.wall_s(now))
         term = min(notice.posting.mandate.term + 1, bodies.MAX_TERM) if notice else 1
         mandate = Mandate(beacon, term)
         self._vacant_since.pop(stage, None)
         if stage in self.held:
             return list(self.held[stage].continue_as(mandate, now))
         epoch = notice.posting.epoch if notice and notice.posting.epoch < ABSURD_EPOCH else 0
-        steward = self.held[stage] = Steward(self._outlook, stage, mandate, epoch)
+        steward = self.held[stage] = Steward(self._context, stage, mandate, epoch)
         words = f"{short(self._outlook.me)} is now steward of stage {stage}, term {term}"
         said = Explain("matching", words, "debug")
         return [said, *steward.start(now, successor=notice is not None)]

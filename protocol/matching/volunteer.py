@@ -25,8 +25,8 @@ from protocol.matching import bodies
 from protocol.matching.bid import Bid
 from protocol.matching.board import Notice, describe
 from protocol.matching.bodies import COMMITTED
+from protocol.matching.context import Context
 from protocol.matching.effects import Agreed, Assign, Effect, Unassign
-from protocol.matching.outlook import Outlook
 from protocol.matching.preferences import words
 from protocol.matching.prospects import Prospects
 from protocol.matching.timing import (
@@ -63,15 +63,15 @@ STATUS: dict[State, bodies.Status] = {
 class Volunteer:
     """Machine of one seat."""
 
-    def __init__(self, outlook: Outlook) -> None:
+    def __init__(self, context: Context) -> None:
         self.state = State.FREE
         self.bid: Bid | None = None
         self.leaving: Bid | None = None
         """The stage it serves until the one it moves to is served."""
         self.moved_at = -INFINITY
         """When it last began a move, monotonic seconds."""
-        self._outlook = outlook
-        self.prospects = Prospects(outlook)
+        self._context = context
+        self.prospects = Prospects(context)
         self._due_at = INFINITY
         self._last_words = ""
 
@@ -102,13 +102,13 @@ class Volunteer:
             now: monotonic seconds.
             current: we serve that stage already, with another seat: nothing has to be fetched.
         """
-        notice = self._outlook.board.current(stage, now)
+        notice = self._context.board.current(stage, now)
         if self.state is not State.SERVING or self.bid is None or notice is None:
             return []
         if self.leaving or stage == self.bid.stage:
             return []
         self.leaving, self.moved_at = self.bid, now
-        self.bid = Bid.on(notice, self._outlook.number(now))
+        self.bid = Bid.on(notice, self._context.number(now))
         self.state = State.FETCHING
         said = self._say(f"moving from stage {self.leaving.stage} to stage {stage}: {reason}")
         if current:
@@ -139,10 +139,10 @@ class Volunteer:
         """
         said = self._say(f"lost stage {stage}: {reason}")
         if self.leaving and stage == self.leaving.stage:
-            gone = letters.withdrawal(self._outlook, self.leaving, reason, now)
+            gone = letters.withdrawal(self._context, self.leaving, reason, now)
             self.leaving = None
             return [gone, *said]
-        gone = letters.withdrawal(self._outlook, self._assigned(stage), reason, now)
+        gone = letters.withdrawal(self._context, self._assigned(stage), reason, now)
         if self.leaving:
             self.bid, self.leaving, self.state = self.leaving, None, State.SERVING
             return [gone, *said, *self._renew(self.bid, now)]
@@ -154,7 +154,7 @@ class Volunteer:
         effects: list[Effect] = [Unassign(stage, "leaving") for stage in self.stages]
         for bid in filter(None, (self.bid, self.leaving)):
             reason = "the volunteer leaves"
-            effects.append(letters.withdrawal(self._outlook, bid, reason, now))
+            effects.append(letters.withdrawal(self._context, bid, reason, now))
         self.leaving = None
         self._free()
         self.state = State.LEFT
@@ -166,7 +166,7 @@ class Volunteer:
             return []
         old, self.leaving = self.leaving, None
         words = f"moved to stage {self.stage}"
-        gone = letters.withdrawal(self._outlook, old, words, now)
+        gone = letters.withdrawal(self._context, old, words, now)
         return [gone, Unassign(old.stage, words)]
 
     # --- inputs from outside ----------------------------------------------------------------
@@ -175,7 +175,7 @@ class Volunteer:
         """Look at the changed outlook (postings, members)."""
         if self.state is State.FREE:
             return self._seek(now)
-        notice = self._outlook.board.current(self.bid.stage, now) if self.bid else None
+        notice = self._context.board.current(self.bid.stage, now) if self.bid else None
         if self.bid is None or notice is None:
             return []
         if notice.source != (self.bid.steward, self.bid.mandate):
@@ -187,13 +187,13 @@ class Volunteer:
     def receive(self, sender: PeerId, body: bodies.ToVolunteer, now: float) -> list[Effect]:
         """Take a steward's answer; what is not the newest word about our bid is counted."""
         bid = self.bid
-        if body.volunteer != self._outlook.me:
+        if body.volunteer != self._context.me:
             return self._count("matching-not-for-us")
-        if sender not in self._outlook.population:
+        if sender not in self._context.population:
             return self._count("matching-unknown-member")
         if bid is None or (bid.stage, bid.steward) != (bodies.stage_of(body), sender):
             if isinstance(body, bodies.Hold):
-                return [letters.refusal_of_hold(self._outlook, sender, body, now)]
+                return [letters.refusal_of_hold(self._context, sender, body, now)]
             return self._count("matching-late-answer")
         if bid.mandate != body.mandate:
             return self._count("matching-other-mandate")
@@ -227,8 +227,8 @@ class Volunteer:
     def _seek(self, now: float) -> list[Effect]:
         """Propose to the best stage, or say why not."""
         self._due_at = INFINITY
-        notices = self._outlook.board.notices(now)
-        if self._outlook.me not in self._outlook.population or not notices:
+        notices = self._context.board.notices(now)
+        if self._context.me not in self._context.population or not notices:
             return []
         absence_end = self.prospects.wait_until(notices, now)
         if absence_end is not None:
@@ -241,19 +241,19 @@ class Volunteer:
         return self._propose(notices[best], now)
 
     def _propose(self, notice: Notice, now: float) -> list[Effect]:
-        self.bid = bid = Bid.on(notice, self._outlook.number(now))
+        self.bid = bid = Bid.on(notice, self._context.number(now))
         self.state = State.PROPOSED
         self._due_at = now + RETRY_S
-        rate = self._outlook.population.rate(self._outlook.me, bid.stage)
+        rate = self._context.population.rate(self._context.me, bid.stage)
         has = f"it has {describe(notice.posting)}; we bring {words(rate)}"
-        letter = letters.proposal(self._outlook, bid, bodies.Propose, "free", now)
+        letter = letters.proposal(self._context, bid, bodies.Propose, "free", now)
         return [letter, *self._say(f"proposing to stage {bid.stage}: {has}")]
 
     def _pass_over(self, bid: Bid, now: float) -> list[Effect]:
         self.prospects.mute(bid.stage, now)
         self._free()
         return [
-            letters.withdrawal(self._outlook, bid, "no answer", now),
+            letters.withdrawal(self._context, bid, "no answer", now),
             *self._say(f"the steward of stage {bid.stage} does not answer"),
             *self._seek(now),
         ]
@@ -301,12 +301,12 @@ class Volunteer:
         if self.state is State.PROPOSED:
             self._free()
             return self._seek(now)
-        return self._renew(Bid.on(notice, self._outlook.number(now)), now)
+        return self._renew(Bid.on(notice, self._context.number(now)), now)
 
     # --- repetition -------------------------------------------------------------------------
 
     def _renew(self, bid: Bid, now: float) -> list[Effect]:
-        self.bid = replace(bid, version=self._outlook.number(now), tries=1)
+        self.bid = replace(bid, version=self._context.number(now), tries=1)
         self._due_at = now + RETRY_S
         return [self._renewal(self.bid, now)]
 
@@ -314,18 +314,18 @@ class Volunteer:
         self.bid = replace(bid, tries=bid.tries + 1)
         self._due_at = now + min(RETRY_S * 2 ** min(bid.tries, 8), MAX_RETRY_S)
         if self.state is State.PROPOSED:
-            return [letters.proposal(self._outlook, bid, bodies.Propose, "free", now)]
+            return [letters.proposal(self._context, bid, bodies.Propose, "free", now)]
         return [self._renewal(bid, now)]
 
     def _renewal(self, bid: Bid, now: float) -> Effect:
         status = STATUS.get(self.state, "free")
-        return letters.proposal(self._outlook, bid, bodies.Renew, status, now)
+        return letters.proposal(self._context, bid, bodies.Renew, status, now)
 
     # --- state ------------------------------------------------------------------------------
 
     def _is_advertised(self, stage: Stage) -> bool:
         """Tell whether the members' view says that we hold the stage: that renews our lease."""
-        member = self._outlook.population.members.get(self._outlook.me)
+        member = self._context.population.members.get(self._context.me)
         return self.state is State.SERVING and member is not None and stage in member.held
 
     def _free(self) -> None:
@@ -339,7 +339,7 @@ class Volunteer:
         return self.bid
 
     def _count(self, reason: str) -> list[Effect]:
-        self._outlook.counters[reason] += 1
+        self._context.counters[reason] += 1
         return []
 
     def _say(self, text: str) -> list[Effect]:

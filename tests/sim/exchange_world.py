@@ -22,10 +22,10 @@ from protocol.matching import stewards
 from protocol.matching.board import Board
 from protocol.matching.bodies import COMMITTED, Mandate, Posting
 from protocol.matching.common import Common
+from protocol.matching.context import Context
 from protocol.matching.design import FULL, Design
 from protocol.matching.exchange import bodies, planning
 from protocol.matching.exchange.exchange import Exchange
-from protocol.matching.outlook import Outlook
 from protocol.matching.pool import Place, Pool
 from protocol.matching.population import Member, Population
 
@@ -135,7 +135,7 @@ class ExchangeWorld:
         self.board = self._posted()
         self.seats: dict[PeerId, Seat] = {}
         self.exchanges: dict[PeerId, Exchange] = {}
-        self.outlooks: dict[PeerId, Outlook] = {}
+        self.outlooks: dict[PeerId, Context] = {}
         self.sent: list[tuple[PeerId, bodies.Letter]] = []
         self.asked: list[tuple[PeerId, int, bodies.Vote]] = []
         """Votes with the cutoff that the voter had heard of."""
@@ -224,10 +224,10 @@ class ExchangeWorld:
         self.seats[name] = seat = Seat(self.swarm.homes.get(name))
         if name in self.swarm.fetching:
             seat.settled_home = None
-        outlook = Outlook(name, self.swarm.population, self.board, WALL_S - START_S)
+        context = Context(name, self.swarm.population, self.board, WALL_S - START_S)
         offices = {s: self.offices[s] for s, steward in self.stewards.items() if steward == name}
-        self.outlooks[name] = outlook
-        self.exchanges[name] = Exchange(outlook, seat, offices, Common(outlook))
+        self.outlooks[name] = context
+        self.exchanges[name] = Exchange(context, seat, offices, Common(context))
 
     def _perform(self, who: PeerId, effects: list[object]) -> None:
         for effect in effects:

@@ -12,9 +12,9 @@ from watched_world import WatchedWorld
 
 from protocol.effects import SendSigned
 from protocol.ids import PeerId, Stage
+from protocol.matching.context import Context
 from protocol.matching.design import FULL, Design
 from protocol.matching.exchange.exchange import Exchange
-from protocol.matching.outlook import Outlook
 from protocol.matching.timing import MOVE_REST_S
 
 ALONE = Design(dual_homing=False)
@@ -70,7 +70,7 @@ def test_a_minority_neither_commits_nor_moves(design: Design) -> None:
 
 def test_without_the_majority_rule_a_minority_would_move(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worlds of the test above do tempt: it can fail."""
-    monkeypatch.setattr(Outlook, "sees_majority", property(lambda self: True))
+    monkeypatch.setattr(Context, "sees_majority", property(lambda self: True))
     moved = 0
     for seed in range(SEEDS):
         world, part, cut_at = cut_off(seed, ALONE)

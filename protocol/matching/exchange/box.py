@@ -19,6 +19,7 @@ from protocol.effects import Effect, Explain, Publish, SendSigned
 from protocol.ids import PeerId, Stage, short
 from protocol.matching.bodies import Mandate
 from protocol.matching.choice import Proposer, prefix_cover
+from protocol.matching.context import Context
 from protocol.matching.exchange import bodies, load, tally, wishes
 from protocol.matching.exchange.bodies import BALLOT_KIND, SUM_BITS, Ballot, Round
 from protocol.matching.exchange.load import Basis
@@ -26,7 +27,6 @@ from protocol.matching.exchange.pledges import Pledges
 from protocol.matching.exchange.projection import Projection, project
 from protocol.matching.exchange.timing import BALLOT_GAP_S, CALL_S
 from protocol.matching.exchange.wishes import Terms
-from protocol.matching.outlook import Outlook
 from protocol.matching.pool import Place
 from protocol.matching.population import Population
 from protocol.matching.preferences import words
@@ -45,7 +45,7 @@ class Box:
 
     def __init__(
         self,
-        outlook: Outlook,
+        context: Context,
         stage: Stage,
         mandate: Mandate,
         round_: Round,
@@ -58,9 +58,9 @@ class Box:
         self.round = round_
         self.excused = excused
         """Electors that did not speak in time, or would not vote: they stay at home."""
-        self._outlook = outlook
+        self._context = context
         self._pledges = pledges
-        self._view = view = outlook.population
+        self._view = view = context.population
         self._mandate = mandate
         self._terms = terms
         at_home = [peer for peer in places if peer in view]
@@ -129,7 +129,7 @@ class Box:
 
     def receive(self, sender: PeerId, body: bodies.ToBox, now: float) -> list[Effect]:
         """Take a voter's letter; what is not for this box or attempt is counted."""
-        if body.steward != self._outlook.me or body.round != self.round:
+        if body.steward != self._context.me or body.round != self.round:
             return self._count("matching-other-round")
         if self.is_frozen:
             return self._count("matching-vote-after-freeze")
@@ -139,7 +139,7 @@ class Box:
 
     def update(self, now: float) -> list[Effect]:
         """Strike electors and voters that left the swarm."""
-        present = self._outlook.population
+        present = self._context.population
         gone = {p for p in self.electors | self._kept.keys() if p not in present} - self._locked
         if self.is_frozen or not gone:
             return []
@@ -199,7 +199,7 @@ class Box:
         return self._add(offer, now)
 
     def _is_voter(self, sender: PeerId, home: Stage) -> bool:
-        if sender not in self._outlook.population or sender in self._locked:
+        if sender not in self._context.population or sender in self._locked:
             return False
         if home == self.stage:
             return sender in self.electors
@@ -280,7 +280,7 @@ class Box:
         body = kind(
             stage=self.stage,
             mandate=self._mandate,
-            issued_ms=self._outlook.number(now),
+            issued_ms=self._context.number(now),
             volunteer=peer,
             round=self.round,
             **fields,
@@ -299,7 +299,7 @@ class Box:
         )
 
     def _count(self, reason: str) -> list[Effect]:
-        self._outlook.counters[reason] += 1
+        self._context.counters[reason] += 1
         return []
 
     def _publish_at(self) -> float:
@@ -311,7 +311,7 @@ class Box:
     def _publish(self, now: float, *, at_once: bool = False) -> list[Effect]:
         if not at_once and now < self._publish_at():
             return []
-        number = self._outlook.number(now)
+        number = self._context.number(now)
         self._posted, self._posted_at = self.ballot, now
         dated = msgspec.structs.replace(self._posted, issued_ms=number)
         return [Publish(BALLOT_KIND, str(self.stage), number, bodies.encode(dated))]

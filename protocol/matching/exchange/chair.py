@@ -17,6 +17,7 @@ from collections.abc import Callable
 from protocol import limits
 from protocol.effects import Effect, Explain, Publish
 from protocol.matching.bodies import Mandate
+from protocol.matching.context import Context
 from protocol.matching.exchange import bodies, tally, trigger
 from protocol.matching.exchange.bodies import (
     ABORT,
@@ -48,7 +49,6 @@ from protocol.matching.exchange.timing import (
 from protocol.matching.exchange.trigger import Condition, Last
 from protocol.matching.exchange.verdict import Verdict
 from protocol.matching.exchange.wishes import LADDER_PERCENT
-from protocol.matching.outlook import Outlook
 
 INFINITY = float("inf")
 PATIENCE_S = {COLLECT: OPENING_S, LATE: LATE_S, FREEZE: FREEZE_S, COMMIT: DECIDED_S}
@@ -61,7 +61,7 @@ class Chair:
 
     def __init__(
         self,
-        outlook: Outlook,
+        context: Context,
         registry: Registry,
         pledges: Pledges,
         mandate: Mandate,
@@ -69,7 +69,7 @@ class Chair:
     ) -> None:
         self.mandate = mandate
         self.phase = IDLE
-        self._outlook = outlook
+        self._context = context
         self._has_majority = has_majority
         self._registry = registry
         self._pledges = pledges
@@ -107,12 +107,12 @@ class Chair:
         """Call an epoch if one is due, or go on with one that another chair left."""
         self._due_at = INFINITY
         condition = self._condition(now)
-        if condition is None or not self._outlook.population.design.epochs:
+        if condition is None or not self._context.population.design.epochs:
             return []
         left = self._registry.unfinished(now)
         if left and left.round.epoch[:2] < self.mandate:
             return self._call(now, left.quota_percent, "another chair left it unfinished")
-        grievance = trigger.grievance(condition, self._outlook.population.redundancy)
+        grievance = trigger.grievance(condition, self._context.population.redundancy)
         if grievance is None:
             self._since = None
             return []
@@ -128,23 +128,23 @@ class Chair:
 
     def _condition(self, now: float) -> Condition | None:
         """Return how the stages stand, or None while one is silent or nobody serves."""
-        notices = self._outlook.board.notices(now)
-        levels = self._outlook.board.levels(now)
+        notices = self._context.board.notices(now)
+        levels = self._context.board.levels(now)
         if not levels or not any(notice.posting.locked_replicas for notice in notices.values()):
             return None
         return Condition(levels, tuple(notice.posting.copies for notice in notices.values()))
 
     def _newcomers(self, now: float) -> bool:
         """Tell whether somebody is still looking for a first place, which may mend it all."""
-        notices = self._outlook.board.notices(now).values()
+        notices = self._context.board.notices(now).values()
         placed = sum(notice.posting.locked_replicas for notice in notices)
-        return placed < self._outlook.population.able
+        return placed < self._context.population.able
 
     def _call(self, now: float, quota_percent: int, why: str) -> list[Effect]:
         if not self._has_majority() or self._number == MAX_NUMBER:
             self._due_at = now + EMERGENCY_GAP_S
             return []
-        notices = self._outlook.board.notices(now)
+        notices = self._context.board.notices(now)
         decision = self._registry.decision(now)
         self._known = decision.epoch.round if decision else None
         self._number += 1
@@ -152,7 +152,7 @@ class Chair:
         self._quota_percent, self._since = quota_percent, None
         levels = [notice.posting.locked_level for notice in notices.values()]
         self._fair = sum(levels) // len(levels)
-        self._r = self._outlook.population.redundancy
+        self._r = self._context.population.redundancy
         said = Explain("matching", f"calling a full epoch: {why}")
         return [said, *self._enter(COLLECT, now, why)]
 
@@ -277,7 +277,7 @@ class Chair:
         return Epoch(
             stage=CHAIR_STAGE,
             mandate=self.mandate,
-            issued_ms=self._outlook.number(now),
+            issued_ms=self._context.number(now),
             round=self._round,
             phase=phase,
             quota_percent=self._quota_percent,

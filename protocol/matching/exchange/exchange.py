@@ -14,6 +14,7 @@ from protocol.effects import Explain
 from protocol.ids import PeerId, Stage
 from protocol.matching import stewards as succession
 from protocol.matching.bodies import QUIET, Mandate, stage_of
+from protocol.matching.context import Context
 from protocol.matching.effects import Effect
 from protocol.matching.exchange import bodies
 from protocol.matching.exchange.bodies import COLLECT, COMMIT, FREEZE, LATE, Epoch, Round
@@ -25,7 +26,6 @@ from protocol.matching.exchange.timing import RECORD_S
 from protocol.matching.exchange.voter import State, Voter
 from protocol.matching.exchange.wishes import Terms
 from protocol.matching.exchange.witness import Witness
-from protocol.matching.outlook import Outlook
 from protocol.matching.pool import Place, Pool
 from protocol.matching.roll import Roll
 from protocol.matching.timing import LEASE_S
@@ -65,16 +65,16 @@ class Exchange:
     """The composition. ``offices`` is read at every input; it may change in between."""
 
     def __init__(
-        self, outlook: Outlook, seat: Seat, offices: Mapping[Stage, Office], common: Shared
+        self, context: Context, seat: Seat, offices: Mapping[Stage, Office], common: Shared
     ) -> None:
         self.roll = common.roll
         self.registry = common.registry
-        self._outlook = outlook
+        self._context = context
         self._seat = seat
         self._offices = offices
         self._pledges = Pledges()
-        self._voter = Voter(outlook, self.registry)
-        self._witness = Witness(outlook, self.registry, self._pledges, self._has_majority)
+        self._voter = Voter(context, self.registry)
+        self._witness = Witness(context, self.registry, self._pledges, self._has_majority)
         self._boxes: dict[Stage, Box] = {}
         self._chair: Chair | None = None
         self._phase: int | None = None
@@ -118,12 +118,12 @@ class Exchange:
 
     def receive(self, sender: PeerId, body: bodies.Letter, now: float) -> list[Effect]:
         """Take a signed letter."""
-        if sender not in self._outlook.population:
+        if sender not in self._context.population:
             return self._count("matching-unknown-member")
         if isinstance(body, bodies.ToBox):
             box = self._boxes.get(stage_of(body))
             return list(box.receive(sender, body, now)) if box else self._count("matching-no-box")
-        if body.volunteer != self._outlook.me:
+        if body.volunteer != self._context.me:
             return self._count("matching-not-for-us")
         if isinstance(body, bodies.Call):
             home = self._seat.may_leave(now)
@@ -195,7 +195,7 @@ class Exchange:
             return []
         if self._chair is None or self._chair.mandate != office.mandate:
             self._chair = Chair(
-                self._outlook, self.registry, self._pledges, office.mandate, self._has_majority
+                self._context, self.registry, self._pledges, office.mandate, self._has_majority
             )
         return list(self._chair.look(now))
 
@@ -229,7 +229,7 @@ class Exchange:
             return []
         same = old is not None and old.round.epoch == epoch.round.epoch
         box = Box(
-            self._outlook,
+            self._context,
             stage,
             office.mandate,
             epoch.round,
@@ -251,7 +251,7 @@ class Exchange:
         self._done = decision.epoch.round
         for stage, box in self._boxes.items():
             if box.round == self._done and stage in self._offices:
-                self._offices[stage].expect(_expected(self._outlook, box, now))
+                self._offices[stage].expect(_expected(self._context, box, now))
         return self._move(decision, now)
 
     def _move(self, decision: Decision, now: float) -> list[Effect]:
@@ -269,20 +269,20 @@ class Exchange:
     # --- inside -----------------------------------------------------------------------------
 
     def _observe_roll(self, now: float) -> None:
-        beacon = succession.beacon_at(self._outlook.wall_s(now))
-        self.roll.observe(self._outlook.population.members.keys(), beacon)
+        beacon = succession.beacon_at(self._context.wall_s(now))
+        self.roll.observe(self._context.population.members.keys(), beacon)
 
     def _has_majority(self) -> bool:
-        return self._outlook.sees_majority
+        return self._context.sees_majority
 
     def _count(self, reason: str) -> list[Effect]:
-        self._outlook.counters[reason] += 1
+        self._context.counters[reason] += 1
         return []
 
 
-def _expected(outlook: Outlook, box: Box, now: float) -> list[Place]:
+def _expected(context: Context, box: Box, now: float) -> list[Place]:
     """Return the places of those that move to a stage."""
-    view = outlook.population
+    view = context.population
     return [
         Place(
             peer=peer,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from protocol.ids import PeerId, Stage
 from protocol.matching.bodies import stage_of
+from protocol.matching.context import Context
 from protocol.matching.exchange import tally
 from protocol.matching.exchange.bodies import (
     COMMIT,
@@ -26,7 +27,6 @@ from protocol.matching.exchange.bodies import (
 from protocol.matching.exchange.tally import Ballots
 from protocol.matching.exchange.timing import RECORD_S
 from protocol.matching.exchange.verdict import Verdict, judge
-from protocol.matching.outlook import Outlook
 from protocol.matching.population import Population
 
 AUTHORS = 8
@@ -72,8 +72,8 @@ class Decision:
 class Registry:
     """Records by kind, stage and author."""
 
-    def __init__(self, outlook: Outlook) -> None:
-        self._outlook = outlook
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._shelves: dict[Shelf, dict[PeerId, Kept]] = {}
         self._views: dict[EpochId, Population] = {}
         """The view when an epoch was first heard of: who may attest does not change under it."""
@@ -109,20 +109,20 @@ class Registry:
 
     def candidates(self, stage: Stage, epoch: EpochId) -> frozenset[PeerId]:
         """Return who may speak for a stage in an epoch."""
-        current = self._outlook.population
+        current = self._context.population
         start = self._views.get(epoch, current)
         return start.candidates(stage, epoch.beacon) | current.candidates(stage, epoch.beacon)
 
     def witnesses(self, stage: Stage, epoch: EpochId) -> tuple[PeerId, ...]:
         """Return the three candidates of whom two have to agree."""
-        start = self._views.get(epoch, self._outlook.population)
+        start = self._views.get(epoch, self._context.population)
         return start.succession(stage, epoch.beacon)
 
     # --- the chair --------------------------------------------------------------------------
 
     def call(self, now: float) -> Call | None:
         """Return the newest word of the present chair, under its present mandate."""
-        notice = self._outlook.board.current(CHAIR_STAGE, now)
+        notice = self._context.board.current(CHAIR_STAGE, now)
         if notice is None:
             return None
         kept = self._shelf(Epoch, CHAIR_STAGE).get(notice.author)
@@ -150,7 +150,7 @@ class Registry:
 
     def ballots(self, round_: Round, now: float) -> Ballots:
         """Return the ballots of an attempt by the stages' present stewards."""
-        notices = self._outlook.board.notices(now)
+        notices = self._context.board.notices(now)
         found = {}
         for stage, notice in notices.items():
             kept = self._shelf(Ballot, stage).get(notice.author)
@@ -160,7 +160,7 @@ class Registry:
 
     def ballot(self, round_: Round, stage: Stage, now: float) -> Ballot | None:
         """Return the ballot of one stage by its present steward."""
-        notice = self._outlook.board.current(stage, now)
+        notice = self._context.board.current(stage, now)
         kept = self._shelf(Ballot, stage).get(notice.author) if notice else None
         if kept and isinstance(kept.body, Ballot) and kept.body.round == round_:
             return kept.body
@@ -168,11 +168,11 @@ class Registry:
 
     def is_whole(self, ballots: Ballots) -> bool:
         """Tell whether every stage has a ballot."""
-        return len(ballots) == len(self._outlook.population.costs)
+        return len(ballots) == len(self._context.population.costs)
 
     def deserted(self, round_: Round, now: float) -> Stage | None:
         """Return a stage whose ballot is of a steward that another one has replaced."""
-        for stage, notice in self._outlook.board.notices(now).items():
+        for stage, notice in self._context.board.notices(now).items():
             shelf = self._shelf(Ballot, stage)
             authors = [p for p, kept in shelf.items() if kept.body.round == round_]
             if authors and notice.author not in authors:
@@ -198,7 +198,7 @@ class Registry:
     def plan(self, round_: Round) -> Ballots:
         """Return the frozen ballots of an attempt that are attested, whoever is steward now."""
         found: dict[Stage, tuple[PeerId, Ballot]] = {}
-        for stage in map(Stage, self._outlook.population.stages):
+        for stage in map(Stage, self._context.population.stages):
             for author, kept in sorted(self._shelf(Ballot, stage).items()):
                 body = kept.body
                 if isinstance(body, Ballot) and body.round == round_ and body.projection:
@@ -211,7 +211,7 @@ class Registry:
     def verdict(self, epoch: Epoch, ballots: Ballots) -> Verdict | None:
         """Return what the commit rule says of a whole plan; None if it is not whole."""
         plans = tally.stage_plans(ballots) if self.is_whole(ballots) else None
-        return judge(plans, epoch.r, self._outlook.population.design) if plans else None
+        return judge(plans, epoch.r, self._context.population.design) if plans else None
 
     def decision(self, now: float, after: Round | None = None) -> Decision | None:
         """Return the newest decision that is attested; one against the commit rule is counted.
@@ -234,7 +234,7 @@ class Registry:
                 continue
             if verdict.adopted:
                 return Decision(chair, epoch, ballots)
-            self._outlook.counters["matching-decision-against-ballots"] += 1
+            self._context.counters["matching-decision-against-ballots"] += 1
         return None
 
     # --- inside -----------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class Registry:
     def _remember_view(self, epoch: EpochId) -> None:
         if epoch in self._views:
             return
-        self._views[epoch] = self._outlook.population
+        self._views[epoch] = self._context.population
         if len(self._views) > AUTHORS:
             del self._views[min(self._views)]
 

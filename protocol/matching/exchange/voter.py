@@ -17,12 +17,12 @@ from enum import Enum
 from protocol.effects import Effect, Explain, SendSigned
 from protocol.ids import PeerId, Stage
 from protocol.matching.bodies import stage_of
+from protocol.matching.context import Context
 from protocol.matching.exchange import bodies, wishes
 from protocol.matching.exchange.bodies import RUNNING, Epoch, Round
 from protocol.matching.exchange.registry import Registry
 from protocol.matching.exchange.tally import Ballots
 from protocol.matching.exchange.timing import ASK_S
-from protocol.matching.outlook import Outlook
 from protocol.matching.population import Population
 
 INFINITY = float("inf")
@@ -41,13 +41,13 @@ class State(Enum):
 class Voter:
     """Machine of one volunteer's votes."""
 
-    def __init__(self, outlook: Outlook, registry: Registry) -> None:
+    def __init__(self, context: Context, registry: Registry) -> None:
         self.state = State.IDLE
         self.round: Round | None = None
         self.home = Stage(0)
-        self._outlook = outlook
+        self._context = context
         self._registry = registry
-        self._view: Population = outlook.population
+        self._view: Population = context.population
         self._wishes: tuple[Stage, ...] = ()
         self._step = 0
         self._score = 0
@@ -78,7 +78,7 @@ class Voter:
             return []
         self.reset()
         self.round, self.home = body.round, stage_of(body)
-        if declined or home != body.stage or self._outlook.me not in self._outlook.population:
+        if declined or home != body.stage or self._context.me not in self._context.population:
             return self._intent(now)
         self.state = State.CALLED
         return self.look(now)
@@ -142,7 +142,7 @@ class Voter:
         return []
 
     def _begin(self, epoch: Epoch, ballots: Ballots, now: float) -> list[Effect]:
-        me, self._view = self._outlook.me, self._outlook.population
+        me, self._view = self._context.me, self._context.population
         if me not in self._view:
             self.reset()
             return []
@@ -157,7 +157,7 @@ class Voter:
         """Ask the next stage whose cutoff leaves hope; without one we stay at home."""
         while self._step < len(self._wishes):
             stage = self._wishes[self._step]
-            score = self._view.score(self._outlook.me, stage, fair)
+            score = self._view.score(self._context.me, stage, fair)
             if stage not in ballots or score > ballots[stage][1].cutoff:
                 self.state, self._tries = State.ASKING, 0
                 return self._ask(now)
@@ -213,13 +213,13 @@ class Voter:
     # --- inside -----------------------------------------------------------------------------
 
     def _vote(self, stage: Stage, now: float) -> list[Effect]:
-        notice = self._outlook.board.current(stage, now)
+        notice = self._context.board.current(stage, now)
         if notice is None or self.round is None:
             return []
         body = bodies.Vote(
             stage=stage,
             mandate=notice.posting.mandate,
-            issued_ms=self._outlook.number(now),
+            issued_ms=self._context.number(now),
             steward=notice.author,
             round=self.round,
             home=self.home,
@@ -228,13 +228,13 @@ class Voter:
         return [SendSigned(notice.author, bodies.KINDS[bodies.Vote], bodies.encode(body))]
 
     def _intent(self, now: float) -> list[Effect]:
-        notice = self._outlook.board.current(self.home, now)
+        notice = self._context.board.current(self.home, now)
         if notice is None or self.round is None:
             return []
         body = bodies.Intent(
             stage=self.home,
             mandate=notice.posting.mandate,
-            issued_ms=self._outlook.number(now),
+            issued_ms=self._context.number(now),
             steward=notice.author,
             round=self.round,
             step=self._step,
@@ -250,9 +250,9 @@ class Voter:
         return self._registry.ballots(self.round, now) if self.round else {}
 
     def _author(self, stage: Stage, now: float) -> PeerId | None:
-        notice = self._outlook.board.current(stage, now)
+        notice = self._context.board.current(stage, now)
         return notice.author if notice else None
 
     def _count(self, reason: str) -> list[Effect]:
-        self._outlook.counters[reason] += 1
+        self._context.counters[reason] += 1
         return []

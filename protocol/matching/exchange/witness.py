@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from protocol.effects import Effect, Explain, Publish
 from protocol.ids import PeerId, Stage
+from protocol.matching.context import Context
 from protocol.matching.exchange import bodies, load, tally
 from protocol.matching.exchange.bodies import (
     ATTEST_KIND,
@@ -27,7 +28,6 @@ from protocol.matching.exchange.pledges import Pledges
 from protocol.matching.exchange.registry import CHAIR_STAGE, Call, Registry
 from protocol.matching.exchange.timing import ATTEST_S
 from protocol.matching.exchange.wishes import Terms
-from protocol.matching.outlook import Outlook
 
 TOLERANCE_PERCENT = 10
 """Views differ a little: counts and rates may be off by this much (and by one volunteer)."""
@@ -38,12 +38,12 @@ class Witness:
 
     def __init__(
         self,
-        outlook: Outlook,
+        context: Context,
         registry: Registry,
         pledges: Pledges,
         has_majority: Callable[[], bool],
     ) -> None:
-        self._outlook = outlook
+        self._context = context
         self._has_majority = has_majority
         self._registry = registry
         self._pledges = pledges
@@ -70,7 +70,7 @@ class Witness:
     def _duties_of(self, epoch: EpochId) -> frozenset[Stage]:
         """Return the stages whose candidate we are in an epoch."""
         if self._duties_in != epoch:
-            me, stages = self._outlook.me, map(Stage, self._outlook.population.stages)
+            me, stages = self._context.me, map(Stage, self._context.population.stages)
             found = (s for s in stages if me in self._registry.witnesses(s, epoch))
             self._duties_in, self._duties = epoch, frozenset(found)
         return self._duties
@@ -103,7 +103,7 @@ class Witness:
             return "another quota than the chair's"
         if ballot.electorate > ballot.basis.replicas:
             return "more electors than replicas"
-        view, stage = self._outlook.population, Stage(ballot.stage)
+        view, stage = self._context.population, Stage(ballot.stage)
         homes = [peer for peer in view.holders(stage) if view.members[peer].home_stage == stage]
         known = load.total(load.of_member(view, peer, stage) for peer in homes).level
         replicas = len(homes) + len(view.seconds(stage))
@@ -133,7 +133,7 @@ class Witness:
 
     def _is_witness(self, stage: Stage, author: PeerId, epoch: Epoch, *, decision: bool) -> bool:
         """Tell whether we are another candidate that has not signed yet."""
-        if author == self._outlook.me or stage not in self._duties_of(epoch.round.epoch):
+        if author == self._context.me or stage not in self._duties_of(epoch.round.epoch):
             return False
         return not self._pledges.has_signed(epoch.round, stage, decision=decision)
 
@@ -144,7 +144,7 @@ class Witness:
             return self._refuse(stage, "we see no majority of the swarm")
         if not self._pledges.sign(epoch.round, stage, digest, decision=decision):
             return self._refuse(stage, "we have signed something else")
-        number = self._outlook.number(now)
+        number = self._context.number(now)
         body = Attest(
             stage=stage,
             mandate=epoch.mandate,
@@ -158,7 +158,7 @@ class Witness:
         return [Publish(ATTEST_KIND, bodies.key_of(body), number, bodies.encode(body)), said]
 
     def _refuse(self, stage: Stage, why: str) -> list[Effect]:
-        self._outlook.counters["matching-not-attested"] += 1
+        self._context.counters["matching-not-attested"] += 1
         return [Explain("matching", f"not attested for stage {stage}: {why}", "debug")]
 
 

@@ -172,9 +172,9 @@ def test_a_clock_set_back_takes_back_what_nobody_accepted() -> None:
     matching, three_hours = machine(), 3 * 3600.0
     matching.set_wall_offset(WALL_S - NOW + three_hours, NOW)
     run(matching, 5)
-    ahead = matching._outlook.number(NOW + 5)
+    ahead = matching._context.number(NOW + 5)
     matching.set_wall_offset(WALL_S - NOW, NOW + 5)
-    number = matching._outlook.number(NOW + 5)
+    number = matching._context.number(NOW + 5)
     assert ahead - number >= three_hours * 1000 - 10
     assert matching.postings(NOW + 5) == {}
     run(matching, 20)
@@ -185,9 +185,9 @@ def test_a_clock_set_back_takes_back_what_nobody_accepted() -> None:
 def test_a_clock_set_back_a_little_lets_numbers_rise_on() -> None:
     matching = machine()
     run(matching, 5)
-    before = matching._outlook.number(NOW + 5)
+    before = matching._context.number(NOW + 5)
     matching.set_wall_offset(WALL_S - NOW - 60, NOW + 5)
-    assert matching._outlook.number(NOW + 5) == before + 1
+    assert matching._context.number(NOW + 5) == before + 1
     assert matching.stewardships
 
 
@@ -257,7 +257,7 @@ def test_members_that_are_no_candidates_cannot_fill_the_board() -> None:
     matching.receive_record(first, "posting", bodies.encode_body(POSTING), NOW)
     for beacon in (2**40 - 1, BEACON + 1):
         later = msgspec.structs.replace(POSTING, mandate=Mandate(beacon, 5))
-        population = matching._outlook.population
+        population = matching._context.population
         liars = [p for p in others if p not in population.candidates(Stage(0), beacon)]
         for liar in liars[:20]:
             matching.receive_record(liar, "posting", bodies.encode_body(later), NOW)

@@ -9,8 +9,8 @@ from protocol.effects import SendSigned
 from protocol.ids import Stage
 from protocol.matching.board import Board
 from protocol.matching.bodies import COMMITTED, Mandate, Posting
+from protocol.matching.context import Context
 from protocol.matching.mover import Mover, Step
-from protocol.matching.outlook import Outlook
 from protocol.matching.population import Population
 
 MICRO = 1_000_000
@@ -39,9 +39,9 @@ def mover(said: tuple[int, int], seen: tuple[int, int]) -> Mover:
     board.observe(population, WALL_S)
     for stage, replicas in enumerate(said):
         board.pin(peer(1), posting(stage, replicas), NOW)
-    outlook = Outlook(peer(0), population, board, WALL_S - NOW)
-    outlook.roll.observe(population.members, MANDATE.beacon)
-    found = Mover(outlook)
+    context = Context(peer(0), population, board, WALL_S - NOW)
+    context.roll.observe(population.members, MANDATE.beacon)
+    found = Mover(context)
     found.home_changed(HOME, NOW)
     found.look(NOW)
     asked = found.tick(HOME, 0.0, False, found.next_deadline())

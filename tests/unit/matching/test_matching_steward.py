@@ -10,7 +10,7 @@ from protocol.ids import Stage
 from protocol.matching import bodies
 from protocol.matching.board import Board
 from protocol.matching.bodies import COMMITTED, Hold, Mandate, Posting, Reject, Withdraw
-from protocol.matching.outlook import Outlook
+from protocol.matching.context import Context
 from protocol.matching.population import Member
 from protocol.matching.steward import Steward
 from protocol.matching.timing import LEASE_S
@@ -19,16 +19,16 @@ MANDATE = Mandate(int(WALL_S // 600), 1)
 ME = peer(0)
 
 
-def steward_of(members: list[Member], stages: int = 2) -> tuple[Steward, Outlook]:
+def steward_of(members: list[Member], stages: int = 2) -> tuple[Steward, Context]:
     view = population(members, stages)
-    outlook = Outlook(ME, view, Board(stages), WALL_S - NOW)
-    outlook.board.observe(view, WALL_S)
-    steward = Steward(outlook, Stage(0), MANDATE, 0)
+    context = Context(ME, view, Board(stages), WALL_S - NOW)
+    context.board.observe(view, WALL_S)
+    steward = Steward(context, Stage(0), MANDATE, 0)
     steward.start(NOW, successor=False)
-    return steward, outlook
+    return steward, context
 
 
-def two_stages() -> tuple[Steward, Outlook]:
+def two_stages() -> tuple[Steward, Context]:
     """Four equal members and two stages: the quota is 2.1, so the third newcomer just fits."""
     return steward_of([member(n) for n in range(4)])
 
@@ -84,16 +84,16 @@ def test_a_rejected_version_stays_rejected_in_a_later_epoch() -> None:
 
 def test_a_lease_is_renewed_by_a_message_or_by_the_view_and_lapses_otherwise() -> None:
     members = [member(0), *(member(n, held=[0]) for n in (1, 2, 3))]
-    steward, outlook = steward_of(members)
+    steward, context = steward_of(members)
     for number in (1, 2, 3):
         steward.receive(peer(number), propose(ME, MANDATE, status="serving"), NOW)
     renewal = bodies.Renew(0, MANDATE, 0, ME, 1, 2, 0, 1_000_000, 0, "serving")
     steward.receive(peer(1), renewal, NOW + LEASE_S - 1)
-    outlook.population = outlook.population.evolve({peer(1): member(1), peer(2): member(2)})
+    context.population = context.population.evolve({peer(1): member(1), peer(2): member(2)})
     steward.update(NOW + LEASE_S)
     steward.tick(NOW + LEASE_S + 1)
     assert set(steward.pool.places) == {peer(1), peer(3)}
-    assert not outlook.counters
+    assert not context.counters
 
 
 def test_an_incumbent_is_kept_whatever_the_quota() -> None:
@@ -106,9 +106,9 @@ def test_an_incumbent_is_kept_whatever_the_quota() -> None:
 
 
 def test_a_member_that_left_the_swarm_loses_its_place_at_once() -> None:
-    steward, outlook = two_stages()
+    steward, context = two_stages()
     steward.receive(peer(1), propose(ME, MANDATE), NOW)
-    outlook.population = population([member(0), member(2)])
+    context.population = population([member(0), member(2)])
     steward.update(NOW)
     assert not steward.pool.places
 
@@ -134,12 +134,12 @@ HOSTILE = [
 def test_hostile_bodies_change_nothing_and_are_counted(
     sender: str, body: bodies.ToSteward, reason: str
 ) -> None:
-    steward, outlook = steward_of([member(0), member(1), member(2), member(3, held=[1])])
+    steward, context = steward_of([member(0), member(1), member(2), member(3, held=[1])])
     steward.receive(peer(2), propose(ME, MANDATE, version=5), NOW)
     before = (steward.posting, dict(steward.pool.places))
     assert steward.receive(peer(0).__class__(sender), body, NOW) == []
     assert (steward.posting, dict(steward.pool.places)) == before
-    assert outlook.counters == {reason: 1}
+    assert context.counters == {reason: 1}
 
 
 def test_a_boast_counts_as_what_the_view_says() -> None:

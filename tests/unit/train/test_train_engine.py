@@ -118,4 +118,4 @@ async def test_the_matching_follows_the_clock_when_it_is_set(
         monkeypatch.setattr(engine, "wall", lambda: wall)
         engine._tick()
         assert engine.matching is not None
-        assert engine.matching._outlook.wall_s(engine.now()) == pytest.approx(wall, abs=1)
+        assert engine.matching._context.wall_s(engine.now()) == pytest.approx(wall, abs=1)

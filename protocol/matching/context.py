@@ -16,7 +16,7 @@ from protocol.matching.roll import Roll
 
 
 @dataclass(slots=True)
-class Outlook:
+class Context:
     """The shared view. ``counters`` counts what was refused, by reason."""
 
     me: PeerId
