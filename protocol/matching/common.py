@@ -21,7 +21,7 @@ class Common:
     def __init__(self, context: Context) -> None:
         self.board = context.board
         self.registry = Registry(context)
-        self.roll = context.roll
+        self.last_members = context.last_members
         self._context = context
 
     @classmethod

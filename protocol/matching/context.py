@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from protocol.ids import PeerId
 from protocol.limits import MAX_CLOCK_SKEW_S
 from protocol.matching.board import Board
+from protocol.matching.last_members import LastMembers
 from protocol.matching.population import Population
-from protocol.matching.roll import Roll
 
 
 @dataclass(slots=True)
@@ -25,14 +25,14 @@ class Context:
     wall_offset_s: float
     """Unix time minus the monotonic clock."""
     counters: Counter[str] = field(default_factory=Counter)
-    roll: Roll = field(default_factory=Roll)
+    last_members: LastMembers = field(default_factory=LastMembers)
     """Whom we have to see before we decide anything for the whole swarm."""
     _last_number: int = 0
 
     @property
     def sees_majority(self) -> bool:
         """Whether we cannot be the smaller part of a partition."""
-        return self.roll.has_majority(self.population.members.keys())
+        return self.last_members.has_majority(self.population.members.keys())
 
     def wall_s(self, now: float) -> float:
         """Return Unix seconds at a monotonic moment."""

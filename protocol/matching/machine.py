@@ -62,7 +62,7 @@ class Matching:
         board = Board(manifest.stage_count) if common is None else common.board
         self._context = Context(me, population, board, wall_offset_s)
         common = Common(self._context) if common is None else common
-        self._context.roll = common.roll
+        self._context.last_members = common.last_members
         self._seats = Seats(self._context)
         self._offices = Stewardships(self._context)
         self._gang = Gang(self._context)

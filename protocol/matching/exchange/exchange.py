@@ -26,8 +26,8 @@ from protocol.matching.exchange.timing import RECORD_S
 from protocol.matching.exchange.voter import State, Voter
 from protocol.matching.exchange.wishes import Terms
 from protocol.matching.exchange.witness import Witness
+from protocol.matching.last_members import LastMembers
 from protocol.matching.pool import Place, Pool
-from protocol.matching.roll import Roll
 from protocol.matching.timing import LEASE_S
 
 INFINITY = float("inf")
@@ -58,7 +58,7 @@ class Shared(Protocol):
     """What peers that hear the same may have in common."""
 
     registry: Registry
-    roll: Roll
+    last_members: LastMembers
 
 
 class Exchange:
@@ -67,7 +67,7 @@ class Exchange:
     def __init__(
         self, context: Context, seat: Seat, offices: Mapping[Stage, Office], common: Shared
     ) -> None:
-        self.roll = common.roll
+        self.last_members = common.last_members
         self.registry = common.registry
         self._context = context
         self._seat = seat
@@ -184,7 +184,7 @@ class Exchange:
 
     def farewell(self, peer: PeerId) -> None:
         """A member announced that it leaves: its absence is no sign of a partition."""
-        self.roll.excuse(peer)
+        self.last_members.excuse(peer)
 
     # --- chair ------------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ class Exchange:
 
     def _observe_roll(self, now: float) -> None:
         beacon = succession.beacon_at(self._context.wall_s(now))
-        self.roll.observe(self._context.population.members.keys(), beacon)
+        self.last_members.observe(self._context.population.members.keys(), beacon)
 
     def _has_majority(self) -> bool:
         return self._context.sees_majority

@@ -16,7 +16,7 @@ from protocol.matching.exchange.pledges import Pledges
 from protocol.matching.exchange.projection import SAMPLES, Projection, project
 from protocol.matching.exchange.trigger import Condition, Last
 from protocol.matching.exchange.verdict import StagePlan, judge
-from protocol.matching.roll import Roll
+from protocol.matching.last_members import LastMembers
 
 MICRO = 1_000_000
 
@@ -146,11 +146,11 @@ def names(*numbers: int) -> frozenset:
 
 
 def test_only_one_part_of_a_split_keeps_the_majority_however_long_it_lasts() -> None:
-    here, there = Roll(), Roll()
-    for roll in (here, there):
+    here, there = LastMembers(), LastMembers()
+    for last_members in (here, there):
         for count in (1, 3, 5):  # members are met one after the other
-            roll.observe(names(*range(count)), 7)
-        roll.observe(names(*range(5)), 8)
+            last_members.observe(names(*range(count)), 7)
+        last_members.observe(names(*range(5)), 8)
     for beacon in (8, 9, 10):
         here.observe(names(0, 1, 2), beacon)
         there.observe(names(3, 4), beacon)
@@ -161,11 +161,11 @@ def test_only_one_part_of_a_split_keeps_the_majority_however_long_it_lasts() -> 
 
 
 def test_half_is_no_majority_and_who_said_goodbye_is_not_missed() -> None:
-    roll = Roll()
-    roll.observe(names(0, 1, 2, 3), 7)
-    assert not roll.has_majority(names(0, 1))
-    roll.excuse(peer(3))
-    assert roll.has_majority(names(0, 1))
+    last_members = LastMembers()
+    last_members.observe(names(0, 1, 2, 3), 7)
+    assert not last_members.has_majority(names(0, 1))
+    last_members.excuse(peer(3))
+    assert last_members.has_majority(names(0, 1))
 
 
 def test_nobody_signs_two_things_in_one_matter() -> None:

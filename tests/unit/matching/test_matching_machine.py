@@ -71,7 +71,7 @@ def test_who_says_goodbye_is_not_missed_when_majorities_are_counted() -> None:
     for number in (1, 2, 3):
         matching.member_left(peer(number))
     matching.update_members([member(0), member(4)], NOW + 1)
-    assert matching._exchange.roll.has_majority({peer(0), peer(4)})
+    assert matching._exchange.last_members.has_majority({peer(0), peer(4)})
 
 
 def test_only_candidates_may_speak_for_a_stage() -> None:

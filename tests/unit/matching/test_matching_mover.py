@@ -40,7 +40,7 @@ def mover(said: tuple[int, int], seen: tuple[int, int]) -> Mover:
     for stage, replicas in enumerate(said):
         board.pin(peer(1), posting(stage, replicas), NOW)
     context = Context(peer(0), population, board, WALL_S - NOW)
-    context.roll.observe(population.members, MANDATE.beacon)
+    context.last_members.observe(population.members, MANDATE.beacon)
     found = Mover(context)
     found.home_changed(HOME, NOW)
     found.look(NOW)

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from protocol.ids import PeerId
 
 
-class Roll:
+class LastMembers:
     """Members of one beacon."""
 
     def __init__(self) -> None:
