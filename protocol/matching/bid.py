@@ -1,6 +1,6 @@
 """The volunteer's bid: the place it asks for or holds, and what it writes to the steward.
 
-Pure functions of the bid and the outlook.
+Pure functions of the bid and the context.
 """
 
 from __future__ import annotations

@@ -161,9 +161,9 @@ OPEN, QUIET, SETTLED, COMMITTED = range(4)
 """Phases of a posting: arrivals, none for a while, nothing left to mend, places are final."""
 
 ToSteward = Propose | Renew | Withdraw
-ToDesk = Transfer | Release
+AboutMove = Transfer | Release
 ToVolunteer = Hold | Reject
-Direct = ToSteward | ToDesk | ToVolunteer | Permit
+Direct = ToSteward | AboutMove | ToVolunteer | Permit
 
 POSTING_KIND = "posting"
 KINDS: dict[type[Body], str] = {

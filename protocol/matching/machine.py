@@ -235,20 +235,20 @@ class Matching:
             return self._exchange.receive(sender, body, now)
         if isinstance(body, bodies.Permit):
             return self._seats.permitted(sender, body, self._exchange.is_voting, now)
-        if isinstance(body, bodies.ToSteward | bodies.ToDesk):
+        if isinstance(body, bodies.ToSteward | bodies.AboutMove):
             return self._petition(sender, body, now)
         return [body] if isinstance(body, Penalise) else self._misuse(sender, kind)
 
     def _petition(
-        self, sender: PeerId, body: bodies.ToSteward | bodies.ToDesk, now: float
+        self, sender: PeerId, body: bodies.ToSteward | bodies.AboutMove, now: float
     ) -> list[Effect]:
         """Hand a volunteer's request to our steward of the stage."""
         steward = self._offices.get(bodies.stage_of(body))
         if steward is None:
             self._context.counters["matching-not-steward"] += 1
             return []
-        if isinstance(body, bodies.ToDesk):
-            return list(steward.desk.receive(sender, body, steward.mandate, now))
+        if isinstance(body, bodies.AboutMove):
+            return list(steward.move_permits.receive(sender, body, steward.mandate, now))
         return list(steward.receive(sender, body, now))
 
     def _read(self, author: PeerId, kind: str, encoded: bytes, now: float) -> list[Effect]:
@@ -303,7 +303,7 @@ class Matching:
         return out + self._seats.follow_home(now) + self._gang.report(now)
 
     def _look(self, now: float) -> list[Effect]:
-        """The outlook changed: let every part look."""
+        """The context changed: let every part look."""
         return self._offices.look(now) + self._seats.look(now) + self._exchange.look(now)
 
 

@@ -194,7 +194,7 @@ class Mover:
     def _letter(self, request: _Request, notice: Notice, now: float) -> SendSigned:
         posting, move = notice.posting, request.move
         number = self._context.number(now)
-        body: bodies.ToDesk
+        body: bodies.AboutMove
         if request.step is Step.ASKING:
             wait_s = self._context.population.download_s(self._context.me, move.to)
             body = bodies.Transfer(

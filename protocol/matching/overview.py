@@ -1,6 +1,6 @@
 """The overview: every stage as one volunteer sees it, with the numbers behind its choice.
 
-Pure functions of an outlook, for interfaces: what the preference list is made of, and which moves
+Pure functions of a context, for interfaces: what the preference list is made of, and which moves
 two stages would agree to although nobody makes them (at rest there are none).
 """
 

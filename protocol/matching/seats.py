@@ -110,7 +110,7 @@ class Seats:
         return self.volunteer.leave(now) + self._second.leave()
 
     def look(self, now: float) -> list[Effect]:
-        """Look at the changed outlook."""
+        """Look at the changed context."""
         if self._context.population.design.dual_homing:
             self._second.look(self._served_home, now)
         self._mover.look(now)

@@ -3,7 +3,7 @@
 It asks nobody: a second replica takes nothing from anyone, and every steward sees it in the view.
 It looks now and then, at a moment of its own so that neighbours do not all choose the same stage,
 and changes its mind only for a clear gain, make before break. Holds which stage it has and which
-one it leaves; reads the outlook.
+one it leaves; reads the context.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     COMMITTED  every stage is settled and covered: all places are final (the gang start)
 
 Any arrival leads back to OPEN; incumbents are never displaced. Holds the pool and the phase; reads
-the outlook; sends nothing by itself.
+the context; sends nothing by itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from protocol.matching import bodies, settling
 from protocol.matching.bodies import COMMITTED, OPEN, QUIET, SETTLED, Mandate
 from protocol.matching.bulletin import Bulletin
 from protocol.matching.context import Context
-from protocol.matching.desk import Desk
+from protocol.matching.move_permits import MovePermits
 from protocol.matching.pool import Place, Pool
 from protocol.matching.preferences import words
 from protocol.matching.replies import Replies
@@ -46,7 +46,7 @@ class Steward:
         self.epoch = epoch
         self.phase = OPEN
         self.pool = Pool(stage)
-        self.desk = Desk(context, stage)
+        self.move_permits = MovePermits(context, stage)
         self._context = context
         self._bulletin = Bulletin(context)
         self._replies = Replies(context, stage)
@@ -189,7 +189,8 @@ class Steward:
             rate=min(body.rate, population.rate(sender, self.stage)),
             score=population.score(sender, self.stage, population.fair_level),
             expires_at=now + (LEASE_S if _claims_incumbency(body) else TENTATIVE_LEASE_S),
-            locked=_claims_incumbency(body) and (self.stage in held or self.desk.permits(sender)),
+            locked=_claims_incumbency(body)
+            and (self.stage in held or self.move_permits.permits(sender)),
         )
 
     def _release(self, peer: PeerId, now: float, why: str) -> list[Effect]:
@@ -305,7 +306,7 @@ class Steward:
     def _in_words(self) -> str:
         pool = self.pool
         return (
-            f"{pool.replicas} of {self._outlook.population.redundancy} replicas, "
+            f"{pool.replicas} of {self._context.population.redundancy} replicas, "
             f"{words(pool.level)} of {words(pool.limits.quota)}"
         )
 

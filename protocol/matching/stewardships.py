@@ -136,6 +136,6 @@ class Stewardships:
             return list(self.held[stage].continue_as(mandate, now))
         epoch = notice.posting.epoch if notice and notice.posting.epoch < ABSURD_EPOCH else 0
         steward = self.held[stage] = Steward(self._context, stage, mandate, epoch)
-        words = f"{short(self._outlook.me)} is now steward of stage {stage}, term {term}"
+        words = f"{short(self._context.me)} is now steward of stage {stage}, term {term}"
         said = Explain("matching", words, "debug")
         return [said, *steward.start(now, successor=notice is not None)]

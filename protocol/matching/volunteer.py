@@ -8,7 +8,7 @@
     LEFT      the user went away
 
 A move is make before break: while it is FETCHING the stage it is ``leaving`` is served on. Holds
-its state, its bids and its prospects; reads the outlook; decides nothing for others.
+its state, its bids and its prospects; reads the context; decides nothing for others.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Volunteer:
     # --- inputs from outside ----------------------------------------------------------------
 
     def look(self, now: float) -> list[Effect]:
-        """Look at the changed outlook (postings, members)."""
+        """Look at the changed context (postings, members)."""
         if self.state is State.FREE:
             return self._seek(now)
         notice = self._context.board.current(self.bid.stage, now) if self.bid else None

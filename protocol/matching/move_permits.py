@@ -27,7 +27,7 @@ class _Permit:
     until: float
 
 
-class Desk:
+class MovePermits:
     """Answers ``Transfer`` and ``Release`` for one stage."""
 
     def __init__(self, context: Context, stage: Stage) -> None:
@@ -39,7 +39,7 @@ class Desk:
         return peer in self._open
 
     def receive(
-        self, sender: PeerId, body: bodies.ToDesk, mandate: Mandate, now: float
+        self, sender: PeerId, body: bodies.AboutMove, mandate: Mandate, now: float
     ) -> list[SendSigned]:
         """Answer a request; a repeated one gets the same answer."""
         if body.steward != self._context.me or body.mandate != mandate:
@@ -60,13 +60,13 @@ class Desk:
         return [self._answer(sender, body, mandate, why, now)]
 
     def _objection(
-        self, sender: PeerId, body: bodies.ToDesk, repeated: bool, now: float
+        self, sender: PeerId, body: bodies.AboutMove, repeated: bool, now: float
     ) -> str | None:
         if not self._context.sees_majority:
             return "its steward does not see the majority of the swarm"
         return None if repeated else self._harm(sender, body, now)
 
-    def _harm(self, sender: PeerId, body: bodies.ToDesk, now: float) -> str | None:
+    def _harm(self, sender: PeerId, body: bodies.AboutMove, now: float) -> str | None:
         others = self._open.keys() - {sender}
         if others:
             return "another replica is moving; one at a time"
@@ -83,7 +83,7 @@ class Desk:
         return gain.objection(postings, stage_levels(postings), levels, move)
 
     def _answer(
-        self, sender: PeerId, body: bodies.ToDesk, mandate: Mandate, why: str | None, now: float
+        self, sender: PeerId, body: bodies.AboutMove, mandate: Mandate, why: str | None, now: float
     ) -> SendSigned:
         permit = bodies.Permit(
             stage=self._stage,
