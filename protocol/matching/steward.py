@@ -14,11 +14,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from protocol.effects import Effect, Explain, SendSigned
+import msgspec
+
+from protocol.effects import Effect, Explain, Publish, SendSigned
 from protocol.ids import PeerId, Stage, short
 from protocol.matching import bodies, settling
-from protocol.matching.bodies import COMMITTED, OPEN, QUIET, SETTLED, Mandate
-from protocol.matching.bulletin import Bulletin
+from protocol.matching.bodies import (
+    COMMITTED,
+    OPEN,
+    POSTING_KIND,
+    QUIET,
+    SETTLED,
+    Mandate,
+    Posting,
+    encode_body,
+)
 from protocol.matching.context import Context
 from protocol.matching.move_permits import MovePermits
 from protocol.matching.pool import Place, Pool
@@ -28,13 +38,62 @@ from protocol.matching.timing import (
     HANDOVER_S,
     LEASE_S,
     LONGEST_PATIENCE_S,
+    MINOR_GAP_S,
     OPENING_S,
     PATIENCE_S,
+    PUBLISH_GAP_S,
+    REFRESH_S,
     SETTLE_S,
     TENTATIVE_LEASE_S,
 )
 
 INFINITY = float("inf")
+
+
+LEVELS = (
+    "level",
+    "locked_level",
+    "vacancy",
+    "up_here",
+    "up_there",
+    "down_here",
+    "down_there",
+)
+MINOR_PERCENT = 2
+
+
+class Bulletin:
+    """Publishing of one stage's posting."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._posted: Posting | None = None
+        self._posted_at = float("-inf")
+
+    def publish(self, posting: Posting, now: float) -> list[Publish]:
+        """Publish if something changed (``issued_ms`` aside) or it is time to repeat it."""
+        if now < self.due_at(posting):
+            return []
+        number = self._context.number(now)
+        self._posted, self._posted_at = posting, now
+        stamped = msgspec.structs.replace(posting, issued_ms=number)
+        return [Publish(POSTING_KIND, str(posting.stage), number, encode_body(stamped))]
+
+    def due_at(self, posting: Posting) -> float:
+        """Return when this posting has to go out, monotonic seconds."""
+        if posting == self._posted:
+            return self._posted_at + REFRESH_S
+        minor = self._posted is not None and _is_minor(self._posted, posting)
+        return self._posted_at + (MINOR_GAP_S if minor else PUBLISH_GAP_S)
+
+
+def _is_minor(old: Posting, new: Posting) -> bool:
+    """Tell whether only levels changed, and those hardly: nobody has to know that at once."""
+    levels = {name: getattr(new, name) for name in LEVELS}
+    if msgspec.structs.replace(old, **levels) != new:
+        return False
+    margin = max(old.level, new.level) * MINOR_PERCENT // 100
+    return all(abs(getattr(old, name) - level) <= margin for name, level in levels.items())
 
 
 class Steward:
