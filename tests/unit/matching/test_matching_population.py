@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from matching_examples import WALL_S, costs, peer
 
 from protocol.ids import PeerId, Stage
-from protocol.matching.columns import Column, coarse
 from protocol.matching.member import Member
-from protocol.matching.population import Population
+from protocol.matching.population import Column, Population, coarse
 
 STAGES = 3
 COSTS = costs([1e9, 2e9, 2e9])
