@@ -11,10 +11,10 @@ from protocol.ids import Stage
 from protocol.matching.design import FULL, Design
 from protocol.matching.exchange import load, trigger
 from protocol.matching.exchange.bodies import EpochId, Round
+from protocol.matching.exchange.chair import Condition, Last
 from protocol.matching.exchange.load import Basis, Load
 from protocol.matching.exchange.pledges import Pledges
 from protocol.matching.exchange.projection import SAMPLES, Projection, project
-from protocol.matching.exchange.trigger import Condition, Last
 from protocol.matching.exchange.verdict import StagePlan, judge
 from protocol.matching.last_members import LastMembers
 
