@@ -25,7 +25,6 @@ from protocol import limits
 from protocol.effects import Effect, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, rank
-from protocol.membership.budget import Budget
 from protocol.membership.records import Held, RecordStore, Slot
 from protocol.membership.split import (
     envelope_size,
@@ -52,6 +51,30 @@ ABOVE: Final = DigestEntry(kind="~", key="", seq=0)
 
 
 @dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class Budget:
+    """``burst_bytes`` at once, ``rate_bytes_per_s`` in the long run; full at ``refilled``."""
+
+    burst_bytes: float
+    rate_bytes_per_s: float
+    refilled: float
+    """Monotonic seconds of the last refill."""
+    left_bytes: float = -1.0
+
+    def __post_init__(self) -> None:
+        self.left_bytes = self.burst_bytes
+
+    def spend(self, size_bytes: int, now: float) -> bool:
+        """Take bytes out if they are there."""
+        refill = max(0.0, now - self.refilled) * self.rate_bytes_per_s
+        self.left_bytes = min(self.burst_bytes, self.left_bytes + refill)
+        self.refilled = max(self.refilled, now)
+        if self.left_bytes < size_bytes:
+            return False
+        self.left_bytes -= size_bytes
+        return True
+
+
 class Received:
     """What a Records message brought."""
 
