@@ -26,13 +26,13 @@ from protocol.effects import Effect, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, rank
 from protocol.membership.records import Held, RecordStore, Slot
-from protocol.membership.split import (
-    envelope_size,
-    message_size,
-    slot_of,
-    split_digest,
-    split_records,
-)
+from protocol.wire.fields import Envelope
+from protocol.wire.messages import RecordDigest, Records
+from protocol.wire.parts import DigestEntry
+from collections.abc import Iterator
+from typing import Final
+from protocol import limits
+from protocol.membership.records import Slot
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import RecordDigest, Records
 from protocol.wire.parts import DigestEntry
@@ -52,6 +52,65 @@ ABOVE: Final = DigestEntry(kind="~", key="", seq=0)
 
 @dataclass(frozen=True, slots=True)
 @dataclass(slots=True)
+
+
+MESSAGE_BUDGET_BYTES: Final = limits.MAX_HEADER_BYTES - 2048
+ENVELOPE_OVERHEAD_BYTES: Final = 192
+"""Signer 52, kind 32, signature 64 and msgpack's own bytes, rounded up."""
+ENTRY_OVERHEAD_BYTES: Final = 16
+
+
+def message_size(message: Records | RecordDigest) -> int:
+    """Return about how many bytes a message has on the wire, never fewer."""
+    if isinstance(message, Records):
+        return sum(map(envelope_size, message.records))
+    return sum(map(entry_size, message.entries))
+
+
+def envelope_size(envelope: Envelope) -> int:
+    """Return about how many bytes an envelope has on the wire, never fewer."""
+    return len(envelope.body) + ENVELOPE_OVERHEAD_BYTES
+
+
+def entry_size(entry: DigestEntry) -> int:
+    """Return about how many bytes a digest's entry has on the wire, never fewer."""
+    return len(entry.kind) + len(entry.key.encode()) + ENTRY_OVERHEAD_BYTES
+
+
+def slot_of(entry: DigestEntry) -> Slot:
+    """Return which record an entry speaks of."""
+    return entry.kind, entry.key
+
+
+def split_records(envelopes: list[Envelope]) -> Iterator[Records]:
+    """Cut records into messages."""
+    part: list[Envelope] = []
+    size_bytes = 0
+    for envelope in envelopes:
+        full = len(part) == limits.MAX_RECORDS_PER_MESSAGE
+        if part and (full or size_bytes + envelope_size(envelope) > MESSAGE_BUDGET_BYTES):
+            yield Records(records=part)
+            part, size_bytes = [], 0
+        part.append(envelope)
+        size_bytes += envelope_size(envelope)
+    if part:
+        yield Records(records=part)
+
+
+def split_digest(entries: list[DigestEntry], *, want_reply: bool) -> Iterator[RecordDigest]:
+    """Cut a sorted digest of two entries or more into messages that overlap by one entry."""
+    part: list[DigestEntry] = []
+    size_bytes = 0
+    for entry in entries:
+        full = len(part) == limits.MAX_DIGEST_ENTRIES
+        if full or size_bytes + entry_size(entry) > MESSAGE_BUDGET_BYTES:
+            yield RecordDigest(entries=part, want_reply=want_reply)
+            part, size_bytes = [part[-1]], entry_size(part[-1])
+        part.append(entry)
+        size_bytes += entry_size(entry)
+    yield RecordDigest(entries=part, want_reply=want_reply)
+
+
 class Budget:
     """``burst_bytes`` at once, ``rate_bytes_per_s`` in the long run; full at ``refilled``."""
 
