@@ -21,7 +21,6 @@ from protocol import limits
 from protocol.effects import Explain, SendSigned
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, Stage
-from protocol.matching import bid as letters
 from protocol.matching import bodies
 from protocol.matching.board import Notice, describe
 from protocol.matching.bodies import COMMITTED, Mandate
@@ -212,10 +211,10 @@ class Volunteer:
         """
         said = self._say(f"lost stage {stage}: {reason}")
         if self.leaving and stage == self.leaving.stage:
-            gone = letters.withdrawal(self._context, self.leaving, reason, now)
+            gone = withdrawal(self._context, self.leaving, reason, now)
             self.leaving = None
             return [gone, *said]
-        gone = letters.withdrawal(self._context, self._assigned(stage), reason, now)
+        gone = withdrawal(self._context, self._assigned(stage), reason, now)
         if self.leaving:
             self.bid, self.leaving, self.state = self.leaving, None, State.SERVING
             return [gone, *said, *self._renew(self.bid, now)]
@@ -227,7 +226,7 @@ class Volunteer:
         effects: list[Effect] = [Unassign(stage, "leaving") for stage in self.stages]
         for bid in filter(None, (self.bid, self.leaving)):
             reason = "the volunteer leaves"
-            effects.append(letters.withdrawal(self._context, bid, reason, now))
+            effects.append(withdrawal(self._context, bid, reason, now))
         self.leaving = None
         self._free()
         self.state = State.LEFT
@@ -239,7 +238,7 @@ class Volunteer:
             return []
         old, self.leaving = self.leaving, None
         words = f"moved to stage {self.stage}"
-        gone = letters.withdrawal(self._context, old, words, now)
+        gone = withdrawal(self._context, old, words, now)
         return [gone, Unassign(old.stage, words)]
 
     # --- inputs from outside ----------------------------------------------------------------
@@ -266,7 +265,7 @@ class Volunteer:
             return self._count("matching-unknown-member")
         if bid is None or (bid.stage, bid.steward) != (bodies.stage_of(body), sender):
             if isinstance(body, bodies.Hold):
-                return [letters.refusal_of_hold(self._context, sender, body, now)]
+                return [refusal_of_hold(self._context, sender, body, now)]
             return self._count("matching-late-answer")
         if bid.mandate != body.mandate:
             return self._count("matching-other-mandate")
@@ -319,14 +318,14 @@ class Volunteer:
         self._due_at = now + RETRY_S
         rate = self._context.population.rate(self._context.me, bid.stage)
         has = f"it has {describe(notice.posting)}; we bring {words(rate)}"
-        letter = letters.proposal(self._context, bid, bodies.Propose, "free", now)
+        letter = proposal(self._context, bid, bodies.Propose, "free", now)
         return [letter, *self._say(f"proposing to stage {bid.stage}: {has}")]
 
     def _pass_over(self, bid: Bid, now: float) -> list[Effect]:
         self.prospects.mute(bid.stage, now)
         self._free()
         return [
-            letters.withdrawal(self._context, bid, "no answer", now),
+            withdrawal(self._context, bid, "no answer", now),
             *self._say(f"the steward of stage {bid.stage} does not answer"),
             *self._seek(now),
         ]
@@ -387,12 +386,12 @@ class Volunteer:
         self.bid = replace(bid, tries=bid.tries + 1)
         self._due_at = now + min(RETRY_S * 2 ** min(bid.tries, 8), MAX_RETRY_S)
         if self.state is State.PROPOSED:
-            return [letters.proposal(self._context, bid, bodies.Propose, "free", now)]
+            return [proposal(self._context, bid, bodies.Propose, "free", now)]
         return [self._renewal(bid, now)]
 
     def _renewal(self, bid: Bid, now: float) -> Effect:
         status = STATUS.get(self.state, "free")
-        return letters.proposal(self._context, bid, bodies.Renew, status, now)
+        return proposal(self._context, bid, bodies.Renew, status, now)
 
     # --- state ------------------------------------------------------------------------------
 

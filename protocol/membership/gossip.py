@@ -16,7 +16,7 @@ us is passed on to others. It may not verify: the store does that.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import Final
@@ -26,13 +26,6 @@ from protocol.effects import Effect, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, rank
 from protocol.membership.records import Held, RecordStore, Slot
-from protocol.wire.fields import Envelope
-from protocol.wire.messages import RecordDigest, Records
-from protocol.wire.parts import DigestEntry
-from collections.abc import Iterator
-from typing import Final
-from protocol import limits
-from protocol.membership.records import Slot
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import RecordDigest, Records
 from protocol.wire.parts import DigestEntry
@@ -48,10 +41,6 @@ DIGEST_COST_BYTES: Final = 1024
 BELOW: Final = DigestEntry(kind="!", key="", seq=0)
 ABOVE: Final = DigestEntry(kind="~", key="", seq=0)
 """Sentinels: kinds are lower-case words, which sort between them."""
-
-
-@dataclass(frozen=True, slots=True)
-@dataclass(slots=True)
 
 
 MESSAGE_BUDGET_BYTES: Final = limits.MAX_HEADER_BYTES - 2048
@@ -111,6 +100,7 @@ def split_digest(entries: list[DigestEntry], *, want_reply: bool) -> Iterator[Re
     yield RecordDigest(entries=part, want_reply=want_reply)
 
 
+@dataclass(slots=True)
 class Budget:
     """``burst_bytes`` at once, ``rate_bytes_per_s`` in the long run; full at ``refilled``."""
 
@@ -134,6 +124,7 @@ class Budget:
         return True
 
 
+@dataclass(frozen=True, slots=True)
 class Received:
     """What a Records message brought."""
 

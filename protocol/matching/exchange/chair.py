@@ -19,7 +19,7 @@ from protocol import limits
 from protocol.effects import Effect, Explain, Publish
 from protocol.matching.bodies import Mandate
 from protocol.matching.context import Context
-from protocol.matching.exchange import bodies, tally, trigger
+from protocol.matching.exchange import bodies, tally
 from protocol.matching.exchange.bodies import (
     ABORT,
     COLLECT,
@@ -90,7 +90,7 @@ class Grievance:
     urgent: bool
 
 
-def grievance(condition: Condition, r: int) -> Grievance | None:
+def grievance_of(condition: Condition, r: int) -> Grievance | None:
     """Return what is wrong with the matching as it is, or None."""
     copies = condition.copies
     short = min(range(len(copies)), key=lambda s: (copies[s], s))
@@ -183,7 +183,7 @@ class Chair:
         left = self._registry.unfinished(now)
         if left and left.round.epoch[:2] < self.mandate:
             return self._call(now, left.quota_percent, "another chair left it unfinished")
-        grievance = trigger.grievance(condition, self._context.population.redundancy)
+        grievance = grievance_of(condition, self._context.population.redundancy)
         if grievance is None:
             self._since = None
             return []
@@ -192,7 +192,7 @@ class Chair:
         if self._newcomers(now) and now < self._since + NEWCOMERS_S:
             self._due_at = self._since + NEWCOMERS_S
             return []
-        self._due_at = trigger.due_at(condition, grievance, self._since, self._last)
+        self._due_at = due_at(condition, grievance, self._since, self._last)
         if now < self._due_at:
             return []
         return self._call(now, LADDER_PERCENT[0], grievance.words)

@@ -1,4 +1,4 @@
-"""The commit rule as a table; the projection under it; the trigger; the roll; pledges."""
+"""The commit rule as a table; its projection; when an epoch is due; last members; pledges."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from matching_examples import member, peer, population
 
 from protocol.ids import Stage
 from protocol.matching.design import FULL, Design
-from protocol.matching.exchange import load, trigger
+from protocol.matching.exchange import load
 from protocol.matching.exchange.bodies import EpochId, Round
-from protocol.matching.exchange.chair import Condition, Last
+from protocol.matching.exchange.chair import Condition, Last, due_at, grievance_of
 from protocol.matching.exchange.load import Basis, Load
 from protocol.matching.exchange.pledges import Pledges
 from protocol.matching.exchange.projection import SAMPLES, Projection, project
@@ -105,40 +105,40 @@ def test_levels_after_dual_homing_lift_the_lonely_stage() -> None:
     assert load.lowest([Load(0), down]) == pytest.approx(2 * MICRO, rel=1e-5)
 
 
-# --- trigger --------------------------------------------------------------------------------
+# --- when an epoch is due -------------------------------------------------------------------
 
 EVEN = Condition((100, 100), (2, 2))
 UNEVEN = Condition((100, 70), (2, 2))
 
 
 def test_even_stages_need_no_epoch() -> None:
-    assert trigger.grievance(EVEN, 2) is None
-    assert trigger.grievance(Condition((100, 85), (2, 2)), 2) is None
+    assert grievance_of(EVEN, 2) is None
+    assert grievance_of(Condition((100, 85), (2, 2)), 2) is None
 
 
 def test_uneven_levels_and_missing_replicas_do() -> None:
-    uneven = trigger.grievance(UNEVEN, 2)
+    uneven = grievance_of(UNEVEN, 2)
     assert uneven
     assert not uneven.urgent
-    short = trigger.grievance(Condition((100, 100), (4, 1)), 2)
+    short = grievance_of(Condition((100, 100), (4, 1)), 2)
     assert short
     assert short.urgent
-    assert trigger.grievance(Condition((100, 100), (2, 1)), 2) is None, "nobody has one to spare"
+    assert grievance_of(Condition((100, 100), (2, 1)), 2) is None, "nobody has one to spare"
 
 
 def test_epochs_keep_their_distance() -> None:
-    uneven = trigger.grievance(UNEVEN, 2)
-    urgent = trigger.grievance(Condition((100, 100), (4, 1)), 2)
+    uneven = grievance_of(UNEVEN, 2)
+    urgent = grievance_of(Condition((100, 100), (4, 1)), 2)
     assert uneven
     assert urgent
     before = Last(1000.0, Condition((100, 50), (2, 2)), aborted=True)
-    assert trigger.due_at(UNEVEN, uneven, 900.0, None) == 905.0
-    assert trigger.due_at(UNEVEN, uneven, 1001.0, before) == 1060.0
-    assert trigger.due_at(UNEVEN, urgent, 1001.0, before) == 1006.0
-    assert trigger.due_at(UNEVEN, uneven, 1001.0, replace(before, condition=UNEVEN)) == 1300.0
+    assert due_at(UNEVEN, uneven, 900.0, None) == 905.0
+    assert due_at(UNEVEN, uneven, 1001.0, before) == 1060.0
+    assert due_at(UNEVEN, urgent, 1001.0, before) == 1006.0
+    assert due_at(UNEVEN, uneven, 1001.0, replace(before, condition=UNEVEN)) == 1300.0
 
 
-# --- roll and pledges -----------------------------------------------------------------------
+# --- last members and pledges ----------------------------------------------------------------
 
 
 def names(*numbers: int) -> frozenset:
