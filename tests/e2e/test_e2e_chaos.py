@@ -8,7 +8,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from e2e_local import kill_all, started, wait_for_descendants
 
 from client.errors import ExitCode
 from client.lab.bench.efficiency import training_plan
@@ -20,6 +19,7 @@ from client.lab.chaos.run import Run
 from client.lab.chaos.schedule import draw_schedule
 from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
+from tests.support.e2e_local import kill_all, started, wait_for_descendants
 
 pytestmark = pytest.mark.slow
 SECONDS = 12.0

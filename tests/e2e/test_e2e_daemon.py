@@ -17,13 +17,22 @@ from typing import Any
 
 import psutil
 import pytest
-from e2e_local import HOST, REPOSITORY, environment, found, parsed, snapshot_of, volunteer, wait_for
 
 from client.cli.founding.options import RunChoices
 from client.control.client import running_nodes
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode
 from client.store.paths import runtime_folder
+from tests.support.e2e_local import (
+    HOST,
+    REPOSITORY,
+    environment,
+    found,
+    parsed,
+    snapshot_of,
+    volunteer,
+    wait_for,
+)
 
 pytestmark = pytest.mark.slow
 LIMITS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")

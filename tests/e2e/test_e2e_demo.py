@@ -9,7 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from e2e_local import kill_all, parsed, started, volunteer, wait_for_descendants
+
+from tests.support.e2e_local import kill_all, parsed, started, volunteer, wait_for_descendants
 
 pytestmark = pytest.mark.slow
 

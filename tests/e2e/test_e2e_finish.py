@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_local import HOST, found, killed_at_the_end, parsed, volunteer, wait_for
 
 from client.cli.founding.options import RunChoices
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode
 from client.lab.local_swarm import LocalSwarm, Member
+from tests.support.e2e_local import HOST, found, killed_at_the_end, parsed, volunteer, wait_for
 
 pytestmark = pytest.mark.slow
 FLAGS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")

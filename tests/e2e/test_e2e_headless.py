@@ -14,12 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from e2e_local import HOST, JOIN, REPOSITORY, environment, found, wait_for
 
 from client.cli.founding.options import RunChoices
 from client.cli.reach.home import free_port
 from client.cli.serving.metrics import METRICS
 from client.errors import ExitCode
+from tests.support.e2e_local import HOST, JOIN, REPOSITORY, environment, found, wait_for
 
 pytestmark = pytest.mark.slow
 

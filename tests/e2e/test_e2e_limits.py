@@ -11,12 +11,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from e2e_local import HOST, found, killed_at_the_end, volunteer, wait_for
 
 from client.cli.founding.options import ModelChoices, RunChoices
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode
 from client.lab.local_swarm import LocalSwarm, Member
+from tests.support.e2e_local import HOST, found, killed_at_the_end, volunteer, wait_for
 
 pytestmark = pytest.mark.slow
 FLAGS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")

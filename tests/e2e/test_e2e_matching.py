@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_local import HOST, found, killed_at_the_end
 
 from client.cli.founding.options import ModelChoices, RunChoices
 from client.lab.local_swarm import Member
 from tests.bench.matching_watch import Watch
+from tests.support.e2e_local import HOST, found, killed_at_the_end
 
 pytestmark = pytest.mark.slow
 STAGES = 3

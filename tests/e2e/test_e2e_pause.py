@@ -9,7 +9,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from e2e_local import HOST, found, killed_at_the_end, wait_for
 
 from client.cli.founding.options import RunChoices
 from client.control.client import ControlClient, running_nodes
@@ -17,6 +16,7 @@ from client.control.snapshot import Snapshot
 from client.errors import ExitCode
 from client.lab.local_swarm import LocalSwarm, Member
 from client.store.paths import runtime_folder
+from tests.support.e2e_local import HOST, found, killed_at_the_end, wait_for
 
 pytestmark = pytest.mark.slow
 FLAGS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")

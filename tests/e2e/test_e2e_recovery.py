@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from e2e_local import HOST, found, killed_at_the_end, wait_for
 
 from client.cli.founding.options import RunChoices
 from client.control.snapshot import Snapshot
@@ -18,6 +17,7 @@ from client.store.company import load_company
 from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
 from protocol.invite import SwarmFile
+from tests.support.e2e_local import HOST, found, killed_at_the_end, wait_for
 
 pytestmark = pytest.mark.slow
 FLAGS = ("--listen-host", HOST, "--threads", "1")

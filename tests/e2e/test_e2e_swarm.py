@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from e2e_local import HOST, JOIN, found, killed_at_the_end, parsed, volunteer, wait_for
 
 from client.cli.founding.options import RunChoices
 from client.control.snapshot import Snapshot
@@ -20,6 +19,15 @@ from client.lab.bench.efficiency import training_plan
 from client.lab.local_swarm import LocalSwarm, Member
 from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
+from tests.support.e2e_local import (
+    HOST,
+    JOIN,
+    found,
+    killed_at_the_end,
+    parsed,
+    volunteer,
+    wait_for,
+)
 
 pytestmark = pytest.mark.slow
 FLAGS = ("--listen-host", HOST, "--threads", "1")

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from e2e_local import HOST, REPOSITORY, environment, found, snapshot_of, wait_for
 
 from client.cli.founding.options import RunChoices
 from client.control.client import running_nodes
 from client.control.snapshot import Snapshot
 from client.store.paths import runtime_folder
+from tests.support.e2e_local import HOST, REPOSITORY, environment, found, snapshot_of, wait_for
 
 pytestmark = [
     pytest.mark.slow,

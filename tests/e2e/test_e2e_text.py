@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_local import HOST, environment, killed_at_the_end, volunteer, wait_for
 
 from client.control.snapshot import Snapshot
 from client.lab.local_swarm import LocalSwarm, Member
 from client.store.paths import home_folders
 from client.store.texts import TextStore
 from protocol.invite import parse_swarm_file
+from tests.support.e2e_local import HOST, environment, killed_at_the_end, volunteer, wait_for
 
 pytestmark = pytest.mark.slow
 FLAGS = ("--listen-host", HOST, "--threads", "1")

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_local import HOST, found, killed_at_the_end, wait_for
 
 from client.cli.founding.options import RunChoices
 from client.control.snapshot import LimitsView
 from client.lab.local_swarm import LocalSwarm, Member
 from client.limits.local_volunteers import Board
+from tests.support.e2e_local import HOST, found, killed_at_the_end, wait_for
 
 pytestmark = pytest.mark.slow
 

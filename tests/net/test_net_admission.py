@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from arrivals import backward, is_up, next_inbound
 
 from client.net.door import HostLimits
 from client.net.network import Inbound, PeerDown, PeerUp
 from client.net.strangers import MESSAGES_BURST, MESSAGES_PER_S
 from client.net.windows import INITIAL_WINDOW_BYTES
 from protocol.wire.messages import Goodbye, Heartbeat, Hello
+from tests.support.arrivals import backward, is_up, next_inbound
 
 if TYPE_CHECKING:
     from client.net.libp2p_network import Libp2pNetwork

@@ -14,7 +14,7 @@ from client.train.messaging.handshake import PROTOCOL
 from protocol.manifest import swarm_id
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import Hello, ManifestReply, ManifestRequest, RecordDigest
-from tests.unit.protocol_examples import manifest
+from tests.support.protocol_examples import manifest
 
 if TYPE_CHECKING:
     from tests.net.conftest import Networks

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from arrivals import is_up
 
 from client.net.addresses import parse_address
 from client.net.calling import (
@@ -20,6 +19,7 @@ from client.net.calling import (
 )
 from client.net.handshake import make_identity
 from protocol.ids import PeerId
+from tests.support.arrivals import is_up
 
 if TYPE_CHECKING:
     from tests.net.conftest import Networks

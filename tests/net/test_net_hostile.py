@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from arrivals import backward, is_up, next_inbound
 
 from client.net.carrier import LANES, UPKEEP_BURST
 from client.net.errors import DialError
@@ -25,6 +24,7 @@ from protocol.wire.messages import (
     Pong,
     encode_message,
 )
+from tests.support.arrivals import backward, is_up, next_inbound
 
 if TYPE_CHECKING:
     from tests.net.conftest import Intrude, Networks

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from arrivals import backward, is_up, next_inbound
 
 from client.net.addresses import parse_address
 from client.net.carrier import WINDOW_BYTES
@@ -25,6 +24,7 @@ from protocol.wire.messages import (
     Message,
     Ping,
 )
+from tests.support.arrivals import backward, is_up, next_inbound
 
 if TYPE_CHECKING:
     from tests.net.conftest import Networks

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from arrivals import is_up
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound
 from client.net.pacing import MIN_BURST_BYTES, Pacer, Rates, TokenBucket
 from protocol.wire.messages import Backward, Chunk, Goodbye
+from tests.support.arrivals import is_up
 
 if TYPE_CHECKING:
     from tests.net.conftest import Networks

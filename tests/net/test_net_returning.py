@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from arrivals import backward, is_up
-from relay import open_relay
 
 from client.net import carrier, libp2p_network, links
 from client.net.errors import PeerUnreachable
@@ -16,6 +14,8 @@ from client.net.handshake import make_identity
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound, NetEvent, PeerDown, PeerUp
 from protocol.wire.messages import Goodbye
+from tests.support.arrivals import backward, is_up
+from tests.support.relay import open_relay
 
 if TYPE_CHECKING:
     from tests.net.conftest import Networks

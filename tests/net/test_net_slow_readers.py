@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 import trio
-from arrivals import is_up
 from trio.testing import MockClock
 
 from client.net.secure import Buffer
 from client.net.windows import INITIAL_WINDOW_BYTES, WindowBudget
 from client.net.yamux_stream import FLOOR_BYTES_PER_S, Session, YamuxStream
 from protocol.wire.messages import Chunk
+from tests.support.arrivals import is_up
 
 if TYPE_CHECKING:
     from tests.net.conftest import Networks

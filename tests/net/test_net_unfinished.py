@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import trio
-from arrivals import backward
-from lanes import Lane
 from trio.testing import MockClock
 
 from client.net.unfinished import FLOOR_BYTES_PER_S, PATIENCE_S, UnfinishedFrames
 from protocol.wire.framing import encode_frame
 from protocol.wire.messages import encode_message
+from tests.support.arrivals import backward
+from tests.support.lanes import Lane
 
 KIB = 1024
 

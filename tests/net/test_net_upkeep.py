@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import trio
-from lanes import Lane
 from trio.testing import MockClock
 
 from client.net.carrier import PING_S, SILENT_S
 from client.net.yamux_stream import KEPT_BYTES
 from protocol.wire.framing import encode_frame
 from protocol.wire.messages import Goodbye, Message, Ping, Pong, encode_message
+from tests.support.lanes import Lane
 
 
 def wire(message: Message) -> bytes:

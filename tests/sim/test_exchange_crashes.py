@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from matching_world import STORMY, WALL_S, World, manifest, member, peer
 
 from protocol.effects import Publish, SendSigned
 from protocol.ids import PeerId, Stage
 from protocol.matching.design import Design
 from protocol.matching.exchange import bodies
 from protocol.matching.volunteer import State
+from tests.support.matching_world import STORMY, WALL_S, World, manifest, member, peer
 
 WORKERS, STAGES = 9, 3
 DESIGN = Design(dual_homing=False)

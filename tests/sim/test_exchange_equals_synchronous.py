@@ -6,13 +6,13 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from exchange_world import ExchangeWorld, counted, swarm
-from matching_world import CALM, Weather
 
 from protocol.ids import PeerId, Stage
 from protocol.matching.design import FULL
 from protocol.matching.exchange import bodies, planning
 from protocol.matching.exchange.bodies import Epoch, Round, Vote
+from tests.support.exchange_world import ExchangeWorld, counted, swarm
+from tests.support.matching_world import CALM, Weather
 
 LOSSY = Weather(0.10, 0.05, (0.005, 0.15), (0.02, 0.3))
 SEEDS = 1000

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import msgspec
-from exchange_world import ExchangeWorld, counted, swarm
-from matching_world import CALM
 
 from protocol.effects import Publish, SendSigned
 from protocol.ids import PeerId
 from protocol.matching.exchange import bodies
 from protocol.matching.exchange.bodies import COMMIT, Ballot, Epoch
+from tests.support.exchange_world import ExchangeWorld, counted, swarm
+from tests.support.matching_world import CALM
 
 
 class HostileWorld(ExchangeWorld):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from matching_world import World
 from test_exchange_crashes import STAGES, uneven_world
 
 from protocol.effects import Publish
 from protocol.ids import PeerId, Stage
 from protocol.matching.exchange import bodies, tally
 from protocol.matching.exchange.bodies import COMMIT, Attest, Ballot, Epoch, Round
+from tests.support.matching_world import World
 
 DETECTED_S = 6.5
 """After a cut everybody has found out within this time."""

@@ -10,8 +10,6 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from matching_world import CALM, WALL_S, member, peer
-from watched_world import WatchedWorld
 
 from protocol.effects import SendSigned
 from protocol.ids import PeerId
@@ -21,6 +19,8 @@ from protocol.matching.design import FULL
 from protocol.matching.exchange import bodies as exchange
 from protocol.matching.exchange.bodies import EpochId, Round
 from protocol.matching.exchange.load import Basis, Load
+from tests.support.matching_world import CALM, WALL_S, member, peer
+from tests.support.watched_world import WatchedWorld
 
 MEMBERS = 6
 STRANGER = peer(999_999)

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from matching_world import CALM, STORMY, Weather, World, manifest, member, peer
 
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
@@ -20,6 +19,7 @@ from protocol.matching.audit import blocking_pairs
 from protocol.matching.pool import Limits, Pool
 from protocol.matching.population import Population
 from protocol.matching.synchronous import Instance, cold_start, deferred_acceptance
+from tests.support.matching_world import CALM, STORMY, Weather, World, manifest, member, peer
 
 QUICK_MEMBERSHIP = replace(STORMY, gossip_s=(0.02, 0.15))
 

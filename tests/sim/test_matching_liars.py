@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from matching_world import CALM, member
-from watched_world import WatchedWorld
 
 from client.lab.simulate.market.bounds import oracle
 from client.lab.simulate.market.catalogue import seat
@@ -18,6 +16,8 @@ from protocol.ids import PeerId, Stage
 from protocol.matching.design import Design
 from protocol.matching.population import Member
 from protocol.matching.timing import MEASURED_S
+from tests.support.matching_world import CALM, member
+from tests.support.watched_world import WatchedWorld
 
 BOAST = 5.0
 

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pytest
-from matching_world import CALM, STORMY, Weather, member
-from watched_world import WatchedWorld
 
 from protocol.effects import Explain, SendSigned
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies
 from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, Unassign
+from tests.support.matching_world import CALM, STORMY, Weather, member
+from tests.support.watched_world import WatchedWorld
 
 SIZES = (8, 16, 32)
 STAGES = 4

@@ -6,9 +6,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from matching_world import STORMY, member
 from test_exchange_partition import DETECTED_S, certificates
-from watched_world import WatchedWorld
 
 from protocol.effects import SendSigned
 from protocol.ids import PeerId, Stage
@@ -16,6 +14,8 @@ from protocol.matching.context import Context
 from protocol.matching.design import FULL, Design
 from protocol.matching.exchange.exchange import Exchange
 from protocol.matching.timing import MOVE_REST_S
+from tests.support.matching_world import STORMY, member
+from tests.support.watched_world import WatchedWorld
 
 ALONE = Design(dual_homing=False)
 STAGES, SEEDS = 3, 8

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from matching_world import CALM, STORMY, Weather, World, manifest, member
-
 from protocol.effects import Explain
 from protocol.ids import PeerId, Stage
 from protocol.matching.board import stage_levels
@@ -14,6 +12,7 @@ from protocol.matching.design import Design
 from protocol.matching.effects import Assign, Unassign
 from protocol.matching.sharing import lowest_level
 from protocol.matching.timing import MOVE_REST_S
+from tests.support.matching_world import CALM, STORMY, Weather, World, manifest, member
 
 ALONE = Design(dual_homing=False)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from matching_world import CALM, STORMY, Weather, World, manifest, member, peer
 
 from protocol.effects import Publish, SendSigned
 from protocol.ids import PeerId, Stage
 from protocol.matching.design import FULL, Design
 from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.volunteer import State
+from tests.support.matching_world import CALM, STORMY, Weather, World, manifest, member, peer
 
 EQUAL = 1e9
 

@@ -12,7 +12,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tensor_swarms import (
+
+from client.compute.payload import CodecName
+from client.lab.simulate.training import TrainingWorld
+from protocol import limits
+from protocol.rounds import leader, shards
+from tests.support.tensor_swarms import (
     Lab,
     largest_difference,
     plan_for,
@@ -20,11 +25,6 @@ from tensor_swarms import (
     train_through_a_death,
     write_text,
 )
-
-from client.compute.payload import CodecName
-from client.lab.simulate.training import TrainingWorld
-from protocol import limits
-from protocol.rounds import leader, shards
 
 STEPS = 20
 CLOSE = 1e-5

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from obstructed_world import Distort, ObstructedWorld
 
 from client.lab.simulate.chaos.config import ChaosConfig
 from protocol.ids import PeerId
@@ -26,6 +25,7 @@ from protocol.wire.messages import (
     Reduced,
     Segment,
 )
+from tests.support.obstructed_world import Distort, ObstructedWorld
 
 OF_THE_RATE = 0.8
 IN_ROUNDS = (Segment, Reduced, Ready, LedgerReport, Plan, Commit, CommitAck)

@@ -15,12 +15,12 @@ from functools import partial
 from statistics import mean, median
 
 import pytest
-from straggler_world import Slowness, StragglerWorld, even
 
 from client.lab.simulate.peer import SimPeer
 from client.lab.simulate.training import WorldConfig
 from protocol.pipeline.backups import SHARE
 from protocol.pipeline.effects import SubtractTask, Task
+from tests.support.straggler_world import Slowness, StragglerWorld, even
 
 PER_STEP, STEPS = 24, 12
 FACTOR = 4.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tensor_swarms import Lab, plan_for, write_text
 
 from client.lab.simulate.invariants import InvariantViolation
 from client.lab.simulate.multisets import MultisetWorker, decode_ids
@@ -21,6 +20,7 @@ from protocol.pipeline.effects import (
     SubtractTask,
 )
 from protocol.pipeline.place import Place
+from tests.support.tensor_swarms import Lab, plan_for, write_text
 
 A, B = (peer_id_from_key(bytes([n]) * 32) for n in range(2))
 

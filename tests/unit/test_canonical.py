@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from protocol_examples import peer
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.wire.canonical import Canonical
+from tests.support.protocol_examples import peer
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from protocol_examples import OTHER_SWARM, SWARM, peer, signer
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import base58_encode
 from protocol.wire.envelope import Signer, sign, transcript, verify
 from protocol.wire.fields import Envelope
+from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, signer
 
 
 def refuse(envelope: Envelope, context: str = SWARM, reason: str = "bad-signature") -> None:

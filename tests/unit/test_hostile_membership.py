@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from membership_world import World
-from protocol_examples import OTHER_SWARM, SWARM, WALL, advert, messages_of, peer, seat, signer
 
 from protocol.effects import Publish, Send
 from protocol.membership.membership import Membership
 from protocol.wire.messages import Heartbeat, RecordDigest, Records, decode_message, encode_message
+from tests.support.membership_world import World
+from tests.support.protocol_examples import (
+    OTHER_SWARM,
+    SWARM,
+    WALL,
+    advert,
+    messages_of,
+    peer,
+    seat,
+    signer,
+)
 
 OWN = peer(0)
 strangers = st.integers(1, 4).map(peer)

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from protocol_examples import MESSAGE_TYPES, any_message, messages_of
 
 from protocol import limits
 from protocol.errors import RemoteProtocolError
@@ -20,6 +19,7 @@ from protocol.wire.messages import (
     lane,
     payload_limit,
 )
+from tests.support.protocol_examples import MESSAGE_TYPES, any_message, messages_of
 
 QUICK = settings(
     max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from protocol_examples import SWARM, manifest, peer, signer
 
 from protocol.address import Address, parse_address, parse_peer_address
 from protocol.admission import admission_holds, admission_proof
@@ -23,6 +22,7 @@ from protocol.invite import (
     parse_swarm_file,
     parse_target,
 )
+from tests.support.protocol_examples import SWARM, manifest, peer, signer
 
 SECRET = bytes(range(32))
 HERE = Address("ip4", "203.0.113.7", 4001, peer(1))

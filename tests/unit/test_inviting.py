@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 import segno
-from protocol_examples import manifest, peer, signer
 
 from client.inviting import MAX_ADDRESSES, fresh, notes, reach, short
 from client.qr_code import QUIET, qr_lines
 from protocol.address import Address
 from protocol.invite import SwarmFile, parse_target
+from tests.support.protocol_examples import manifest, peer, signer
 
 
 def _at(host: str, member: int = 1, port: int = 4001) -> Address:

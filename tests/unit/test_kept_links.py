@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from protocol_examples import advert, peer
-
 from client.train.messaging.kept_links import MAX_REMEMBERED, KeptLinks
 from protocol.address import Address
 from protocol.membership.roster import Roster
+from tests.support.protocol_examples import advert, peer
 
 
 def at(number: int) -> Address:

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from protocol_examples import manifest, peer, signer
 
 from model_zoo.specs.data import DataSpec
 from protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -20,6 +19,7 @@ from protocol.manifest import (
     swarm_id,
 )
 from protocol.wire.envelope import verify_manifest
+from tests.support.protocol_examples import manifest, peer, signer
 
 
 def changed(changes: dict[str, object]) -> Manifest:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from membership_world import World
-from protocol_examples import peer, seat
-
 from protocol.ids import PeerId
 from protocol.membership.view import ViewChanged
 from protocol.wire.messages import Heartbeat
+from tests.support.membership_world import World
+from tests.support.protocol_examples import peer, seat
 
 FIRST, SECOND = (peer(0), peer(1)), (peer(2), peer(3))
 LIAR = peer(3)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from protocol_examples import peer
 
 from protocol.membership.detector import DEAD_AFTER_S, SUSPECT_AFTER_S, Detector
+from tests.support.protocol_examples import peer
 
 A, B = peer(1), peer(2)
 

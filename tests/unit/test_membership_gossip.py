@@ -7,8 +7,6 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from membership_world import World
-from protocol_examples import SWARM, WALL, advert, peer, seat, signer
 
 from protocol import limits
 from protocol.effects import Penalise, Publish, Send
@@ -30,6 +28,8 @@ from protocol.membership.view import RecordChanged
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import RecordDigest, Records, encode_message
 from protocol.wire.parts import DigestEntry
+from tests.support.membership_world import World
+from tests.support.protocol_examples import SWARM, WALL, advert, peer, seat, signer
 
 
 def record_of(number: int, seq: int = 1, body: bytes = b"x") -> Envelope:

@@ -6,8 +6,6 @@ import math
 
 import msgspec
 import pytest
-from membership_world import World
-from protocol_examples import OTHER_SWARM, SWARM, WALL, peer, signer
 
 from protocol.effects import Penalise
 from protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -28,6 +26,8 @@ from protocol.membership.rules import MEASURED_TTL_S
 from protocol.membership.tenure import AWAY_S, TOLERANCE_S, Tenure
 from protocol.membership.view import RecordChanged, RecordGone
 from protocol.wire.messages import Records
+from tests.support.membership_world import World
+from tests.support.protocol_examples import OTHER_SWARM, SWARM, WALL, peer, signer
 
 STAGES = 4
 GOOD = Measurements((Partner(peer(2), (StageRate(1, 2_000_000, 300),), LineRate(10**7, 5)),))

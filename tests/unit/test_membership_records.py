@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from protocol_examples import OTHER_SWARM, SWARM, WALL, advert, peer, seat, signer
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.membership.advert import Advert, Flops, encode_advert, parse_advert
@@ -15,6 +14,7 @@ from protocol.membership.record import Record, open_record, seal
 from protocol.membership.records import Kind, RecordStore
 from protocol.membership.rules import record_kinds
 from protocol.wire.fields import Envelope
+from tests.support.protocol_examples import OTHER_SWARM, SWARM, WALL, advert, peer, seat, signer
 
 OWN = peer(0)
 STAGES = 4

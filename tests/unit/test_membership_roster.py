@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Iterable
 
 import pytest
-from membership_world import World
-from protocol_examples import SWARM, WALL, advert, peer, seat, signer
 
 from protocol.effects import Penalise, Publish, Send
 from protocol.ids import PeerId
@@ -28,6 +26,8 @@ from protocol.membership.view import MemberDown, MemberUp, SeatsChanged, ViewCha
 from protocol.rounds.quorum import Quorum
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Heartbeat, Records
+from tests.support.membership_world import World
+from tests.support.protocol_examples import SWARM, WALL, advert, peer, seat, signer
 
 
 def mesh(size: int) -> World:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from protocol_examples import peer
-
 from protocol import limits
 from protocol.wire.messages import BlobOffer, Plan, decode_message, encode_message
 from protocol.wire.parts import PlanMember
+from tests.support.protocol_examples import peer
 
 
 def test_the_largest_plan_fits_a_header() -> None:

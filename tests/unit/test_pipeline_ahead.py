@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from protocol_examples import peer
 
 from protocol.effects import Penalise, Send
 from protocol.pipeline.effects import (
@@ -23,6 +22,7 @@ from protocol.pipeline.pipeline import DEPTH_AHEAD, WORKER_DEPTH, Pipeline
 from protocol.pipeline.place import Place
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Backward, Forward, Receipt
+from tests.support.protocol_examples import peer
 
 ME, BEFORE, AFTER = peer(1), peer(2), peer(3)
 PER_STEP, STEP = 8, 3

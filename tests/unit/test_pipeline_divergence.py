@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from protocol_examples import peer
 
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
@@ -23,6 +22,7 @@ from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Backward, Forward, Have, Receipt
+from tests.support.protocol_examples import peer
 
 ME, A, B, C, D = (peer(number) for number in range(1, 6))
 PER_STEP, STEP, FIRST = 8, 3, 24

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from protocol_examples import peer
 
 from protocol.pipeline.effects import DropStep
 from protocol.pipeline.pipeline import STEPS_BEHIND, Pipeline
 from protocol.pipeline.place import Place
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Forward
+from tests.support.protocol_examples import peer
 
 ME, BEFORE, AFTER = peer(1), peer(2), peer(3)
 PER_STEP, STEPS = 4, 20

@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
-from protocol_examples import peer, seat
 
 from protocol.ids import PeerId
 from protocol.pipeline.ledger import to_bitmap
@@ -15,6 +14,7 @@ from protocol.reputation.lines import LineMeter
 from protocol.reputation.service import ServiceMeter
 from protocol.wire.messages import Plan
 from protocol.wire.parts import PlanMember
+from tests.support.protocol_examples import peer, seat
 
 MIB = 2**20
 M = 40

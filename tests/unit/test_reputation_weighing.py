@@ -7,7 +7,6 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from protocol_examples import manifest, peer
 
 from protocol.ids import Stage
 from protocol.membership.measured import LineRate, Measurements, Partner, StageRate
@@ -15,6 +14,7 @@ from protocol.reputation.belief import Belief, Claim, believe
 from protocol.reputation.beliefs import MAX_REPORTERS, Beliefs, Subject
 from protocol.reputation.standing import NEUTRAL, Reputation
 from protocol.reputation.weighing import Sample, two_digits, weigh
+from tests.support.protocol_examples import manifest, peer
 
 COSTS = manifest(stages=4).stages
 HERE = frozenset({Stage(1)})

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from round_members import (
+
+from protocol.ids import PeerId
+from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED
+from protocol.pipeline.effects import (
+    ApplyTask,
+    ContributeTask,
+    Outcome,
+    ReduceTask,
+)
+from protocol.rounds.inbox import MAX_EARLY
+from protocol.wire.messages import Plan, Ready, Reduced, Segment
+from protocol.wire.parts import PlanMember
+from tests.support.round_members import (
     IDS,
     LEADER,
     ME,
@@ -25,18 +37,6 @@ from round_members import (
     sent,
     tasks,
 )
-
-from protocol.ids import PeerId
-from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED
-from protocol.pipeline.effects import (
-    ApplyTask,
-    ContributeTask,
-    Outcome,
-    ReduceTask,
-)
-from protocol.rounds.inbox import MAX_EARLY
-from protocol.wire.messages import Plan, Ready, Reduced, Segment
-from protocol.wire.parts import PlanMember
 
 
 class TestHostile:

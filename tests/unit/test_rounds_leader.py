@@ -5,25 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from round_leaders import (
-    DIGEST,
-    HALVES,
-    IDS,
-    ME,
-    PER_STEP,
-    SIZE,
-    STAGE,
-    STEP,
-    B,
-    C,
-    commits,
-    leader,
-    planned,
-    plans,
-    ready,
-    report,
-    view,
-)
 
 from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
@@ -47,6 +28,25 @@ from protocol.wire.messages import (
     Reduced,
     decode_message,
     encode_message,
+)
+from tests.support.round_leaders import (
+    DIGEST,
+    HALVES,
+    IDS,
+    ME,
+    PER_STEP,
+    SIZE,
+    STAGE,
+    STEP,
+    B,
+    C,
+    commits,
+    leader,
+    planned,
+    plans,
+    ready,
+    report,
+    view,
 )
 
 

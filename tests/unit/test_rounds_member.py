@@ -5,7 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from round_members import (
+
+from protocol.ids import PeerId
+from protocol.pipeline.effects import (
+    ApplyLocalTask,
+    ApplyTask,
+    Compute,
+    ContributeTask,
+    Fault,
+    Outcome,
+    PayloadKey,
+    ReduceTask,
+    SubtractTask,
+)
+from protocol.rounds.plans import REFUSED, Broadcast, plan_digest
+from protocol.rounds.progress import Progress
+from protocol.wire.messages import Plan, Ready, Reduced, Segment
+from tests.support.round_members import (
     IDS,
     LEADER,
     ME,
@@ -25,22 +41,6 @@ from round_members import (
     sent,
     tasks,
 )
-
-from protocol.ids import PeerId
-from protocol.pipeline.effects import (
-    ApplyLocalTask,
-    ApplyTask,
-    Compute,
-    ContributeTask,
-    Fault,
-    Outcome,
-    PayloadKey,
-    ReduceTask,
-    SubtractTask,
-)
-from protocol.rounds.plans import REFUSED, Broadcast, plan_digest
-from protocol.rounds.progress import Progress
-from protocol.wire.messages import Plan, Ready, Reduced, Segment
 
 BROADCASTS = [Broadcast(digest(1), 2.0), Broadcast(digest(2), 3.0)]
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from round_leaders import (
+from protocol.effects import Send
+from protocol.ids import PeerId, peer_id_from_key
+from protocol.limits import MAX_REPLICAS_IN_ROUND
+from protocol.pipeline.place import Place
+from protocol.rounds.leader import RoundLeader
+from protocol.rounds.newcomers import JOIN_TTL_S
+from protocol.rounds.reports import state_digest
+from protocol.view import Replica, SwarmView
+from protocol.wire.messages import Admit, decode_message, encode_message
+from tests.support.round_leaders import (
     HALVES,
     IDS,
     ME,
@@ -18,16 +27,6 @@ from round_leaders import (
     report,
     view,
 )
-
-from protocol.effects import Send
-from protocol.ids import PeerId, peer_id_from_key
-from protocol.limits import MAX_REPLICAS_IN_ROUND
-from protocol.pipeline.place import Place
-from protocol.rounds.leader import RoundLeader
-from protocol.rounds.newcomers import JOIN_TTL_S
-from protocol.rounds.reports import state_digest
-from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Admit, decode_message, encode_message
 
 
 def admits(effects: list[object]) -> list[tuple[PeerId, Admit]]:

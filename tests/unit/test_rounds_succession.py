@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import msgspec
-from round_leaders import (
+
+from protocol.effects import Send
+from protocol.membership.contacts import Contacts
+from protocol.pipeline.place import Place
+from protocol.rounds.leader import (
+    RoundLeader,
+)
+from protocol.rounds.patience import ROUND_TIMEOUT_S
+from protocol.rounds.quorum import Quorum
+from protocol.wire.messages import Commit, CommitAck
+from tests.support.round_leaders import (
     DIGEST,
     IDS,
     ME,
@@ -21,16 +31,6 @@ from round_leaders import (
     report,
     view,
 )
-
-from protocol.effects import Send
-from protocol.membership.contacts import Contacts
-from protocol.pipeline.place import Place
-from protocol.rounds.leader import (
-    RoundLeader,
-)
-from protocol.rounds.patience import ROUND_TIMEOUT_S
-from protocol.rounds.quorum import Quorum
-from protocol.wire.messages import Commit, CommitAck
 
 
 class TestTakingOver:

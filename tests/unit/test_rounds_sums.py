@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from round_members import (
+
+from protocol.pipeline.effects import ContributeTask, DecodeTask, Fault, Outcome, PayloadKey
+from protocol.rounds.plans import REFUSED
+from protocol.wire.messages import Ready, Reduced, Segment
+from tests.support.round_members import (
     LEADER,
     ME,
     STAGE,
@@ -18,10 +22,6 @@ from round_members import (
     sent,
     tasks,
 )
-
-from protocol.pipeline.effects import ContributeTask, DecodeTask, Fault, Outcome, PayloadKey
-from protocol.rounds.plans import REFUSED
-from protocol.wire.messages import Ready, Reduced, Segment
 
 
 def test_a_sum_is_decoded_before_anybody_relies_on_it() -> None:

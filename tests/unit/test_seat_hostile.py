@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from protocol_examples import any_message
 
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
@@ -33,6 +32,7 @@ from protocol.wire.messages import (
     Segment,
 )
 from protocol.wire.parts import PlanMember
+from tests.support.protocol_examples import any_message
 
 ME = peer_id_from_key(bytes(32))
 SIBLING = peer_id_from_key(b"\1" * 32)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from protocol_examples import peer
 
 from protocol.effects import Send
 from protocol.ids import PeerId
@@ -22,6 +21,7 @@ from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView, leader
 from protocol.wire.messages import Backward, Forward, Lease, LeaseRequest, LedgerReport, Message
+from tests.support.protocol_examples import peer
 
 ME, SIBLING, THIRD, AFTER = peer(1), peer(2), peer(3), peer(4)
 FIRST = (ME, SIBLING, THIRD)

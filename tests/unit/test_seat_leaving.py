@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hypothesis import given
-from protocol_examples import any_message, peer
 
 from protocol.effects import Send
 from protocol.pipeline.effects import ApplyLocalTask, ForwardTask, Outcome, SendPayload
@@ -21,6 +20,7 @@ from protocol.wire.messages import (
     Plan,
     Receipt,
 )
+from tests.support.protocol_examples import any_message, peer
 
 ME, SIBLING, BEFORE, AFTER = peer(1), peer(2), peer(3), peer(4)
 PER_STEP = 4

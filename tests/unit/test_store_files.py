@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from protocol_examples import manifest, peer, signer
 
 from client.errors import UserError
 from client.store.atomic import is_temporary, replacing, write_atomic
@@ -28,6 +27,7 @@ from client.store.swarms import SwarmStore
 from protocol.address import Address
 from protocol.ids import SwarmId
 from protocol.invite import MAX_PEERS, SwarmFile
+from tests.support.protocol_examples import manifest, peer, signer
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import trio
-from buddies_world import EVERY, STAGES, SWARM, A, B, C, World, checkpoint, open_world
 from trio.testing import MockClock
 
 from client.compute.checkpoint import verify
@@ -16,6 +15,7 @@ from client.train.recovery import buddies
 from client.train.transfer.inventory import checked, stored_states
 from protocol.restore.stored import Copy, Lineage, Stored
 from protocol.wire.messages import BlobOffer
+from tests.support.buddies_world import EVERY, STAGES, SWARM, A, B, C, World, checkpoint, open_world
 
 
 @pytest.fixture

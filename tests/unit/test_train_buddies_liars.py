@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import trio
-from buddies_world import EVERY, STAGES, A, B, C, Member, World, open_world
 from msgspec.structs import replace
 from trio.testing import MockClock
 
 from protocol.view import Replica, SwarmView
+from tests.support.buddies_world import EVERY, STAGES, A, B, C, Member, World, open_world
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from typing import cast
 
 import pytest
 import trio
-from protocol_examples import peer
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from client.net.network import Network
@@ -17,6 +16,7 @@ from protocol.effects import Effect, Penalise
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES
 from protocol.wire.messages import ChunkRequest
+from tests.support.protocol_examples import peer
 
 
 class Lines:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from protocol_examples import peer
 from trio.testing import MockClock
 
 from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed, offer_of_file
@@ -19,6 +18,7 @@ from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message
+from tests.support.protocol_examples import peer
 
 DONOR, LIAR = peer(1), peer(2)
 CHUNK_S, IDLE_S = 20.0, 25.0

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 import trio
-from protocol_examples import manifest, peer
 from trio.testing import MockClock
 
 from client.compute.checkpoint import build_header
@@ -25,6 +24,7 @@ from protocol.ids import PeerId
 from protocol.restore.stored import STORED, Copy, Lineage, Stored, encode_stored
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import BlobOffer, BlobQuery, ChunkRequest, Message
+from tests.support.protocol_examples import manifest, peer
 
 SWARM = "ab" * 32
 MANIFEST = manifest(stages=2)

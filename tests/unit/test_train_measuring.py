@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
-from membership_world import World
-from protocol_examples import SWARM, advert, manifest, peer, seat
 
 from client.net.network import NetworkStatistics
 from client.train.swarm.measuring import Measuring
@@ -28,6 +26,8 @@ from protocol.pipeline.ledger import to_bitmap
 from protocol.reputation.account import Account
 from protocol.wire.messages import Backward, Chunk, ChunkRequest, Forward, Heartbeat, Plan, Receipt
 from protocol.wire.parts import PlanMember
+from tests.support.membership_world import World
+from tests.support.protocol_examples import SWARM, advert, manifest, peer, seat
 
 RUN = manifest(stages=2, microbatches_per_step=40)
 F = RUN.stages[0].flops

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
-from protocol_examples import manifest
 
 from client.errors import UserError
 from client.train.machine.memory_budget import MOST_STAGES, MemoryBudget
 from client.train.workers.opening import MOST_GRAPHS, fit_stage, stage_need
+from tests.support.protocol_examples import manifest
 
 FOUR = manifest(stages=4)
 ONE = max(stage_need(FOUR, stage).total_bytes for stage in range(4)) / 0.85

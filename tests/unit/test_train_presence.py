@@ -6,8 +6,6 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from membership_world import World
-from protocol_examples import SWARM, advert, manifest, peer, seat
 
 from client.config import Settings
 from client.store.sessions import SessionHistory
@@ -29,6 +27,8 @@ from protocol.ids import Stage
 from protocol.membership.advert import encode_advert, parse_advert
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
+from tests.support.membership_world import World
+from tests.support.protocol_examples import SWARM, advert, manifest, peer, seat
 
 RUN = manifest(stages=2)
 

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import pytest
-from protocol_examples import peer
 
 from client.train.transfer.blobs import Shelf, offer_of_file
 from client.train.transfer.leftovers import sweep_copies
@@ -15,6 +14,7 @@ from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.limits import MAX_CHUNKS
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message, NoBlob
+from tests.support.protocol_examples import peer
 
 ASKER = peer(1)
 

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from protocol_examples import manifest, peer
 
 from client.compute.payload import Header
 from client.store.boundaries import BoundaryStore
@@ -18,6 +17,7 @@ from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Forward, Reduced, Segment
+from tests.support.protocol_examples import manifest, peer
 
 ME, SIBLING, UPSTREAM, DOWNSTREAM = (peer(number) for number in range(4))
 SIZE, STEP = 300, 3

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from protocol_examples import WALL, advert, manifest, peer, seat
 
 from client.train.swarm.measuring import Measuring
 from client.train.swarm.views import (
@@ -17,6 +16,7 @@ from client.train.swarm.views import (
 )
 from protocol.ids import PeerId
 from protocol.membership.roster import FULL_MESH_UP_TO, Roster
+from tests.support.protocol_examples import WALL, advert, manifest, peer, seat
 
 ME = peer(0)
 

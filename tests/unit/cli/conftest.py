@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from cli_process import Volunteer, Within
+
+from tests.support.cli_process import Volunteer, Within
 
 
 @pytest.fixture(autouse=True, scope="session")

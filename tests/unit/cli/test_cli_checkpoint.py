@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_process import Within
 
 from client.cli.commands.create import sign
 from client.cli.founding.manifest import found_swarm
@@ -19,6 +18,7 @@ from client.store.paths import home_folders, make_private
 from client.store.swarms import SwarmStore
 from protocol.invite import SwarmFile
 from protocol.wire.envelope import Signer
+from tests.support.cli_process import Within
 
 STAGES = 2
 

@@ -15,9 +15,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cli_process import Within
-from control_fakes import FakeProvider, example_snapshot
-from nodes import node_of
 
 from client.cli.command_table import COMMANDS
 from client.cli.diagnosis import checks_outside
@@ -32,6 +29,9 @@ from client.store.credit import KeptCredit, save_credit
 from client.store.curve import CurveFile, Sample
 from client.store.identity import IdentityLock, ensure_identity
 from client.store.paths import home_folders, make_private
+from tests.support.cli_process import Within
+from tests.support.control_fakes import FakeProvider, example_snapshot
+from tests.support.nodes import node_of
 
 PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
 

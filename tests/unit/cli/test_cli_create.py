@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cli_process import Within
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from protocol.ids import PeerId
 from protocol.invite import Invite, parse_invite, parse_swarm_file
 from protocol.manifest import decode_manifest, encode_manifest
 from protocol.wire.envelope import Signer
+from tests.support.cli_process import Within
 
 SIGNER = Signer(b"\x07" * 32)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from control_fakes import example_snapshot
 
 from client.compute.checkpoint import build_header
 from client.control.snapshot import Counters, EventView, Replica, SeatView, Snapshot, StageView
@@ -16,6 +15,7 @@ from client.lab.demo.command import MARKER, prepare_folder
 from client.lab.demo.play import checkpoint_interval
 from client.lab.demo.report import DemoReport, Invariants, check_invariants, report_text
 from client.lab.demo.run import DemoRun, Kill, Observed, choose_victim
+from tests.support.control_fakes import example_snapshot
 
 
 def test_the_folder_of_an_earlier_demo_is_emptied(tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from control_fakes import example_snapshot
 
 from client.lab.demo.screen import BARS, Screen, View, bar, layout, sparkline
+from tests.support.control_fakes import example_snapshot
 
 
 def _view(step: int = 3, dead: frozenset[str] = frozenset()) -> View:

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cli_process import Volunteer, Within
-from control_fakes import FakeProvider
-from nodes import node_of
 
 from client.cli.reach import elsewhere
 from client.limits import local_volunteers
 from client.store.last_run import RunRecord
 from client.store.paths import home_folders, make_private
+from tests.support.cli_process import Volunteer, Within
+from tests.support.control_fakes import FakeProvider
+from tests.support.nodes import node_of
 
 NODE = """
 import os, sys

@@ -10,12 +10,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from cli_process import REPOSITORY, Volunteer, Within
 
 from client.cli.main import run
 from client.control.snapshot import SCHEMA_VERSION
 from client.control.sockets import prepare_folder, socket_path
 from client.store.paths import runtime_folder
+from tests.support.cli_process import REPOSITORY, Volunteer, Within
 
 SWARM_ID = "ab" * 32
 PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"

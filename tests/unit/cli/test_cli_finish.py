@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 import trio
-from cli_process import Within
-from control_fakes import FakeProvider, example_snapshot
 
 from client.control.server import serve_control
 from client.control.snapshot import LeavingView, Snapshot
 from client.control.sockets import socket_path
 from client.errors import ExitCode
 from client.store.paths import runtime_folder
+from tests.support.cli_process import Within
+from tests.support.control_fakes import FakeProvider, example_snapshot
 
 LAST = LeavingView(stage=0, remaining=0, last=True, words="you are the last replica of stage 0")
 

@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cli_process import REPOSITORY
-from control_fakes import FakeProvider
-from nodes import node_of
 
 from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json
 from client.control.snapshot import EventView
 from client.events import Entry, LogLine
 from client.store.paths import home_folders
+from tests.support.cli_process import REPOSITORY
+from tests.support.control_fakes import FakeProvider
+from tests.support.nodes import node_of
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from control_fakes import FakeProvider, example_snapshot
 
 from client.cli.logging.crash import save_traceback
 from client.cli.logging.log_file import (
@@ -36,6 +35,7 @@ from client.errors import UserError
 from client.events import Event, LogLine
 from protocol.address import Address
 from protocol.ids import peer_id_from_key
+from tests.support.control_fakes import FakeProvider, example_snapshot
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from control_fakes import FakeProvider
-from nodes import node_of
+
+from tests.support.control_fakes import FakeProvider
+from tests.support.nodes import node_of
 
 HEAVY = {"torch", "numpy", "libp2p", "textual", "trio", "transformers", "client.node.node"}
 PROBE = """

@@ -9,11 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_process import Within
-from control_fakes import FakeProvider, example_matches, example_snapshot
 from hypothesis import given
 from hypothesis import strategies as st
-from nodes import node_of
 
 from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json
@@ -23,6 +20,9 @@ from client.control.matches import Explanation, MatchesSnapshot
 from client.control.snapshot import EventView, LeavingView, PeerView, Replica, Snapshot, StageView
 from client.events import Entry, LogLine
 from client.store.paths import home_folders
+from tests.support.cli_process import Within
+from tests.support.control_fakes import FakeProvider, example_matches, example_snapshot
+from tests.support.nodes import node_of
 
 NASTY = "a\x9b31mb\u202ec\x1b[2J\x7f\u2066\u2028\U000e0001\r\x85\u200b"
 

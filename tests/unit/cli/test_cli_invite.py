@@ -9,9 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_process import Within
-from control_fakes import FakeProvider, example_invite
-from nodes import node_of
 
 from client.cli.commands.create import sign
 from client.cli.founding.manifest import found_swarm
@@ -25,6 +22,9 @@ from client.store.swarms import SwarmStore
 from protocol.address import Address
 from protocol.invite import SwarmFile, parse_target
 from protocol.wire.envelope import Signer
+from tests.support.cli_process import Within
+from tests.support.control_fakes import FakeProvider, example_invite
+from tests.support.nodes import node_of
 
 
 @pytest.fixture

@@ -14,9 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_process import Volunteer, Within
-from control_fakes import FakeProvider
-from nodes import node_of
 
 from client.cli import consent, screen
 from client.cli.commands.create import sign
@@ -39,6 +36,9 @@ from protocol.address import Address
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
 from protocol.wire.envelope import Signer
+from tests.support.cli_process import Volunteer, Within
+from tests.support.control_fakes import FakeProvider
+from tests.support.nodes import node_of
 
 INVITE = f"volunteer:{'ab' * 32}?peer=/ip4/127.0.0.1/tcp/9/p2p/{{peer}}"
 PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
@@ -180,8 +180,8 @@ import os, sys, time
 from pathlib import Path
 sys.path[:0] = {paths!r}
 import trio
-from control_fakes import FakeProvider
-from nodes import node_of
+from tests.support.control_fakes import FakeProvider
+from tests.support.nodes import node_of
 from client.control.client import ControlClient
 from client.control.server import serve_control
 from client.control.snapshot import Snapshot
@@ -223,7 +223,7 @@ class Provider(FakeProvider):
 @pytest.fixture
 def fake_node(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """What is started in the background is a stand-in, by the name of its provider."""
-    paths = [str(Path(__file__).parent), str(Path(__file__).parents[3])]
+    paths = [str(Path(__file__).parents[3])]
     name = getattr(request, "param", "healthy")
     script = NODE.format(paths=paths, provider=PROVIDERS[name])
     monkeypatch.setattr(daemon, "COMMAND", (sys.executable, "-c", script))

@@ -11,9 +11,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cli_process import Volunteer
-from control_fakes import FakeProvider, example_snapshot
-from nodes import node_of
 
 from client.cli import screen
 from client.cli.diagnosis.checks_outside import check_node
@@ -27,6 +24,9 @@ from client.store.identity import IdentityLock
 from client.store.last_run import FILE_NAME, LastRun, RunRecord
 from protocol.address import Address
 from protocol.ids import peer_id_from_key
+from tests.support.cli_process import Volunteer
+from tests.support.control_fakes import FakeProvider, example_snapshot
+from tests.support.nodes import node_of
 
 PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
 DEAD = LastRun(

@@ -20,15 +20,15 @@ from client.lab.demo.run import DemoRun, Observed
 from client.lab.demo.screen import Screen
 from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 
-FAKE = Path(__file__).with_name("fake_volunteer.py")
 REPOSITORY = Path(__file__).parents[3]
+FAKE = REPOSITORY / "tests" / "support" / "fake_volunteer.py"
 DEADLINE_S = 30.0
 
 
 @pytest.fixture
 def swarm(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalSwarm]:
     monkeypatch.setattr(local_swarm, "volunteer_command", lambda: [sys.executable, str(FAKE)])
-    monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}:{FAKE.parent}")
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     with tempfile.TemporaryDirectory(prefix="vol") as folder:
         homes = Path(folder)
         with LocalSwarm(homes / "x.swarm", homes, homes / "logs") as found:

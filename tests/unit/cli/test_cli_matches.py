@@ -10,8 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
-from cli_process import Within
-from control_fakes import FakeProvider, example_matches, example_stage
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +30,8 @@ from protocol.matching.overview import score_parts
 from protocol.matching.preferences import MAX_SCORE, score
 from protocol.matching.record import MatchRecord
 from protocol.wire.envelope import Signer
+from tests.support.cli_process import Within
+from tests.support.control_fakes import FakeProvider, example_matches, example_stage
 
 ME, STEWARD = Signer(b"\1" * 32), Signer(b"\2" * 32)
 

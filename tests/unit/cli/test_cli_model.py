@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cli_process import Within
 
 from client.cli.commands.create import keep_text, sign, write_swarm_file
 from client.cli.founding.manifest import found_swarm
@@ -27,6 +26,7 @@ from model_zoo.whole import build_whole
 from protocol.address import Address
 from protocol.invite import SwarmFile
 from protocol.wire.envelope import Signer
+from tests.support.cli_process import Within
 
 SIGNER = Signer(b"\x07" * 32)
 

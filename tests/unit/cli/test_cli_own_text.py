@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import pytest
-from cli_process import Within
 
 from client.compute.errors import WrongData
 from client.compute.requests import PrepareData
@@ -18,6 +17,7 @@ from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
 from model_zoo.data import Corpus
 from protocol.invite import parse_invite, parse_swarm_file
+from tests.support.cli_process import Within
 
 WORDS = "the quick brown fox jumps over the lazy dog\n" * 40
 

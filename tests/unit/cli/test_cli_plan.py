@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from cli_process import Within
 
 from client.cli.commands.create import sign, write_swarm_file
 from client.cli.founding.manifest import found_swarm
@@ -20,6 +19,7 @@ from client.errors import ExitCode, UserError
 from protocol.address import Address
 from protocol.manifest import Manifest
 from protocol.wire.envelope import Signer
+from tests.support.cli_process import Within
 
 FOUNDER = Signer(b"\x07" * 32)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from control_fakes import example_snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from client.cli.terminal.status_text import limits_words, progress_line, status_
 from client.config import Settings
 from client.control.snapshot import LimitsView, SeatView
 from client.events import LogLine, StepCommitted
+from tests.support.control_fakes import example_snapshot
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from control_fakes import FakeProvider
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from client.control import methods, rpc
 from client.control.matches import MATCHES_VERSION
 from client.control.methods import MAX_EVENTS_PER_ANSWER, answer
 from client.control.snapshot import SCHEMA_VERSION
+from tests.support.control_fakes import FakeProvider
 
 REFUSED = [
     (b"{", rpc.PARSE_ERROR),

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from control_fakes import FakeProvider
 
 from client.control import rpc
 from client.control.client import ControlClient, ControlError, NotRunning, running_nodes
@@ -24,6 +23,7 @@ from client.control.sockets import (
     prepare_folder,
     socket_path,
 )
+from tests.support.control_fakes import FakeProvider
 
 STATUS = rpc.encode_request("status", {}, 1)
 

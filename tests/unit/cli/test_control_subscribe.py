@@ -16,7 +16,6 @@ import msgspec
 import psutil
 import pytest
 import trio
-from control_fakes import FakeProvider
 
 from client.control import access, methods, rpc
 from client.control.client import ControlClient, ControlError, NotRunning
@@ -25,6 +24,7 @@ from client.control.methods import Caller
 from client.control.server import ServerLimits, serve_control
 from client.control.sockets import socket_path
 from client.control.updates import Update
+from tests.support.control_fakes import FakeProvider
 
 CYCLES = 1000
 STATUS_AND_STOP = rpc.encode_request("status", {}, 1) + rpc.encode_request("stop", {}, 2)

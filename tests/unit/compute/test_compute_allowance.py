@@ -7,11 +7,11 @@ import msgspec
 import pytest
 import torch
 import trio
-from compute_stages import LocalWorker, open_request, tokens_of
 
 from client.compute import allowance
 from client.compute.process import RequestFailed, open_worker
 from client.compute.requests import ForwardBackward, OpenStage, Probe
+from tests.support.compute_stages import LocalWorker, open_request, tokens_of
 
 MIB = 1 << 20
 

@@ -4,8 +4,6 @@ import struct
 
 import pytest
 import torch
-from compute_rounds import CODECS, accumulate, bounds_of, contribute_and_reduce, replicas
-from compute_stages import opened, relative_error, tokens_of
 
 from client.compute.payload import BLOCK, BLOCK_BYTES, HEADER, seal
 from client.compute.requests import (
@@ -17,6 +15,14 @@ from client.compute.requests import (
     Reduce,
     Subtract,
 )
+from tests.support.compute_rounds import (
+    CODECS,
+    accumulate,
+    bounds_of,
+    contribute_and_reduce,
+    replicas,
+)
+from tests.support.compute_stages import opened, relative_error, tokens_of
 
 TOKENS_PER_STEP = 1000
 LARGEST_SCALE = b"\x80\x53"  # 2^40 as bf16

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from compute_stages import opened, tokens_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
@@ -27,6 +26,7 @@ from client.compute.checkpoint import (
 from client.compute.errors import CheckpointError, CheckpointUnreadable, DiskError
 from client.compute.requests import ApplyLocal, ForwardBackward, Load, Save
 from model_zoo.specs.state import StateSpec
+from tests.support.compute_stages import opened, tokens_of
 
 
 def trained(steps=2, **options):

@@ -5,7 +5,6 @@ import tracemalloc
 
 import pytest
 import torch
-from compute_stages import relative_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from client.compute.payload import (
     read_header,
     seal,
 )
+from tests.support.compute_stages import relative_error
 
 SHAPES = [(1,), (127,), (70_000,), (3, 5, 128), (4, 600, 128), (2, 3, 65), (600, 256), (1, 1, 1)]
 GAUSSIAN, OUTLIER = "gaussian", "one channel x60"

@@ -6,17 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compute_stages import (
-    MODELS,
-    SEED,
-    SEQUENCES,
-    TOKENS,
-    LocalWorker,
-    opened,
-    optimizer_config,
-    relative_error,
-)
-from compute_steps import PER_STEP, STEP_TOKENS, loss_of, of_step, step_of
 
 from client.compute.requests import (
     Apply,
@@ -28,6 +17,17 @@ from client.compute.requests import (
 )
 from model_zoo.data import Corpus
 from model_zoo.reference import ReferenceRun, TrainingPlan, train_reference
+from tests.support.compute_stages import (
+    MODELS,
+    SEED,
+    SEQUENCES,
+    TOKENS,
+    LocalWorker,
+    opened,
+    optimizer_config,
+    relative_error,
+)
+from tests.support.compute_steps import PER_STEP, STEP_TOKENS, loss_of, of_step, step_of
 
 STEPS = 5
 

@@ -3,7 +3,13 @@
 import msgspec
 import pytest
 import torch
-from compute_stages import (
+
+from client.compute.memory import graphs_that_fit, required_bytes
+from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.slices import stage_parameters
+from model_zoo.specs.state import StateSpec
+from model_zoo.stages import summed_loss
+from tests.support.compute_stages import (
     MODELS,
     SEQUENCES,
     TOKENS,
@@ -13,12 +19,6 @@ from compute_stages import (
     token_tensors,
     tokens_of,
 )
-
-from client.compute.memory import graphs_that_fit, required_bytes
-from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.slices import stage_parameters
-from model_zoo.specs.state import StateSpec
-from model_zoo.stages import summed_loss
 
 CUT = [1, 3]
 

@@ -6,18 +6,6 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from compute_stages import (
-    SEQUENCES,
-    TOKENS,
-    LocalWorker,
-    open_request,
-    opened,
-    optimizer_config,
-    relative_error,
-    token_tensors,
-    tokens_of,
-    whole_model,
-)
 
 from client.compute.codec import decode, encode
 from client.compute.passes import LARGEST_GRADIENT
@@ -40,6 +28,18 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import learning_rate, stage_clip
 from model_zoo.stages import summed_loss
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
+from tests.support.compute_stages import (
+    SEQUENCES,
+    TOKENS,
+    LocalWorker,
+    open_request,
+    opened,
+    optimizer_config,
+    relative_error,
+    token_tensors,
+    tokens_of,
+    whole_model,
+)
 
 SHAPE = (SEQUENCES, TOKENS, 32)
 

@@ -13,7 +13,6 @@ import psutil
 import pytest
 import trio
 import trio.testing
-from compute_stages import open_request, tokens_of
 
 from client.compute.checkpoint import verify
 from client.compute.process import RequestFailed, WorkerDied, open_worker
@@ -25,6 +24,7 @@ from client.compute.requests import (
     ForwardBackward,
     Save,
 )
+from tests.support.compute_stages import open_request, tokens_of
 
 pytestmark = pytest.mark.slow
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from compute_stages import LocalWorker, opened, relative_error, tokens_of
 
 from client.compute import passes
 from client.compute.requests import Backward, Forward, ForwardBackward, Subtract
 from client.compute.slicing import is_out_of_memory
+from tests.support.compute_stages import LocalWorker, opened, relative_error, tokens_of
 
 CLOSE = 1e-6
 ERRORS: list[Callable[[], Exception]] = [

@@ -6,8 +6,6 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from compute_stages import MODELS, LocalWorker, opened, relative_error, tokens_of
-from compute_steps import PER_STEP, apply_local, loss_of, of_step, step_of
 
 from client.cli.models.model_source import read_parameters
 from client.compute.checkpoint import verify
@@ -24,6 +22,8 @@ from client.compute.requests import (
     Subtract,
 )
 from model_zoo.whole import load_whole
+from tests.support.compute_stages import MODELS, LocalWorker, opened, relative_error, tokens_of
+from tests.support.compute_steps import PER_STEP, apply_local, loss_of, of_step, step_of
 
 STEPS = 5
 

@@ -4,10 +4,16 @@ from itertools import pairwise
 
 import pytest
 import torch
-from compute_rounds import CODECS, accumulate, bounds_of, contribute_and_reduce, replicas
-from compute_stages import tokens_of
 
 from client.compute.requests import Apply, Contribute, DecodeSum, ForwardBackward, Subtract
+from tests.support.compute_rounds import (
+    CODECS,
+    accumulate,
+    bounds_of,
+    contribute_and_reduce,
+    replicas,
+)
+from tests.support.compute_stages import tokens_of
 
 
 class TestDecodedAhead:

@@ -15,8 +15,6 @@ from pathlib import Path
 import pytest
 import torch
 import trio
-from compute_rounds import accumulate, bounds_of, contribute_and_reduce, replicas
-from compute_stages import opened
 
 from client.compute.device import fewest_threads
 from client.compute.launch import WAITING
@@ -24,6 +22,8 @@ from client.compute.process import open_worker
 from client.compute.requests import Apply, DecodeSum, SetThreads
 from model_zoo.optimizers.adamw import FlatAdamW
 from model_zoo.specs.optimizer import OptimizerSpec
+from tests.support.compute_rounds import accumulate, bounds_of, contribute_and_reduce, replicas
+from tests.support.compute_stages import opened
 
 TIMEOUT_S = 60
 

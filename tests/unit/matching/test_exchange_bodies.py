@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matching_examples import WALL_S, peer
 
 from protocol.errors import RemoteProtocolError
 from protocol.matching import preferences
@@ -17,6 +16,7 @@ from protocol.matching.exchange import bodies
 from protocol.matching.exchange.bodies import EpochId, Round
 from protocol.matching.exchange.load import Basis, Load
 from protocol.matching.exchange.projection import SAMPLES, Projection
+from tests.support.matching_examples import WALL_S, peer
 
 MANDATE = Mandate(2_833_333, 1)
 ISSUED = int(WALL_S * 1000)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from matching_examples import member, peer, population
 
 from protocol.ids import Stage
 from protocol.matching.design import FULL, Design
@@ -17,6 +16,7 @@ from protocol.matching.exchange.pledges import Pledges
 from protocol.matching.exchange.projection import SAMPLES, Projection, project
 from protocol.matching.exchange.verdict import StagePlan, judge
 from protocol.matching.last_members import LastMembers
+from tests.support.matching_examples import member, peer, population
 
 MICRO = 1_000_000
 

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matching_examples import WALL_S, peer, propose
 
 from protocol.errors import RemoteProtocolError
 from protocol.matching import bodies
 from protocol.matching.bodies import Mandate
+from tests.support.matching_examples import WALL_S, peer, propose
 
 MANDATE = Mandate(2_833_333, 1)
 ISSUED = int(WALL_S * 1000)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from matching_examples import peer
 
 from protocol.matching.choice import Proposer, prefix_cover
+from tests.support.matching_examples import peer
 
 quotas = st.integers(0, 60)
 floors = st.integers(0, 4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from matching_examples import WALL_S
 
 from protocol.ids import Stage
 from protocol.matching import gain
@@ -11,6 +10,7 @@ from protocol.matching.board import stage_levels
 from protocol.matching.bodies import COMMITTED, Mandate, Posting
 from protocol.matching.gain import Move
 from protocol.matching.sharing import effective_levels
+from tests.support.matching_examples import WALL_S
 
 MICRO = 1_000_000
 MANDATE = Mandate(int(WALL_S // 600), 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from matching_examples import NOW, WALL_S, manifest, member, peer
 
 from protocol.effects import Penalise, Publish
 from protocol.errors import LocalProtocolError
@@ -18,6 +17,7 @@ from protocol.matching.exchange import bodies as exchange
 from protocol.matching.exchange.bodies import COMMIT, EPOCH_KIND, Epoch, EpochId, Round
 from protocol.matching.machine import Matching
 from protocol.matching.volunteer import State
+from tests.support.matching_examples import NOW, WALL_S, manifest, member, peer
 
 BEACON = stewards.beacon_at(WALL_S)
 POSTING = Posting(0, Mandate(BEACON, 5), int(WALL_S * 1000), 1, 0, 0, 0, 0, 0, 1, 1, 1, 0, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from matching_examples import NOW, WALL_S, costs, member, peer
 
 from protocol.effects import SendSigned
 from protocol.ids import Stage
@@ -12,6 +11,7 @@ from protocol.matching.bodies import COMMITTED, Mandate, Posting
 from protocol.matching.context import Context
 from protocol.matching.mover import Mover, Step
 from protocol.matching.population import Population
+from tests.support.matching_examples import NOW, WALL_S, costs, member, peer
 
 MICRO = 1_000_000
 MANDATE = Mandate(int(WALL_S // 600), 1)

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from matching_examples import WALL_S, costs, peer
 
 from protocol.ids import PeerId, Stage
 from protocol.matching.member import Member
 from protocol.matching.population import Column, Population, coarse
+from tests.support.matching_examples import WALL_S, costs, peer
 
 STAGES = 3
 COSTS = costs([1e9, 2e9, 2e9])

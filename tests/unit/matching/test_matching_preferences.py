@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matching_examples import costs, manifest, member, peer, population
 
 from protocol.ids import Stage
 from protocol.matching import preferences
 from protocol.matching.design import FULL
 from protocol.matching.population import Population, of_nobody
 from protocol.matching.preferences import MICRO
+from tests.support.matching_examples import costs, manifest, member, peer, population
 
 
 def rate_of(**supply: float) -> int:

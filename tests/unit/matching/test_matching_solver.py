@@ -6,13 +6,13 @@ import random
 import warnings
 
 from matching.games import HospitalResident
-from matching_examples import peer
 
 from protocol.ids import PeerId, Stage
 from protocol.matching.audit import BlockingPair, blocking_pairs
 from protocol.matching.choice import Proposer
 from protocol.matching.pool import Limits
 from protocol.matching.synchronous import Instance, deferred_acceptance
+from tests.support.matching_examples import peer
 
 UNIT = 1_000_000
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from matching_examples import NOW, WALL_S, answers, member, peer, population, propose
 
 from protocol.effects import Publish
 from protocol.ids import Stage
@@ -14,6 +13,7 @@ from protocol.matching.context import Context
 from protocol.matching.population import Member
 from protocol.matching.steward import Steward
 from protocol.matching.timing import LEASE_S
+from tests.support.matching_examples import NOW, WALL_S, answers, member, peer, population, propose
 
 MANDATE = Mandate(int(WALL_S // 600), 1)
 ME = peer(0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from train_swarm import open_swarm
 from trio.testing import MockClock
 
 from client.errors import ExitCode, UserError
@@ -15,6 +14,7 @@ from client.train.messaging.bootstrap import find_swarm
 from protocol.address import Address
 from protocol.ids import peer_id_from_key
 from protocol.invite import MAX_PEERS, Invite, SwarmFile, Target
+from tests.support.train_swarm import open_swarm
 
 GONE = Address("ip4", "192.0.2.1", 9, peer_id_from_key(bytes(range(32))))
 ME = peer_id_from_key(b"m" * 32)

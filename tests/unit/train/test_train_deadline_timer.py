@@ -7,12 +7,12 @@ from pathlib import Path
 
 import trio
 import trio.testing
-from train_swarm import open_swarm
 
 from client.net.network import Inbound
 from client.train.messaging.deadline_timer import DeadlineTimer
 from protocol.ids import peer_id_from_key
 from protocol.wire.messages import Heartbeat
+from tests.support.train_swarm import open_swarm
 
 
 async def test_a_flood_of_messages_shares_its_ticks() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from train_swarm import open_swarm
 from trio.testing import MockClock
 
 from client.compute.checkpoint import build_header
@@ -18,6 +17,7 @@ from client.events import Event, LogLine
 from client.store import swarms
 from client.store.swarms import SwarmStore
 from client.train.messaging.bootstrap import remember_swarm
+from tests.support.train_swarm import open_swarm
 
 
 @pytest.mark.parametrize("problem", ["full", "no folder"])

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 import trio
-from train_swarm import ADVERT, open_swarm
 
 from client.train.engine import Engine
 from protocol.effects import Publish
@@ -18,6 +17,7 @@ from protocol.ids import PeerId
 from protocol.limits import MAX_ADVERT_TTL_S
 from protocol.matching.machine import Matching
 from protocol.membership.shared import POSTING
+from tests.support.train_swarm import ADVERT, open_swarm
 
 
 async def test_who_enters_late_hears_what_stewards_said_before(

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import trio
-from train_swarm import TestSwarm, Volunteer, open_swarm
 from trio.testing import MockClock
 
 from client.compute.checkpoint import verify
 from client.store.checkpoints import CheckpointFolder
 from client.train.recovery.buddies import Buddies
 from client.train.stage.finishing import Finishing
+from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 
 async def finish(volunteer: Volunteer) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from train_swarm import TestSwarm, Volunteer, open_swarm
 
 from protocol.membership import roster
+from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from train_swarm import Volunteer, open_swarm
 from trio.testing import MockClock
 
 from protocol.effects import Publish
 from protocol.ids import PeerId
 from protocol.membership.progress import Progress, encode_progress
 from protocol.wire.messages import Commit, Message, Ready
+from tests.support.train_swarm import Volunteer, open_swarm
 
 
 def lie_about_losses(liar: Volunteer, lie: float) -> None:

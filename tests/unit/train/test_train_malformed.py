@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from train_swarm import open_swarm
 from trio.testing import MockClock
 
 from protocol.ids import PeerId
 from protocol.wire.messages import Backward, Message
+from tests.support.train_swarm import open_swarm
 
 BAD_STEP = 3
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-from train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
 from trio.testing import MockClock
 
 from client.control.matches import MAX_EXPLANATIONS, MatchesSnapshot
@@ -13,6 +12,7 @@ from client.events import EventLog, LogLine
 from client.node.matches import describe_matching, explanations
 from client.store.agreements import load_records
 from protocol.matching.record import read_record
+from tests.support.train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
 
 SEATED = msgspec.structs.replace(ADVERT, seats=1)
 """An advert that the matching reckons with."""

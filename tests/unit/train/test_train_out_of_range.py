@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from train_swarm import Volunteer, open_swarm
 from trio.testing import MockClock
 
 from client.compute.codec import decode, encode
@@ -14,6 +13,7 @@ from protocol.ids import PeerId
 from protocol.manifest import Manifest
 from protocol.pipeline.effects import Fault
 from protocol.wire.messages import Backward, Forward, Message
+from tests.support.train_swarm import Volunteer, open_swarm
 
 BAD_STEP = 3
 """By then enough is counted to know what is usual."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from train_swarm import TestSwarm, Volunteer, open_swarm
 from trio.testing import MockClock
 
 from client.store.company import load_company
@@ -13,6 +12,7 @@ from client.store.lineage import SET_ASIDE, load_evidence, save_lineage
 from protocol.restore.choice import LAST_ERA
 from protocol.restore.company import Company
 from protocol.restore.stored import Lineage
+from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 
 def lineage(volunteer: Volunteer) -> Lineage:

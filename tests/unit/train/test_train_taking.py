@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 import trio
-from train_swarm import RecordingEngine, TestSwarm, Volunteer, open_swarm
 from trio.testing import MockClock
 
 from client.compute.checkpoint import read_info
@@ -23,6 +22,7 @@ from protocol.ids import PeerId
 from protocol.restore.stored import Lineage
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, BlobOffer, BlobQuery
+from tests.support.train_swarm import RecordingEngine, TestSwarm, Volunteer, open_swarm
 
 
 @pytest.fixture

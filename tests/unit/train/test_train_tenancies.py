@@ -6,12 +6,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from train_swarm import TestSwarm, Volunteer, open_swarm
 from trio.testing import MockClock
 
 from client.node.status import take_snapshot
 from client.train.stage import held_stage as tenancy
 from client.train.workers.opening import stage_need
+from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 
 def counted(volunteer: Volunteer, stage: int) -> int:

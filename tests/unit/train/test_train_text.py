@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from train_swarm import ADVERT, RecordingEngine, TestSwarm, Volunteer, open_swarm
 
 from client.control.snapshot import Snapshot
 from client.node.status import take_snapshot
@@ -14,6 +13,7 @@ from client.train.transfer.blobs import offer_of_file
 from client.train.transfer.text_search import ASK_AGAIN_S, PATIENCE_S
 from protocol.effects import Effect, Explain
 from protocol.ids import Stage
+from tests.support.train_swarm import ADVERT, RecordingEngine, TestSwarm, Volunteer, open_swarm
 
 
 @pytest.fixture

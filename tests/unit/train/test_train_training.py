@@ -7,8 +7,6 @@ from typing import cast
 
 import pytest
 import trio
-from local_worker import LocalWorker
-from train_swarm import TestSwarm, Volunteer, _starter, one_thread, open_swarm
 
 from client.config import Settings
 from client.errors import ExitCode
@@ -20,6 +18,8 @@ from client.train.machine.core_sharing import CoreSharing
 from client.train.machine.pausing import Pauses
 from client.train.recovery.history import History
 from client.train.training import MEASURING_WORKERS, Site, Training
+from tests.support.local_worker import LocalWorker
+from tests.support.train_swarm import TestSwarm, Volunteer, _starter, one_thread, open_swarm
 
 
 class ScriptedTraining(Training):

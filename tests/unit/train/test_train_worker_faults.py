@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 
 import torch
 import trio
-from train_swarm import TestSwarm, Volunteer, open_swarm
 from trio.testing import MockClock
 
 from client.errors import ExitCode
+from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 
 def replica_of(volunteer: Volunteer, stage: int) -> Any:

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 import trio
-from protocol_examples import manifest
 
 from client.compute.checkpoint import build_header
 from client.compute.replica import state_hash
@@ -25,6 +24,7 @@ from protocol.manifest import Policy
 from protocol.restore.stored import Lineage, Stored
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import BlobQuery, ChunkRequest, Message
+from tests.support.protocol_examples import manifest
 
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
 SWARM = "ab" * 32

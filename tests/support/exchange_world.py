@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from matching_world import START_S, WALL_S, Weather, peer
-
 from protocol.effects import Publish, SendSigned
 from protocol.ids import PeerId, Stage
 from protocol.manifest import StageCost
@@ -28,6 +26,7 @@ from protocol.matching.exchange import bodies, planning
 from protocol.matching.exchange.exchange import Exchange
 from protocol.matching.pool import Place, Pool
 from protocol.matching.population import Member, Population
+from tests.support.matching_world import START_S, WALL_S, Weather, peer
 
 BEACON = stewards.beacon_at(WALL_S)
 MANDATE = Mandate(BEACON, 1)

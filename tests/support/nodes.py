@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import trio
-from control_fakes import FakeProvider
 
 from client.control.server import serve_control
 from client.control.sockets import socket_path
 from client.store.paths import runtime_folder
+from tests.support.control_fakes import FakeProvider
 
 
 @contextmanager

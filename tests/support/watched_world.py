@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from matching_world import Weather, World, manifest
-
 from protocol.effects import Publish, SendSigned
 from protocol.ids import PeerId, Stage
 from protocol.matching.design import Design
@@ -14,6 +12,7 @@ from protocol.matching.effects import Assign, Unassign
 from protocol.matching.exchange import bodies as exchange_bodies
 from protocol.matching.population import Member, Population
 from protocol.matching.sharing import StageLevel, effective_levels
+from tests.support.matching_world import Weather, World, manifest
 
 
 @dataclass(frozen=True)

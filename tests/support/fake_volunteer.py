@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 
 import trio
-from control_fakes import example_invite, example_matches, example_snapshot
 
 from client.control.matches import MatchesSnapshot
 from client.control.server import serve_control
@@ -32,6 +31,7 @@ from client.control.sockets import socket_path
 from client.control.updates import StepPoint
 from client.events import Entry, RecoveryEvent, StepCommitted
 from client.store.paths import runtime_folder
+from tests.support.control_fakes import example_invite, example_matches, example_snapshot
 
 STEPS = 40
 STAGES = 2

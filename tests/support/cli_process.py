@@ -11,7 +11,7 @@ import pytest
 
 from client.cli.main import run
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[2]
 
 
 class Volunteer:

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import torch
 import trio
-from local_worker import LocalWorker
 
 from client.cli.commands.create import sign
 from client.cli.founding.manifest import found_swarm
@@ -45,6 +44,7 @@ from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.membership.advert import Advert, Flops
 from protocol.pipeline.effects import Committed
 from protocol.wire.envelope import Signer
+from tests.support.local_worker import LocalWorker
 
 LIMIT_S = 600.0
 """Virtual seconds that anything may take."""

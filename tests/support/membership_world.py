@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from protocol_examples import SWARM, WALL, advert, peer, signer
-
 from protocol.effects import Penalise, Publish, Send
 from protocol.ids import PeerId
 from protocol.membership.membership import Membership
@@ -21,6 +19,7 @@ from protocol.wire.messages import (
     decode_message,
     encode_message,
 )
+from tests.support.protocol_examples import SWARM, WALL, advert, peer, signer
 
 
 @dataclass

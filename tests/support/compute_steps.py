@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from compute_stages import SEQUENCES, TOKENS, LocalWorker, tokens_of
-
 from client.compute.requests import ApplyLocal, ForwardBackward
+from tests.support.compute_stages import SEQUENCES, TOKENS, LocalWorker, tokens_of
 
 PER_STEP = 6
 """Microbatches of a step; n * PER_STEP is the first one of step n."""

@@ -1,8 +1,7 @@
 """Rounds between executors, by hand: who accumulates, contributes and sums what."""
 
-from compute_stages import opened, tokens_of
-
 from client.compute.requests import Contribute, ForwardBackward, Reduce
+from tests.support.compute_stages import opened, tokens_of
 
 CODECS = ["fp32", "bf16", "s8"]
 
