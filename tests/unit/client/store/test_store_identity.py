@@ -110,7 +110,7 @@ def test_one_process_per_identity(tmp_path: Path) -> None:
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[4],
     )
     assert holder.stdin is not None
     assert holder.stdout is not None

@@ -11,7 +11,7 @@ from grimp import ImportGraph
 
 from tests.lint.cycles import cycles
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 CONTRACT = """
 [tool.importlinter]
 root_packages = ["made_up"]

@@ -127,7 +127,7 @@ def test_the_metrics_are_those_that_are_listed() -> None:
 
 
 def test_every_metric_is_described_for_administrators() -> None:
-    page = (Path(__file__).parents[3] / "packaging" / "metrics.md").read_text()
+    page = (Path(__file__).parents[4] / "packaging" / "metrics.md").read_text()
     rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
     assert rows.keys() == METRICS.keys()
     assert all(metric.words in rows[name] for name, metric in METRICS.items())

@@ -20,7 +20,7 @@ from client.lab.demo.run import DemoRun, Observed
 from client.lab.demo.screen import Screen
 from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[4]
 FAKE = REPOSITORY / "tests" / "support" / "fake_volunteer.py"
 DEADLINE_S = 30.0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.everything import IDLE_PRIORITY, ON_ALL_CORES, give_way, simulations
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 
 
 def test_every_simulation_is_run_and_those_on_all_cores_come_last() -> None:
