@@ -39,11 +39,6 @@ NOT_SETTINGS: Final = frozenset(
 """Variables with the prefix that other parts of the program read."""
 MAX_CONFIG_FILE_BYTES: Final = 256 * 1024
 
-Port = Annotated[int, Meta(ge=0, le=65535)]
-Size = Annotated[int, Meta(ge=0, le=2**50)]
-"""Bytes; may be written like ``512MiB`` or ``10MB``."""
-Rate = Annotated[int, Meta(ge=0, le=2**50)]
-"""Bytes per second; may be written like ``2MB/s`` or ``20Mbit/s``."""
 MIN_RATE_BYTES_PER_S: Final = 100_000
 """Slower than this, others give up waiting for what we send or take."""
 
@@ -51,61 +46,267 @@ MIB: Final = 2**20
 GIB: Final = 2**30
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the values of a setting are written, and what holds for them beyond their bounds."""
+
+    parse: Callable[[str], int] | None = None
+    """Reads an amount with its unit; None: there is no unit."""
+    spell: Callable[[int], str] = str
+    """Writes the amount so that ``parse`` reads it."""
+    check: Callable[[Any], object] = lambda value: value
+    """Returns the value in its one spelling; raises ``ValueError``."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What people are told of a setting."""
+
+    help: str
+    """What it does, as --help, the manual page and the table of the README say it."""
+    zero: str = ""
+    """What 0 stands for; empty: 0 is no value, or means itself."""
+    short_flag: str = ""
+    """A shorter name of its flag, without the unit."""
+
+
+def _check_rate(bytes_per_s: int) -> int:
+    if 0 < bytes_per_s < MIN_RATE_BYTES_PER_S:
+        raise ValueError(f"at least {MIN_RATE_BYTES_PER_S} bytes/s, or 0 for no limit")
+    return bytes_per_s
+
+
+def _check_device(name: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", name):
+        raise ValueError(f"{name!r} is no device; there are auto, cpu, cuda and cuda:0, cuda:1 ...")
+    return name
+
+
+def _check_addresses(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(str(parse_address(text)) for text in texts)
+
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+SIZE: Final = Form(parse_size, spell_size)
+Size = Annotated[int, Meta(ge=0, le=2**50), SIZE]
+"""Bytes; may be written like ``512MiB`` or ``10MB``."""
+Rate = Annotated[int, Meta(ge=0, le=2**50), Form(parse_rate, spell_rate, _check_rate)]
+"""Bytes per second; may be written like ``2MB/s`` or ``20Mbit/s``."""
+Share = Annotated[int, Meta(ge=1, le=100), Form(parse_percent, "{}%".format)]
+Watts = Annotated[int, Meta(ge=0, le=10_000), Form(parse_watts)]
+Minutes = Annotated[int, Meta(ge=1, le=1440), Form(parse_minutes, "{}min".format)]
+Device = Annotated[str, Meta(max_length=32), Form(check=_check_device)]
+Hours = Annotated[str, Meta(max_length=1024), Form(check=lambda text: str(parse_schedule(text)))]
+"""Windows of the local clock."""
+Addresses = Annotated[tuple[str, ...], Meta(max_length=8), Form(check=_check_addresses)]
+
+
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything a user may choose about a node. 0 means: no limit, or chosen by the node."""
+    """Everything a user may choose about a node, each declared here and nowhere else.
 
-    listen_host: Annotated[str, Meta(max_length=64)] = "0.0.0.0"
-    listen_port: Port = 0
-    """0: any free port."""
-    announce: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
-    """Addresses to advertise instead of those found: /ip4/203.0.113.7/tcp/4001 of a forward."""
-    dial_timeout_s: Annotated[float, Meta(gt=0, le=600)] = 20.0
-    """Longest wait for a first member of the swarm."""
-    max_links: Annotated[int, Meta(ge=4, le=1024)] = 256
-    """Connections at which no more are accepted."""
-    upload_limit_bytes_per_s: Rate = 0
-    download_limit_bytes_per_s: Rate = 0
-    daily_quota_bytes: Size = 0
-    """Sent and received in a day of the local clock; when it is used up, pause till midnight."""
-    control_group: Annotated[str, Meta(max_length=64)] = ""
-    """Members of this group may look at the node (status, events), too; for a system service."""
-    data_dir: Annotated[str, Meta(max_length=4096)] = ""
-    """Identity, swarms and checkpoints; empty: the system's place for them."""
-    device: Annotated[str, Meta(max_length=32)] = "auto"
-    threads: Annotated[int, Meta(ge=0, le=1024)] = 0
-    """Threads of the compute worker; 0: its share of the cores, with other volunteers beside it."""
-    compute_share: Annotated[int, Meta(ge=1, le=100)] = 100
-    """Percentage of the time that may be spent computing."""
-    seats: Annotated[int, Meta(ge=0, le=4)] = 0
-    """Stages to hold at most; 0: two where memory allows."""
-    memory_limit_bytes: Size = 0
-    """Memory of the compute worker; 0: 85 % of the machine's."""
-    vram_share: Annotated[int, Meta(ge=1, le=100)] = 100
-    """Percentage of the GPU's memory that may be used."""
-    power_limit_w: Annotated[int, Meta(ge=0, le=10_000)] = 0
-    """Most power the GPU may draw, in watts; setting it takes the driver's permission."""
-    only_when_idle: bool = False
-    """Compute only while nobody uses this machine's keyboard and screen."""
-    idle_after_minutes: Annotated[int, Meta(ge=1, le=1440)] = 5
-    """Nobody uses it when nothing was touched for so long."""
-    not_on_battery: bool = False
-    """Compute only on mains power."""
-    schedule: Annotated[str, Meta(max_length=1024)] = ""
-    """Compute only then, by the local clock: 22:00-07:00 mon-fri; 00:00-24:00 sat,sun."""
-    boundary_memory_bytes: Annotated[int, Meta(ge=MIB, le=2**50)] = 512 * MIB
-    """Boundary tensors kept in memory; more go to disk."""
-    boundary_disk_bytes: Size = 4 * GIB
-    checkpoint_keep: Annotated[int, Meta(ge=1, le=1000)] = 2
-    """Checkpoints kept per stage."""
-    checkpoint_milestone_every: Annotated[int, Meta(ge=0, le=2**40)] = 0
-    """Every version that is a multiple of it is kept for good; 0: none."""
-    metrics_port: Port = 0
-    """Port of the Prometheus metrics on loopback; 0: none."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["text", "json"] = "text"
+    A field's type has the bounds (``Meta``), how it is written (``Form``) and what people are told
+    (``About``). Its flag, its ``VOLUNTEER_*`` variable, its key in the file, ``volunteer config``,
+    the Settings tab, the table of client/README.md and the manual page are made from that. All
+    count from the next start of the node.
+    """
+
+    listen_host: Annotated[str, Meta(max_length=64), About("IPv4 address to listen on.")] = (
+        "0.0.0.0"
+    )
+    listen_port: Annotated[
+        Port, About("Port to listen on; 0: any free port.", zero="any free port")
+    ] = 0
+    announce: Annotated[
+        Addresses, About("Address to tell others instead of those found; may be repeated.")
+    ] = ()
+    """Such as /ip4/203.0.113.7/tcp/4001 of a forward."""
+    dial_timeout_s: Annotated[
+        float,
+        Meta(gt=0, le=600),
+        About("Longest wait for a first member of the swarm, in seconds."),
+    ] = 20.0
+    max_links: Annotated[
+        int,
+        Meta(ge=4, le=1024),
+        About("Connections to other volunteers at which no more are accepted."),
+    ] = 256
+    upload_limit_bytes_per_s: Annotated[
+        Rate,
+        About(
+            "Upload at most so much, such as 2MB/s or 20Mbit/s.",
+            zero="no limit",
+            short_flag="--upload-limit",
+        ),
+    ] = 0
+    download_limit_bytes_per_s: Annotated[
+        Rate,
+        About(
+            "Download at most so much, such as 2MB/s or 20Mbit/s.",
+            zero="no limit",
+            short_flag="--download-limit",
+        ),
+    ] = 0
+    daily_quota_bytes: Annotated[
+        Size,
+        About(
+            "Send and receive at most so much a day, such as 50GB; then pause till midnight.",
+            zero="no limit",
+            short_flag="--daily-quota",
+        ),
+    ] = 0
+    control_group: Annotated[
+        str,
+        Meta(max_length=64),
+        About("Group whose members may look at the volunteer, too; for a system service."),
+    ] = ""
+    data_dir: Annotated[
+        str, Meta(max_length=4096), About("Folder for identity, swarms and checkpoints.")
+    ] = ""
+    """Empty: the system's place for them."""
+    device: Annotated[Device, About("Where to compute: auto, cpu, cuda or cuda:N.")] = "auto"
+    threads: Annotated[
+        int,
+        Meta(ge=0, le=1024),
+        About(
+            "CPU threads to compute with; 0: this machine's cores, shared with its other "
+            "volunteers.",
+            zero="its share of the cores",
+        ),
+    ] = 0
+    compute_share: Annotated[
+        Share, About("Compute at most so many percent of the time, such as 50%.")
+    ] = 100
+    seats: Annotated[
+        int,
+        Meta(ge=0, le=4),
+        About(
+            "Stages to hold at most; 0: two where memory allows; 1: never a second.",
+            zero="two where memory allows",
+        ),
+    ] = 0
+    memory_limit_bytes: Annotated[
+        Size,
+        About(
+            "Memory to compute with, such as 4GiB; 0: most of what is free.",
+            zero="85 % of the memory",
+            short_flag="--memory-limit",
+        ),
+    ] = 0
+    vram_share: Annotated[
+        Share, About("Use at most so many percent of the GPU's memory, such as 50%.")
+    ] = 100
+    power_limit_w: Annotated[
+        Watts,
+        About(
+            "Let the GPU draw at most so many watts; takes the driver's permission.",
+            zero="no limit",
+            short_flag="--power-limit",
+        ),
+    ] = 0
+    only_when_idle: Annotated[bool, About("Compute only while nobody uses this machine.")] = False
+    """By its keyboard and screen."""
+    idle_after_minutes: Annotated[
+        Minutes, About("Nobody uses it when nothing was touched for so many minutes.")
+    ] = 5
+    not_on_battery: Annotated[bool, About("Compute only on mains power.")] = False
+    schedule: Annotated[
+        Hours, About('Compute only then, such as "22:00-07:00 mon-fri; 00:00-24:00 sat,sun".')
+    ] = ""
+    boundary_memory_bytes: Annotated[
+        int,
+        Meta(ge=MIB, le=2**50),
+        SIZE,
+        About("Memory for tensors on their way, such as 512MiB; more go to disk."),
+    ] = 512 * MIB
+    boundary_disk_bytes: Annotated[Size, About("Disk for tensors on their way.", zero="none")] = (
+        4 * GIB
+    )
+    checkpoint_keep: Annotated[
+        int, Meta(ge=1, le=1000), About("Checkpoints to keep per stage.")
+    ] = 2
+    checkpoint_milestone_every: Annotated[
+        int,
+        Meta(ge=0, le=2**40),
+        About(
+            "Keep every checkpoint whose version is a multiple of this for good; 0: none.",
+            zero="none",
+        ),
+    ] = 0
+    metrics_port: Annotated[
+        Port, About("Port of Prometheus metrics on loopback; 0: none.", zero="none")
+    ] = 0
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], About("Least important messages to show.")
+    ] = "info"
+    log_format: Annotated[Literal["text", "json"], About("How messages are written on stderr.")] = (
+        "text"
+    )
 
 
-FIELDS: Final = Settings.__struct_fields__
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The declaration of one setting, taken from its field."""
+
+    name: str
+    type: Any
+    """With its bounds."""
+    default: Any
+    about: About
+    form: Form
+
+    @property
+    def variable(self) -> str:
+        """The name of its environment variable."""
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+    @property
+    def flag(self) -> str:
+        """The long name of its flag."""
+        return f"--{self.name.replace('_', '-')}"
+
+    def convert(self, value: object) -> object:
+        """Return a value of a flag, a variable or a file as the node uses it.
+
+        Raises:
+            ValueError: it is not of the type or not within its bounds.
+        """
+        text = value if isinstance(value, str) else None
+        if text is not None and self.form.parse is not None:
+            value = self.form.parse(text)
+        elif text is not None and isinstance(self.default, tuple):
+            value = [part for part in text.split(",") if part]
+        # variables are always text, so text may stand for a number
+        return self.form.check(msgspec.convert(value, self.type, strict=text is None))
+
+    def zero_words(self, value: object) -> str:
+        """Return what the value stands for where it is a 0 that is no amount; else nothing."""
+        return self.about.zero if value == 0 else ""
+
+    def words(self, value: object) -> str:
+        """Return a value as people read it: amounts with their unit, and what 0 means.
+
+        What has a unit is spelled as it may be set.
+        """
+        if words := self.zero_words(value):
+            return words
+        if isinstance(value, int) and not isinstance(value, bool):
+            return self.form.spell(value)
+        if isinstance(value, list | tuple):
+            return ", ".join(map(str, value)) or "none"
+        return "not set" if value == "" else msgspec.json.encode(value).decode().strip('"')
+
+
+def _declared() -> Iterator[Setting]:
+    types = get_type_hints(Settings, include_extras=True)
+    for field in msgspec.structs.fields(Settings):
+        kind = types[field.name]
+        about = next(each for each in kind.__metadata__ if isinstance(each, About))
+        form = next((each for each in kind.__metadata__ if isinstance(each, Form)), Form())
+        yield Setting(field.name, kind, field.default, about, form)
+
+
+SETTINGS: Final = {setting.name: setting for setting in _declared()}
+"""Every setting by name, in the order of their declaration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +337,7 @@ def resolve(
         ConfigError: an unknown key, a value of the wrong type or range, or an unreadable file.
     """
     values: dict[str, object] = {}
-    origins = dict.fromkeys(FIELDS, "default")
+    origins = dict.fromkeys(SETTINGS, "default")
     for name, value, origin in _layers(flags, environ, config_file, user_file, system_file):
         values[name] = _convert(name, value, origin)
         origins[name] = origin
@@ -150,13 +351,7 @@ def check_setting(name: str, text: str | None) -> object:
         ConfigError: no such setting, or not a value for it.
     """
     _known(name, "the settings")
-    if text is None:
-        return None
-    parts = [part for part in text.split(",") if part]
-    return _convert(name, parts if name == "announce" else text, "given")
-
-
-_TYPES = get_type_hints(Settings, include_extras=True)
+    return None if text is None else _convert(name, text, "given")
 
 
 def _layers(
@@ -198,15 +393,13 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, object,
         suffix = variable.removeprefix(ENVIRONMENT_PREFIX)
         if suffix == variable or suffix in NOT_SETTINGS:
             continue
-        name = _known(suffix.lower(), "the environment", ENVIRONMENT_PREFIX)
-        value = [part for part in text.split(",") if part] if name == "announce" else text
-        yield name, value, variable
+        yield _known(suffix.lower(), "the environment", ENVIRONMENT_PREFIX), text, variable
 
 
 def _known(key: str, where: str, prefix: str = "") -> str:
-    if key in FIELDS:
+    if key in SETTINGS:
         return key
-    near = difflib.get_close_matches(key, FIELDS, n=1)
+    near = difflib.get_close_matches(key, SETTINGS, n=1)
     spelled = [prefix + (name.upper() if prefix else name) for name in (key, *near)]
     hint = f"did you mean {spelled[1]}?" if near else "see volunteer config for all settings"
     raise ConfigError(f"unknown setting {spelled[0]!r} in {where}", hint)
@@ -214,80 +407,6 @@ def _known(key: str, where: str, prefix: str = "") -> str:
 
 def _convert(name: str, value: object, origin: str) -> object:
     try:
-        if isinstance(value, str) and (parse := _parser(name)) is not None:
-            value = parse(value)
-        # variables are always text, so text may stand for a number
-        converted = msgspec.convert(value, _TYPES[name], strict=not isinstance(value, str))
-        return _checked(name, converted)
+        return SETTINGS[name].convert(value)
     except (msgspec.ValidationError, ValueError) as error:
         raise ConfigError(f"{name} ({origin}): {error}", f"correct {name}") from error
-
-
-def _parser(name: str) -> Callable[[str], int] | None:
-    """Return what reads a setting's amount with its unit."""
-    for ending, parse in _PARSERS:
-        if name.endswith(ending):
-            return parse
-    return None
-
-
-def _checked(name: str, value: Any) -> object:
-    """Return the value in its one spelling; raises ``ValueError``."""
-    if name == "announce":
-        return tuple(str(parse_address(text)) for text in value)
-    if name == "schedule":
-        return str(parse_schedule(value))
-    if name == "device" and not _DEVICE.fullmatch(value):
-        raise ValueError(
-            f"{value!r} is no device; there are auto, cpu, cuda and cuda:0, cuda:1 ..."
-        )
-    if name.endswith("_bytes_per_s") and 0 < value < MIN_RATE_BYTES_PER_S:
-        raise ValueError(f"at least {MIN_RATE_BYTES_PER_S} bytes/s, or 0 for no limit")
-    return value
-
-
-_DEVICE: Final = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
-
-
-def in_words(name: str, value: object) -> str:
-    """Return a setting's value as people read it: amounts with their unit, and what 0 means.
-
-    What has a unit is spelled as it may be set.
-    """
-    if value == 0 and not isinstance(value, bool) and name in ZERO_MEANS:
-        return ZERO_MEANS[name]
-    if isinstance(value, int) and not isinstance(value, bool):
-        spell = next((spell for ending, spell in _SPELLERS if name.endswith(ending)), str)
-        return spell(value)
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value)) or "none"
-    return "not set" if value == "" else msgspec.json.encode(value).decode().strip('"')
-
-
-ZERO_MEANS: Final = {
-    "listen_port": "any free port",
-    "upload_limit_bytes_per_s": "no limit",
-    "download_limit_bytes_per_s": "no limit",
-    "daily_quota_bytes": "no limit",
-    "threads": "its share of the cores",
-    "seats": "two where memory allows",
-    "memory_limit_bytes": "85 % of the memory",
-    "power_limit_w": "no limit",
-    "boundary_disk_bytes": "none",
-    "checkpoint_milestone_every": "none",
-    "metrics_port": "none",
-}
-"""What 0 stands for, by setting."""
-_SPELLERS: Final = (
-    ("_bytes_per_s", spell_rate),
-    ("_bytes", spell_size),
-    ("_share", "{}%".format),
-    ("_minutes", "{}min".format),
-)
-_PARSERS: Final = (
-    ("_bytes_per_s", parse_rate),
-    ("_bytes", parse_size),
-    ("_share", parse_percent),
-    ("_limit_w", parse_watts),
-    ("_minutes", parse_minutes),
-)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from client.config import FIELDS, ZERO_MEANS, in_words, resolve
+from client.config import SETTINGS, resolve
 from client.errors import ConfigError
 from client.store.paths import find_folders
 from client.ui.model.settings import Setting
@@ -27,9 +27,9 @@ def local_settings() -> Sequence[Setting]:
     return [
         Setting(
             name,
-            in_words(name, values[name]),
+            declared.words(values[name]),
             resolved.origins[name].replace(home, "~"),
-            empty=values[name] in ("", [], ()) or (name in ZERO_MEANS and values[name] == 0),
+            empty=values[name] in ("", [], ()) or bool(declared.zero_words(values[name])),
         )
-        for name in FIELDS
+        for name, declared in SETTINGS.items()
     ]

@@ -18,7 +18,7 @@ from client.cli.reach.running import find_socket
 from client.cli.settings.config_file import save_setting, set_setting
 from client.cli.settings.flags import Config, SettingFlags, given
 from client.cli.terminal.output import json_line, print_json, printable, say
-from client.config import FIELDS, ZERO_MEANS, check_setting, in_words, resolve
+from client.config import SETTINGS, Setting, check_setting, resolve
 from client.errors import ConfigError, ExitCode, UserError
 from client.store.paths import SYSTEM_CONFIG_FILE, find_folders, make_own
 
@@ -68,16 +68,15 @@ def show(
     if json:
         print_json(Shown(values, dict(resolved.origins)))
         return
-    for name in FIELDS:
-        notes = [ZERO_MEANS[name]] if values[name] == 0 and name in ZERO_MEANS else []
-        notes += [resolved.origins[name]] if origin else []
-        note = f"  # {'; '.join(notes)}" if notes else ""
-        print(printable(f"{name} = {_toml(name, values[name])}{note}"))
+    for name, setting in SETTINGS.items():
+        notes = [setting.zero_words(values[name]), resolved.origins[name] if origin else ""]
+        note = f"  # {'; '.join(filter(None, notes))}" if any(notes) else ""
+        print(printable(f"{name} = {_toml(setting, values[name])}{note}"))
 
 
-def _toml(name: str, value: object) -> str:
+def _toml(setting: Setting, value: object) -> str:
     """Return a value as a line of the file may have it, amounts with their unit."""
-    spelled = in_words(name, value)
+    spelled = setting.words(value)
     with_unit = isinstance(value, int) and value != 0 and not spelled.isdecimal()
     return json_line(spelled if with_unit and not isinstance(value, bool) else value)
 

@@ -18,9 +18,10 @@ import msgspec
 from cyclopts import Parameter
 from msgspec import Struct
 
-from client.cli.reach.home import Home, find_home
+from client.cli.reach.home import Home, find_home, home_of
 from client.cli.reach.target import named_swarm, read_target
-from client.cli.settings.flags import Config, SettingFlags, as_arguments, given
+from client.cli.serving.background import Handover, read_handover, start
+from client.cli.settings.flags import Config, SettingFlags, given
 from client.cli.terminal.output import print_json, say
 from client.config import Settings
 from client.control.client import running_nodes
@@ -31,7 +32,7 @@ from client.store.last_run import RunRecord
 from client.store.swarms import SwarmStore
 from protocol.address import Address
 from protocol.ids import PeerId
-from protocol.invite import SwarmFile, Target
+from protocol.invite import SwarmFile, Target, parse_target
 
 SWARM_VARIABLE = "VOLUNTEER_SWARM"
 STDIN = 0
@@ -60,6 +61,7 @@ def join(
     record: Path | None = None,
     data: Path | None = None,
     exit_when_done: bool = False,
+    handed_over: Annotated[bool, Parameter(show=False)] = False,
     flags: SettingFlags = SettingFlags(),  # noqa: B008  (frozen)
     config: Config = None,
 ) -> int:
@@ -88,7 +90,11 @@ def join(
         The swarm's training text, where this machine has it; otherwise it is downloaded.
     exit_when_done
         End when the swarm has done its last step, instead of staying to serve the model.
+    handed_over
+        Read all that was chosen from stdin, as another process has resolved it.
     """
+    if handed_over:
+        return _serve_handed_over()
     _refuse_combination(headless=headless, detach=detach, record=record)
     home, named = find_home(given(flags), config), swarm or os.environ.get(SWARM_VARIABLE)
     check_threads(home.settings.threads)
@@ -100,9 +106,14 @@ def join(
         return _serve(
             home, target, data, exit_when_done=exit_when_done, headless=headless, quiet=quiet
         )
-    arguments = as_arguments(flags, config, data, exit_when_done=exit_when_done)
+    handover = Handover(
+        swarm=str(target),
+        resolved=home.resolved,
+        data=str(data.absolute()) if data else None,
+        exit_when_done=exit_when_done,
+    )
     return _in_background(
-        home, target, arguments, detach=detach, yes=yes, as_json=json, record=record
+        home, target, handover, detach=detach, yes=yes, as_json=json, record=record
     )
 
 
@@ -144,10 +155,23 @@ def _serve(
     )
 
 
+def _serve_handed_over() -> int:
+    """Be the node that another process starts in the background."""
+    told = read_handover(sys.stdin.buffer)
+    return _serve(
+        home_of(told.resolved),
+        parse_target(told.swarm),
+        Path(told.data) if told.data else None,
+        exit_when_done=told.exit_when_done,
+        headless=True,
+        quiet=True,
+    )
+
+
 def _in_background(
     home: Home,
     target: Target,
-    arguments: list[str],
+    handover: Handover,
     *,
     detach: bool,
     yes: bool,
@@ -155,7 +179,6 @@ def _in_background(
     record: Path | None,
 ) -> int:
     from client.cli.screen import show
-    from client.cli.serving.background import start
 
     running = None if detach else _running(home, target)
     if running is not None:
@@ -166,7 +189,7 @@ def _in_background(
     if agreed is None:
         say("nothing was started")
         return ExitCode.INTERRUPTED
-    started = start(home, str(agreed), arguments)
+    started = start(home, msgspec.structs.replace(handover, swarm=str(agreed)))
     node = started.greeting
     if not detach:
         return show(started.socket, home.folders, record)

@@ -48,7 +48,11 @@ def find_home(flags: Mapping[str, object] | None = None, config: Path | None = N
         ConfigError: a setting is unknown or has a value that cannot be used.
     """
     user_file = find_folders().config_file
-    resolved = resolve(flags or {}, os.environ, config, user_file, SYSTEM_CONFIG_FILE)
+    return home_of(resolve(flags or {}, os.environ, config, user_file, SYSTEM_CONFIG_FILE))
+
+
+def home_of(resolved: Resolved) -> Home:
+    """Return the home of a volunteer that is set up like this."""
     data_dir = resolved.settings.data_dir
     return Home(find_folders(data=Path(data_dir).absolute() if data_dir else None), resolved)
 

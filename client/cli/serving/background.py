@@ -4,7 +4,8 @@ A node answers on its control socket before it has measured the machine and read
 has entered the swarm, its start may still fail.
 
 The node is a process in a session of its own, so that closing the terminal, or killing what shows
-it, does not touch it. The invite goes to it through a pipe: nobody reads it in a process list.
+it, does not touch it. The swarm and the settings go to it through a pipe, as they were resolved
+here: nobody reads them in a process list, and nothing that changes meanwhile makes a difference.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+from msgspec import Struct
 
 from client.cli.logging.log_file import ERRORS_NAME
 from client.cli.reach.home import Home
 from client.cli.terminal.output import say
+from client.config import Resolved
 from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.methods import Greeting
 from client.control.snapshot import Snapshot
@@ -26,6 +31,7 @@ from client.errors import ExitCode, UserError
 from client.store.paths import make_private
 
 COMMAND = (sys.executable, "-m", "client.cli.main")
+HANDED_OVER = ("join", "--headless", "--quiet", "--handed-over")
 LOOK_S = 0.1
 GRACE_S = 60.0
 """For a start beyond the time that dialling the swarm may take."""
@@ -40,13 +46,36 @@ class Started:
     greeting: Greeting
 
 
-def start(home: Home, swarm: str, arguments: Sequence[str]) -> Started:
+class Handover(Struct, frozen=True, kw_only=True):
+    """All that a node is told by the process that starts it, as one JSON document on stdin."""
+
+    swarm: str
+    """The invite, a member's address or the text of the ``.swarm`` file."""
+    resolved: Resolved
+    data: str | None = None
+    """Absolute path of the training text, where this machine has it."""
+    exit_when_done: bool = False
+
+
+def read_handover(stdin: BinaryIO) -> Handover:
+    """Return what the process that started this one has written.
+
+    Raises:
+        UserError: it is no such document.
+    """
+    try:
+        return msgspec.json.decode(stdin.read(), type=Handover)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        problem = f"--handed-over is for a start in the background: {error}"
+        raise UserError(problem, "use volunteer join --detach", ExitCode.USAGE) from error
+
+
+def start(home: Home, handover: Handover) -> Started:
     """Start ``volunteer join --headless`` in the background; return when it takes part.
 
     Args:
         home: of the volunteer; its log folder gets what the process says.
-        swarm: the invite or the text of the ``.swarm`` file.
-        arguments: further flags.
+        handover: what the process is told.
 
     Raises:
         UserError: it ended, with its reason and exit code, or does not answer.
@@ -58,32 +87,33 @@ def start(home: Home, swarm: str, arguments: Sequence[str]) -> Started:
     errors.chmod(0o600)
     with errors.open("ab") as stderr:  # the process itself adds its traceback
         process = subprocess.Popen(
-            [*COMMAND, "join", "--headless", "--quiet", "--swarm", "-", *arguments],
+            [*COMMAND, *HANDED_OVER],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             start_new_session=True,
-            text=True,
         )
     try:
-        _hand_over(process, swarm)
+        _hand_over(process, handover)
         return _wait_until_it_takes_part(process, home, errors)
     except KeyboardInterrupt:
         process.terminate()
         raise
 
 
-def _hand_over(process: subprocess.Popen[str], swarm: str) -> None:
+def _hand_over(process: subprocess.Popen[bytes], handover: Handover) -> None:
     if process.stdin is None:
         raise RuntimeError("the pipe was asked for")
     try:
         with process.stdin as pipe:
-            pipe.write(swarm)
+            pipe.write(msgspec.json.encode(handover))
     except BrokenPipeError:
         return  # it has ended; what it said tells why
 
 
-def _wait_until_it_takes_part(process: subprocess.Popen[str], home: Home, errors: Path) -> Started:
+def _wait_until_it_takes_part(
+    process: subprocess.Popen[bytes], home: Home, errors: Path
+) -> Started:
     deadline = time.monotonic() + home.settings.dial_timeout_s + GRACE_S
     answers: Started | None = None
     said = ""

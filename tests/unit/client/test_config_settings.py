@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.config import FIELDS, ZERO_MEANS, Settings, in_words, resolve
+from client.config import SETTINGS, Settings, resolve
 from client.errors import ConfigError, ExitCode
 from client.quantities import parse_rate, parse_size, spell_rate, spell_size
 
@@ -24,7 +24,7 @@ def toml(folder: Path, name: str, text: str) -> Path:
 def test_defaults() -> None:
     resolved = resolve({}, {})
     assert resolved.settings == Settings()
-    assert set(resolved.origins) == set(FIELDS)
+    assert set(resolved.origins) == set(SETTINGS) == set(Settings.__struct_fields__)
     assert set(resolved.origins.values()) == {"default"}
 
 
@@ -217,16 +217,17 @@ def test_no_environment_crashes(environ: dict[str, str]) -> None:
     ],
 )
 def test_settings_are_spelled_for_people(name: str, value: object, words: str) -> None:
-    assert in_words(name, value) == words
+    assert SETTINGS[name].words(value) == words
 
 
 def test_every_zero_that_is_allowed_has_a_meaning() -> None:
     allowed = set()
-    for name in FIELDS:
+    for name in SETTINGS:
         with contextlib.suppress(ConfigError):
             resolve({name: 0}, {})
             allowed.add(name)
-    assert allowed == set(ZERO_MEANS) | {"only_when_idle", "not_on_battery"} & allowed
+    explained = {name for name, setting in SETTINGS.items() if setting.about.zero}
+    assert allowed == explained | {"only_when_idle", "not_on_battery"} & allowed
 
 
 @given(st.integers(0, 10**15 - 1) | st.integers(0, 10**6).map(lambda n: n << 20))

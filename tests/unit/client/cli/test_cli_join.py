@@ -11,8 +11,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from client.cli import consent, screen
@@ -21,9 +23,8 @@ from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.main import run
 from client.cli.reach import remote
-from client.cli.reach.home import find_home
+from client.cli.reach.home import find_home, home_of
 from client.cli.serving import background as daemon
-from client.cli.settings.flags import SettingFlags, as_arguments
 from client.cli.terminal.output import human_bytes
 from client.config import Settings
 from client.control.client import ControlClient
@@ -241,8 +242,9 @@ def test_detach_starts_a_session_of_its_own_and_keeps_the_invite_out_of_sight(
         assert (answer["schema_version"], answer["swarm_name"]) == (1, "example")
         assert consent.is_agreed(find_home().folders.data, SwarmId("ab" * 32))
         assert os.getsid(answer["pid"]) == answer["pid"] != os.getsid(0)
-        assert (home / "told").read_text() == secret
-        assert (home / "arguments").read_text() == "join --headless --quiet --swarm - --threads 1"
+        told = json.loads((home / "told").read_text())
+        assert told["swarm"] == secret
+        assert (home / "arguments").read_text() == "join --headless --quiet --handed-over"
         command_line = Path(f"/proc/{answer['pid']}/cmdline").read_bytes()
         assert b"secret" not in command_line
     finally:
@@ -277,7 +279,7 @@ def test_a_crash_in_the_background_shows_its_last_lines(
 ) -> None:
     monkeypatch.setattr(daemon, "COMMAND", (sys.executable, "-c", "raise ZeroDivisionError('x')"))
     with pytest.raises(UserError, match="ended with 1") as caught:
-        daemon.start(find_home(), "words", [])
+        daemon.start(find_home(), daemon.Handover(swarm="words", resolved=find_home().resolved))
     assert caught.value.exit_code == ExitCode.RUNTIME
     assert "ZeroDivisionError: x" in capsys.readouterr().err
     errors = find_home().folders.logs / "errors.log"
@@ -289,13 +291,27 @@ def test_headless_and_detach_exclude_each_other(within: Within) -> None:
     assert within("join", "--headless", "--record", "x").returncode == ExitCode.USAGE
 
 
-def test_flags_survive_the_way_to_another_process(tmp_path: Path) -> None:
-    flags = SettingFlags(threads=2, announce=("/ip4/1.2.3.4/tcp/5", "/ip4/1.2.3.5/tcp/5"))
-    words = as_arguments(flags, Path("c.toml"), None, exit_when_done=True)
-    assert words == [
-        "--announce", "/ip4/1.2.3.4/tcp/5", "--announce", "/ip4/1.2.3.5/tcp/5",
-        "--threads", "2", "--config", str(Path("c.toml").absolute()), "--exit-when-done",
-    ]  # fmt: skip
+def test_settings_are_handed_over_as_they_were_resolved(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a file nor a variable that changes meanwhile makes a difference."""
+    (home / "config.toml").write_text("seats = 1\nschedule = '22:00-07:00'\n")
+    monkeypatch.setenv("VOLUNTEER_UPLOAD_LIMIT_BYTES_PER_S", "2MB/s")
+    announce = ("/ip4/1.2.3.4/tcp/5", "/ip4/1.2.3.5/tcp/5")
+    resolved = find_home({"threads": 1, "announce": announce, "not_on_battery": True}).resolved
+    given = daemon.Handover(swarm="words", resolved=resolved, exit_when_done=True)
+    (home / "config.toml").write_text("seats = 2\n")
+    monkeypatch.setenv("VOLUNTEER_THREADS", "2")
+    told = daemon.read_handover(io.BytesIO(msgspec.json.encode(given)))
+    assert told == given
+    assert home_of(told.resolved) == replace(find_home(), resolved=resolved)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"swarm": "x", "resolved": {"settings": {}}}', "\xff"])
+def test_what_nobody_handed_over_is_refused(volunteer: Volunteer, text: str) -> None:
+    done = volunteer("join", "--handed-over", stdin=text)
+    assert done.returncode == ExitCode.USAGE
+    assert "volunteer join --detach" in done.stderr
 
 
 def test_the_swarm_may_be_in_the_environment(volunteer: Volunteer) -> None:
