@@ -1,10 +1,10 @@
-"""Writes the manual page and the shell completions from the command line itself.
+"""Writes the manual page, the shell completions and the table of settings from the code itself.
 
     python packaging/generate.py            # write them anew
     python packaging/generate.py --check    # end with 1 if those in the repository are old
 
 They are kept in the repository because packagers want them without running anything, and the
-wheel carries them. A test runs the check, so that no flag is added without them.
+wheel carries them. A test runs the check, so that no flag or setting is added without them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from pathlib import Path
 from man_page import man_page
 
 from client.cli.app import build_app
+from client.config import SETTINGS, Settings
 
 HERE = Path(__file__).parent
+README = HERE.parent / "client" / "README.md"
+BEGIN, END = "<!-- settings: made by packaging/generate.py -->\n", "<!-- end of settings -->"
 COMPLETIONS = {"bash": "volunteer.bash", "zsh": "_volunteer", "fish": "volunteer.fish"}
 
 
@@ -28,7 +31,24 @@ def generated() -> dict[Path, str]:
         for shell, name in COMPLETIONS.items()
     }
     files[HERE / "man" / "volunteer.1"] = man_page(app)
+    files[README] = with_settings(README.read_text(encoding="utf-8"))
     return files
+
+
+def with_settings(page: str) -> str:
+    """Return a page with the table of all settings between its two marks."""
+    defaults = Settings()
+    rows = [
+        "| setting, with its flag where that is another | default | for |",
+        "| --- | --- | --- |",
+    ]
+    for name, setting in SETTINGS.items():
+        short = setting.about.short_flag
+        names = f"`{name}`, `{short}`" if short else f"`{name}`"
+        default = setting.words(getattr(defaults, name))
+        rows.append(f"| {names} | {default} | {setting.about.help} |")
+    before, _, rest = page.partition(BEGIN)
+    return "\n".join([f"{before}{BEGIN}", *rows, "", f"{END}{rest.partition(END)[2]}"])
 
 
 def main() -> int:
