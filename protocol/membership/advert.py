@@ -1,8 +1,8 @@
-"""The advert: what a volunteer says of itself to the whole swarm.
+"""The advert: a volunteer's description of itself to the whole swarm.
 
-It is the body of the record ("advert", own peer id); seq, issue time and time to live are in the
-record's header. Claims are only claims: partners measure a volunteer while they work with it,
-and their measurement wins.
+It is the body of the record ("advert", own peer id). The record's header has its sequence number,
+issue time and time to live. An advert proves nothing: partners measure a volunteer while they work
+with it, and the matching prefers their measurements.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AddressText = Annotated[str, Meta(max_length=limits.MAX_ADDRESS_CHARS)]
 
 
 class Flops(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Measured floating point operations per second by dtype; 0 where it has no use of it."""
+    """Measured floating point operations per second by dtype; 0 for a dtype it does not use."""
 
     fp32: NonNegative = 0.0
     bf16: NonNegative = 0.0
@@ -43,20 +43,20 @@ class Advert(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     upload_bytes_per_s: NonNegative
     download_bytes_per_s: NonNegative
     seats: Annotated[int, Meta(ge=0, le=limits.MAX_SEATS)]
-    """Stages it has memory for, those it serves already included."""
+    """Stages it has memory for, including those it serves already."""
     joined: UnixSeconds
-    """When it entered the swarm; its own word."""
+    """When it entered the swarm, as it claims."""
     serves: Annotated[tuple[SeatStatus, ...], Meta(max_length=limits.MAX_SEATS)] = ()
-    """Stages it holds; version, queue and rate are of the time of issue."""
+    """Stages it holds; version, queue and rate are as of the time of issue."""
     upload_limit_bytes_per_s: NonNegative = 0.0
     """The owner's cap; 0: none."""
     download_limit_bytes_per_s: NonNegative = 0.0
     session_s: NonNegative = 0.0
-    """Seconds it expects to stay; 0: it cannot say."""
+    """Seconds it expects to stay; 0: unknown."""
     leaving: bool = False
-    """Its last advert: it is no member any more."""
+    """True in its last advert, which ends its membership."""
     unable: Annotated[tuple[StageIndex, ...], Meta(max_length=limits.MAX_STAGES)] = ()
-    """Stages it cannot serve, for want of memory or of the training text; rising."""
+    """Stages it cannot serve because it lacks memory or the training text, in ascending order."""
 
 
 _bodies = Canonical(Advert, "advert")
@@ -72,7 +72,13 @@ def encode_advert(advert: Advert) -> bytes:
 
 
 def parse_advert(body: bytes, key: str, signer: PeerId, stages: int) -> Advert:
-    """Check an advert against its record's key, its signer and the manifest's stage count.
+    """Parse an advert and check it.
+
+    Args:
+        body: the record's body, canonical encoding.
+        key: the record's key, which must be the signer.
+        signer: verified author of the record.
+        stages: number of stages in the manifest.
 
     Raises:
         RemoteProtocolError: malformed, not canonical, for another peer, or inconsistent.

@@ -1,10 +1,10 @@
-"""Whom we are in touch with, and whom others say they have lost: what a quorum is counted from.
+"""Contacts: the evidence of liveness from which a quorum is counted.
 
-Unlike the roster, which believes the best (a silence that we slept through is forgiven), this is
-about what is certain: when each peer was last heard, what it had heard of us by then, whom it lists
-as lost, and whether its process ended before our eyes. Holds one entry per peer ever heard, whom
-each of them misses, and the moments of our own heartbeats, all bounded; times are monotonic
-seconds.
+The roster is optimistic: it forgives a silence during which we were suspended ourselves. This
+module keeps what is certain: when each peer was last heard, which of our heartbeats it had received
+by then, which peers it lists as lost, and whether its process ended while we were in contact.
+State, all bounded: one entry per peer ever heard, the peers each of them misses, and the send times
+of our own heartbeats. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from protocol.membership.detector import DEAD_AFTER_S
 from protocol.wire.parts import SeatStatus
 
 CONTACT_S: Final = 4.0
-"""Who has got a heartbeat that we sent within so many seconds still counts us as alive. That we
-hear of it proves nothing: what waited while we were paused is old. Clocks may differ in rate by the
-margin that lies between this and ``LOST_AFTER_S``."""
+"""A peer that acknowledges a heartbeat which we sent at most this many seconds ago still counts us
+as alive. The arrival time of its answer proves nothing: a message queued while we were suspended is
+old. The margin to ``LOST_AFTER_S`` allows for clocks that run at different rates."""
 LOST_AFTER_S: Final = DEAD_AFTER_S
 MAX_CONTACTS: Final = 1024
 MAX_SAID: Final = 1024
-"""Own heartbeats whose moment is remembered; there is one every second, and at every commit."""
+"""Own heartbeats whose send time is kept; one is sent every second and at every commit."""
 
 
 @dataclass(slots=True)
 class _Contact:
     heard: float
     echoed: float
-    """When we sent the newest of our heartbeats that it has got."""
+    """Send time of the newest heartbeat of ours that it has received."""
     lost: frozenset[PeerId] = frozenset()
     stages: frozenset[int] = frozenset()
     closed: bool = False
     crashed: bool = False
     left: bool = False
     misses: dict[PeerId, float] = field(default_factory=dict)
-    """Whom its step cannot be closed without, and since when it has said so."""
+    """Peers without which its step cannot be closed, and since when it has reported each."""
 
 
 class Contacts:
@@ -54,8 +54,8 @@ class Contacts:
         self._spoke_at = self._woke_at = -math.inf
 
     def shun(self, stage: int, peers: Iterable[PeerId]) -> None:
-        """Our seat in a stage sets these aside: what they say is not heard from now on, nor is it
-        echoed, so that to both sides it is as if they had fallen silent at this moment."""
+        """Set these peers aside for our seat in a stage: from now on their heartbeats are neither
+        counted nor acknowledged, so both sides see the other fall silent at this moment."""
         self._shunned[stage] = frozenset(peers)
 
     def is_shunned(self, peer: PeerId) -> bool:
@@ -63,7 +63,7 @@ class Contacts:
         return any(peer in shunned for shunned in self._shunned.values())
 
     def said(self, seq: int, now: float) -> None:
-        """We send a heartbeat with this number (the first moment of a number counts)."""
+        """Note that we send heartbeat ``seq``; for a number sent again the first time counts."""
         began = self._spoke_at == -math.inf
         self._woke_at, self._spoke_at = (now if began else self.awake_since(now)), now
         self._said.setdefault(seq, now)
@@ -80,8 +80,16 @@ class Contacts:
         *,
         misses: Iterable[PeerId] = (),
     ) -> None:
-        """A heartbeat came: whom its sender has lost, the stages it serves, which of our heartbeats
-        it had got, and whom (never ourselves) its steps cannot be closed without."""
+        """Take a heartbeat.
+
+        Args:
+            peer: its sender.
+            lost: peers that the sender has lost.
+            serving: stages that the sender serves.
+            echo: number of the newest heartbeat of ours that the sender had received.
+            now: monotonic seconds.
+            misses: peers, never ourselves, without which the sender's steps cannot be closed.
+        """
         if self.is_shunned(peer):
             return
         if peer not in self._contacts and len(self._contacts) >= MAX_CONTACTS:
@@ -96,52 +104,59 @@ class Contacts:
         self._contacts[peer] = told
 
     def expect(self, peers: Iterable[PeerId], now: float) -> None:
-        """A plan names these: who is not heard from now on is lost, as if we had met before."""
+        """Watch peers that a plan names: one that stays silent from now on is lost, even if we
+        never heard it before."""
         for peer in peers:
             if peer not in self._contacts and len(self._contacts) < MAX_CONTACTS:
                 self._contacts[peer] = _Contact(now, -math.inf)
 
     def closed(self, peer: PeerId, *, by_peer: bool, now: float) -> None:
-        """The link ended. A process that ended closes its connections while it still counts us as
-        alive; what is closed after a silence only says that it had lost us."""
+        """Note that the link ended. A process that exits closes its connections while it still
+        counts us as alive; a link closed after a silence only shows that the peer had lost us.
+
+        Args:
+            peer: the other end.
+            by_peer: the other side closed it.
+            now: monotonic seconds.
+        """
         contact = self._contacts.get(peer)
         if contact is not None:
             contact.crashed = by_peer and self.present(peer, now)
             contact.closed = True
 
     def awake_since(self, now: float) -> float:
-        """Return since when we have said heartbeats without a break in which others lost us; who
-        never had a link to say one over has missed nothing."""
+        """Return since when we have sent heartbeats without a gap long enough for others to lose
+        us. Before the first heartbeat there is no gap."""
         asleep = now >= self._spoke_at + CONTACT_S > -math.inf
         return now if asleep else self._woke_at
 
     def left(self, peer: PeerId) -> None:
-        """The peer said goodbye to the swarm."""
+        """Note that the peer left the swarm in order."""
         if contact := self._contacts.get(peer):
             contact.left = True
 
     def present(self, peer: PeerId, now: float) -> bool:
-        """Whether the peer has heard us so lately that it cannot have given us up."""
+        """Whether the peer has heard us so recently that it cannot have given us up."""
         contact = self._contacts.get(peer)
         if contact is None or contact.closed or contact.left:
             return False
         return now < contact.echoed + CONTACT_S
 
     def hears(self, peer: PeerId, now: float) -> bool:
-        """Whether the peer has heard us since we were last asleep, and its link stands: what it
-        says did not wait while we slept, however long the line is."""
+        """Whether the link is up and the peer has heard us since we were last suspended. Its
+        messages were then not queued during the suspension, whatever the latency."""
         contact = self._contacts.get(peer)
         if contact is None or contact.closed or contact.left:
             return False
         return contact.echoed >= self.awake_since(now)
 
     def is_gone(self, peer: PeerId) -> bool:
-        """Whether the peer's process ended before our eyes, or it said goodbye."""
+        """Whether the peer's process ended while we were in contact, or it left in order."""
         contact = self._contacts.get(peer)
         return contact is not None and (contact.crashed or contact.left)
 
     def serves(self, peer: PeerId, stage: int, now: float) -> bool | None:
-        """Return whether a peer that is present serves a stage, by its own word; else None."""
+        """Return whether a peer says that it serves a stage; None if it is not present."""
         if not self.present(peer, now):
             return None
         return stage in self._contacts[peer].stages
@@ -151,12 +166,12 @@ class Contacts:
         return self.present(elector, now) and peer in self._contacts[elector].lost
 
     def told_by(self, elector: PeerId) -> frozenset[PeerId]:
-        """Return whom a peer's last heartbeat named as lost."""
+        """Return the peers that a peer's last heartbeat listed as lost."""
         contact = self._contacts.get(elector)
         return frozenset() if contact is None or contact.closed else contact.lost
 
     def lost(self, now: float) -> tuple[PeerId, ...]:
-        """Return whom we have lost ourselves, the latest first."""
+        """Return the peers that we have lost ourselves, the latest first."""
         lost = [
             (contact.heard, peer)
             for peer, contact in self._contacts.items()
@@ -166,9 +181,11 @@ class Contacts:
         return tuple(peer for _, peer in lost)
 
     def told_lost(self, now: float) -> tuple[PeerId, ...]:
-        """Return whom our heartbeats name as lost: those first without whom a step that somebody
-        present tells us of cannot be closed, also if we never met them. Everybody who tells us of
-        some has the same share of the list."""
+        """Return the peers that our heartbeats list as lost.
+
+        First come peers without which a present peer cannot close its step, even if we never met
+        them. Each peer that reports such a blockage gets an equal share of the list.
+        """
         lost = self.lost(now)
         known = frozenset(lost)
         told = [
@@ -186,8 +203,15 @@ class Contacts:
 
 
 def missed(seats: Iterable[SeatStatus], stages: Collection[int], me: PeerId) -> set[PeerId]:
-    """Return whom the seats of a heartbeat miss, as far as it is for one who holds ``stages`` to
-    say whether they are lost: electors are of a stage and of those beside it."""
+    """Return the peers that a heartbeat's seats miss and whose loss we may confirm.
+
+    Electors belong to a stage and its neighbours, so only seats near our stages ask us.
+
+    Args:
+        seats: seats in the sender's heartbeat.
+        stages: stages that we hold.
+        me: ourselves, left out of the result.
+    """
     near = {stage + step for stage in stages for step in (-1, 0, 1)}
     asking = (seat for seat in seats if seat.state == "serving" and seat.stage in near)
     return {PeerId(peer) for seat in asking for peer in seat.missing} - {me}

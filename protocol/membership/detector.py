@@ -1,9 +1,10 @@
-"""The failure detector: who has been silent for how long.
+"""The failure detector: tracks how long each linked peer has been silent.
 
-It holds one time per watched peer. Peers send a heartbeat every second; silence of 3 s makes one
-suspect, of 5 s dead, at that very moment; a lost connection dead at once, any heartbeat alive
-again. If our own tick comes more than a second late, *we* were asleep (stopped, swapped out), so
-the time since the last one is not held against anybody. Monotonic time only.
+It holds one time per watched peer. Peers send a heartbeat every second. A peer becomes suspect
+after 3 s of silence and dead after 5 s; a lost connection makes it dead at once, and any heartbeat
+makes it alive again. If our own tick comes more than a second late, *this* process was suspended
+(stopped, swapped out), so the time since the last tick is not counted as silence. Monotonic time
+only.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MAX_LATENESS_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A peer's health changed; ``words`` say why."""
+    """A peer's health changed; ``words`` gives the reason."""
 
     peer: PeerId
     before: Health
@@ -38,7 +39,7 @@ class _Watch:
 
     @property
     def due(self) -> float:
-        """When its silence makes it suspect, or dead."""
+        """When its silence makes it suspect or, if it is suspect already, dead."""
         return self.heard + (SUSPECT_AFTER_S if self.health == "alive" else DEAD_AFTER_S)
 
 
@@ -50,11 +51,11 @@ class Detector:
         self._last_tick: float | None = None
 
     def watch(self, peer: PeerId, now: float) -> list[Transition]:
-        """Begin to watch a peer, which counts as having heard of it."""
+        """Begin to watch a peer; this counts as a heartbeat."""
         if peer in self._watched:
             return self.heard(peer, now)
         if not self._watched:
-            self._last_tick = now  # no tick was due while there was nobody to watch
+            self._last_tick = now  # no tick was due while nobody was watched
         self._watched[peer] = _Watch(now)
         return []
 
@@ -92,7 +93,7 @@ class Detector:
         return min([(self._last_tick or 0.0) + TICK_S, *due])
 
     def _forgive_own_sleep(self, now: float) -> None:
-        """If this tick is late, nobody's silence since the last one counts: we did not listen."""
+        """If this tick is late, ignore all silence since the last one: we were not listening."""
         if self._last_tick is not None and now - self._last_tick > TICK_S + MAX_LATENESS_S:
             for watch in self._watched.values():
                 watch.heard = min(now, watch.heard + now - self._last_tick)

@@ -1,16 +1,16 @@
-"""Push-pull anti-entropy: how records reach everybody over whatever links there are.
+"""Push-pull anti-entropy: spreads records to all members over the existing links.
 
-A record that is new to us goes at once to our links (all of them up to eight, else three drawn by
-hash). Every few seconds one neighbour, in rotation, gets a digest of what we hold; it sends what
-we lack, and its own digest if it lacks something. At rest the periodic digest is all there is.
+A record that is new to us is pushed at once: to all links if there are at most eight, else to three
+drawn by hash. Every few seconds one neighbour, in rotation, gets a digest of our store. It sends
+the records we lack, and its own digest if it lacks some. An idle swarm sends periodic digests only.
 
-A digest is a sorted list and speaks for the whole closed range between its first and its last
-entry, so that a large one can be split: the parts overlap by one entry, and the outermost entries
-are the sentinels below and above every slot.
+A digest is a sorted list that covers the whole closed range between its first and its last entry.
+A large one can therefore be split: the parts overlap by one entry, and the outermost entries are
+sentinels below and above every slot.
 
-It holds the links, the rotation, and two budgets of bytes per link: for answers, because a digest
-of a hundred bytes can ask for the whole store, and for what comes in, because whatever is new to
-us is passed on to others. It may not verify: the store does that.
+State: the links, the rotation, and two byte budgets per link. One limits our answers, because a
+digest of a hundred bytes can ask for the whole store. The other limits what we accept, because
+every new record is forwarded. Signatures are verified by the store, not here.
 """
 
 from __future__ import annotations
@@ -50,29 +50,29 @@ ENTRY_OVERHEAD_BYTES: Final = 16
 
 
 def message_size(message: Records | RecordDigest) -> int:
-    """Return about how many bytes a message has on the wire, never fewer."""
+    """Return an upper bound of a message's bytes on the wire, close to the true size."""
     if isinstance(message, Records):
         return sum(map(envelope_size, message.records))
     return sum(map(entry_size, message.entries))
 
 
 def envelope_size(envelope: Envelope) -> int:
-    """Return about how many bytes an envelope has on the wire, never fewer."""
+    """Return an upper bound of an envelope's bytes on the wire, close to the true size."""
     return len(envelope.body) + ENVELOPE_OVERHEAD_BYTES
 
 
 def entry_size(entry: DigestEntry) -> int:
-    """Return about how many bytes a digest's entry has on the wire, never fewer."""
+    """Return an upper bound of a digest entry's bytes on the wire, close to the true size."""
     return len(entry.kind) + len(entry.key.encode()) + ENTRY_OVERHEAD_BYTES
 
 
 def slot_of(entry: DigestEntry) -> Slot:
-    """Return which record an entry speaks of."""
+    """Return the slot (kind, key) of a digest entry."""
     return entry.kind, entry.key
 
 
 def split_records(envelopes: list[Envelope]) -> Iterator[Records]:
-    """Cut records into messages."""
+    """Split records into messages below the header limit."""
     part: list[Envelope] = []
     size_bytes = 0
     for envelope in envelopes:
@@ -87,7 +87,7 @@ def split_records(envelopes: list[Envelope]) -> Iterator[Records]:
 
 
 def split_digest(entries: list[DigestEntry], *, want_reply: bool) -> Iterator[RecordDigest]:
-    """Cut a sorted digest of two entries or more into messages that overlap by one entry."""
+    """Split a sorted digest of at least two entries into messages that overlap by one entry."""
     part: list[DigestEntry] = []
     size_bytes = 0
     for entry in entries:
@@ -102,7 +102,7 @@ def split_digest(entries: list[DigestEntry], *, want_reply: bool) -> Iterator[Re
 
 @dataclass(slots=True)
 class Budget:
-    """``burst_bytes`` at once, ``rate_bytes_per_s`` in the long run; full at ``refilled``."""
+    """A token bucket: ``burst_bytes`` at once, ``rate_bytes_per_s`` on average; starts full."""
 
     burst_bytes: float
     rate_bytes_per_s: float
@@ -114,7 +114,7 @@ class Budget:
         self.left_bytes = self.burst_bytes
 
     def spend(self, size_bytes: int, now: float) -> bool:
-        """Take bytes out if they are there."""
+        """Take ``size_bytes`` out of the bucket; False, and nothing taken, if it has fewer."""
         refill = max(0.0, now - self.refilled) * self.rate_bytes_per_s
         self.left_bytes = min(self.burst_bytes, self.left_bytes + refill)
         self.refilled = max(self.refilled, now)
@@ -126,7 +126,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What a Records message brought."""
+    """Result of a ``Records`` message: new records, records displaced by them, and effects."""
 
     fresh: list[Held]
     displaced: list[Held]
@@ -150,7 +150,7 @@ class Gossip:
         self._next_digest: float | None = None
 
     def link_up(self, peer: PeerId, now: float) -> list[Effect]:
-        """A link stands: the peer with the lower id opens with its digest."""
+        """Start gossiping over a new link; the peer with the lower id sends its digest first."""
         self._links[peer] = _Link(
             Budget(LINK_BURST_BYTES, LINK_BYTES_PER_S, now),
             Budget(LINK_BURST_BYTES, LINK_BYTES_PER_S, now),
@@ -160,13 +160,13 @@ class Gossip:
         return self.open_digest(peer) if self._own < peer else []
 
     def link_down(self, peer: PeerId) -> None:
-        """A link is gone."""
+        """Forget a link."""
         self._links.pop(peer, None)
         if not self._links:
             self._next_digest = None
 
     def spread(self, fresh: Iterable[Held], source: PeerId | None = None) -> list[Effect]:
-        """Push records that are new to us, never back to where they came from."""
+        """Push records that are new to us, never back to their source or their author."""
         batches: dict[PeerId, list[Envelope]] = {}
         for held in fresh:
             for peer in self._targets(held, source):
@@ -180,9 +180,15 @@ class Gossip:
     def receive_records(
         self, sender: PeerId, message: Records, now: float, wall: float
     ) -> Received:
-        """Offer the records to the store and push on what was new.
+        """Offer received records to the store and push the new ones on.
 
-        What is over the link's budget is left out: a later digest brings it again.
+        Records over the link's byte budget are ignored: a later digest brings them again.
+
+        Args:
+            sender: the linked peer that sent them.
+            message: the records, not yet verified.
+            now: monotonic seconds, for the budget.
+            wall: Unix seconds, for the records' times.
         """
         result = Received([], [], [])
         link = self._links.get(sender)
@@ -193,7 +199,7 @@ class Gossip:
                 offer = self._store.offer(envelope, sender, wall)
             except RemoteProtocolError as error:
                 result.effects.append(Penalise(sender, error.reason, error.penalty))
-                break  # who sends one forged record gets no more of our time for this message
+                break  # after a forged record the rest of the message is not worth verifying
             if offer.held is not None:
                 result.fresh.append(offer.held)
             if offer.displaced is not None:
@@ -202,7 +208,13 @@ class Gossip:
         return result
 
     def receive_digest(self, sender: PeerId, message: RecordDigest, now: float) -> list[Effect]:
-        """Send what the sender lacks in the range its digest covers; ask for what we lack."""
+        """Send the records that the sender lacks in its digest's range, and ask for ours.
+
+        Args:
+            sender: the linked peer that sent the digest.
+            message: sorted entries; the first and last delimit the range covered.
+            now: monotonic seconds, for the budget of answers.
+        """
         link = self._links.get(sender)
         if link is None or not link.answers.spend(DIGEST_COST_BYTES, now):
             return []
@@ -218,7 +230,7 @@ class Gossip:
         return [Send(sender, part) for part in affordable]
 
     def open_digest(self, peer: PeerId) -> list[Effect]:
-        """Tell a peer all that we hold and ask for the same."""
+        """Send a peer the digest of our whole store and ask for its own."""
         parts = self._digest(want_reply=True, first=slot_of(BELOW), last=slot_of(ABOVE))
         return [Send(peer, part) for part in parts]
 
@@ -240,7 +252,7 @@ class Gossip:
         others = [peer for peer in self._links if peer not in (source, held.signer)]
         if len(self._links) <= PUSH_TO_ALL_UP_TO:
             return others
-        # drawn anew for every record, so that no peer is always left to the periodic digest
+        # drawn again for every record, so that no peer depends on periodic digests alone
         others.sort(key=lambda peer: rank(self._own, *held.slot, held.record.seq, peer))
         return others[:PUSH_FANOUT]
 
@@ -266,7 +278,7 @@ class Gossip:
     def _digest(self, *, want_reply: bool, first: Slot, last: Slot) -> list[RecordDigest]:
         entries = [BELOW, *sorted(map(_entry, self._store), key=slot_of), ABOVE]
         slots = list(map(slot_of, entries))
-        # reaching to the entries just outside, so that what we cover includes all of first..last
+        # include the entries just outside, so that the digest covers all of first..last
         low, high = bisect_right(slots, first) - 1, bisect_left(slots, last) + 1
         return list(split_digest(entries[max(0, low) : high], want_reply=want_reply))
 

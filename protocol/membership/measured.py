@@ -1,8 +1,8 @@
-"""The measured record: what one volunteer has measured of those it works with.
+"""The measured record: one volunteer's measurements of the peers it works with.
 
-It is the body of the record ("measured", own peer id): one record per author and not one per pair,
-so that the periodic digests stay as long as the list of members. Integers only. What follows from
-many such records is the business of ``protocol.reputation``.
+It is the body of the record ("measured", own peer id). There is one record per author, not one per
+pair, so that periodic digests grow with the number of members only. Integers only.
+``protocol.reputation`` combines many such records.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ MEASURED: Final = "measured"
 
 MAX_PARTNERS: Final = 32
 MAX_RATES: Final = 4
-"""Stages at which one partner can be measured: three may be held at a time, and one just left."""
+"""Stages in which one partner can be measured: it may hold three and have just left a fourth."""
 
 MAX_MEASURED_BYTES: Final = 6 * 1024
 """32 partners of at most 170 bytes."""
 
 PUBLISH_GAP_S: Final = 60
-"""Between two records of one author."""
+"""Seconds between two records of one author."""
 
 MIN_GAP_MS: Final = 20_000
-"""A record that follows the one before sooner than this is not taken (clocks and links vary)."""
+"""A record that follows its predecessor sooner is refused. The value is below the gap because
+clocks and links vary."""
 
 Seconds = Annotated[int, Meta(ge=0, le=3600)]
 BytesPerS = Annotated[int, Meta(ge=0, le=10**12)]
 MicroRate = Annotated[int, Meta(ge=0, le=10**12)]
-"""Millionths of a microbatch per second, as the matching counts."""
+"""Millionths of a microbatch per second, the matching's unit."""
 
 
 class StageRate(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A partner's service in one stage, and the seconds in which it was seen backlogged."""
+    """A partner's throughput in one stage, and the seconds for which it was seen backlogged."""
 
     stage: StageIndex
     rate: MicroRate
@@ -47,18 +48,18 @@ class StageRate(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
 
 
 class LineRate(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One direction of a partner's line, and the seconds of transfers behind it."""
+    """Bandwidth of one direction of a partner's line, and the seconds of transfers behind it."""
 
     bytes_per_s: BytesPerS = 0
     seconds: Seconds = 0
 
 
 class Partner(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What the author measured of one peer."""
+    """The author's measurements of one peer."""
 
     peer: PeerText
     rates: Annotated[tuple[StageRate, ...], Meta(max_length=MAX_RATES)] = ()
-    """By rising stage."""
+    """In ascending order of stage."""
     uplink: LineRate = LineRate()
     downlink: LineRate = LineRate()
     rtt_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
@@ -66,7 +67,7 @@ class Partner(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class Measurements(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The body: partners by rising peer id."""
+    """The body: partners in ascending order of peer id."""
 
     partners: Annotated[tuple[Partner, ...], Meta(max_length=MAX_PARTNERS)] = ()
 
@@ -80,7 +81,13 @@ def encode_measurements(measurements: Measurements) -> bytes:
 
 
 def parse_measurements(body: bytes, key: str, signer: PeerId, stages: int) -> Measurements:
-    """Check measurements against their record's key, their signer and the number of stages.
+    """Parse measurements and check them.
+
+    Args:
+        body: the record's body, canonical encoding.
+        key: the record's key, which must be the signer.
+        signer: verified author of the record.
+        stages: number of stages in the manifest.
 
     Raises:
         RemoteProtocolError: malformed, not canonical, in another's name, about the author itself,

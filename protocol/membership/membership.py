@@ -1,17 +1,18 @@
-"""Membership: records, gossip, failure detector and roster behind one face.
+"""Membership: records, gossip, failure detector and roster behind one interface.
 
-Inputs (all with ``now``, monotonic seconds, and where records are concerned ``wall``, unix
-seconds): ``link_up`` / ``link_down`` from the network, ``receive`` for ``Records``,
-``RecordDigest`` and ``Heartbeat`` of linked peers, ``tick`` at ``next_deadline()``, ``describe``
-and ``set_seats`` for what we are, ``publish`` for every ``Publish`` effect of any machine, with
-the signer, and ``leave`` at the end.
+Inputs: ``link_up`` and ``link_down`` from the network; ``receive`` for ``Records``,
+``RecordDigest`` and ``Heartbeat`` of linked peers; ``tick`` at ``next_deadline()``; ``describe``
+and ``set_seats`` for our own advert and seats; ``publish`` for every ``Publish`` effect of any
+machine; ``leave`` at the end. All take ``now`` (monotonic seconds), and those that handle records
+also ``wall`` (Unix seconds).
 
-Outputs: effects. ``Send`` and ``Penalise`` for the network, ``Publish`` to hand back to
-``publish``, ``RecordChanged`` for what is no advert (``key`` is its subject), and the roster's
-events. The view is read from ``roster``: who is live, who holds which stage, whom to stay linked
-with.
+Outputs are effects: ``Send`` and ``Penalise`` for the network, ``Publish`` to hand back to
+``publish``, ``RecordChanged`` for every record except adverts (``key`` is its subject), and the
+roster's events. The view is read from ``roster``: the live members, the holders of each stage and
+the peers to stay linked with.
 
-State: the four parts, our own advert and seats. It may not sign by itself: the key stays outside.
+State: the four parts, our own advert and seats. It never signs by itself: the private key stays
+outside.
 """
 
 from __future__ import annotations
@@ -60,11 +61,20 @@ REFRESH_SHARE: Final = 3
 """An advert is renewed after a third of its life, so that two renewals may be lost."""
 
 SPEAK_OVER_AFTER_S: Final = 5.0
-"""Wait before we answer a newer advert of our own identity: two such processes must not race."""
+"""Wait before we supersede a newer advert of our own identity, so that two processes with one
+identity do not race."""
 
 
 class Membership:
-    """One volunteer's knowledge of its swarm; see the module for inputs and outputs."""
+    """One volunteer's knowledge of its swarm; see the module's docstring.
+
+    Args:
+        own: our peer id.
+        swarm: the swarm in which our records are valid.
+        stages: number of stages in the manifest.
+        is_candidate: tells whether an author may speak for a subject (a stage, or ``epoch``).
+        max_adverts: adverts stored at most.
+    """
 
     def __init__(
         self,
@@ -99,8 +109,13 @@ class Membership:
         self._next_refresh: float | None = None
 
     def describe(self, advert: Advert, now: float, wall: float) -> list[MembershipEffect]:
-        """Set our capacity, limits and addresses; ``serves`` is taken from ``set_seats``. From now
-        on we count as awake, with or without links."""
+        """Enter the swarm, or change our advert. From now on we count as awake, even without links.
+
+        Args:
+            advert: our capacity, limits and addresses; ``serves`` is taken from ``set_seats``.
+            now: monotonic seconds.
+            wall: Unix seconds.
+        """
         self._advert = advert
         if self._next_heartbeat is None:
             self._next_heartbeat = now
@@ -108,24 +123,32 @@ class Membership:
 
     @property
     def described(self) -> bool:
-        """Whether we have entered the swarm (and not left it)."""
+        """Whether we have entered the swarm and not left it."""
         return self._advert is not None and not self._advert.leaving
 
     def amend(self, advert: Advert) -> None:
-        """Set what changes all the time (how long we stay, our bandwidth): told when the advert is
-        next renewed, for it is not worth a record of its own."""
+        """Set values that change all the time, such as our bandwidth. They are published when the
+        advert is next renewed: they are not worth a record of their own."""
         self._advert = advert
 
     def measured(self, measurements: Measurements, wall: float) -> list[MembershipEffect]:
-        """Say what we measured of those we work with; not more often than ``PUBLISH_GAP_S``."""
+        """Publish our measurements of partners; call it at most once per ``PUBLISH_GAP_S``."""
         seq = max(self.records.seq((MEASURED, self._own)) + MIN_GAP_MS, int(wall * 1000))
         return [Publish(MEASURED, self._own, seq, encode_measurements(measurements))]
 
     def set_seats(
         self, seats: Iterable[SeatStatus], now: float, wall: float
     ) -> list[MembershipEffect]:
-        """Set the stages we hold; tells linked peers at once if a state changed, those of our own
-        stages and the next ones also if a version did: the others hear it within a second."""
+        """Set the stages we hold.
+
+        A changed state is sent to all linked peers at once. A changed version is sent at once to
+        holders of our stages and their neighbours; the others hear it within a second.
+
+        Args:
+            seats: our seats, one per stage.
+            now: monotonic seconds.
+            wall: Unix seconds.
+        """
         before, self._seats = self._seats, tuple(seats)
         effects: list[MembershipEffect] = list(self.roster.heard(self._own, self._seats))
         if _states(before) != _states(self._seats):
@@ -137,7 +160,7 @@ class Membership:
         return effects
 
     def leave(self, now: float, wall: float) -> list[MembershipEffect]:
-        """Say goodbye to the whole swarm: the last advert."""
+        """Leave the swarm: publish the last advert."""
         if self._advert is None:
             return []
         self._advert = msgspec.structs.replace(self._advert, leaving=True)
@@ -148,7 +171,17 @@ class Membership:
     def publish(
         self, publish: Publish, signer: Signer, now: float, wall: float
     ) -> list[MembershipEffect]:
-        """Perform a ``Publish``: sign it, store it as our own and spread it."""
+        """Perform a ``Publish``: sign the record, store it and spread it.
+
+        Args:
+            publish: kind, key, number and body of the record.
+            signer: holds our private key.
+            now: monotonic seconds.
+            wall: Unix seconds, the record's issue time.
+
+        Raises:
+            LocalProtocolError: our own store refuses the record.
+        """
         life_s = ttl_s(publish.kind, len(self.roster))
         shared = publish.kind in SHARED_KINDS
         key = shared_key(publish.key, self._own) if shared else publish.key
@@ -165,7 +198,7 @@ class Membership:
         return [*gone, *self._learn(offer.held), *self.gossip.spread([offer.held])]
 
     def link_up(self, peer: PeerId, now: float) -> list[MembershipEffect]:
-        """A link to an admitted peer stands."""
+        """Start heartbeats, gossip and failure detection over a link to an admitted peer."""
         self._linked[peer] = self._echoes[peer] = -1
         if self._next_heartbeat is None:
             self._next_heartbeat = now + TICK_S
@@ -176,8 +209,15 @@ class Membership:
     def link_down(
         self, peer: PeerId, reason: str, now: float, *, crashed: bool = True, by_peer: bool = False
     ) -> list[MembershipEffect]:
-        """A link is gone, or could not be made; ``crashed`` False: closed by agreement;
-        ``by_peer``: the other side ended it, or its machine did for a process that died."""
+        """Take note that a link is gone, or could not be made.
+
+        Args:
+            peer: the other end.
+            reason: why, in words.
+            now: monotonic seconds.
+            crashed: False if it was closed by agreement.
+            by_peer: the other side closed it, or its operating system did after a crash.
+        """
         self.contacts.closed(peer, by_peer=by_peer, now=now)
         self._linked.pop(peer, None)
         self._echoes.pop(peer, None)
@@ -187,7 +227,7 @@ class Membership:
         return [
             *effects,
             *self._heartbeat(now),
-        ]  # others may be waiting for our word that it is lost
+        ]  # others may be waiting for us to confirm the loss
 
     def receive(
         self,
@@ -196,7 +236,14 @@ class Membership:
         now: float,
         wall: float,
     ) -> list[MembershipEffect]:
-        """Take a message of a linked peer; one of anybody else is a race and changes nothing."""
+        """Take a message of a linked peer; one that races with the end of its link is ignored.
+
+        Args:
+            sender: the peer at the other end of the link.
+            message: parsed, not yet verified.
+            now: monotonic seconds.
+            wall: Unix seconds.
+        """
         if sender not in self._linked:
             return []
         match message:
@@ -208,12 +255,12 @@ class Membership:
                 return self._receive_records(sender, message, now, wall)
 
     def tick(self, now: float, wall: float) -> list[MembershipEffect]:
-        """Do what is due."""
+        """Send due heartbeats and digests, renew our advert, and expire records and peers."""
         effects: list[MembershipEffect] = []
         for transition in self.detector.tick(now):
             effects += self.roster.judged(transition)
             if transition.after == "dead":
-                self._next_heartbeat = now  # others may be waiting for our word that it is lost
+                self._next_heartbeat = now  # others may be waiting for us to confirm the loss
         for held in self.records.expire(wall):
             effects += self._forget(held, "its advert expired")
         if self._next_heartbeat is not None and now >= self._next_heartbeat:
@@ -224,7 +271,7 @@ class Membership:
         return effects
 
     def next_deadline(self) -> float | None:
-        """Return when ``tick`` is due next, None if only an input can change anything."""
+        """Return when ``tick`` is due next (monotonic seconds); None if only an input matters."""
         deadlines = (
             self._next_heartbeat,
             self._next_refresh,
@@ -234,9 +281,11 @@ class Membership:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def cut_off(self) -> frozenset[PeerId]:
-        """Return the members that most of those who serve their stages and the ones beside say they
-        have lost: whoever we are linked with ourselves, it sees little of the swarm, or was shut
-        out of it. One voice alone cuts off nobody."""
+        """Return the members that a majority of the holders near their stages has lost.
+
+        Such a member sees little of the swarm, or was excluded from it, even if we are linked with
+        it ourselves. At least two peers must report the loss.
+        """
         members = self.roster.members()
         lists = {member.peer: self.contacts.told_by(member.peer) for member in members}
         named = frozenset(peer for lost in lists.values() for peer in lost)
@@ -253,13 +302,13 @@ class Membership:
         return saying > 1 and 2 * saying > len(voices)
 
     def progress(self) -> dict[PeerId, Progress]:
-        """Return how far the swarm is by the word of each who serves the last stage."""
+        """Return the progress that each replica of the last stage reports."""
         serving = (replica.peer for replica in self.roster.serving(self._stages - 1))
         held = [found for peer in serving if (found := self.records.get(PROGRESS, peer))]
         return {one.signer: parse_progress(one.record, one.signer) for one in held}
 
     def heard_before(self) -> list[RecordChanged]:
-        """Return what others have said of the matching so far, for who only begins to listen."""
+        """Return the others' records of the matching, for a machine that begins to listen."""
         heard = [held for held in self.records if held.envelope.kind in SHARED_KINDS]
         return [_changed(held) for held in heard if held.signer != self._own]
 
@@ -274,13 +323,13 @@ class Membership:
         return any(r.peer == peer for r in self.roster.serving(self._stages - 1))
 
     def _standing(self, subject: str, author: PeerId) -> int:
-        """Weigh an author: a stranger's words give way to a member's, those to a candidate's."""
+        """Return an author's weight: candidates before members, members before strangers."""
         if author == self._own or self._is_candidate(subject, author):
             return 2
         return int(self.roster.member(author) is not None)
 
     def _readvertise(self, now: float, wall: float) -> list[MembershipEffect]:
-        """Publish our advert anew. The seq is unix milliseconds, so that it rises over restarts."""
+        """Renew our advert. Its seq is Unix milliseconds, so that it rises over restarts."""
         if self._advert is None:
             return []
         serves = tuple(msgspec.structs.replace(seat, missing=()) for seat in self._seats)
@@ -337,7 +386,7 @@ class Membership:
         for held in received.fresh:
             effects += self._learn(held)
             if held.signer == self._own and self._next_refresh is not None:
-                # an earlier run of ours said more than we did: speak over it
+                # an earlier run of ours published a newer advert: supersede it
                 self._next_refresh = min(self._next_refresh, now + SPEAK_OVER_AFTER_S)
         return effects + list(received.effects)
 

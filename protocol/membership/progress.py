@@ -1,8 +1,7 @@
-"""The progress records: how far the swarm is and with which loss, each said by one replica of the
-last stage, which computes the loss; and what a majority of them vouches for.
+"""Progress records: the swarm's step and loss, as reported by the replicas of the last stage.
 
-Every such replica has a record of its own. Nobody's word counts alone where there are others: the
-loss that is shown is one that agrees with the middle of what they all say.
+Only the last stage computes the loss. Each of its replicas publishes its own record. A single
+report does not count where there are others: the loss shown agrees with the median of all reports.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ PROGRESS: Final = "progress"
 MAX_LOSS: Final = 1000.0
 """Nats per token; guessing among 256 bytes costs 5.5."""
 RECENT_STEPS: Final = 64
-"""What was said of a step so far back says nothing of the present loss."""
+"""Older reports are ignored: they say nothing about the present loss."""
 AHEAD_STEPS: Final = 16
-"""So far may a record be ahead of the versions that we have heard of."""
+"""Steps by which a record may be ahead of the versions known to us."""
 
 Loss = Annotated[float, Meta(ge=0, le=MAX_LOSS)]
 
@@ -58,25 +57,25 @@ def parse_progress(record: Record, signer: PeerId) -> Progress:
 
 
 def is_loss(loss: float) -> bool:
-    """Whether a number can be a loss at all; NaN and infinity are none."""
+    """Whether a number is a possible loss; NaN and infinity are not."""
     return 0 <= loss <= MAX_LOSS
 
 
 def agree(loss: float, other: float) -> bool:
-    """Whether two losses can be those of one step: of different microbatches of it, or of steps
-    close to each other."""
+    """Whether two losses are compatible: of different microbatches of one step, or of steps close
+    to each other."""
     return is_loss(loss) and is_loss(other) and abs(loss - other) <= max(1.0, 0.5 * other)
 
 
 def vouched(
     said: Mapping[PeerId, Progress], versions: Sequence[int], shown: float | None
 ) -> tuple[Progress, int] | None:
-    """Return the newest progress that agrees with what most say, and how many say so.
+    """Return the newest progress that agrees with the median report, and how many reports agree.
 
     Args:
-        said: the records of those who serve the last stage.
-        versions: of the last stage, one for each who serves it.
-        shown: the loss that was shown before; decides between two who do not agree.
+        said: progress reported by each replica of the last stage.
+        versions: version of each replica of the last stage.
+        shown: the loss shown before, nats per token; it decides if there are only two reports.
     """
     if not versions:
         return None

@@ -1,7 +1,7 @@
-"""A record: what one author says under (kind, key), until it expires or says something newer.
+"""A record: one author's statement under (kind, key), valid until it expires or is superseded.
 
-The header is the same for every kind, so that the store and the anti-entropy need to know nothing
-of what a record means. Pure functions: the clocks' values are passed in.
+All kinds share one header, so the store and the anti-entropy do not need to know what a record
+means. Pure functions: clock readings are arguments.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from protocol.wire.envelope import Signer
 from protocol.wire.fields import Count, Envelope
 
 MAX_RECORD_BODY_BYTES: Final = limits.MAX_ENVELOPE_BODY_BYTES - 256
-"""What a body may have beside its header inside an envelope."""
+"""Bytes left for a body beside the record's header in an envelope."""
 
 UnixSeconds = Annotated[int, Meta(ge=0, le=2**40)]
 
 
 class Record(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The signed body of a record's envelope; of two with one (kind, key) the higher seq holds."""
+    """The signed body of a record; the highest seq of a (kind, key) wins."""
 
     key: Annotated[str, Meta(min_length=1, max_length=96)]
     seq: Count
@@ -33,7 +33,7 @@ class Record(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
     @property
     def expires(self) -> int:
-        """Unix seconds after which the record says nothing any more."""
+        """Unix seconds after which the record is void."""
         return self.issued + self.ttl_s
 
 
@@ -41,7 +41,13 @@ _bodies = Canonical(Record, "record")
 
 
 def seal(signer: Signer, kind: str, record: Record, swarm: SwarmId) -> Envelope:
-    """Sign a record for a swarm.
+    """Return a record in an envelope signed for one swarm.
+
+    Args:
+        signer: holds the author's private key.
+        kind: record kind; it is part of what is signed.
+        record: the header and body to sign.
+        swarm: id of the swarm in which the signature is valid.
 
     Raises:
         LocalProtocolError: a field out of its range.
@@ -59,10 +65,10 @@ def open_record(envelope: Envelope) -> Record:
 
 
 def staleness(record: Record, wall: float) -> str | None:
-    """Say why a record's time does not fit our clock, or None if it does.
+    """Return why a record's time is unacceptable at ``wall`` (Unix seconds), or None.
 
-    A record may come from up to 120 s ahead (clock skew). It may be as old as its time to live:
-    it was relayed, so age alone says nothing of its author's clock.
+    The issue time may lie up to 120 s in the future (clock skew). A record may be as old as its
+    time to live: it was relayed, so its age does not show that its author's clock is wrong.
     """
     if record.issued > wall + limits.MAX_CLOCK_SKEW_S:
         return "from-the-future"

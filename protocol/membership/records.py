@@ -1,11 +1,11 @@
 """The record store: the newest verified record of every (kind, key), within stated bounds.
 
-It holds envelopes that it has checked itself and nothing else. It never sends; it is told who
-introduced a record, because that is how it stays fair when it is full: the introducer with the
-largest share loses its latest introduction, so a flood through one link displaces only itself,
-and records that ``protected`` names (those of linked peers) and our own are never displaced.
-Of a kind with one record per author, a subject that is full makes room for an author that weighs
-more than the least of those it has.
+It holds only envelopes that it has checked itself, and it never sends. It remembers which peer
+introduced each record, so that it stays fair when it is full: the introducer with the largest share
+loses its latest introduction. A flood through one link therefore displaces only itself. Our own
+records and those that ``protected`` names (records of linked peers) are never displaced.
+For kinds with one record per author, a full subject accepts a new author only if it has a higher
+standing than the lowest author already stored.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
 
 Check = Callable[[PeerId, Record], str | None]
-"""Judge a record by its signer: None accepts, words refuse without blame (we may lack the view to
-accept it yet); ``RemoteProtocolError`` refuses and blames whoever sent it."""
+"""Checks a record by its signer. None accepts it. A string refuses it without blame: our view may
+be behind. ``RemoteProtocolError`` refuses it and penalises the sender."""
 
 Slot = tuple[str, str]
 """(kind, key)."""
@@ -69,7 +69,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What became of an offered record: ``held`` if it is new to us, else a stable short reason."""
+    """Result of offering a record: ``held`` if it was new to us, else a stable short reason."""
 
     held: Held | None
     reason: str
@@ -78,7 +78,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class _Floor:
-    """The seq of an expired record: an older one with a longer life must not come back."""
+    """The seq of an expired record: an older record with a longer life must not come back."""
 
     seq: int
     until: float
@@ -123,7 +123,7 @@ class RecordStore:
         return self._held.get((kind, key))
 
     def seq(self, slot: Slot) -> int:
-        """Return the newest seq known of a slot, -1 when there is none."""
+        """Return the newest seq known for a slot, -1 if there is none."""
         held = self._held.get(slot)
         if held is not None:
             return held.record.seq
@@ -133,8 +133,8 @@ class RecordStore:
     def put_own(self, envelope: Envelope, wall: float) -> Offer:
         """Offer a record that we signed ourselves.
 
-        What we signed before our clock was set back is from the future now, which nobody takes, and
-        numbered by that clock: it gives way.
+        If our clock was set back, our earlier record now lies in the future. Nobody accepts it, and
+        its number would block every later one, so it is removed.
 
         Raises:
             RemoteProtocolError: it is malformed or breaks its kind's rules.
@@ -145,10 +145,15 @@ class RecordStore:
         return self.offer(envelope, self._own, wall)
 
     def offer(self, envelope: Envelope, introducer: PeerId, wall: float) -> Offer:
-        """Check a record, cheapest test first, and store it if it is newer than what we hold.
+        """Check a record, cheapest test first, and store it if it is newer than ours.
+
+        Args:
+            envelope: the signed record as it came.
+            introducer: the peer it came from, which need not be its author.
+            wall: Unix seconds.
 
         Raises:
-            RemoteProtocolError: only for what an honest relay would never send.
+            RemoteProtocolError: the record is one that an honest relay never sends.
         """
         kind = self._kinds.get(envelope.kind)
         if kind is None:
@@ -167,7 +172,7 @@ class RecordStore:
         return self._store(Held(envelope, record, introducer), kind)
 
     def expire(self, wall: float) -> list[Held]:
-        """Remove and return the records whose time is over."""
+        """Remove and return the records that have expired at ``wall`` (Unix seconds)."""
         if self._next_expiry is None or wall < self._next_expiry:
             return []
         gone = [held for held in self._held.values() if held.record.expires <= wall]
@@ -182,7 +187,7 @@ class RecordStore:
         before = self._held.get(held.slot)
         displaced = None
         if before is not None:
-            # the share stays with the first introducer: an update moves nobody's quota
+            # an update leaves the record in its first introducer's share
             held = Held(held.envelope, held.record, before.introducer)
             self.size_bytes -= len(before.envelope.body)
         else:
@@ -199,7 +204,7 @@ class RecordStore:
         return Offer(held, "new", displaced)
 
     def _make_room(self, held: Held, kind: Kind) -> tuple[bool, Held | None]:
-        """Return whether there is none, and what was removed for it."""
+        """Return whether the store is full, and the record that was removed to make room."""
         if kind.max_authors:
             others = self._of_same_subject(held)
             if len(others) < kind.max_authors:
@@ -217,8 +222,8 @@ class RecordStore:
         return [self._held[kind, key] for key in keys if subject_of(kind, key) == subject]
 
     def _displace_author(self, held: Held, others: list[Held], standing: Standing) -> Held | None:
-        """Remove the record of the author that weighs least, unless the newcomer weighs no more:
-        then it would come back with the next digest."""
+        """Remove the record of the author with the lowest standing, unless the newcomer's is not
+        higher: on a tie the removed record would come back with the next digest."""
         subject = subject_of(*held.slot)
         least = min(others, key=lambda other: (standing(subject, other.signer), other.signer))
         if standing(subject, held.signer) <= standing(subject, least.signer):
@@ -227,7 +232,7 @@ class RecordStore:
         return least
 
     def _displace_for(self, held: Held) -> Held | None:
-        """Free a place at the cost of the largest share, or return None if that is the asker's."""
+        """Remove one record of the largest share; None if that is the new record's own share."""
         kind = held.envelope.kind
         shares = self._shares[kind]
         asking = len(shares.get(held.introducer, ())) + 1
@@ -250,7 +255,7 @@ class RecordStore:
         return None
 
     def _forget_floors(self, wall: float) -> None:
-        """Drop floors that no replay can get under any more, and the oldest above the bound."""
+        """Drop floors that no valid record can be below, then the oldest over the bound."""
         for slot in [slot for slot, floor in self._floors.items() if floor.until <= wall]:
             del self._floors[slot]
         for slot in list(self._floors)[: max(0, len(self._floors) - MAX_FLOORS)]:
@@ -273,5 +278,5 @@ class RecordStore:
 
 
 def _is_ahead(held: Held, wall: float) -> bool:
-    """Whether a record is from further ahead than clocks may differ."""
+    """Whether a record lies further in the future than the permitted clock skew."""
     return held.record.issued > wall + MAX_CLOCK_SKEW_S

@@ -1,9 +1,9 @@
 """The roster: adverts, heartbeats and link states merged into one view of the swarm.
 
-A volunteer is a live member while its advert holds and nothing says that it is dead. Death is
-believed from the failure detector or a broken link and taken back by a heartbeat, a new link or a
-newer advert than the one held at death. It holds one entry per advert or link and never sends;
-every change of the view comes back as events with the reason in words.
+A volunteer is a live member while its advert is valid and it is not known to be dead. The failure
+detector or a broken link makes it dead. A heartbeat, a new link, or an advert newer than the one
+held at death makes it alive again. State: one entry per advert or link. It never sends; every
+change of the view is returned as events with the reason in words.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from protocol.wire.parts import SeatStatus
 FULL_MESH_UP_TO: Final = 64
 """Members, ourselves included, up to which everybody links with everybody."""
 PIPELINE_NEIGHBOURS: Final = 24
-"""Links into the stages beside ours. Siblings are not among them: of every two one has to call the
-other, or a round that a third leads is never closed, so all are linked that a round may have."""
+"""Links into the stages next to ours. Replicas of our own stages are not counted here: every two of
+them need a link, or a round that a third one leads never closes."""
 HASH_NEIGHBOURS: Final = 4
 """Links drawn by hash keep the swarm's graph connected whatever the stages are."""
 HOLDERS_OF_FAR_STAGES: Final = 2
 FAR_NEIGHBOURS: Final = 64
-"""Links with holders of all other stages: whoever has none cannot tell a lost stage from a far one,
-and would hear of its loss only when adverts expire."""
+"""Links with holders of all other stages. Without them a peer cannot tell a lost stage from a
+distant one, and would learn of its loss only when adverts expire."""
 MAX_LOST: Final = 16
-"""Dead peers that are called again."""
+"""Dead peers that we keep dialling."""
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class Roster:
         self._holders: dict[int, set[PeerId]] = {}
         self.revision = 0
         self._neighbours: tuple[int, tuple[PeerId, ...]] = (-1, ())
-        """Whom we chose, at which revision."""
+        """The revision at which neighbours were last chosen, and the neighbours."""
 
     def __len__(self) -> int:
         return len(self._members)
@@ -94,7 +94,7 @@ class Roster:
         )
 
     def serving(self, stage: int) -> tuple[Replica, ...]:
-        """Return the live holders of a stage that serve it already."""
+        """Return the live replicas of a stage that serve it already."""
         return tuple(r for r in self.replicas(stage) if r.seat.state == "serving")
 
     def has_left(self, peer: PeerId) -> bool:
@@ -103,7 +103,7 @@ class Roster:
         return known is not None and known.advert is not None and known.advert.leaving
 
     def addresses(self, peer: PeerId) -> tuple[str, ...]:
-        """Return where a peer says it listens, also when it is not live."""
+        """Return the addresses that a peer advertises, even if it is not live."""
         known = self._known.get(peer)
         return () if known is None or known.advert is None else known.advert.addresses
 
@@ -134,7 +134,7 @@ class Roster:
         return tuple(sorted(chosen))
 
     def _far(self, by_hash: Iterable[PeerId], near: Container[PeerId]) -> list[PeerId]:
-        """Return some who serve each stage that is far from ours: one of each first."""
+        """Return replicas of the stages far from ours: one of each stage first, then a second."""
         turns: list[list[PeerId]] = [[] for _ in range(HOLDERS_OF_FAR_STAGES)]
         found = Counter[int]()
         for peer in by_hash:
@@ -146,8 +146,11 @@ class Roster:
         return list(chain.from_iterable(turns))[:FAR_NEIGHBOURS]
 
     def unlinked(self) -> frozenset[PeerId]:
-        """Return the live members without a link of whom that says nothing: in a swarm too large
-        for a full mesh those whom we want none with, or not for the sake of a stage near ours."""
+        """Return the live members whose missing link proves nothing.
+
+        In a swarm too large for a full mesh, these are members that we do not want to be linked
+        with, or not because of a stage near ours.
+        """
         others = [member for member in self._members.values() if not member.linked]
         if not others or self._is_full_mesh():
             return frozenset()
@@ -157,14 +160,14 @@ class Roster:
         return frozenset(other.peer for other in others) - missed - {self._own}
 
     def near(self, stages: Iterable[int]) -> frozenset[PeerId]:
-        """Return the live holders of these stages and of those beside them."""
+        """Return the live holders of these stages and of their neighbours."""
         return self._holding({stage + step for stage in stages for step in (-1, 0, 1)})
 
     def _holding(self, stages: Iterable[int]) -> frozenset[PeerId]:
         return frozenset(peer for stage in stages for peer in self._holders.get(stage, ()))
 
     def lost(self) -> tuple[PeerId, ...]:
-        """Return dead peers that did not leave and whose advert holds: they may come back."""
+        """Return dead peers that did not leave and whose advert is valid: they may come back."""
         gone = [
             peer
             for peer, known in self._known.items()
@@ -179,7 +182,7 @@ class Roster:
         return self._update(peer, "leaves" if advert.leaving else "advertised itself")
 
     def withdraw(self, peer: PeerId, reason: str) -> list[RosterEvent]:
-        """Its advert expired or was displaced."""
+        """Drop a peer's advert: it expired or was displaced."""
         known = self._known.get(peer)
         if known is None:
             return []
@@ -187,13 +190,19 @@ class Roster:
         return self._update(peer, reason)
 
     def link_up(self, peer: PeerId) -> list[RosterEvent]:
-        """A link stands, so the peer lives."""
+        """Note a new link, which shows that the peer is alive."""
         known = self._known.setdefault(peer, _Known())
         known.linked, known.suspect, known.dead_at_seq = True, False, None
         return self._update(peer, "linked")
 
     def link_down(self, peer: PeerId, reason: str, *, crashed: bool) -> list[RosterEvent]:
-        """A link is gone: by agreement (then its advert still counts) or not (then it is dead)."""
+        """Note that a link is gone.
+
+        Args:
+            peer: the other end.
+            reason: why, in words.
+            crashed: True makes the peer dead; False (closed by agreement) leaves its advert valid.
+        """
         known = self._known.get(peer)
         if known is None:
             return []
@@ -225,7 +234,7 @@ class Roster:
         return Member(peer, advert, seats, known.linked, known.suspect)
 
     def _update(self, peer: PeerId, reason: str) -> list[RosterEvent]:
-        """Recompute one member and say what changed."""
+        """Recompute one member and return the changes as events."""
         known = self._known[peer]
         if known.advert is None and not known.linked and peer != self._own:
             del self._known[peer]
@@ -257,7 +266,7 @@ class Roster:
 
 
 def _outline(member: Member | None) -> object:
-    """What others plan by: presence, suspicion, link, stages and their states, addresses."""
+    """Return the fields that others plan by; a change in them is a new revision of the view."""
     if member is None:
         return None
     places = tuple((seat.stage, seat.state) for seat in member.seats)

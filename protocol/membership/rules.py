@@ -1,4 +1,4 @@
-"""The kinds of records there are: who may write which, how many, how large and for how long."""
+"""The kinds of records: permitted authors, number, size and time to live of each."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from protocol.restore.stored import MAX_STORED_BYTES, STORED, parse_stored
 
 MAX_ADVERTS: Final = 8192
 MAX_STORED: Final = 1024
-"""Members beyond that many may keep copies that nobody hears of."""
+"""Records of stored checkpoints; in a larger swarm some copies are not advertised."""
 MAX_ADVERT_BYTES: Final = 4096
 MAX_PROGRESS_BYTES: Final = 64
 MIN_ADVERT_TTL_S: Final = 90
 PROGRESS_TTL_S: Final = 120
 STORED_TTL_S: Final = 600
 MEASURED_TTL_S: Final = 600
-"""Measurements outlive their author for a while: they are about others."""
+"""Measurements stay valid for a while after their author is gone: they are about others."""
 
 
 def record_kinds(
@@ -47,7 +47,15 @@ def record_kinds(
     serves_last_stage: Callable[[PeerId], bool],
     newest_seq: Callable[[Slot], int] = lambda _slot: -1,
 ) -> dict[str, Kind]:
-    """Return the rules of all kinds for a swarm of ``stages`` stages."""
+    """Return the rules of all kinds.
+
+    Args:
+        stages: number of stages in the manifest.
+        max_adverts: adverts stored at most.
+        standing: weight of an author for a subject; decides who is kept when a subject is full.
+        serves_last_stage: only these peers may publish progress.
+        newest_seq: number of the newest record known in a slot, -1 if there is none.
+    """
 
     def check_advert(signer: PeerId, record: Record) -> str | None:
         parse_advert(record.body, record.key, signer, stages)
@@ -78,8 +86,8 @@ def record_kinds(
 def _shared_kind(kind: str, stages: int, standing: Standing) -> Kind:
     """Return the rules of a kind with one record per author.
 
-    Any author's is kept while there is room: it may become a member, or a candidate, a moment
-    later here than elsewhere. Whom to believe the matching decides.
+    Records of any author are kept while there is room, because an author may become a member or a
+    candidate a moment later here than elsewhere. The matching decides which of them to believe.
     """
     known = subjects(kind, stages)
 
@@ -91,7 +99,7 @@ def _shared_kind(kind: str, stages: int, standing: Standing) -> Kind:
 
 
 def ttl_s(kind: str, members: int) -> int:
-    """Return the seconds a record of ours holds in a swarm of ``members``.
+    """Return the time to live (seconds) of our records of a kind in a swarm of ``members``.
 
     Adverts live longer in larger swarms (renewed after a third of their life), so the whole
     swarm renews about 1.5 adverts per second until the bound of 600 s, whatever its size.

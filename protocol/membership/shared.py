@@ -1,9 +1,9 @@
-"""Records of which there is one per author: several peers may speak for one stage at a time.
+"""Kinds with one record per author, so that several peers can speak for one stage at a time.
 
 Two stewards of a stage that do not know of each other both post, and all but one of its candidates
-attest; the matching weighs their words against each other, so none may displace another's. The
-record's key is ``subject/author``, which makes every author's word a slot of its own everywhere: in
-the store, in digests and on the wire. Pure functions and bounds; holds no state.
+attest. The matching weighs these records against each other, so none may displace another's. The
+record's key is ``subject/author``: every author has its own slot in the store, in digests and on
+the wire. Pure functions and bounds; no state.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from protocol.ids import PeerId
 from protocol.membership.record import Record
 
 POSTING: Final = "posting"
-"""What a steward says of its stage; the subject is the stage in decimal."""
+"""A steward's posting about its stage; the subject is the stage in decimal."""
 BALLOT: Final = "ballot"
-"""What a steward says of its stage's vote in a full epoch; the subject is the stage."""
+"""A steward's ballot of its stage in a full epoch; the subject is the stage."""
 EPOCH: Final = "epoch"
-"""What the chair of full epochs says; the only subject is ``epoch``."""
+"""The state of a full epoch, by its chair; the only subject is ``epoch``."""
 ATTEST: Final = "attest"
-"""That a candidate has found a ballot or a decision right; the subject is a stage or ``epoch``."""
+"""A candidate's attestation of a ballot or a decision; the subject is a stage or ``epoch``."""
 SHARED_KINDS: Final = frozenset((POSTING, BALLOT, EPOCH, ATTEST))
 
 WHOLE: Final = "epoch"
-"""The subject of what is said about all stages at once."""
+"""The subject of records about all stages at once."""
 MAX_AUTHORS: Final = 8
-"""Per subject: three are candidates, as many may have been when the beacon began."""
+"""Authors per subject: three are candidates, and as many others were when the beacon began."""
 MAX_SHARED_BYTES: Final = 2048
 SHARED_TTL_S: Final = 60
 
 Standing = Callable[[str, PeerId], int]
-"""(subject, author) -> how much its word weighs; when a subject is full, the least gives way."""
+"""(subject, author) -> weight; when a subject is full, the author with the lowest is dropped."""
 
 
 def shared_key(subject: str, author: PeerId) -> str:
@@ -42,7 +42,7 @@ def shared_key(subject: str, author: PeerId) -> str:
 
 
 def subject_of(kind: str, key: str) -> str:
-    """Return what a record is about: the key itself, but for kinds with one record per author."""
+    """Return a record's subject: its key, without the author for kinds with one per author."""
     return key.partition("/")[0] if kind in SHARED_KINDS else key
 
 
@@ -53,7 +53,13 @@ def subjects(kind: str, stages: int) -> frozenset[str]:
 
 
 def check_shared(kind: str, signer: PeerId, record: Record, known: frozenset[str]) -> None:
-    """Refuse a record under another author's key or about what does not exist.
+    """Refuse a record under another author's key or about a subject that does not exist.
+
+    Args:
+        kind: one of ``SHARED_KINDS``.
+        signer: verified author.
+        record: the record to check.
+        known: the kind's subjects, see ``subjects``.
 
     Raises:
         RemoteProtocolError: its kind and ``-forged`` or ``-malformed``.

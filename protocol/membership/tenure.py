@@ -1,16 +1,17 @@
-"""Since when a peer has really been here, as far as we can know: its word against our memory.
+"""Tenure: since when a peer has really been a member, by its claim and by our own memory.
 
-Stewards are drawn from those who have been in the swarm for ten minutes, and the time of joining is
-in the advert, so a newcomer could claim years. Members remember when they first saw a peer; whoever
-was here before it came knows better than its word. ``joined_at`` is the later of the claim and our
-first sight less a tolerance, once we had been here long enough to have seen it had it been there.
+Stewards are drawn from members of at least ten minutes. The advert states the time of joining, so a
+newcomer could claim years. A member remembers when it first saw each peer, and trusts that over the
+claim if it was here before the peer. ``joined_at`` is the later of the claim and our first sight
+less a tolerance, once we have been here long enough to have seen an earlier arrival.
 
-Views of members agree within the seconds a new advert takes to spread, which matters only around
-the moment when a peer turns ten minutes old; then they are equal again. Who came *after* a liar has
-only the liar's word, and differs from the others until the liar is ten minutes old: as it is itself
-younger than that, it is no steward meanwhile, and who is one it learns from the postings.
+Members' views agree within the seconds that a new advert takes to spread. That matters only around
+the moment when a peer turns ten minutes old; afterwards the views are equal again. A member that
+arrived *after* a liar knows only the liar's claim, and differs from the others until the liar is
+ten minutes old. It is younger still, so it cannot be a steward meanwhile, and it learns who is one
+from the postings.
 
-State: one time per member, kept a while for those who are away; bounded. Unix seconds throughout.
+State: one time per member, kept for a while after it is gone; bounded. Unix seconds throughout.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from typing import Final
 from protocol.ids import PeerId
 
 TOLERANCE_S: Final = 60.0
-"""What gossip, clocks and a late link may take."""
+"""Allowance for gossip, clock skew and a late link."""
 
 AWAY_S: Final = 600.0
-"""Who was away for longer is a newcomer when it returns."""
+"""A peer that was away for longer is a newcomer when it returns."""
 
 MAX_REMEMBERED: Final = 16_384
 
 
 class Tenure:
-    """First sights of members; we entered when we first saw anybody."""
+    """Times at which members were first seen; our own entry is the first sight of anybody."""
 
     def __init__(self, own: PeerId) -> None:
         self._own = own
@@ -39,7 +40,7 @@ class Tenure:
         self._last: dict[PeerId, float] = {}
 
     def saw(self, live: Collection[PeerId], wall: float) -> None:
-        """Note who is live now."""
+        """Note the live members at ``wall`` (Unix seconds)."""
         if self._began is None and live:
             self._began = wall
         for peer in live:
@@ -49,7 +50,7 @@ class Tenure:
             self._forget(live, wall)
 
     def joined_at(self, peer: PeerId, claimed: float) -> float:
-        """Return since when a peer is to be taken as a member."""
+        """Return since when a peer counts as a member; ``claimed`` is the time in its advert."""
         first = self._first.get(peer)
         if peer == self._own or first is None or self._began is None:
             return claimed

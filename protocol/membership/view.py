@@ -1,4 +1,4 @@
-"""What membership says about the swarm: values and events, no behaviour."""
+"""Values and events that membership reports about the swarm; no behaviour."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class MemberUp:
-    """A volunteer is there."""
+    """A volunteer has become a live member."""
 
     peer: PeerId
     reason: str
@@ -42,7 +42,7 @@ class MemberUp:
 
 @dataclass(frozen=True, slots=True)
 class MemberDown:
-    """A volunteer is gone, or must be taken to be."""
+    """A volunteer is no live member any more, or is presumed dead."""
 
     peer: PeerId
     reason: str
@@ -50,7 +50,7 @@ class MemberDown:
 
 @dataclass(frozen=True, slots=True)
 class SeatsChanged:
-    """A member's seats say something new: a version, a state, a queue."""
+    """A member reported new seats: another version, state or queue length."""
 
     peer: PeerId
     seats: tuple[SeatStatus, ...]
@@ -58,7 +58,7 @@ class SeatsChanged:
 
 @dataclass(frozen=True, slots=True)
 class ViewChanged:
-    """Who is live, suspect or in which stage changed; ``revision`` counts such changes."""
+    """The live members, their health or their stages changed; ``revision`` counts such changes."""
 
     revision: int
     reason: str

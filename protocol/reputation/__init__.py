@@ -1,1 +1,1 @@
-"""Reputation: what partners measured of a peer, and what follows for what is believed of it."""
+"""Reputation: partners' measurements of a peer, and the estimates derived from them."""

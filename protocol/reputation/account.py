@@ -1,6 +1,6 @@
-"""An account of measured work: an amount over seconds, of which the old counts ever less.
+"""An exponentially decaying average of measured work: an amount over seconds.
 
-Holds three numbers; the unit of the amount (microbatches, bytes) is its user's.
+The caller chooses the unit of the amount (microbatches, bytes).
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from dataclasses import dataclass
 from typing import Final
 
 HALF_LIFE_S: Final = 300.0
-"""Work measured this many measured seconds ago counts half: a machine that slows down shows."""
+"""Work measured this many measured seconds ago counts half, so that a slowdown shows."""
 
 MAX_MEASURED_S: Final = 3600.0
 
 
 @dataclass(slots=True)
 class Account:
-    """``add`` stretches of work, read ``rate`` and ``measured_s``."""
+    """Add stretches of work with ``add``; read ``rate`` and ``measured_s``."""
 
     amount: float = 0.0
     weight_s: float = 0.0
-    """Seconds behind ``amount``, aged like it."""
+    """Seconds behind ``amount``, decayed like it."""
     measured_s: float = 0.0
-    """Seconds measured in all, not aged, at most ``MAX_MEASURED_S``."""
+    """Seconds measured in all, not decayed, at most ``MAX_MEASURED_S``."""
     newest: float = 0.0
     """Monotonic seconds of the last stretch."""
 
     def add(self, amount: float, seconds: float, now: float) -> None:
-        """Enter ``amount`` done within ``seconds`` until ``now``."""
+        """Add ``amount`` of work, done in the ``seconds`` before ``now`` (monotonic seconds)."""
         aged = 0.5 ** (seconds / HALF_LIFE_S)
         self.amount = self.amount * aged + amount
         self.weight_s = self.weight_s * aged + seconds

@@ -1,13 +1,13 @@
-"""From partners' reports to what is believed of one peer's speed and line. Pure arithmetic.
+"""Estimates one peer's compute speed and bandwidth from partners' reports. Pure arithmetic.
 
-A claim stands while partners measure about as much. A claim far above what they measured is
-corrected after two minutes; a peer that does more than it says is believed more after five, when
-the matching stops capping what it hears (``measured_s``). Values move in steps of two digits and
-claims have a band around them, so that the noise of measuring moves nobody.
+A claim stands while partners measure about as much. A claim far above their measurements is
+corrected after two minutes. A peer that does more than it claims is believed to do so after five
+minutes, when the matching stops capping its claims (``measured_s``). Values are rounded to two
+digits and claims have a tolerance band, so measurement noise changes no match.
 
-A rate at a stage becomes floating point operations by the manifest's F_s. A peer that serves two
-stages splits its time between them: its speed is the sum. Where its line and not its processor
-explains the rate, the rate says nothing of the processor.
+A rate at a stage becomes FLOP/s by the manifest's F_s. A peer that serves two stages splits its
+time between them, so its speed is the sum. A rate that the peer's bandwidth explains says nothing
+about its processor.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from protocol.reputation.weighing import Sample, Verdict, two_digits, weigh
 
 MICRO: Final = 1_000_000
 CORRECT_AFTER_S: Final = 120
-"""A claim is lowered when partners have measured for so long ..."""
+"""Seconds of measurement after which a claim is lowered."""
 TRUST_AFTER_S: Final = 300
-"""... and uncapped or raised after so long (MEASURED_S of the matching)."""
+"""Seconds after which it is uncapped or raised (MEASURED_S of the matching)."""
 LINE_AFTER_S: Final = 5
-"""Seconds of transfers that say something of a line: it is seen at work only now and then."""
+"""Seconds of transfers needed for a bandwidth; few, because a line is busy only now and then."""
 BAND: Final = 1.25
 """A claim within this factor of the measurement stands."""
 LINE_BAND: Final = 2.5
-"""For lines; two that download from one donor at a time each see half of its line."""
+"""The same for bandwidth: two peers that download from one donor each see half of its line."""
 LINE_BOUND: Final = 0.8
-"""A rate so near to what the line allows is the line's."""
+"""A rate of at least this share of what the bandwidth allows is limited by the bandwidth."""
 SECONDS_STEP: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a peer says of itself."""
+    """Speed and bandwidth that a peer claims in its advert."""
 
     flops: float
     uplink_bytes_per_s: float
@@ -48,13 +48,13 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """What is believed of a peer."""
+    """Speed and bandwidth that are believed of a peer."""
 
     flops: float
     uplink_bytes_per_s: float
     downlink_bytes_per_s: float
     measured_s: float = 0.0
-    """Whole minutes that partners have measured its service, at most ``TRUST_AFTER_S``."""
+    """Seconds, in whole minutes, of partners' measurements; at most ``TRUST_AFTER_S``."""
     overstated: float = 1.0
     """Claimed over measured FLOP/s where the claim was lowered, else 1."""
     words: str = field(default="nobody has measured it yet", compare=False)
@@ -62,7 +62,7 @@ class Belief:
 
 @dataclass(frozen=True, slots=True)
 class _Service:
-    """What the rates come to; ``line_bound``: its line explains them."""
+    """A peer's measured speed; ``line_bound``: its bandwidth explains the rates."""
 
     flops: float
     seconds: int
@@ -73,11 +73,13 @@ class _Service:
 def believe(
     claim: Claim, serving: frozenset[Stage], reports: Sequence[Partner], costs: Sequence[StageCost]
 ) -> Belief:
-    """Return what partners' reports make of a claim.
+    """Return the belief that follows from a claim and partners' reports.
 
     Args:
+        claim: FLOP/s and bytes/s that the peer advertises.
         serving: stages that the peer serves now.
         reports: at most one by each partner, all about this peer.
+        costs: cost of a microbatch in each stage, from the manifest.
     """
     uplink, up_words = _line(claim.uplink_bytes_per_s, (r.uplink for r in reports), "uplink")
     downlink, down_words = _line(
@@ -120,7 +122,7 @@ def _service(
     here = known.keys() & serving
     if here and here != serving:
         return _Service(0.0, 0, False, "measured in one of its stages only")
-    if not here and known:  # it has moved: what it did where it was, until it is measured anew
+    if not here and known:  # it has moved: use its old stage until the new one is measured
         here = {max(known, key=lambda stage: (known[stage].seconds, -stage))}
     if not here:
         return _Service(0.0, 0, False, next((v.words for v in verdicts.values()), ""))
@@ -143,7 +145,7 @@ def _verdicts(reports: Sequence[Partner]) -> Mapping[Stage, Verdict]:
 
 
 def _line_rate(cost: StageCost, uplink: float, downlink: float) -> float:
-    """Return the microbatches per second that the lines allow."""
+    """Return the microbatches per second that the bandwidths (bytes/s) allow."""
     pairs = ((uplink, cost.uplink_bytes), (downlink, cost.downlink_bytes))
     return min((supply / demand for supply, demand in pairs if demand > 0), default=float("inf"))
 

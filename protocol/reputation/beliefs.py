@@ -1,12 +1,12 @@
-"""What is believed of every peer: all reports, sorted by whom they are about.
+"""Beliefs about all peers, computed from all reports.
 
-A report counts only from a peer that serves the stage it speaks of or one next to it; at most
-``MAX_REPORTERS`` per peer count, those with the lowest rank, so that everybody counts the same ones
-and a crowd of reporters gains nothing. A peer's word about itself never gets here: such a record is
-refused. Equal records and equal seats give equal beliefs on every machine; while they spread,
-beliefs differ for seconds and heal by themselves.
+A report counts only if its author serves the reported stage or a neighbour of it. At most
+``MAX_REPORTERS`` count per peer, those with the lowest rank, so that all members count the same
+ones and a crowd of reporters gains nothing. A record in which a peer reports on itself is refused
+earlier. Equal records and equal seats give equal beliefs on every machine; while records spread,
+beliefs differ for a few seconds.
 
-State: reports by subject, the beliefs last computed, whom to compute anew.
+State: reports by subject, the last beliefs, and the peers to recompute.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_REPORTERS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A live member: what it claims and which stages it serves."""
+    """A live member: its claim and the stages it serves."""
 
     peer: PeerId
     claim: Claim
@@ -55,7 +55,7 @@ class Beliefs:
         self._dirty: set[PeerId] = set()
 
     def report(self, reporter: PeerId, measurements: Measurements) -> None:
-        """Take a reporter's newest record instead of the one before."""
+        """Take a reporter's newest record in place of its previous one."""
         self.forget(reporter)
         for partner in measurements.partners:
             subject = PeerId(partner.peer)
@@ -65,7 +65,7 @@ class Beliefs:
         self._spoke_of[reporter] = tuple(PeerId(p.peer) for p in measurements.partners)
 
     def forget(self, reporter: PeerId) -> None:
-        """A reporter's record is gone."""
+        """Drop a reporter's record."""
         for subject in self._spoke_of.pop(reporter, ()):
             about = self._about.get(subject, {})
             about.pop(reporter, None)
@@ -74,7 +74,7 @@ class Beliefs:
             self._dirty.add(subject)
 
     def revise(self, subjects: Iterable[Subject]) -> list[Revised]:
-        """Compute anew what has changed, for the live members; returns what is believed anew."""
+        """Recompute beliefs whose inputs changed, for live members; return the changed ones."""
         live = {subject.peer: subject for subject in subjects}
         self._known = {peer: known for peer, known in self._known.items() if peer in live}
         dirty, self._dirty = self._dirty, set()
@@ -90,8 +90,8 @@ class Beliefs:
         return revised
 
     def of(self, subject: Subject) -> Belief:
-        """Return what is believed of a member; of one that claims something new, just the claim
-        until the next ``revise``, unless it was corrected: new words do not undo that."""
+        """Return the belief about a member. A new claim is believed until the next ``revise``,
+        unless the old one was corrected: a new claim does not undo a correction."""
         known = self._known.get(subject.peer)
         if known is None:
             return Belief(*_fields(subject.claim))
@@ -111,7 +111,7 @@ class Beliefs:
 
 
 def _within(report: Partner, serving: frozenset[Stage]) -> Partner | None:
-    """Return the part of a report that its author is in a place to make."""
+    """Return the part of a report about stages that its author serves or neighbours."""
     if not serving:
         return None
     near = {stage + step for stage in serving for step in (-1, 0, 1)}

@@ -1,12 +1,11 @@
-"""How fast partners' lines really are: bytes per second of transfers, while they are under way.
+"""Measures partners' bandwidth: bytes per second of transfers while they are in flight.
 
-A transfer is under way with a peer from the first byte asked for until nothing is outstanding. What
-it reaches is at most what the slower of two lines can do, so it says something of the *peer's* line
-only when ours had room: a stretch in which all our transfers together came near the most that we
-ever reached is evidence of our own line alone. Small payloads say nothing (their time is latency)
-and are the caller's to leave out.
+A transfer with a peer lasts from the first byte requested until nothing is in flight. Its rate is
+limited by the slower of two lines, so it measures the *peer's* line only if ours had capacity left:
+a stretch in which all our transfers together came near our own maximum measures only our own line.
+The caller leaves out small payloads, whose time is mostly latency.
 
-State per direction: what is outstanding, one account per peer, and our own best.
+State per direction: the transfers in flight, one account per peer, and our own maximum.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ MIN_PAYLOAD_BYTES: Final = 1024 * 1024
 
 SLICE_S: Final = 1.0
 SLICE_BYTES: Final = 8 * 1024 * 1024
-"""A stretch is judged when it is this long, or this large, or over."""
+"""A stretch is evaluated when it is this long, this large, or complete."""
 
 SHORTEST_S: Final = 0.02
-"""What is over sooner came out of buffers, not over a line."""
+"""A shorter stretch is ignored: its bytes came out of buffers, not over a line."""
 
 IDLE_S: Final = 10.0
-"""A transfer in which nothing moves for so long is over (its peer may be gone)."""
+"""A transfer without progress for so long is over (its peer may be gone)."""
 
 OWN_SHARE: Final = 0.7
-"""Of our own best: above it our own line may have been the slow one."""
+"""Share of our own maximum above which our own line may have been the bottleneck."""
 
 OWN_AFTER_S: Final = 2.0
-"""Seconds of transfers before our own best is told as the speed of our line."""
+"""Seconds of transfers before our maximum counts as our bandwidth."""
 
 MAX_PEERS: Final = 256
 
@@ -45,15 +44,15 @@ class _Transfer:
     since: float = 0.0
     """When the stretch began, monotonic seconds."""
     moved: float = 0.0
-    """When something last happened."""
+    """Monotonic seconds of the last progress."""
     bytes: int = 0
     rate: float = 0.0
-    """Of the stretch before, while the transfer lasts."""
+    """Bytes per second of the previous stretch."""
 
 
 @dataclass(slots=True)
 class LineMeter:
-    """One direction: what comes to us measures uplinks of peers, what we send their downlinks."""
+    """One direction: received bytes measure peers' uplinks, sent bytes their downlinks."""
 
     accounts: dict[PeerId, Account] = field(default_factory=dict)
     own_best_bytes_per_s: float = 0.0
@@ -63,16 +62,16 @@ class LineMeter:
 
     @property
     def own_bytes_per_s(self) -> float:
-        """What our own line has reached, 0 until that is known."""
+        """The highest rate that our own line has reached, 0 until it is known."""
         return self.own_best_bytes_per_s if self.own_s >= OWN_AFTER_S else 0.0
 
     def outstanding(self, peer: PeerId) -> int:
-        """Return how many pieces are under way with a peer."""
+        """Return the number of payloads in flight with a peer."""
         transfer = self._transfers.get(peer)
         return transfer.outstanding if transfer else 0
 
     def begin(self, peer: PeerId, now: float) -> None:
-        """One more piece is under way (asked for, or sent)."""
+        """Note that one more payload is in flight (requested, or sent)."""
         transfer = self._transfers.get(peer)
         if transfer is None or now - transfer.moved > IDLE_S:
             if transfer is None and len(self._transfers) >= MAX_PEERS:
@@ -82,7 +81,13 @@ class LineMeter:
         transfer.moved = now
 
     def arrived(self, peer: PeerId, size_bytes: int, now: float) -> None:
-        """A piece is through (it came, or its receipt did)."""
+        """Note that a payload is complete: it came, or its receipt did.
+
+        Args:
+            peer: the other end.
+            size_bytes: of the payload.
+            now: monotonic seconds.
+        """
         transfer = self._transfers.get(peer)
         if transfer is None:
             return
@@ -96,7 +101,7 @@ class LineMeter:
             del self._transfers[peer]
 
     def gone(self, peer: PeerId) -> None:
-        """A peer is gone, and with it what was under way."""
+        """Drop the transfer with a peer that is gone."""
         self._transfers.pop(peer, None)
 
     def _judge(self, peer: PeerId, transfer: _Transfer, now: float) -> None:

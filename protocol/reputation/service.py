@@ -1,20 +1,19 @@
-"""How fast partners really serve: microbatches per second of every replica next to us.
+"""Measures partners' throughput: microbatches per second of every replica near us.
 
-What is measured is *delivered work over time while the stage had work waiting*, one step at a time.
-A step's duration is the time between two versions of the stage, and its microbatches are shared out
-by the ledger (a sibling reads the plan that was committed, in which every id counts once) or, from
-the stages before and after, by who sent us the gradients and activations of that step. Of an idle
-stage nothing is learnt: its step is as long as the slowest stage makes it, whatever its replicas
-can do. That a stage was backlogged is read from the queues in its replicas' heartbeats, *the other
-replicas'* where there are any, so that a slow peer cannot hide behind an empty queue of its own;
-and a stage cannot have been the one to wait for while we, next to it, had a queue ourselves.
+The measure is *delivered work over time while the stage was backlogged*, one step at a time. A
+step's duration is the time between two versions of the stage. Its microbatches are attributed by
+the ledger (a sibling reads the committed plan, which counts every id once) or, seen from the
+neighbouring stages, by the sender of each gradient and activation. An idle stage yields no
+measurement, because its step takes as long as the slowest stage needs. Backlog is read from the
+queues in the replicas' heartbeats, those of the *other* replicas if there are any, so that a slow
+peer cannot hide behind an empty queue of its own. A stage was also not the bottleneck if our own
+seat next to it had a queue.
 
-Why not time single microbatches: a gradient comes back when all later stages are done with it, so
-the time from receipt to gradient says little about the replica in between. Why not its own word:
-that is what is to be checked.
+Timing single microbatches would not work: a gradient comes back after all later stages, so its
+round trip says little about the next replica. A replica's own rate is the claim to be checked.
 
-State per stage: the step under way and one account per replica. No clock, no messages; the versions
-and queues that are heard are claims, and none of them can do more than void a measurement.
+State per stage: the current step and one account per replica. No clock, no messages. Versions and
+queues in heartbeats are only claims; a false one can at most void a measurement.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from protocol.wire.messages import Plan
 from protocol.wire.parts import SeatStatus
 
 MAX_STEP_S: Final = 900.0
-"""A step that took longer was held up by something else than its replicas' speed."""
+"""A longer step was delayed by something other than its replicas' speed."""
 
 BACKLOGGED_SHARE: Final = 0.5
-"""Share of heartbeats that must speak of a queue."""
+"""Share of heartbeats that must report a queue."""
 
 STALE_S: Final = 1800.0
-"""What was last measured so long ago is not told any more."""
+"""An account without a new measurement for so long is dropped."""
 
 MAX_ACCOUNTS: Final = 256
 
@@ -53,7 +52,7 @@ class _Step:
     """Replicas that served when it began."""
     heard: Counter[PeerId] = field(default_factory=Counter)
     queued: Counter[PeerId] = field(default_factory=Counter)
-    """Heartbeats of this step by replica, and those that spoke of a queue."""
+    """Heartbeats in this step by replica, and those of them that reported a queue."""
 
 
 @dataclass(slots=True)
@@ -61,7 +60,7 @@ class _Stage:
     seats: dict[PeerId, SeatStatus] = field(default_factory=dict)
     now: _Step | None = None
     brought: dict[int, dict[int, PeerId]] = field(default_factory=dict)
-    """step -> microbatch -> which replica sent us its gradient or activation."""
+    """step -> microbatch -> the replica that sent us its gradient or activation."""
     plans: dict[tuple[int, PeerId], tuple[int, dict[PeerId, int]]] = field(default_factory=dict)
     """(step, leader) -> attempt and microbatches counted for each member, of the newest plan."""
     we_queued: bool = False
@@ -77,7 +76,13 @@ class ServiceMeter:
         self._accounts: dict[tuple[PeerId, int], Account] = {}
 
     def heard(self, peer: PeerId, seats: Iterable[SeatStatus], now: float) -> None:
-        """Take the seats of a heartbeat, our own ones (for our own id) included."""
+        """Take the seats of a heartbeat, or our own seats.
+
+        Args:
+            peer: the heartbeat's sender, or ourselves.
+            seats: all its seats.
+            now: monotonic seconds.
+        """
         serving = {seat.stage: seat for seat in seats if seat.state == "serving"}
         for index, stage in self._stages.items():
             if index not in serving:
@@ -92,7 +97,8 @@ class ServiceMeter:
                 step.queued[peer] += seat.queue > 0
 
     def brought(self, peer: PeerId, stage: int, step: int, microbatch: int) -> None:
-        """A replica of ``stage`` sent us the gradient or the activation of a microbatch."""
+        """Note that ``peer``, a replica of ``stage``, sent us the gradient or activation of
+        ``microbatch`` in ``step``."""
         known = self._stages.get(stage)
         if known is None or known.now is None or peer not in known.seats:
             return
@@ -100,7 +106,7 @@ class ServiceMeter:
             known.brought.setdefault(step, {})[microbatch] = peer
 
     def planned(self, leader: PeerId, plan: Plan) -> None:
-        """A plan of one of our stages, sent or received; counts once its attempt is committed."""
+        """Note a plan of one of our stages, sent or received; it counts once it is committed."""
         known = self._stages.get(plan.stage)
         if known is None or known.now is None:
             return
@@ -111,12 +117,12 @@ class ServiceMeter:
             known.plans[plan.step, leader] = plan.attempt, counts
 
     def gone(self, peer: PeerId) -> None:
-        """A peer left or died; what was measured of it stays for a while."""
+        """Note that a peer left or died; its measurements stay for a while."""
         for stage in self._stages.values():
             self._left(stage, peer)
 
     def accounts(self, now: float) -> Mapping[tuple[PeerId, int], Account]:
-        """Return what is known by (peer, stage); forgets what is too old."""
+        """Return the accounts by (peer, stage), after dropping stale ones."""
         self._accounts = {
             key: account
             for key, account in self._accounts.items()
@@ -132,7 +138,7 @@ class ServiceMeter:
             stage.we_queued = False
 
     def _follow(self, index: int, stage: _Stage, now: float) -> None:
-        """Begin a step when the stage has reached it; settle the one before."""
+        """Begin a step when the stage has reached it; evaluate the previous one."""
         version, before = self._version(stage), stage.now
         if before is not None and version <= before.step:
             return
@@ -144,8 +150,8 @@ class ServiceMeter:
         stage.brought = {s: ids for s, ids in stage.brought.items() if s >= version}
 
     def _version(self, stage: _Stage) -> int:
-        """Our own seat's version if we have one there, else what most replicas have reached: one
-        that announces a version far ahead must not end the measuring."""
+        """Return our own seat's version if we have one there, else the median of the replicas': a
+        replica that announces a version far ahead must not end the measurement."""
         own = stage.seats.get(self._own)
         if own is not None:
             return own.version
@@ -173,7 +179,8 @@ class ServiceMeter:
         return known
 
     def _shares(self, stage: _Stage, step: _Step) -> dict[PeerId, float]:
-        """Return every replica's share of a step: by the ledger, by what came to us, or empty."""
+        """Return each replica's share of a step by the ledger, else by its messages to us; may be
+        empty."""
         if len(step.present) == 1:
             return dict.fromkeys(step.present, 1.0)
         attempts = {seat.attempt for seat in stage.seats.values() if seat.version == step.step + 1}
@@ -182,10 +189,10 @@ class ServiceMeter:
             for (of, _leader), (attempt, counts) in stage.plans.items()
             if of == step.step and attempt in attempts
         ]
-        if len(ledgers) == 1:  # two plans under one attempt: somebody lies, neither counts
+        if len(ledgers) == 1:  # of two plans under one attempt neither counts
             return {peer: count / self._per_step for peer, count in ledgers[0].items()}
         if self._own in step.present:
-            return {}  # what we did ourselves came over no link
+            return {}  # our own share came over no link
         brought = Counter(stage.brought.get(step.step, {}).values())
         total = sum(brought.values())
         return {peer: count / total for peer, count in brought.items()} if total else {}
@@ -197,7 +204,7 @@ class ServiceMeter:
         return heard > 0 and queued >= BACKLOGGED_SHARE * heard
 
     def _waited_for_us(self, index: int) -> bool:
-        """Whether our own seat in another stage had a queue: then that one was the slow one."""
+        """Whether our own seat in another stage had a queue, so that it was the bottleneck."""
         return any(stage.we_queued for other, stage in self._stages.items() if other != index)
 
 

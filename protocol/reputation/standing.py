@@ -1,10 +1,10 @@
-"""A peer's reputation here: one number in [0, 1] with the reasons for it in words.
+"""A peer's reputation on this machine: one number in [0, 1] with its reason in words.
 
-It is an opinion of this volunteer, shown to its user. It never enters the matching, where everybody
-has to reckon with the same numbers; what a lie costs there is the corrected value.
+It is this volunteer's opinion and is shown to its user. It never enters the matching, where all
+members must compute with the same numbers; there a false claim is corrected instead.
 
-Every observation pulls the score towards what it deserves: s' = s + (1 - exp(-w)) (x - s), and time
-pulls it back to one half. Bounded: the peers observed longest ago are forgotten first.
+Every observation x with weight w pulls the score: s' = s + (1 - exp(-w)) (x - s). Time pulls it
+back to one half. Bounded: the peers observed longest ago are forgotten first.
 """
 
 from __future__ import annotations
@@ -26,19 +26,26 @@ POINTS_WEIGHT: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A score, when it was last touched (monotonic seconds) and why."""
+    """A score, the monotonic seconds of its last observation, and the reason in words."""
 
     score: float = NEUTRAL
     at: float = 0.0
     words: str = "nothing known"
 
     def now(self, now: float) -> float:
-        """Return the score with the time that has passed."""
+        """Return the score as decayed by ``now`` (monotonic seconds)."""
         faded: float = 0.5 ** (max(0.0, now - self.at) / HALF_LIFE_S)
         return NEUTRAL + (self.score - NEUTRAL) * faded
 
     def pulled(self, deserved: float, weight: float, words: str, now: float) -> Standing:
-        """Return the standing after one observation."""
+        """Return the standing after one observation.
+
+        Args:
+            deserved: the score that the observation alone would give, 0 to 1.
+            weight: of the observation; each unit closes 63 % of the distance.
+            words: the reason.
+            now: monotonic seconds.
+        """
         before = self.now(now)
         return Standing(before + (1 - math.exp(-weight)) * (deserved - before), now, words)
 
@@ -50,16 +57,16 @@ class Reputation:
         self._standings: dict[PeerId, Standing] = {}
 
     def overstated(self, peer: PeerId, factor: float, now: float) -> Standing:
-        """It claims ``factor`` times what its partners measured."""
+        """Note at ``now`` that ``peer`` claims ``factor`` times what its partners measured."""
         words = f"claims {factor:.1f} times what its partners measured"
         return self._pull(peer, 1 / max(1.0, factor), LIE_WEIGHT, words, now)
 
     def kept(self, peer: PeerId, now: float) -> Standing:
-        """Partners measured about what it claims."""
+        """Note at ``now`` that partners measured about what ``peer`` claims."""
         return self._pull(peer, 1.0, KEPT_WEIGHT, "does what it claims", now)
 
     def broke(self, peer: PeerId, reason: str, points: int, now: float) -> Standing:
-        """It broke a rule of the protocol."""
+        """Note at ``now`` that ``peer`` broke a rule: ``reason``, worth penalty ``points``."""
         return self._pull(peer, 0.0, POINTS_WEIGHT * points, f"broke a rule: {reason}", now)
 
     def of(self, peer: PeerId) -> Standing:

@@ -1,7 +1,7 @@
-"""What several partners say together: a weighted median, if enough of them agree with it.
+"""Combines several partners' measurements: a weighted median, if enough of them agree with it.
 
-One slanderer or one friend changes nothing: a single word counts as none, weights are capped, and
-more than half of the weight must lie near the median. Pure arithmetic on integers, so that equal
+One slanderer or one accomplice changes nothing: a single report does not count, weights are capped,
+and more than half of the weight must lie near the median. Integer arithmetic only, so that equal
 reports give equal beliefs on every machine.
 """
 
@@ -13,10 +13,10 @@ from typing import Final
 
 MIN_REPORTERS: Final = 2
 MAX_WEIGHT_S: Final = 600
-"""A partner of many hours has no more to say than one of ten minutes."""
+"""Cap of a weight: a partner of many hours weighs no more than one of ten minutes."""
 
 NEAR_PERCENT: Final = 35
-"""Partners agree whose values lie so near the median, either way."""
+"""A partner agrees if its value is within this distance of the median, either way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the partners say together; ``value`` is None if they are too few or do not agree."""
+    """The combined value; None if the partners are too few or disagree."""
 
     value: int | None
     seconds: int
-    """Seconds that at least ``MIN_REPORTERS`` of those who agree have measured."""
+    """Seconds measured by each of at least ``MIN_REPORTERS`` partners that agree."""
     words: str
 
 
@@ -51,7 +51,7 @@ def weigh(samples: Iterable[Sample]) -> Verdict:
 
 
 def two_digits(value: int) -> int:
-    """Round to two significant digits: beliefs move in steps, so that noise changes no match."""
+    """Round to two significant digits, so that noise changes no match."""
     scale: int = 10 ** max(0, len(str(value)) - 2)
     return (value + scale // 2) // scale * scale
 

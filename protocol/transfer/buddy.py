@@ -1,11 +1,11 @@
-"""Who keeps a copy of another stage's checkpoints, and of which version.
+"""Buddies: which peer keeps copies of another stage's checkpoints, and of which version.
 
-Every checkpoint of a stage is kept by one replica of a stage beside it as well, its *buddy*, so
-that a stage whose volunteers all go at once can be taken up again. The buddy is derived like a
-leader: everybody who has the same view names the same one, and where views differ for a moment two
-keep a copy. A stage that nobody else stands beside keeps its checkpoints alone.
+Each checkpoint of a stage is also kept by one replica of a neighbouring stage, its *buddy*, so that
+a stage that loses all its volunteers at once can be restored. The buddy is derived like a leader:
+equal views name the same peer, and while views differ two peers keep a copy. A stage without a
+neighbour that others serve has no buddy.
 
-Pure functions of a view; they hold nothing.
+Pure functions of a view; no state.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ FOREIGN_KEPT = 2
 
 
 def buddy(view: SwarmView, stage: int, places: Mapping[PeerId, str] | None = None) -> PeerId | None:
-    """Return who keeps copies of a stage's checkpoints.
+    """Return the peer that keeps copies of a stage's checkpoints, or None.
 
-    A serving replica of the next stage, else of the one before, that does not hold the stage
-    itself; one in another place than all who hold it comes first.
+    It is a serving replica of the next stage, else of the previous one, that does not hold the
+    stage itself. A peer at another place than all holders of the stage is preferred.
 
     Args:
-        places: where peers are, such as the host they listen at; those left out are elsewhere.
+        view: the swarm as seen from here.
+        stage: the stage whose checkpoints are copied.
+        places: place of each peer, such as its host; a peer without one counts as elsewhere.
     """
     holders = {replica.peer for replica in view.stages[stage]}
     for beside in (stage + 1, stage - 1):
@@ -39,28 +41,37 @@ def buddy(view: SwarmView, stage: int, places: Mapping[PeerId, str] | None = Non
 def kept_by(
     view: SwarmView, me: PeerId, places: Mapping[PeerId, str] | None = None
 ) -> tuple[int, ...]:
-    """Return the stages whose buddy is ``me``."""
+    """Return the stages of ``view`` whose buddy is ``me``; ``places`` as for ``buddy``."""
     stages = range(len(view.stages))
     return tuple(stage for stage in stages if buddy(view, stage, places) == me)
 
 
 def is_beside(view: SwarmView, me: PeerId, stage: int) -> bool:
-    """Whether we serve a stage next to this one."""
+    """Whether ``me`` serves, in ``view``, a neighbour of ``stage``."""
     return any(r.peer == me for beside in (stage - 1, stage + 1) for r in view.serving(beside))
 
 
 def due_version(view: SwarmView, stage: int, every: int, steps: int) -> int:
-    """Return the newest version of which the stage's replicas write a checkpoint; 0: none yet.
+    """Return the newest version that the stage's replicas save as a checkpoint; 0: none yet.
 
     Args:
-        every: steps between two checkpoints; ``steps``: of the whole run, whose end is saved too.
+        view: the swarm as seen from here.
+        stage: the stage.
+        every: steps between two checkpoints.
+        steps: steps of the whole run; its last version is saved too.
     """
     committed = view.committed(stage)
     return committed if committed >= steps else committed - committed % every
 
 
 def complete_version(view: SwarmView, every: int, steps: int) -> int:
-    """Return the newest version that every stage has reached and writes to disk; 0: none."""
+    """Return the newest version that every stage has reached and saves; 0: none.
+
+    Args:
+        view: the swarm as seen from here.
+        every: steps between two checkpoints.
+        steps: steps of the whole run.
+    """
     stages = range(len(view.stages))
     return min((due_version(view, stage, every, steps) for stage in stages), default=0)
 

@@ -1,11 +1,11 @@
-"""Fetching a blob (a stage's state, the training text) in verified chunks from several donors.
+"""Fetches a blob (a stage's state, the training text) in verified chunks from several donors.
 
-Donors whose offers agree in size and digests serve the same bytes, so chunks are striped over them,
-a few outstanding per donor: the faster one simply serves more. A chunk counts when its digest fits;
-a donor that sends another one is dropped. What is here stays here: when a donor goes, only its
-outstanding chunks are asked for again. Donors that offer other bytes wait: when everybody who
-offered the chosen ones is gone, the fetch goes over to what most of the others offer. What an
-earlier attempt has left counts as far as its digests fit.
+Donors whose offers agree in size and digests serve the same bytes. Chunks are striped over them
+with a few requests in flight per donor, so a faster donor serves more. A chunk counts when its
+digest matches; a donor that sends another one is dropped. Verified chunks are kept: when a donor
+goes, only its chunks in flight are requested again. Donors that offer other bytes wait: when all
+donors of the chosen blob are gone, the fetch switches to the blob that most of the others offer.
+Chunks of an earlier attempt are reused if their digests match.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from protocol.ids import PeerId
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, NoBlob
 
 WINDOW = 4
-"""Chunks outstanding per donor: 8 MiB cover the bandwidth-delay product of 640 Mb/s at 100 ms."""
+"""Chunks in flight per donor: 8 MiB cover the bandwidth-delay product of 640 Mb/s at 100 ms."""
 QUERY_RETRY_S = 0.25
-"""Who has nothing yet, as its snapshot is still being written, says nothing: it is asked again."""
+"""A donor does not answer while it still writes its snapshot, so it is asked again."""
 CHUNK_TIMEOUT_S = 30.0
-"""A donor of whom nothing came for so long, though chunks were asked for, is given up."""
+"""A donor that sends nothing for so long while chunks are in flight is given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreChunk:
-    """Write the chunk in hand at its place: it is verified, and counts as written from now on.
+    """Write the received chunk at ``index``: it is verified, and counts as written from now on.
 
-    Who cannot write it gives the whole fetch up: other donors have nothing better.
+    A driver that cannot write it gives up the whole fetch: other donors would not help.
     """
 
     index: int
@@ -41,21 +41,21 @@ class StoreChunk:
 class _Donor:
     offer: BlobOffer | None = None
     outstanding: dict[int, float] = field(default_factory=dict)
-    """Chunk index to when it was asked for."""
+    """Chunk index to the time of its request."""
     heard: float = float("-inf")
-    """When its last chunk came: a slow line is not a silent one."""
+    """When its last chunk came; a slow donor is not a silent one."""
 
 
 FetchEffect = Send | Penalise | StoreChunk
 
 
 class Fetch:
-    """One blob on its way here.
+    """The download of one blob.
 
     Args:
-        query: what is wanted; its version may be None for the newest a donor has.
-        donors: who may have it.
-        window: chunks outstanding per donor.
+        query: the blob wanted; version None means the newest that a donor has.
+        donors: peers that may have it.
+        window: chunks in flight per donor.
     """
 
     def __init__(self, query: BlobQuery, donors: list[PeerId], window: int = WINDOW) -> None:
@@ -70,22 +70,22 @@ class Fetch:
 
     @property
     def offer(self) -> BlobOffer | None:
-        """What is being fetched, once a donor has offered it."""
+        """The offer of the blob being fetched; None before the first offer."""
         return self._chosen
 
     @property
     def done(self) -> bool:
-        """Whether every chunk is here."""
+        """Whether every chunk has been received and verified."""
         return self._chosen is not None and self._have == len(self._chosen.digests)
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Chunks here, chunks in all (0 before an offer)."""
+        """Verified chunks, and chunks in all (0 before an offer)."""
         return self._have, len(self._chosen.digests) if self._chosen else 0
 
     @property
     def sources(self) -> frozenset[PeerId]:
-        """Whoever served a chunk; of the blob that is fetched now."""
+        """The donors that served a chunk of the blob being fetched."""
         return frozenset(self._sources)
 
     @property
@@ -94,11 +94,11 @@ class Fetch:
         return not self._donors
 
     def resume(self, held: Mapping[int, bytes]) -> None:
-        """Go on with what is on the disk: digests of chunks at their places; before ``start``."""
+        """Resume from chunks on disk, given as digest by index; call it before ``start``."""
         self._held.update(held)
 
     def answers(self, offer: BlobOffer) -> bool:
-        """Whether an offer is of what was asked for."""
+        """Whether an offer answers our query."""
         query = self._query
         same = (offer.kind, offer.stage) == (query.kind, query.stage)
         return same and query.version in (None, offer.version)
@@ -110,7 +110,13 @@ class Fetch:
         return [Send(peer, self._query) for peer in waiting]
 
     def offered(self, sender: PeerId, offer: BlobOffer, now: float) -> list[FetchEffect]:
-        """Take a donor's offer; the first one chooses the blob, as long as a donor of it lives."""
+        """Take a donor's offer; the first one determines the blob while it has a donor.
+
+        Args:
+            sender: the peer that sent it; ignored if it is no donor.
+            offer: the donor's size and chunk digests.
+            now: monotonic seconds.
+        """
         donor = self._donors.get(sender)
         if self._asked_at is None or donor is None:
             return []
@@ -125,7 +131,13 @@ class Fetch:
         return self._ask(now)
 
     def refused(self, sender: PeerId, answer: NoBlob, now: float) -> list[FetchEffect]:
-        """The donor does not have it (any more); a late answer to another question says nothing."""
+        """Drop a donor that does not have the blob, or not any more.
+
+        Args:
+            sender: the donor.
+            answer: its refusal; a late answer to another query is ignored.
+            now: monotonic seconds.
+        """
         donor = self._donors.get(sender)
         if donor is None or not self._is_refusal(donor, answer):
             return []
@@ -133,7 +145,14 @@ class Fetch:
         return self._ask(now)
 
     def chunk(self, sender: PeerId, chunk: Chunk, digest: bytes, now: float) -> list[FetchEffect]:
-        """Take a chunk; ``digest`` is the BLAKE2b-256 of its payload."""
+        """Take a chunk.
+
+        Args:
+            sender: the donor.
+            chunk: which chunk of which blob it is.
+            digest: BLAKE2b-256 of its payload, computed by the caller.
+            now: monotonic seconds.
+        """
         donor = self._donors.get(sender)
         if donor is None or self._chosen is None or not self._is_ours(chunk):
             return []
@@ -150,12 +169,12 @@ class Fetch:
         return [StoreChunk(chunk.index), *self._ask(now)]
 
     def lost(self, peer: PeerId, now: float) -> list[FetchEffect]:
-        """A peer is gone."""
+        """Drop a donor that is gone; its chunks in flight are requested elsewhere."""
         self._lose(peer)
         return self._ask(now)
 
     def tick(self, now: float) -> list[FetchEffect]:
-        """Ask again where nothing came; take silent donors' chunks elsewhere."""
+        """Repeat unanswered queries and drop silent donors."""
         for peer, donor in list(self._donors.items()):
             oldest = min(donor.outstanding.values(), default=now)
             if now - max(oldest, donor.heard) >= CHUNK_TIMEOUT_S:
@@ -166,7 +185,7 @@ class Fetch:
         return effects
 
     def served_by(self) -> Counter[PeerId]:
-        """Return how many chunks each donor has outstanding (for the progress display)."""
+        """Return the number of chunks in flight per donor (for the progress display)."""
         return Counter({peer: len(donor.outstanding) for peer, donor in self._donors.items()})
 
     def _ask(self, now: float) -> list[FetchEffect]:
@@ -198,7 +217,7 @@ class Fetch:
             self._choose(max(offers, key=lambda o: sum(_same(o, other) for other in offers)))
 
     def _choose(self, offer: BlobOffer) -> None:
-        """Fetch this blob: of what is here, chunks that it has as well stay."""
+        """Switch to this blob, keeping the received chunks whose digests it shares."""
         missing = [i for i, digest in enumerate(offer.digests) if self._held.get(i) != digest]
         self._sources.clear()
         self._chosen, self._have = offer, len(offer.digests) - len(missing)
@@ -221,7 +240,7 @@ class Fetch:
 
 
 def _same(offer: BlobOffer | None, chosen: BlobOffer | None) -> bool:
-    """Whether two offers are of the same bytes."""
+    """Whether two offers describe the same bytes."""
     if offer is None or chosen is None:
         return False
     return (offer.version, offer.size_bytes, offer.digests) == (

@@ -1,4 +1,4 @@
-"""Bodies of signed records: one encoding each, so that equal bodies are equal bytes."""
+"""Canonical bodies of signed records: one encoding each, so that equal bodies are equal bytes."""
 
 from __future__ import annotations
 
@@ -51,6 +51,11 @@ class Canonical(Generic[Body]):
     def parse_own(self, encoded: bytes, key: str, signer: PeerId) -> Body:
         """Parse a body that only the peer named in the record's key may write.
 
+        Args:
+            encoded: the canonical encoding.
+            key: the record's key.
+            signer: verified author of the record.
+
         Raises:
             RemoteProtocolError: as ``parse``; or another peer has signed it.
         """
@@ -61,5 +66,5 @@ class Canonical(Generic[Body]):
         return body
 
     def malformed(self, words: str) -> RemoteProtocolError:
-        """Return the error of a body that nobody honest writes."""
+        """Return the error for a body that no honest peer writes."""
         return RemoteProtocolError(f"{self._name}-malformed", words, penalty=MALFORMED_PENALTY)

@@ -1,8 +1,8 @@
-"""Signatures: who said this body, of what kind, in which swarm.
+"""Signatures: an envelope binds a body to its author, its kind and its swarm.
 
-Pure functions over libsodium's Ed25519, which is deterministic. What is signed is a transcript
-that names the protocol, the context (the swarm's id) and the kind, so a signature made for one
-purpose is worth nothing for another. The signer's peer id contains the key: nothing is looked up.
+Pure functions over libsodium's Ed25519, which is deterministic. The signed transcript names the
+protocol, the context (the swarm's id) and the kind, so a signature made for one purpose is invalid
+for any other. The signer's peer id contains the public key, so no key lookup is needed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ PROTOCOL_TAG: Final = b"volunteer/1"
 MANIFEST_KIND: Final = "manifest"
 
 _BAD_SIGNATURE_PENALTY = 50
-"""An honest peer checks before it relays, so two bad signatures are enough for a ban."""
+"""An honest peer verifies before it relays, so two bad signatures are enough for a ban."""
 
 
 class Signer:
-    """One identity's private key: it signs, and tells its peer id, and never shows the seed."""
+    """One identity's private key: it signs and knows its peer id; the seed is never exposed."""
 
     __slots__ = ("_key", "peer")
 
@@ -62,13 +62,21 @@ class Signer:
 
 
 def transcript(kind: str, body: bytes, context: str) -> bytes:
-    """Return the bytes that are signed: every part behind its length, so parts cannot shift."""
+    """Return the bytes that are signed: tag, ``context``, ``kind`` and ``body``, each after its
+    length, so that no part can be read as another."""
     parts = (PROTOCOL_TAG, context.encode(), kind.encode(), body)
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
 def sign(key: Signer | bytes, kind: str, body: bytes, context: str) -> Envelope:
-    """Sign with a ``Signer`` or a 32-byte seed; ``context`` is the swarm's id."""
+    """Return ``body`` of a ``kind``, signed for one swarm.
+
+    Args:
+        key: a ``Signer`` or a 32-byte Ed25519 seed.
+        kind: what the body is; part of the signed bytes.
+        body: the bytes to sign.
+        context: the swarm's id.
+    """
     signer = key if isinstance(key, Signer) else Signer(key)
     return signer.sign(kind, body, context)
 

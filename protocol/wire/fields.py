@@ -1,4 +1,4 @@
-"""Bounded field types that messages and signed bodies share: a value in a field is in its range."""
+"""Bounded field types shared by messages and signed bodies; parsing enforces the ranges."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ StepIndex = Annotated[int, Meta(ge=0, le=limits.MAX_STEP)]
 MicrobatchId = Annotated[int, Meta(ge=0, le=limits.MAX_STEP * 4096)]
 Attempt = Annotated[int, Meta(ge=0, le=limits.MAX_ATTEMPT)]
 Era = Annotated[int, Meta(ge=0, lt=2**53)]
-"""Which lineage: every roll-back begins a new one, and a later one is a higher number."""
+"""Number of a lineage: every roll-back begins a new one with a higher number."""
 Count = Annotated[int, Meta(ge=0, lt=2**48)]
 Finite = Annotated[float, Meta(ge=-limits.MAX_NUMBER, le=limits.MAX_NUMBER)]
 SquaredNorm = Annotated[float, Meta(ge=0, le=limits.MAX_SQUARED_NORM)]
 NonNegative = Annotated[float, Meta(ge=0, le=limits.MAX_NUMBER)]
 Hash32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
 StateHash = Annotated[bytes, Meta(max_length=32)]
-"""Stands for the parameters and optimizer state of a version; empty: not known."""
+"""Hash of the parameters and optimizer state of a version; empty: unknown."""
 Reason = Annotated[str, Meta(max_length=limits.MAX_REASON_CHARS)]
 Bitmap = Annotated[bytes, Meta(max_length=limits.MAX_MICROBATCHES_PER_STEP // 8)]
 """Bit i (little-endian within bytes) stands for microbatch t*M + i of the step."""
 
 
 class Envelope(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A body with the signature of its author: what can be relayed by anyone."""
+    """A body with its author's signature; anyone can relay it."""
 
     signer: PeerText
     kind: Annotated[str, Meta(min_length=1, max_length=32)]

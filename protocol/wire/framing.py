@@ -1,11 +1,11 @@
-"""Frames: how a message (the header) and its payload lie in a stream of bytes.
+"""Frames: the layout of a message (the header) and its payload in a byte stream.
 
     header length (u32, big-endian) | payload length (u32) | header | payload
 
 Pure: bytes in, frames out. The decoder holds at most one unfinished frame. It checks both lengths
 against fixed limits as soon as it has read them, and the payload's length against the limit of
-*its own message* as soon as the header is complete, so that no peer makes it hold more than the
-message allows. It may not guess: after a refusal the position in the stream is lost for good.
+*its own message* as soon as the header is complete, so that no peer can make it buffer more than
+the message allows. After a refusal the position in the stream is lost for good.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError
 PREFIX = struct.Struct(">II")
 """Header length and payload length."""
 _KEPT_BYTES = 4096
-"""Smaller pieces of a payload are copied together: each that is kept costs some memory of its own.
-"""
+"""Smaller pieces of a payload are copied together, because each kept piece has overhead."""
 
 H = TypeVar("H")
 Buffer = bytes | bytearray | memoryview
@@ -87,7 +86,7 @@ class FrameDecoder(Generic[H]):
 
     @property
     def held_bytes(self) -> int:
-        """How much has come of the unfinished frame; 0 between two frames."""
+        """Bytes received of the unfinished frame; 0 between two frames."""
         return self._held_bytes
 
     def receive_data(self, data: Buffer) -> list[Frame[H]]:

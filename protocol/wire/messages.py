@@ -1,8 +1,8 @@
-"""Every message that crosses between two peers, typed and bounded.
+"""All messages between two peers, typed and bounded.
 
 A message is the header of a frame (framing.py); tensors and chunks follow it as the frame's
-payload. Parsing checks lengths and ranges, so state machines only ever see values within them.
-What a message *means* is in the module of the machine that receives it.
+payload. Parsing checks lengths and ranges, so state machines see only valid values. The meaning of
+a message is documented in the machine that receives it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Wire(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields
 
 
 class Hello(Wire, frozen=True):
-    """First message on a link: which protocol, which swarm. Anything else first is refused."""
+    """First message on a link: protocol and swarm. Any other first message is refused."""
 
     protocol: Annotated[int, Meta(ge=1, le=65535)]
     swarm: SwarmText | None
@@ -61,7 +61,7 @@ class Pong(Wire, frozen=True):
 
 
 class Goodbye(Wire, frozen=True):
-    """The sender leaves or refuses the link; nothing it held will be finished."""
+    """The sender leaves or refuses the link; it finishes none of the work it holds."""
 
     reason: Reason
 
@@ -79,20 +79,20 @@ class ManifestReply(Wire, frozen=True):
 
 
 class RecordDigest(Wire, frozen=True):
-    """Anti-entropy: what the sender has. ``want_reply`` asks the receiver for its own digest."""
+    """Anti-entropy: the sender's records. ``want_reply`` asks the receiver for its own digest."""
 
     entries: Annotated[list[DigestEntry], Meta(max_length=limits.MAX_DIGEST_ENTRIES)]
     want_reply: bool
 
 
 class Records(Wire, frozen=True):
-    """Signed records the receiver lacked or had older."""
+    """Signed records that the receiver lacked or had in an older version."""
 
     records: Annotated[list[Envelope], Meta(max_length=limits.MAX_RECORDS_PER_MESSAGE)]
 
 
 class Heartbeat(Wire, frozen=True):
-    """Every second between neighbours, and at once when a seat's version or state changes."""
+    """Sent every second between neighbours, and at once when a seat's version or state changes."""
 
     seq: Count
     seats: Annotated[list[SeatStatus], Meta(max_length=limits.MAX_SEATS)]
@@ -101,7 +101,7 @@ class Heartbeat(Wire, frozen=True):
     )
     """Peers the sender has lost: silent for too long, or their connection ended."""
     echo: Count = 0
-    """One more than the newest ``seq`` of the receiver that the sender has got on this link."""
+    """One more than the newest ``seq`` that the sender has received from the other side."""
 
 
 class Signed(Wire, frozen=True):
@@ -119,18 +119,18 @@ class LeaseRequest(Wire, frozen=True):
     step: StepIndex
     want: Annotated[int, Meta(ge=1, le=1024)]
     held: Annotated[int, Meta(ge=0, le=65535)] = 0
-    """Microbatches of the step that it has, counted ones included: what it was leased beyond these
-    is on its way."""
+    """Microbatches of the step that it has, including counted ones; any other leased to it is still
+    in flight."""
     era: Era = 0
 
 
 class Lease(Wire, frozen=True):
-    """Work of a step; without ids: all of the step is leased already."""
+    """Leases of a step; no ids: the whole step is leased already."""
 
     step: StepIndex
     ids: Annotated[list[MicrobatchId], Meta(max_length=1024)]
     again: bool
-    """They were leased before to a replica that died."""
+    """They were leased before, to a replica that died."""
     era: Era = 0
 
 
@@ -143,12 +143,12 @@ class Forward(Wire, frozen=True):
     attempt: Attempt
     tokens_bytes: Annotated[int, Meta(ge=0, le=limits.MAX_PAYLOAD_BYTES)]
     again: bool
-    """Another replica had it before: ask the next stage who holds it before sending it on."""
+    """Another replica had it before: ask the next stage for its holder before sending it on."""
     era: Era = 0
 
 
 class Backward(Wire, frozen=True):
-    """Gradient of the boundary, back into ``stage`` (the one that sent the activation)."""
+    """Gradient of the boundary, back to ``stage``, which sent the activation."""
 
     stage: StageIndex
     step: StepIndex
@@ -196,17 +196,17 @@ class LedgerReport(Wire, frozen=True):
     done: Bitmap
     in_flight: Bitmap
     promised: Attempt
-    """Highest attempt of this round that the replica has answered."""
+    """Highest attempt of this round that the replica has promised."""
     state: StateHash = b""
-    """Of the replica's current version: siblings' must be equal (I2)."""
+    """Hash of the replica's current version; it must equal the siblings' (I2)."""
     ready: StateHash = b""
-    """Digest of what the replica holds of the attempt it promised, once it is Ready."""
+    """Digest of the reduced segments of the promised attempt, once the replica is Ready."""
     era: Era = 0
 
 
 class Returned(Wire, frozen=True):
-    """A replica of the stage before ``stage`` has counted these microbatches: it has got their
-    gradients, and they were sound."""
+    """A replica of the stage before ``stage`` has counted these microbatches: it received valid
+    gradients for them."""
 
     stage: StageIndex
     step: StepIndex
@@ -224,19 +224,19 @@ class Plan(Wire, frozen=True):
         list[PlanMember], Meta(min_length=1, max_length=limits.MAX_REPLICAS_IN_ROUND)
     ]
     bounds: Annotated[list[Count], Meta(max_length=limits.MAX_BOUNDS)]
-    """Offsets into the flat gradient, rising from 0: the segments of the first member's shard, of
-    the second's, ...; equally many for all, len(members) x segments + 1 offsets."""
+    """Offsets into the flat gradient, ascending from 0: the segments of the first member's shard,
+    then of the second's, and so on; len(members) x segments + 1 offsets, equally many for all."""
     observers: Annotated[list[PeerText], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)]
-    """Joining peers: they get the broadcast, contribute nothing and are not waited for."""
+    """Joining peers: they receive the broadcast, contribute nothing, and nobody waits for them."""
     state: StateHash = b""
-    """What most members say of their version; who differs must fetch the state anew."""
+    """Hash of the version that most members hold; a member that differs fetches the state again."""
     electors: Electors = msgspec.field(default_factory=list)
-    """Who decides between the sides should the swarm split before the next step is closed."""
+    """The peers that decide between the sides if the swarm splits before the next step closes."""
     era: Era = 0
 
 
 class Segment(Wire, frozen=True):
-    """A member's part of a sum, to the segment's owner. Payload: the encoded tensor."""
+    """A member's summand of a segment, sent to its owner. Payload: the encoded tensor."""
 
     stage: StageIndex
     step: StepIndex
@@ -269,25 +269,25 @@ class Ready(Wire, frozen=True):
 
 
 class Commit(Wire, frozen=True):
-    """The leader's word that the round is closed: everyone applies."""
+    """The leader's decision that the round is closed: every member applies it."""
 
     stage: StageIndex
     step: StepIndex
     attempt: Attempt
     digest: Hash32
     loss_sum: Finite | None
-    """None: whoever knew the sum is gone."""
+    """None: the members that knew the sum are gone."""
     era: Era = 0
 
 
 class CommitAck(Wire, frozen=True):
-    """A member knows the commit. Only then does the leader apply it too: whoever dies, someone who
-    lives knows what was decided."""
+    """A member knows the commit. The leader applies it only after that, so that a survivor knows
+    the decision whoever dies."""
 
     stage: StageIndex
     step: StepIndex
     attempt: Attempt
-    """The one committed; a later one says that the member follows that one instead."""
+    """The committed attempt; a later one means that the member follows that attempt instead."""
     era: Era = 0
 
 
@@ -295,13 +295,13 @@ class CommitAck(Wire, frozen=True):
 
 
 class JoinStage(Wire, frozen=True):
-    """A newcomer asks the replicas of ``stage`` to let it in; whoever leads next admits it."""
+    """A newcomer asks the replicas of ``stage`` to admit it; the next leader does."""
 
     stage: StageIndex
 
 
 class Admit(Wire, frozen=True):
-    """The leader's word to replicas and newcomer: donors snapshot this version at once, and the
+    """The leader's message to replicas and newcomer: donors snapshot this version at once, and the
     newcomer observes every round from it on."""
 
     stage: StageIndex
@@ -312,7 +312,7 @@ class Admit(Wire, frozen=True):
     electors: Electors = msgspec.field(default_factory=list)
     """Members of the plan that made this version; and its electors."""
     state: StateHash = b""
-    """What the leader says of this version: what a donor gives must be equal."""
+    """Hash of this version by the leader; a donor's state must match it."""
     era: Era = 0
 
 
@@ -367,9 +367,9 @@ Bulk = Forward | Backward | Segment | Reduced | Chunk
 Message = Control | Bulk
 
 BULK_TYPES: tuple[type[Wire], ...] = (Forward, Backward, Segment, Reduced, Chunk)
-"""The messages that carry a payload; they travel in lanes of their own, so they delay no other."""
+"""The messages with a payload; they have lanes of their own, so that they delay no other."""
 Lane = Literal["control", "bulk", "background"]
-"""Small messages; tensors, for which training waits; state and text for newcomers."""
+"""control: small messages; bulk: tensors that training waits for; background: state and text."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)

@@ -28,7 +28,7 @@ class DigestEntry(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
 
 
 class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a replica says of one stage it holds."""
+    """A replica's report on one stage it holds."""
 
     stage: StageIndex
     version: StepIndex
@@ -39,22 +39,22 @@ class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     """Digest of the reduced gradient that made this version (empty at version 0)."""
     queue: Annotated[int, Meta(ge=0, le=65535)]
     rate: NonNegative
-    """Microbatches per second it measured of itself."""
+    """Its own throughput as it measured it, microbatches per second."""
     seat: Annotated[int, Meta(ge=0, lt=limits.MAX_SEATS)] = 0
     """0: its home; 1: its second stage (dual homing)."""
     era: Era = 0
     leaving: bool = False
-    """It takes no new work and goes when the step is closed."""
+    """It drains: it accepts no new work and leaves when the step is closed."""
     moved: Annotated[int, Meta(ge=0, le=65535)] = 0
-    """Microbatches counted, and segments that have come for the round: it changes as long as the
-    step goes on, however slow the machine or the line is."""
+    """Microbatches counted plus segments received for the round. It changes as long as the step
+    makes progress, however slow the machine or the line is."""
     missing: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_MISSING)] = ()
-    """Of the roll, who is not there: without them the step is closed only when a majority of the
-    electors has lost them."""
+    """Members of the roll that are missing. Without them the step is closed only when a majority of
+    the electors has lost them."""
 
 
 class PlanMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     peer: PeerText
     counted: Bitmap
-    """Ids this member contributes. A plan counts every id for one member, so whatever else is in
-    a member's ledger it subtracts first."""
+    """Ids that this member contributes. A plan counts every id for exactly one member, so a member
+    first subtracts every other id in its ledger."""
