@@ -21,10 +21,10 @@ from client.control.matches import MatchesSnapshot
 from client.control.methods import EventBatch
 from client.control.snapshot import InviteView, Snapshot
 from client.control.updates import UPDATE_METHOD, Curve, Update
+from client.control.wire import Answered, Received, Wire, WireError, decode
 from client.store.last_run import Ending
 from client.ui.source.mailbox import Answer, Link, LinkState, Mailbox
 from client.ui.source.recording import Recorder
-from client.ui.source.wire import Answered, Received, Wire, WireError, decode
 
 HZ = 2.0
 POLL_S = 1.0
