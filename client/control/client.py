@@ -1,17 +1,13 @@
-"""The calling side of the control socket: a small synchronous client for commands and interfaces.
-
-Holds one connection. Every wait has a deadline, every answer is bounded and typed.
-"""
+"""The calling side of the control socket for commands: asks, and waits for the answer."""
 
 from __future__ import annotations
 
-import socket
+import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
-
-import msgspec
+from typing import Any
 
 from client.control import rpc
 from client.control.matches import MatchesSnapshot
@@ -26,12 +22,20 @@ from client.control.methods import (
 from client.control.snapshot import InviteView, PauseView, Snapshot
 from client.control.sockets import live_sockets
 from client.control.updates import Curve, StepPoint, Subscribed, Update
+from client.control.wire import (
+    Answered,
+    ErrorBody,
+    Gone,
+    Received,
+    Wire,
+    WireError,
+    decode,
+    decode_update,
+)
 from client.errors import ExitCode, UserError
 
-MAX_ANSWER_BYTES = 16 * 1024 * 1024
 MAX_WAITING = 8
 """Updates that came before an answer and are not read yet."""
-Answer = TypeVar("Answer")
 
 
 class ControlError(UserError):
@@ -49,19 +53,6 @@ class NotRunning(ControlError):
     code = ExitCode.NOT_RUNNING
 
 
-class _ErrorBody(msgspec.Struct):
-    code: int
-    message: str
-
-
-class _Reply(msgspec.Struct):
-    id: int | str | None = None
-    method: str = ""
-    params: msgspec.Raw = msgspec.Raw(b"null")
-    result: msgspec.Raw = msgspec.Raw(b"null")
-    error: _ErrorBody | None = None
-
-
 class ControlClient:
     """One connection to one node; use it as a context manager.
 
@@ -72,17 +63,13 @@ class ControlClient:
 
     def __init__(self, path: Path, timeout_s: float = 5.0) -> None:
         self._path, self._timeout_s = path, timeout_s
-        self._next_id = 1
         self._updates: list[Update] = []
-        self._buffer = bytearray()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(timeout_s)
         try:
-            self._socket.connect(str(path))
-            self.greeting = self.call("hello", Greeting, version=rpc.API_VERSION)
-        except OSError as error:
-            self.close()
+            self._wire = Wire(path, timeout_s)
+        except Gone as error:
             raise NotRunning(f"no node listens on {path}") from error
+        try:
+            self.greeting = self.call("hello", Greeting, version=rpc.API_VERSION)
         except ControlError:
             self.close()
             raise
@@ -100,7 +87,7 @@ class ControlClient:
 
     def close(self) -> None:
         """Close the connection; the node goes on."""
-        self._socket.close()
+        self._wire.close()
 
     def status(self) -> Snapshot:
         """Return what the node is doing now."""
@@ -154,75 +141,51 @@ class ControlClient:
         """
         if self._updates:
             return self._updates.pop(0)
-        try:
-            self._socket.settimeout(max(timeout_s, 1e-3))
-            reply = self._read_reply()
-        except TimeoutError:
-            return None
-        except OSError as error:
-            raise NotRunning(f"the node at {self._path} is gone") from error
-        except msgspec.MsgspecError as error:
-            raise ControlError(f"the node's update is malformed: {error}") from error
-        finally:
-            self._socket.settimeout(self._timeout_s)
-        if reply.error is not None:
-            raise _refusal(reply.error)
-        return self._update(reply)
+        with self._in_words():
+            reply = self._wire.receive(max(timeout_s, 1e-3))
+            if reply is not None and reply.error is not None:
+                raise _refusal(reply.error)
+            return decode_update(reply) if reply is not None else None
 
-    def call(self, method: str, kind: type[Answer], **params: Any) -> Answer:
+    def call(self, method: str, kind: type[Answered], **params: Any) -> Answered:
         """Call a method and return its typed result.
 
         Raises:
             ControlError: an error answer, a malformed answer, or none in time.
         """
-        request_id, self._next_id = self._next_id, self._next_id + 1
-        try:
-            self._socket.sendall(rpc.encode_request(method, params, request_id))
-            reply = self._read_answer()
+        with self._in_words():
+            number = self._wire.send(method, **params)
+            reply = self._answer()
             if reply.error is not None:
                 raise _refusal(reply.error)
-            if reply.id != request_id:
+            if reply.id != number:
                 raise ControlError("the node answered another question")
-            return msgspec.json.decode(reply.result, type=kind)
-        except TimeoutError as error:
-            raise ControlError(f"the node at {self._path} does not answer") from error
-        except OSError as error:
-            raise NotRunning(f"the node at {self._path} is gone") from error
-        except msgspec.MsgspecError as error:
-            raise ControlError(f"the node's answer is malformed: {error}") from error
+            return decode(reply, kind)
 
-    def _read_answer(self) -> _Reply:
-        """Return the next reply that is no update; updates wait, the newest ``MAX_WAITING``."""
+    def _answer(self) -> Received:
+        """Return the next line that is no update; updates wait, the newest ``MAX_WAITING``."""
         deadline = time.monotonic() + self._timeout_s
-        while (reply := self._read_reply()).method:
-            self._updates = [*self._updates, self._update(reply)][-MAX_WAITING:]
-            if time.monotonic() > deadline:
-                raise TimeoutError
-        return reply
+        while time.monotonic() <= deadline:
+            reply = self._wire.receive(self._timeout_s)
+            if reply is None:
+                break
+            if not reply.method:
+                return reply
+            self._updates = [*self._updates, decode_update(reply)][-MAX_WAITING:]
+        raise ControlError(f"the node at {self._path} does not answer")
 
-    def _read_reply(self) -> _Reply:
-        return msgspec.json.decode(self._read_line(), type=_Reply)
-
-    def _update(self, reply: _Reply) -> Update:
+    @contextlib.contextmanager
+    def _in_words(self) -> Iterator[None]:
+        """Turn what goes wrong on the wire into an error that says what to do."""
         try:
-            return msgspec.json.decode(reply.params, type=Update)
-        except msgspec.MsgspecError as error:
-            raise ControlError(f"the node's update is malformed: {error}") from error
-
-    def _read_line(self) -> bytes:
-        while b"\n" not in self._buffer:
-            chunk = self._socket.recv(65536)
-            if not chunk:
-                raise NotRunning(f"the node at {self._path} is gone")
-            self._buffer += chunk
-            if len(self._buffer) > MAX_ANSWER_BYTES:
-                raise ControlError("the node's answer is too long")
-        line, _, rest = bytes(self._buffer).partition(b"\n")
-        self._buffer[:] = rest
-        return line
+            yield
+        except Gone as error:
+            raise NotRunning(f"the node at {self._path} is gone") from error
+        except WireError as error:
+            raise ControlError(str(error)) from error
 
 
-def _refusal(error: _ErrorBody) -> ControlError:
+def _refusal(error: ErrorBody) -> ControlError:
     if error.code == rpc.FORBIDDEN:
         refused = ControlError(error.message, "ask its owner, or use sudo")
         refused.exit_code = ExitCode.REFUSED

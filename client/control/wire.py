@@ -1,7 +1,7 @@
 """One connection to a node's control socket that takes answers and updates as they come.
 
-Blocking, for the thread of a source. Answers are bounded and typed; whatever the node sends that
-is neither is passed over.
+Blocking; every wait has a deadline. Lines are bounded and typed. Commands use it through
+``ControlClient``, which asks and waits; the screen, which waits for several things, by itself.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ import msgspec
 from msgspec import Struct
 
 from client.control import rpc
-from client.control.methods import Greeting
+from client.control.updates import Update
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
-CONNECT_TIMEOUT_S = 2.0
 Answered = TypeVar("Answered")
 
 
 class WireError(Exception):
-    """The connection ended, or the node does not speak as it should.
-
-    ``nobody``: there is no node at all.
-    """
+    """The node does not answer, does not speak as it should, or refuses."""
 
     nobody = False
+    """Whether there is no node at all."""
+
+
+class Gone(WireError):
+    """The connection ended, or there was none."""
 
 
 class ErrorBody(Struct, frozen=True):
@@ -54,20 +55,24 @@ _lines = msgspec.json.Decoder(Received)
 class Wire:
     """A connection.
 
+    Args:
+        path: the socket.
+        timeout_s: longest wait for the connection, and for the node to take a request.
+
     Raises:
-        WireError: nobody listens there.
+        Gone: nobody listens there.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, timeout_s: float = 2.0) -> None:
         self._buffer = bytearray()
         self._next_id = 1
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(CONNECT_TIMEOUT_S)
+        self._socket.settimeout(timeout_s)
         try:
             self._socket.connect(str(path))
         except OSError as error:
             self._socket.close()
-            failure = WireError(error.strerror or str(error))
+            failure = Gone(error.strerror or str(error))
             failure.nobody = isinstance(error, FileNotFoundError | ConnectionRefusedError)
             raise failure from error
 
@@ -76,16 +81,23 @@ class Wire:
         self._socket.close()
 
     def send(self, method: str, **params: object) -> int:
-        """Send a request and return its number."""
+        """Send a request and return its number; raises ``WireError``."""
         number, self._next_id = self._next_id, self._next_id + 1
         try:
             self._socket.sendall(rpc.encode_request(method, params, number))
+        except TimeoutError as error:
+            raise WireError("the volunteer does not answer") from error
         except OSError as error:
-            raise WireError("the connection broke") from error
+            raise Gone("the connection broke") from error
         return number
 
     def receive(self, timeout_s: float, wake: socket.socket | None = None) -> Received | None:
-        """Return the next line, None if none comes in time or ``wake`` becomes readable."""
+        """Return the next line, None if none comes in time or ``wake`` becomes readable.
+
+        Raises:
+            Gone: the connection ended.
+            WireError: what came is too long or no answer.
+        """
         while b"\n" not in self._buffer:
             watched = [self._socket] if wake is None else [self._socket, wake]
             try:
@@ -94,9 +106,9 @@ class Wire:
                     return None
                 chunk = self._socket.recv(256 * 1024)
             except (OSError, ValueError) as error:
-                raise WireError("the connection broke") from error
+                raise Gone("the connection broke") from error
             if not chunk:
-                raise WireError("the volunteer closed the connection")
+                raise Gone("the volunteer closed the connection")
             self._buffer += chunk
             if len(self._buffer) > MAX_LINE_BYTES:
                 raise WireError("the volunteer sends too much")
@@ -106,18 +118,6 @@ class Wire:
             return _lines.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise WireError(f"the volunteer does not speak as expected: {error}") from error
-
-    def greet(self) -> Greeting:
-        """Say hello and return what the node says of itself."""
-        number = self.send("hello", version=rpc.API_VERSION)
-        return decode(self.answer_to(number), Greeting)
-
-    def answer_to(self, number: int, timeout_s: float = 5.0) -> Received:
-        """Return the answer to a request; only where no updates are expected yet."""
-        found = self.receive(timeout_s)
-        if found is None or found.id != number:
-            raise WireError("the volunteer does not answer")
-        return found
 
 
 def decode(received: Received, kind: type[Answered]) -> Answered:
@@ -132,3 +132,11 @@ def decode(received: Received, kind: type[Answered]) -> Answered:
         return msgspec.json.decode(received.result, type=kind)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise WireError(f"the volunteer's answer is malformed: {error}") from error
+
+
+def decode_update(received: Received) -> Update:
+    """Return the update that a notification carries; raises ``WireError``."""
+    try:
+        return msgspec.json.decode(received.params, type=Update)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise WireError(f"an update is malformed: {error}") from error

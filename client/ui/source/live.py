@@ -14,14 +14,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from client.control import rpc
 from client.control.matches import MatchesSnapshot
-from client.control.methods import EventBatch
+from client.control.methods import EventBatch, Greeting
 from client.control.snapshot import InviteView, Snapshot
 from client.control.updates import UPDATE_METHOD, Curve, Update
-from client.control.wire import Answered, Received, Wire, WireError, decode
+from client.control.wire import Answered, Received, Wire, WireError, decode, decode_update
 from client.store.last_run import Ending
 from client.ui.source.mailbox import Answer, Link, LinkState, Mailbox
 from client.ui.source.recording import Recorder
@@ -214,7 +212,7 @@ class LiveSource:
     def _greet(self, wire: Wire) -> int:
         """Return the node's process; one that was leaving and does not greet is gone."""
         try:
-            return wire.greet().pid
+            return self._call(wire, Greeting, "hello", version=rpc.API_VERSION).pid
         except WireError as error:
             error.nobody |= self._leaving
             raise
@@ -238,10 +236,7 @@ class LiveSource:
 
     def _take(self, found: Received) -> None:
         if found.method == UPDATE_METHOD:
-            try:
-                self._deliver(msgspec.json.decode(found.params, type=Update))
-            except (msgspec.MsgspecError, RecursionError) as error:
-                raise WireError(f"an update is malformed: {error}") from error
+            self._deliver(decode_update(found))
         elif isinstance(found.id, int) and found.id in self._asked:
             self._answered(self._asked.pop(found.id), found)
 
