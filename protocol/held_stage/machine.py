@@ -1,0 +1,325 @@
+"""One stage that a volunteer holds, from its assignment until its memory is free again. Pure.
+
+``TABLE`` is the whole machine: for every state what each event leads to and what the driver then
+does. It holds the state, since when, and what the stage waits for; it knows nothing of processes,
+files or other stages.
+
+    vacant -> acquiring -> observing -> serving -> draining -> saving -> gone
+
+*Draining* is the one way to leave: the seat takes nothing new and brings what it has counted into
+its step (``protocol/seat``); then its state is saved, if the volunteer leaves the swarm. A stage
+that does not serve yet has nothing to drain. Whatever is lost meanwhile is acquired again; a stage
+that drains and is lost is gone.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+from protocol.errors import LocalProtocolError
+
+DRAIN_S: Final = 60.0
+"""How long a seat may take to bring what it has counted into its step's round."""
+TOLD_S: Final = 2.0
+"""After so long the heartbeats have told everybody that a seat drains: nobody sends it anything."""
+SAVE_S: Final = 180.0
+"""How long a last checkpoint may take after that, and a copy of it elsewhere."""
+
+
+class State(enum.Enum):
+    """Where a held stage stands."""
+
+    VACANT = "vacant"
+    ACQUIRING = "acquiring"
+    """It has no seat: its text, worker or state are still to be had (``Phase``)."""
+    OBSERVING = "observing"
+    """Its seat was admitted and follows the rounds; the state of its version is on the way."""
+    SERVING = "serving"
+    DRAINING = "draining"
+    """Its seat takes nothing new and closes the step it has counted for."""
+    SAVING = "saving"
+    """Nobody needs its seat any more; the last checkpoint is written and copied."""
+    GONE = "gone"
+    """Its worker and memory are being given back, or have been."""
+
+
+class Event(enum.Enum):
+    """What happens to a held stage."""
+
+    ASSIGN = "assign"
+    """The matching gives us the stage."""
+    OBSERVE = "observe"
+    """A seat is open that waits for the state of its version."""
+    SERVE = "serve"
+    """A seat is open and takes part in training."""
+    LOSE = "lose"
+    """The attempt, the seat or its worker is lost."""
+    FAIL = "fail"
+    """The stage cannot be held at all."""
+    DRAIN = "drain"
+    """The stage is to be given up."""
+    DRAINED = "drained"
+    """Nobody needs the seat any more, or its time is over; others have its state."""
+    DRAINED_TO_SAVE = "drained to save"
+    """The same, and its state is to be saved."""
+    SAVED = "saved"
+    """The last checkpoint is on disk, or its time is over."""
+
+
+class Do(enum.Enum):
+    """What the driver does on a transition."""
+
+    RETAKE = "close the seat and acquire the stage anew"
+    ANNOUNCE = "tell the matching that the stage is served"
+    DRAIN = "let the seat take nothing new"
+    KEEP = "let the seat go on after all"
+    SAVE = "write the last checkpoint"
+    RELEASE = "close the seat, give worker and memory back"
+    REPORT = "close the seat and say why the stage cannot be held"
+    COME_BACK = "acquire the stage again once it is gone"
+    STAY_AWAY = "do not acquire it again"
+
+
+Cell = tuple[State, tuple[Do, ...]]
+
+
+def _to(state: State, *effects: Do) -> Cell:
+    return state, effects
+
+
+_RETAKEN: Final = _to(State.ACQUIRING, Do.RETAKE)
+_RELEASED: Final = _to(State.GONE, Do.RELEASE)
+_FAILED: Final = _to(State.GONE, Do.REPORT)
+
+TABLE: Final[Mapping[State, Mapping[Event, Cell]]] = {
+    State.VACANT: {
+        Event.ASSIGN: _to(State.ACQUIRING),
+        Event.FAIL: _FAILED,
+        Event.DRAIN: _RELEASED,
+    },
+    State.ACQUIRING: {
+        Event.ASSIGN: _to(State.ACQUIRING),
+        Event.OBSERVE: _to(State.OBSERVING),
+        Event.SERVE: _to(State.SERVING, Do.ANNOUNCE),
+        Event.LOSE: _RETAKEN,
+        Event.FAIL: _FAILED,
+        Event.DRAIN: _RELEASED,
+    },
+    State.OBSERVING: {
+        Event.ASSIGN: _to(State.OBSERVING),
+        Event.SERVE: _to(State.SERVING, Do.ANNOUNCE),
+        Event.LOSE: _RETAKEN,
+        Event.FAIL: _FAILED,
+        Event.DRAIN: _RELEASED,
+    },
+    State.SERVING: {
+        Event.ASSIGN: _to(State.SERVING),
+        Event.SERVE: _to(State.SERVING),
+        Event.LOSE: _RETAKEN,
+        Event.FAIL: _FAILED,
+        Event.DRAIN: _to(State.DRAINING, Do.DRAIN),
+    },
+    State.DRAINING: {
+        Event.ASSIGN: _to(State.SERVING, Do.KEEP, Do.ANNOUNCE),
+        Event.SERVE: _to(State.DRAINING),
+        Event.LOSE: _RELEASED,
+        Event.FAIL: _FAILED,
+        Event.DRAIN: _to(State.DRAINING),
+        Event.DRAINED: _RELEASED,
+        Event.DRAINED_TO_SAVE: _to(State.SAVING, Do.SAVE),
+    },
+    State.SAVING: {
+        Event.ASSIGN: _to(State.SAVING, Do.COME_BACK),
+        Event.SERVE: _to(State.SAVING),
+        Event.LOSE: _RELEASED,
+        Event.FAIL: _FAILED,
+        Event.DRAIN: _to(State.SAVING, Do.STAY_AWAY),
+        Event.SAVED: _RELEASED,
+    },
+    State.GONE: {
+        Event.ASSIGN: _to(State.GONE, Do.COME_BACK),
+        Event.SERVE: _to(State.GONE),
+        Event.LOSE: _to(State.GONE),
+        Event.FAIL: _to(State.GONE),
+        Event.DRAIN: _to(State.GONE, Do.STAY_AWAY),
+        Event.SAVED: _to(State.GONE),
+    },
+}
+"""What is not in a state's row cannot happen in it: it is a bug of the driver and raises."""
+
+
+class Phase(enum.Enum):
+    """What a stage without a state waits for, in words with ``{stage}`` in them; in this order,
+    though an attempt that fails begins again with its text."""
+
+    MEMORY = "making room for stage {stage}"
+    WORKER = "starting a compute worker for stage {stage}"
+    TEXT = "preparing the training text"
+    TEXT_DONORS = "asking who has the training text"
+    TEXT_DOWNLOAD = "downloading the training text of stage {stage}"
+    OPENING = "opening stage {stage}"
+    HISTORY = "finding out where the run stands"
+    ADMISSION = "asking to join stage {stage}"
+    DOWNLOAD = "downloading the state of stage {stage}"
+    LOADING = "loading stage {stage}"
+    RETRY = "waiting a moment before stage {stage} is acquired anew"
+
+
+class HeldStage:
+    """See the module's docstring. Every input returns what the driver has to do.
+
+    Args:
+        stage: its number.
+        now: monotonic seconds.
+    """
+
+    def __init__(self, stage: int, now: float) -> None:
+        self.stage, self.state, self.since = stage, State.VACANT, now
+        """``since``: when the state began, or in a state of several phases the present one."""
+        self._phase, self._words = Phase.MEMORY, ""
+        self._begins_anew = False
+        self._saves = False
+        self._told = True
+        """Whether everybody knows that it drains."""
+
+    # --- queries ---------------------------------------------------------------------------
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it is given up, or is about to be."""
+        return self.state in (State.DRAINING, State.SAVING, State.GONE)
+
+    @property
+    def has_seat(self) -> bool:
+        """Whether a seat is open."""
+        return self.state in (State.OBSERVING, State.SERVING, State.DRAINING, State.SAVING)
+
+    @property
+    def returning(self) -> bool:
+        """Whether it is between two lineages: the seat is closed, the stage is ours as it was."""
+        return self._begins_anew and self.state is State.ACQUIRING
+
+    @property
+    def waits_for(self) -> str:
+        """Say what it waits for; empty: for nothing, it serves."""
+        match self.state:
+            case State.VACANT | State.ACQUIRING | State.OBSERVING:
+                return self._words or self._phase.value.format(stage=self.stage)
+            case State.DRAINING:
+                return f"draining stage {self.stage}: its running step is brought to its end"
+            case State.SAVING:
+                return f"saving stage {self.stage}: {self._words or 'writing a last checkpoint'}"
+            case State.GONE:
+                return f"releasing the memory of stage {self.stage}"
+            case _:
+                return ""
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` has something to do, monotonic seconds."""
+        match self.state:
+            case State.DRAINING:
+                limit = self.since + DRAIN_S
+                return limit if self._told else min(limit, self.since + TOLD_S)
+            case State.SAVING:
+                return self.since + SAVE_S
+            case _:
+                return None
+
+    # --- getting it ------------------------------------------------------------------------
+
+    def assign(self, now: float) -> tuple[Do, ...]:
+        """The matching gives us the stage, or gives it again while it is leaving."""
+        return self._take(Event.ASSIGN, now)
+
+    def waits(self, phase: Phase, now: float, words: str = "") -> None:
+        """The way to its state has reached a phase.
+
+        Args:
+            words: what it waits for where the phase alone does not say it.
+        """
+        if phase is not self._phase and self.state in (State.ACQUIRING, State.OBSERVING):
+            self.since = now
+        self._phase, self._words = phase, words
+
+    def opened(self, now: float, *, serving: bool) -> tuple[Do, ...]:
+        """A seat is open; without ``serving`` the state of its version is still to come."""
+        self._begins_anew = False
+        return self._take(Event.SERVE if serving else Event.OBSERVE, now)
+
+    def serve(self, now: float) -> tuple[Do, ...]:
+        """Its seat takes part in training; may be said again."""
+        return self._take(Event.SERVE, now)
+
+    def lose(self, now: float) -> tuple[Do, ...]:
+        """The attempt, the seat or its worker is lost."""
+        return self._take(Event.LOSE, now)
+
+    def begin_anew(self, now: float) -> tuple[Do, ...]:
+        """The swarm begins a new lineage: its state is acquired from that beginning."""
+        self._begins_anew |= self.has_seat
+        return self._take(Event.LOSE, now)
+
+    def fail(self, now: float) -> tuple[Do, ...]:
+        """It cannot be held at all."""
+        return self._take(Event.FAIL, now)
+
+    # --- leaving ---------------------------------------------------------------------------
+
+    def save_when_drained(self) -> None:
+        """The volunteer leaves the swarm: the stage's state is wanted on disk."""
+        self._saves = True
+
+    def drain(self, now: float) -> tuple[Do, ...]:
+        """The stage is to be given up."""
+        return self._take(Event.DRAIN, now)
+
+    def look(self, now: float, *, drained: bool) -> tuple[Do, ...]:
+        """Act on time and on what the seat has reached.
+
+        Args:
+            drained: nobody needs anything of the seat any more.
+        """
+        if self.state is State.DRAINING:
+            self._told |= now >= self.since + TOLD_S
+            if now >= self.since + DRAIN_S or (drained and self._told):
+                return self._drained(now)
+        if self.state is State.SAVING and now >= self.since + SAVE_S:
+            return self.saved(now)
+        return ()
+
+    def stand_still(self, now: float) -> tuple[Do, ...]:
+        """A stage of the swarm is empty: no step closes, so that none is waited for."""
+        return self._drained(now) if self.state is State.DRAINING and self._saves else ()
+
+    def copies(self) -> None:
+        """Its last checkpoint is on disk; a neighbour keeps a copy before it goes."""
+        self._words = "waiting until a neighbour keeps a copy"
+
+    def saved(self, now: float) -> tuple[Do, ...]:
+        """The last checkpoint is where it should be, or its time is over."""
+        return self._take(Event.SAVED, now)
+
+    # --- inside ----------------------------------------------------------------------------
+
+    def _drained(self, now: float) -> tuple[Do, ...]:
+        return self._take(Event.DRAINED_TO_SAVE if self._saves else Event.DRAINED, now)
+
+    def _take(self, event: Event, now: float) -> tuple[Do, ...]:
+        """Go where the table says.
+
+        Raises:
+            LocalProtocolError: the event cannot happen in this state.
+        """
+        cell = TABLE[self.state].get(event)
+        if cell is None:
+            words = (
+                f"stage {self.stage}: {event.value} cannot happen while it is {self.state.value}"
+            )
+            raise LocalProtocolError(words)
+        state, effects = cell
+        if state is not self.state:
+            self.state, self.since = state, now
+            self._words, self._told = "", state is not State.DRAINING
+        return effects

@@ -1,0 +1,199 @@
+"""A held stage: every state with every event, its deadlines, and what it says that it waits for."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.errors import LocalProtocolError
+from protocol.held_stage.machine import (
+    DRAIN_S,
+    SAVE_S,
+    TABLE,
+    TOLD_S,
+    Do,
+    Event,
+    HeldStage,
+    Phase,
+    State,
+)
+
+EXPECTED = """
+            assign        observe    serve      lose       fail  drain       drained  to-save  saved
+vacant      acquiring     -          -          -          gone  gone        -        -        -
+acquiring   acquiring     observing  serving    acquiring  gone  gone        -        -        -
+observing   observing     -          serving    acquiring  gone  gone        -        -        -
+serving     serving       -          serving    acquiring  gone  draining    -        -        -
+draining    serving       -          draining   gone       gone  draining    gone     saving   -
+saving      saving        -          saving     gone       gone  saving      -        -        gone
+gone        gone          -          gone       gone       gone  gone        -        -        gone
+"""
+"""What the machine is meant to be; "-": refused."""
+EVENTS = {event.value: event for event in Event} | {"to-save": Event.DRAINED_TO_SAVE}
+
+
+def expected() -> list[tuple[State, Event, State | None]]:
+    head, *rows = [line.split() for line in EXPECTED.strip().splitlines()]
+    return [
+        (State(name), EVENTS[column], None if cell == "-" else State(cell))
+        for name, *cells in rows
+        for column, cell in zip(head, cells, strict=True)
+    ]
+
+
+def brought_to(state: State) -> HeldStage:
+    """A held stage in a state, by the inputs that lead there."""
+    held = HeldStage(3, 0.0)
+    if state is State.VACANT:
+        return held
+    held.assign(1.0)
+    if state is State.OBSERVING:
+        held.opened(2.0, serving=False)
+    if state in (State.SERVING, State.DRAINING, State.SAVING):
+        held.opened(2.0, serving=True)
+    if state in (State.DRAINING, State.SAVING):
+        held.drain(3.0)
+    if state is State.SAVING:
+        held.save_when_drained()
+        held.stand_still(4.0)
+    if state is State.GONE:
+        held.drain(3.0)
+    assert held.state is state
+    return held
+
+
+def test_every_state_and_every_event_is_in_the_table_of_what_is_meant() -> None:
+    cells = expected()
+    assert {(state, event) for state, event, _ in cells} == {(s, e) for s in State for e in Event}
+    assert TABLE.keys() == set(State)
+
+
+@pytest.mark.parametrize(("state", "event", "after"), expected())
+def test_a_transition_is_the_one_that_is_meant_or_refused(
+    state: State, event: Event, after: State | None
+) -> None:
+    held = brought_to(state)
+    since = held.since
+    if after is None:
+        with pytest.raises(LocalProtocolError, match=f"{event.value} .* while it is {state.value}"):
+            held._take(event, 9.0)
+        assert (held.state, held.since) == (state, since)
+        return
+    held._take(event, 9.0)
+    assert held.state is after
+    assert held.since == (since if after is state else 9.0)
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_no_state_but_the_last_is_a_dead_end(state: State) -> None:
+    reached = {state}
+    for _ in State:
+        reached |= {after for s in reached for after, _ in TABLE[s].values()}
+    assert State.GONE in reached
+    assert state is State.GONE or State.SERVING in reached or state is State.SAVING
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_a_seat_is_closed_whenever_the_stage_is_lost_or_given_up(state: State) -> None:
+    """Between a state with a seat and one without, something closes it."""
+    seated = {State.OBSERVING, State.SERVING, State.DRAINING, State.SAVING}
+    closing = {Do.RETAKE, Do.RELEASE, Do.REPORT}
+    for after, effects in TABLE[state].values():
+        if state in seated and after not in seated:
+            assert len(closing & set(effects)) == 1
+        if after in seated:
+            assert not closing & set(effects)
+
+
+def test_what_the_driver_does_on_the_way_through() -> None:
+    held = HeldStage(0, 0.0)
+    assert held.assign(0.0) == ()
+    assert held.opened(1.0, serving=False) == ()
+    assert held.serve(2.0) == (Do.ANNOUNCE,)
+    assert held.serve(2.5) == (), "it is announced once"
+    assert held.drain(3.0) == (Do.DRAIN,)
+    assert held.drain(3.5) == (), "it drains already"
+    assert held.assign(4.0) == (Do.KEEP, Do.ANNOUNCE)
+    assert held.lose(5.0) == (Do.RETAKE,)
+    assert held.drain(6.0) == (Do.RELEASE,), "there is nothing to drain"
+    assert held.assign(7.0) == (Do.COME_BACK,)
+    assert held.drain(8.0) == (Do.STAY_AWAY,)
+
+
+def test_it_drains_until_everybody_knows_and_nobody_needs_the_seat() -> None:
+    held = brought_to(State.DRAINING)
+    assert held.next_deadline() == 3.0 + TOLD_S
+    assert held.look(3.0 + TOLD_S - 0.1, drained=True) == (), "some may not know yet"
+    assert held.look(3.0 + TOLD_S, drained=False) == ()
+    assert held.next_deadline() == 3.0 + DRAIN_S, "the first deadline has passed"
+    assert held.look(10.0, drained=True) == (Do.RELEASE,)
+    assert held.next_deadline() is None
+
+
+def test_draining_and_saving_are_bounded() -> None:
+    held = brought_to(State.DRAINING)
+    held.save_when_drained()
+    assert held.look(3.0 + DRAIN_S, drained=False) == (Do.SAVE,)
+    assert held.state is State.SAVING
+    assert held.next_deadline() == 3.0 + DRAIN_S + SAVE_S
+    assert held.look(3.0 + DRAIN_S + SAVE_S, drained=True) == (Do.RELEASE,)
+    assert held.state is State.GONE
+
+
+def test_a_stage_that_stays_and_drains_later_is_told_of_again() -> None:
+    held = brought_to(State.DRAINING)
+    held.look(3.0 + TOLD_S, drained=False)
+    held.assign(20.0)
+    held.drain(30.0)
+    assert held.next_deadline() == 30.0 + TOLD_S
+
+
+def test_where_no_step_closes_none_is_waited_for_by_who_leaves_the_swarm() -> None:
+    held = brought_to(State.DRAINING)
+    assert held.stand_still(3.0) == (), "others have its state: it moves, it does not leave"
+    held.save_when_drained()
+    assert held.stand_still(3.0) == (Do.SAVE,)
+    assert held.stand_still(3.0) == ()
+
+
+def test_between_two_lineages_it_is_still_ours() -> None:
+    held = brought_to(State.SERVING)
+    assert held.begin_anew(5.0) == (Do.RETAKE,)
+    assert held.returning
+    held.begin_anew(6.0)
+    assert held.returning, "another lineage before the seat is open again"
+    held.opened(7.0, serving=False)
+    assert not held.returning
+    held.lose(8.0)
+    assert not held.returning, "a seat that is lost alone is no new lineage"
+    newcomer = brought_to(State.ACQUIRING)
+    newcomer.begin_anew(5.0)
+    assert not newcomer.returning, "it had no seat"
+    draining = brought_to(State.DRAINING)
+    draining.begin_anew(5.0)
+    assert not draining.returning, "it does not come back"
+
+
+def test_every_waiting_state_says_what_it_waits_for_and_since_when() -> None:
+    said = {state: brought_to(state).waits_for for state in State}
+    assert [state for state, words in said.items() if not words] == [State.SERVING]
+    assert all("stage 3" in words for state, words in said.items() if words)
+    held = brought_to(State.ACQUIRING)
+    held.waits(Phase.OPENING, 2.0)
+    assert (held.waits_for, held.since) == ("opening stage 3", 2.0)
+    held.waits(Phase.HISTORY, 4.0, "waiting up to 12 s for more")
+    held.waits(Phase.HISTORY, 5.0, "waiting up to 11 s for more")
+    assert (held.waits_for, held.since) == ("waiting up to 11 s for more", 4.0)
+    held.opened(6.0, serving=False)
+    held.waits(Phase.DOWNLOAD, 7.0)
+    assert (held.waits_for, held.since) == ("downloading the state of stage 3", 7.0)
+    saving = brought_to(State.SAVING)
+    assert saving.waits_for == "saving stage 3: writing a last checkpoint"
+    saving.copies()
+    assert saving.waits_for == "saving stage 3: waiting until a neighbour keeps a copy"
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_a_phase_is_said_in_words(phase: Phase) -> None:
+    words = phase.value.format(stage=3)
+    assert "{" not in words
+    assert words.islower()
