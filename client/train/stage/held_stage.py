@@ -1,14 +1,15 @@
-"""One held stage: from the assignment to a serving seat, again whenever it is lost, until given up.
+"""Drives one held stage: carries what the machine of ``protocol.held_stage`` decides.
 
-Holds a worker process, the attempt to take the stage and the seat's driver. A worker that dies is
-replaced; a seat that cannot follow its siblings is taken anew. How a stage is taken is ``taking``'s
-business, what a seat does its driver's. It knows nothing of other stages held here.
+Holds a worker process, the attempt to acquire the stage and the seat's driver. What happens to them
+is told to the machine, which says when the seat is closed, the stage acquired anew, drained, saved
+or given back. It knows nothing of other stages held here.
 """
 
 from __future__ import annotations
 
 import math
 import signal
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import msgspec
@@ -28,6 +29,7 @@ from client.train.transfer.inventory import checkpoint_folder
 from client.train.workers.opening import Fit
 from client.train.workers.patience import AT_LEAST_S
 from protocol.effects import Explain
+from protocol.held_stage.machine import Do, HeldStage, Phase, State
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Committed, Fault
 from protocol.pipeline.place import Place
@@ -41,14 +43,7 @@ from protocol.wire.parts import SeatStatus
 RETRY_S = 2.0
 MAX_WORKER_RESTARTS = 5
 """Within one tenancy; a worker that dies more often has a reason that a restart does not mend."""
-HAND_OVER_S = 60.0
-"""How long a seat that leaves may take to bring what it has counted into its step's round."""
-TOLD_S = 2.0
-"""After so long the heartbeats have told everybody that a seat leaves: nobody sends it anything."""
 NO_MEMORY = "close other programs, give --device cpu, or join a swarm with shorter sequences"
-PART_S = 180.0
-"""How long a last checkpoint may take after that, and a copy of it elsewhere."""
-
 
 DIVERGED = (
     "resume to try again from a checkpoint; if it happens again, found a swarm with a lower "
@@ -66,6 +61,9 @@ class Tenancy:
     def __init__(self, house: House, stage: int, view: SwarmView, *, allowed: bool) -> None:
         self._house, self.stage, self._view = house, stage, view
         self._allowed = allowed
+        self.held = HeldStage(stage, house.owner.now())
+        self.again = False
+        """The stage was assigned again while it was being given up."""
         self.worker: Worker | None = None
         self.worker_restarts = 0
         self.driver: SeatDriver | None = None
@@ -74,75 +72,53 @@ class Tenancy:
         self._taking: Taking | None = None
         self._answers_by = -math.inf
         """Until when the worker has to have answered what the seat before gave it."""
-        self._leave_by: float | None = None
-        self._told_by: float | None = None
-        self.parting: trio.Event | None = None
-        """The worker is still wanted when the seat has left; set when it has."""
-        self._announced = False
         self._diverged = False
         """Our own samples have made numbers run away before, in a state that was given up then."""
-        self._beginning = False
-        """Between two lineages: the seat is closed and will be opened again."""
         self._seat_number = 0
         self._vow = (0, (0, 0))
         """Era and vow of our last seat: what it sent for that attempt may still arrive."""
         self._failure: UserError | WorkerDied | None = None
         self._retake = trio.Event()
         self._life = trio.CancelScope()
+        self._seat_nursery: trio.Nursery | None = None
+        self._copy: Callable[[int], Awaitable[None]] | None = None
+        """Has a neighbour keep a copy of the version that was saved last."""
 
     @property
     def phase(self) -> str:
         """Say in words what is being done."""
-        if self.driver is not None and self.driver.seat.loaded:
+        follows = self.held.state in (State.OBSERVING, State.SERVING)
+        if follows and self.driver is not None and self.driver.seat.loaded:
             return self.driver.seat.why()
-        return self._taking.phase if self._taking else f"making room for stage {self.stage}"
-
-    @property
-    def leaving(self) -> bool:
-        """Whether it is to be given up."""
-        return self._leave_by is not None
+        return self.held.waits_for
 
     # --- what staging tells us ---------------------------------------------------------------
 
-    def leave(self) -> None:
+    def assign(self) -> None:
+        """The matching gives us the stage, perhaps while it is being given up."""
+        self._perform(self.held.assign(self._house.owner.now()))
+
+    def drain(self) -> None:
         """Give the stage up: at once if nothing is lost by it, else when the step is closed."""
-        now = self._house.owner.now()
-        if self._leave_by is None:
-            self._leave_by, self._told_by = now + HAND_OVER_S, now + TOLD_S
-        self._house.memory_budget.set_leaving(self.stage, True)
-        if self.driver is None or not self.driver.seat.serving:
-            self._life.cancel()
-        else:
-            self.driver.leave()
-            self._house.owner.seats_changed()
+        self._perform(self.held.drain(self._house.owner.now()))
 
-    def part(self) -> None:
-        """The seat has left, or has had time enough."""
-        if self.parting is None or self.parting.is_set():
-            self._life.cancel()
-        else:
-            self._leave_by = self._house.owner.now() + PART_S
-            self.parting.set()
+    def save_when_drained(self, copy: Callable[[int], Awaitable[None]] | None) -> None:
+        """Write a last checkpoint before the stage is given up.
 
-    def stay(self) -> bool:
-        """The stage is assigned to us again; False: it is given up already."""
-        if self._life.cancel_called:
-            return False
-        if self._leave_by is None:
-            return True
-        self._leave_by = self._told_by = None
-        self._house.memory_budget.set_leaving(self.stage, False)
-        if self.driver is not None:
-            self.driver.seat.departure.cancel()
-            self._announced = False
-            self._seat_changed()
-        return True
+        Args:
+            copy: has a neighbour keep a copy of that version; None: others have the state.
+        """
+        self._copy = copy
+        self.held.save_when_drained()
+
+    def stand_still(self) -> None:
+        """No step closes any more, because a stage of the swarm is empty."""
+        self._perform(self.held.stand_still(self._house.owner.now()))
 
     def begin_anew(self) -> None:
         """The swarm begins a new lineage: take the stage from its beginning."""
-        self._beginning = self.driver is not None or self._beginning
         self._view = SwarmView(((),) * len(self._view.stages))
-        self._retake.set()
+        self._perform(self.held.begin_anew(self._house.owner.now()))
 
     def allow_training(self) -> None:
         """The swarm has started."""
@@ -180,12 +156,8 @@ class Tenancy:
             self.driver.receive(peer, message, payload)
 
     def tick(self, now: float) -> None:
-        """Let the seat act on its deadlines; end a departure that takes too long."""
-        if self._leave_by is not None and self._leave_by <= now:
-            self.part()
-        if self._told_by is not None and self._told_by <= now:
-            self._told_by = None
-            self._has_left()
+        """Let the stage and its seat act on their deadlines."""
+        self._look()
         deadline = self.driver.seat.next_deadline() if self.driver else None
         if self.driver is not None and deadline is not None and deadline <= now:
             self.driver.tick()
@@ -193,14 +165,13 @@ class Tenancy:
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
         seat = self.driver.seat.next_deadline() if self.driver else None
-        deadlines = (seat, self._leave_by, self._told_by)
-        return min((d for d in deadlines if d is not None), default=None)
+        return min((d for d in (seat, self.held.next_deadline()) if d is not None), default=None)
 
     def status(self) -> SeatStatus | None:
         """Return what heartbeats say of our seat."""
         if self.driver is None:
-            return self._returning() if self._beginning else None
-        if not self.leaving:  # then the matching knows it no more
+            return self._returning() if self.held.returning else None
+        if not self.held.leaving:  # then the matching knows it no more
             self._seat_number = self._house.owner.seat_of(self.stage)
         status = self.driver.seat.status(self.driver.rate())
         return msgspec.structs.replace(status, seat=self._seat_number)
@@ -212,11 +183,59 @@ class Tenancy:
             self.stage, lineage.version, "fetching", 0, b"", 0, 0.0, self._seat_number, lineage.era
         )
 
-    async def save(self) -> None:
-        """Write a last checkpoint of a serving seat and wait until it is on disk."""
+    # --- what the machine wants ---------------------------------------------------------------
+
+    def _perform(self, effects: tuple[Do, ...]) -> None:
+        for effect in effects:
+            match effect:
+                case Do.RETAKE | Do.REPORT:
+                    self._close_seat()
+                    self._retake.set()
+                case Do.ANNOUNCE:
+                    self._announce()
+                case Do.DRAIN:
+                    self._drain()
+                case Do.KEEP:
+                    self._keep()
+                case Do.SAVE if self._seat_nursery is not None:
+                    self._seat_nursery.start_soon(self._save)
+                case Do.RELEASE:
+                    self._house.memory_budget.set_leaving(self.stage, True)
+                    self._close_seat()
+                    self._life.cancel()
+                case Do.COME_BACK:
+                    self.again = True
+                case Do.STAY_AWAY:
+                    self.again = False
+
+    def _announce(self) -> None:
+        self._house.owner.serving(self.stage)
+        if self._house.memory_budget.has_room():
+            self._house.workers.warm()  # the next assignment does not wait for a process
+
+    def _drain(self) -> None:
+        self._house.memory_budget.set_leaving(self.stage, True)
+        if self.driver is not None:
+            self.driver.leave()
+        self._house.owner.seats_changed()
+
+    def _keep(self) -> None:
+        self._house.memory_budget.set_leaving(self.stage, False)
+        if self.driver is not None:
+            self.driver.seat.departure.cancel()
+        self._house.owner.seats_changed()
+
+    async def _save(self) -> None:
+        """Write a last checkpoint and wait until it is on disk, and at a neighbour's."""
         driver, saver = self.driver, self.saver
-        if driver is not None and saver is not None and driver.seat.serving:
-            await saver.final(lambda: driver.seat.step)
+        try:
+            if driver is not None and saver is not None:
+                await saver.final(lambda: driver.seat.step)
+                if self._copy is not None and saver.saved_version > 0:
+                    self.held.copies()
+                    await self._copy(saver.saved_version)
+        finally:
+            self._perform(self.held.saved(self._house.owner.now()))
 
     # --- running -----------------------------------------------------------------------------
 
@@ -232,11 +251,15 @@ class Tenancy:
                 self._fit = await house.memory_budget.take(self.stage)
                 while True:
                     await self._hold()
+        except UserError:
+            self._perform(self.held.fail(house.owner.now()))
+            raise
         finally:
             house.memory_budget.release(self.stage)
 
     async def _hold(self) -> None:
         """Hold the stage with one worker until the worker dies."""
+        self._waits(Phase.WORKER)
         try:
             async with self._house.workers.lend() as worker:
                 self.worker = worker
@@ -255,6 +278,7 @@ class Tenancy:
         self._retake, self._failure = trio.Event(), None
         try:
             async with trio.open_nursery() as nursery:
+                self._seat_nursery = nursery
                 nursery.start_soon(self._take, worker, nursery)
                 try:
                     await self._retake.wait()
@@ -262,7 +286,7 @@ class Tenancy:
                     self._close_seat()
                 nursery.cancel_scope.cancel()
         finally:
-            self._taking = None
+            self._taking = self._seat_nursery = None
         if self._failure is not None:
             raise self._failure
 
@@ -272,6 +296,7 @@ class Tenancy:
         Raises:
             WorkerDied: it hangs: the seat was lost before that was noticed.
         """
+        self._waits(Phase.WORKER)
         busy_s = max(0.0, self._answers_by - self._house.owner.now())
         try:
             with trio.fail_after(busy_s + AT_LEAST_S):
@@ -282,7 +307,9 @@ class Tenancy:
 
     async def _take(self, worker: Worker, nursery: trio.Nursery) -> None:
         """One attempt to serve the stage; ends when the seat stands, whose tasks go on."""
-        taking = self._taking = Taking(self._house.terms, self.stage, worker, lambda: self._view)
+        taking = self._taking = Taking(
+            self._house.terms, self.stage, worker, lambda: self._view, self._waits
+        )
         try:
             size = await taking.open(self._fit.graphs if self._fit else 0)
             if await taking.must_join():
@@ -300,10 +327,17 @@ class Tenancy:
         except (DownloadFailed, RequestFailed, OSError) as error:
             words = f"stage {self.stage}: {error}; trying again"
             self._house.owner.perform(Explain("transfer", words, "warning"))
+            self._waits(Phase.RETRY)
             await trio.sleep(RETRY_S)
-            self._retake.set()
-        except (WorkerDied, UserError) as error:
+            self._lose()
+        except WorkerDied as death:
+            self._worker_lost(death)
+        except UserError as error:
             self._fail(error)
+
+    def _waits(self, phase: Phase, words: str = "") -> None:
+        """The way into the stage has reached a phase."""
+        self.held.waits(phase, self._house.owner.now(), words)
 
     # --- the seat ----------------------------------------------------------------------------
 
@@ -324,8 +358,8 @@ class Tenancy:
 
     def _sit(self, worker: Worker, seat: Seat, nursery: trio.Nursery) -> None:
         """Open the seat: from now on messages and the view reach it."""
-        if self._retake.is_set() or self._life.cancel_called:
-            return  # to be taken anew, or not at all
+        if self._retake.is_set() or self.held.state is not State.ACQUIRING:
+            return  # to be acquired anew, or not at all
         house, terms, settings = self._house, self._house.terms, self._house.terms.settings
         self.saver = StateSaver(
             worker,
@@ -339,7 +373,7 @@ class Tenancy:
             terms.history.stored,
         )
         store = BoundaryStore(settings.boundary_memory_bytes, settings.boundary_disk_bytes)
-        self.driver = SeatDriver(
+        driver = self.driver = SeatDriver(
             seat,
             terms.manifest,
             worker,
@@ -349,11 +383,11 @@ class Tenancy:
             nursery,
             house.scheduler,
         )
-        self._announced = self._beginning = False
-        self._seat_changed()
+        self._house.owner.seats_changed()
+        self._perform(self.held.opened(house.owner.now(), serving=seat.serving))
         if self._allowed:
-            self.driver.allow_training()
-        self.driver.update_view(self._view)
+            driver.allow_training()
+        driver.update_view(self._view)
 
     def _hooks(self) -> SeatHooks:
         return SeatHooks(
@@ -363,16 +397,14 @@ class Tenancy:
             accepted=self._house.counters.note_accepted,
             snapshot=self._snapshot,
             fault=self._fault,
-            worker_died=self._fail,
-            left=self._has_left,
+            worker_died=self._worker_lost,
+            left=self._look,
         )
 
-    def _has_left(self) -> None:
-        """Go on with the departure once nobody needs the seat and everybody knows of it."""
-        complete = self.driver is not None and self.driver.seat.departure.complete
-        parting = self.parting is not None and self.parting.is_set()
-        if complete and self._told_by is None and not parting:
-            self.part()
+    def _look(self) -> None:
+        """Go on with draining and saving, if it is time."""
+        drained = self.driver is not None and self.driver.seat.departure.complete
+        self._perform(self.held.look(self._house.owner.now(), drained=drained))
 
     def _close_seat(self) -> None:
         if self.driver is None:
@@ -383,8 +415,6 @@ class Tenancy:
         self._answers_by = self.driver.answers_by
         self.driver.close()
         self.driver = self.saver = None
-        if self.leaving:
-            self._life.cancel()
         self._house.owner.seats_changed()
 
     # --- what the seat tells us --------------------------------------------------------------
@@ -393,11 +423,8 @@ class Tenancy:
         if self.driver is None:
             return
         self._house.owner.seats_changed()
-        if self.driver.seat.serving and not self._announced:
-            self._announced = True
-            self._house.owner.serving(self.stage)
-            if self._house.memory_budget.has_room():
-                self._house.workers.warm()  # the next assignment does not wait for a process
+        if self.driver is not None and self.driver.seat.serving:
+            self._perform(self.held.serve(self._house.owner.now()))
 
     def _committed(self, committed: Committed) -> None:
         era = self.driver.seat.era if self.driver is not None else 0
@@ -425,12 +452,21 @@ class Tenancy:
             self._house.terms.history.reopened(self.stage)
         words = f"{fault.words}; taking the stage anew"
         self._house.owner.perform(Explain("round", words, "warning"))
-        self._retake.set()
+        self._lose()
 
-    def _fail(self, failure: UserError | WorkerDied) -> None:
-        """Unwind to ``run`` or beyond."""
+    def _lose(self) -> None:
+        """The attempt or its seat is lost."""
+        self._perform(self.held.lose(self._house.owner.now()))
+
+    def _worker_lost(self, death: WorkerDied) -> None:
+        """The worker is to be replaced."""
+        self._failure = self._failure or death
+        self._lose()
+
+    def _fail(self, failure: UserError) -> None:
+        """The stage cannot be held: unwind to ``run`` or beyond."""
         self._failure = self._failure or failure
-        self._retake.set()
+        self._perform(self.held.fail(self._house.owner.now()))
 
     def _worker_died(self, death: WorkerDied) -> None:
         self.worker_restarts += 1

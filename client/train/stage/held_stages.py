@@ -65,8 +65,6 @@ class Staging:
             owner, terms, self.workers, TaskScheduler(), memory_budget, self.counters
         )
         self._allowed = False
-        self._again: set[int] = set()
-        """Stages that were assigned again while they were being closed."""
         self._opened, self._to_open = trio.open_memory_channel[Tenancy](math.inf)
 
     @property
@@ -80,18 +78,17 @@ class Staging:
     def assign(self, stage: int) -> None:
         """The matching gives us a stage, besides those we hold."""
         if (held := self.tenancies.get(stage)) is not None:
-            if not held.stay():
-                self._again.add(stage)
+            held.assign()
             return
         tenancy = Tenancy(self._house, stage, self.view, allowed=self._allowed)
+        tenancy.assign()
         self.tenancies[stage] = tenancy
         self._opened.send_nowait(tenancy)
 
     def unassign(self, stage: int, reason: str) -> None:
         """The matching takes a stage away; what its seat has counted still counts."""
-        self._again.discard(stage)
         if (held := self.tenancies.get(stage)) is not None:
-            held.leave()
+            held.drain()
 
     def allow_training(self) -> None:
         """The swarm has started."""
@@ -201,8 +198,7 @@ class Staging:
             self._house.owner.seats_changed()
         if failure is not None:
             self._failed(tenancy, failure)
-        elif tenancy.stage in self._again:
-            self._again.discard(tenancy.stage)
+        elif tenancy.again:
             self.assign(tenancy.stage)
 
     def _failed(self, tenancy: Tenancy, failure: UserError) -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 from msgspec.structs import replace
@@ -35,6 +35,7 @@ from client.train.transfer.state_size import is_plausible
 from client.train.transfer.text_search import ASK_AGAIN_S, QUERY, TextSearch
 from client.train.workers.opening import open_stage_request
 from protocol.effects import Explain, Penalise
+from protocol.held_stage.machine import Phase
 from protocol.ids import PeerId, short
 from protocol.manifest import Manifest
 from protocol.restore.stored import Lineage
@@ -84,6 +85,13 @@ class Terms:
     cores: CoreSharing
 
 
+class Waits(Protocol):
+    """Says how far an attempt is."""
+
+    def __call__(self, phase: Phase, words: str = "") -> None:
+        """See ``HeldStage.waits``."""
+
+
 class TextMissing(UserError):
     """Stage 0 cannot be had before somebody has the text; the volunteer can hold other stages."""
 
@@ -102,13 +110,22 @@ def prepare_request(terms: Terms) -> PrepareData:
 
 
 class Taking:
-    """One attempt to take ``stage`` with ``worker``; ``phase`` says in words how far it is."""
+    """One attempt to take ``stage`` with ``worker``.
+
+    Args:
+        waits: told the phase that is reached, and what is waited for where that says too little.
+    """
 
     def __init__(
-        self, terms: Terms, stage: int, worker: Worker, view: Callable[[], SwarmView]
+        self,
+        terms: Terms,
+        stage: int,
+        worker: Worker,
+        view: Callable[[], SwarmView],
+        waits: Waits,
     ) -> None:
         self._terms, self.stage, self._worker, self._view = terms, stage, worker, view
-        self.phase = f"taking stage {stage}"
+        self._waits = waits
         self._download: Download | None = None
         self._admits, self._admitted = trio.open_memory_channel[Admit](4)
         self._changed = trio.Event()
@@ -156,7 +173,7 @@ class Taking:
         terms, corpus = self._terms, ""
         if self.stage == 0:
             corpus = await self._prepare_data()
-        self.phase = f"opening stage {self.stage}"
+        self._waits(Phase.OPENING)
         terms.cores.look(computing=True)  # the others on these cores give way meanwhile
         request = open_stage_request(
             terms.manifest,
@@ -187,13 +204,13 @@ class Taking:
             may_begin = history.machine.may_begin(self.stage, self._terms.ports.now())
             if may_begin and (others or not begun):
                 return False
-            self.phase = self._waits_for(begun)
+            self._waits(Phase.HISTORY, self._missing(begun))
             await self._next_change()
 
-    def _waits_for(self, begun: bool) -> str:
+    def _missing(self, begun: bool) -> str:
         history, now = self._terms.history, self._terms.ports.now()
         if not history.open:
-            return "finding out where the run stands"
+            return ""
         begins_by = history.machine.begins_by(self.stage)
         if begun or begins_by is None or begins_by <= now:
             return f"waiting for somebody who has the state of stage {self.stage}"
@@ -239,7 +256,7 @@ class Taking:
         Raises:
             DownloadFailed: nobody did in time.
         """
-        self.phase = f"asking to join stage {self.stage}"
+        self._waits(Phase.ADMISSION)
         with trio.move_on_after(JOIN_TIMEOUT_S):
             while True:
                 for replica in self._view().serving(self.stage):
@@ -273,7 +290,7 @@ class Taking:
     # --- inside ------------------------------------------------------------------------------
 
     async def _load_beginning(self, path: Path, lineage: Lineage) -> None:
-        self.phase = f"loading stage {self.stage} at version {lineage.version}"
+        self._waits(Phase.LOADING)
         expected = lineage.hashes[self.stage].hex()
         load = Load(path=str(path), version=lineage.version, expected_hash=expected)
         await self._worker.call(load)
@@ -313,6 +330,7 @@ class Taking:
     async def _load_from(self, admit: Admit, path: Path, donors: list[PeerId]) -> bool:
         """Load what these donors give; whether it is what we were admitted at."""
         await self._fetch(BlobQuery("state", self.stage, admit.version), donors, path)
+        self._waits(Phase.LOADING)
         problem = "it is not the one that the stage's leader knows"
         try:
             loaded, _ = await self._worker.call(Load(path=str(path), version=admit.version))
@@ -351,7 +369,7 @@ class Taking:
 
     async def _prepare_data(self) -> str:
         """Have the training text here: this machine's own, or copied from members."""
-        self.phase = "preparing the training text"
+        self._waits(Phase.TEXT)
         terms = self._terms
         try:
             await self._worker.call(prepare_request(terms))
@@ -396,7 +414,7 @@ class Taking:
             TextMissing: nobody does.
         """
         text = self._terms.text
-        self.phase = "asking who has the training text"
+        self._waits(Phase.TEXT_DONORS)
         with trio.move_on_after(ANSWER_S):
             while not text.donors():
                 await trio.sleep(LOOK_FOR_ANSWERS_S)
@@ -409,7 +427,7 @@ class Taking:
     ) -> frozenset[PeerId]:
         """Download to ``path``; return who answers for what came."""
         what = "training text" if query.kind == "data" else "state"
-        self.phase = f"downloading the {what} of stage {query.stage}"
+        self._waits(Phase.TEXT_DOWNLOAD if query.kind == "data" else Phase.DOWNLOAD)
         path.parent.mkdir(parents=True, exist_ok=True)
         download = Download(self._terms.ports, query, donors, path, resumable=resumable)
         self._download, begin = download, trio.current_time()

@@ -174,7 +174,7 @@ async def admission(*said: tuple[PeerId, Admit]) -> Admit | None:
     )
     ports = SimpleNamespace(send=lambda *_: None)
     terms = SimpleNamespace(ports=ports, me=ME, history=SimpleNamespace(lineage=Lineage()))
-    taking = Taking(cast(Terms, terms), 0, cast(Any, None), lambda: view)
+    taking = Taking(cast(Terms, terms), 0, cast(Any, None), lambda: view, lambda *_: None)
     for sender, admit in said:
         assert taking.receive(sender, admit, b"")
     with trio.move_on_after(5):

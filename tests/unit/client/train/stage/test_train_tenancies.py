@@ -9,8 +9,8 @@ import pytest
 from trio.testing import MockClock
 
 from client.node.status import take_snapshot
-from client.train.stage import held_stage as tenancy
 from client.train.workers.opening import stage_need
+from protocol.held_stage import machine
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 
@@ -88,7 +88,7 @@ async def test_giving_the_second_stage_up_loses_nothing(
 async def test_a_hand_over_that_takes_too_long_is_made_good(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tenancy, "HAND_OVER_S", 0.0)
+    monkeypatch.setattr(machine, "DRAIN_S", 0.0)
     async with open_swarm(tmp_path, steps=12) as swarm:
         first, second, dual = await swarm.add(0), await swarm.add(1), await swarm.add(0)
         dual.assign(1)
@@ -209,9 +209,9 @@ async def test_assigned_again_while_leaving_it_stays(
         _, dual = await dual_home(swarm)
         await swarm.until(lambda: has_work(dual, 0))
         dual.unassign(0)
-        assert dual.tenancy(0).leaving
+        assert dual.tenancy(0).held.leaving
         dual.assign(0)
-        assert not dual.tenancy(0).leaving
+        assert not dual.tenancy(0).held.leaving
         assert dual.engine.served[-1] == 0, "the matching hears of it"
         before = counted(dual, 0)
         await swarm.until_done()
