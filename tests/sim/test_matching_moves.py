@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from test_exchange_crashes import uneven_world
-from test_exchange_partition import published
-from test_matching_partition import settled
 
 from protocol.ids import PeerId, Stage
 from protocol.matching.audit import blocking_pairs
@@ -15,10 +12,12 @@ from protocol.matching.design import FULL, Design
 from protocol.matching.exchange import bodies, planning, tally
 from protocol.matching.exchange.verdict import judge
 from protocol.matching.exchange.wishes import Terms
+from tests.support.certificates import published
 from tests.support.exchange_world import ExchangeWorld
 from tests.support.exchange_world import swarm as exchange_swarm
 from tests.support.matching_world import CALM, STORMY, member
-from tests.support.watched_world import Departure, WatchedWorld
+from tests.support.uneven_world import uneven_world
+from tests.support.watched_world import Departure, WatchedWorld, settled
 
 ALONE = Design(dual_homing=False)
 SINGLE_MOVES = (2, 4, 8, 13)

@@ -6,30 +6,17 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from test_exchange_partition import DETECTED_S, certificates
 
 from protocol.effects import SendSigned
 from protocol.ids import PeerId, Stage
 from protocol.matching.context import Context
 from protocol.matching.design import FULL, Design
 from protocol.matching.exchange.exchange import Exchange
-from protocol.matching.timing import MOVE_REST_S
-from tests.support.matching_world import STORMY, member
-from tests.support.watched_world import WatchedWorld
+from tests.support.certificates import DETECTED_S, certificates
+from tests.support.watched_world import WatchedWorld, settled
 
 ALONE = Design(dual_homing=False)
 STAGES, SEEDS = 3, 8
-
-
-def settled(seed: int, design: Design) -> WatchedWorld:
-    """Return eleven unequal peers at work, some time after their last move."""
-    world = WatchedWorld.equal(STAGES, seed, STORMY, design)
-    for number in range(11):
-        speed = world.random.lognormvariate(0, 0.5) * 1e9
-        who = member(seed * 100 + number, speed, measured_s=1000.0)
-        world.join(who, at=world.random.uniform(0, 2))
-    world.run(MOVE_REST_S + 100)
-    return world
 
 
 def minority(world: WatchedWorld) -> set[PeerId]:

@@ -12,7 +12,8 @@ from protocol.matching.effects import Assign, Unassign
 from protocol.matching.exchange import bodies as exchange_bodies
 from protocol.matching.population import Member, Population
 from protocol.matching.sharing import StageLevel, effective_levels
-from tests.support.matching_world import Weather, World, manifest
+from protocol.matching.timing import MOVE_REST_S
+from tests.support.matching_world import STORMY, Weather, World, manifest, member
 
 
 @dataclass(frozen=True)
@@ -163,3 +164,14 @@ def _with(
     for stage in held[:1]:
         changed[stage] = replace(changed[stage], alone=changed[stage].alone + view.rate(who, stage))
     return changed
+
+
+def settled(seed: int, design: Design, stages: int = 3) -> WatchedWorld:
+    """Return eleven unequal peers at work, some time after their last move."""
+    world = WatchedWorld.equal(stages, seed, STORMY, design)
+    for number in range(11):
+        speed = world.random.lognormvariate(0, 0.5) * 1e9
+        who = member(seed * 100 + number, speed, measured_s=1000.0)
+        world.join(who, at=world.random.uniform(0, 2))
+    world.run(MOVE_REST_S + 100)
+    return world

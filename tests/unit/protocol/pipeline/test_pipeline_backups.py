@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from test_pipeline_delivery import STAGE, STEP, A, B, load, offers, questions, rated, reroutes
-
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
 from protocol.pipeline.backups import BackupBudget, allowance, backup_at, slower_at
 from protocol.pipeline.delivery import PATIENCE, Deliveries
 from protocol.pipeline.timing import MIN_SAMPLES, Timing
 from protocol.wire.messages import Receipt, Verdict
+from tests.support.pipeline_deliveries import (
+    STAGE,
+    STEP,
+    A,
+    B,
+    load,
+    offers,
+    questions,
+    rated,
+    reroutes,
+)
 
 USUAL_S = 1.0
 

@@ -3,71 +3,35 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.effects import Send
-from protocol.ids import PeerId, peer_id_from_key
+from protocol.ids import PeerId
 from protocol.pipeline.delivery import ASK_S, BUSY_RETRY_S, Deliveries
-from protocol.pipeline.effects import Rerouted, SendPayload
+from protocol.pipeline.effects import SendPayload
 from protocol.pipeline.timing import ANSWER_S, GRADIENT, RECEIPT
-from protocol.wire.messages import Forward, Have, Receipt, Verdict
-
-A, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
-STEP, M = 2, 25
-STAGE = 1
-
-
-def receipt(verdict: Verdict, attempt: int, *, step: int = STEP, microbatch: int = M) -> Receipt:
-    return Receipt(STAGE, step, microbatch, attempt, verdict, 0)
-
-
-def rated(live: Iterable[PeerId]) -> dict[PeerId, float]:
-    """Replicas that have not said how fast they are."""
-    return dict.fromkeys(live, 0.0)
-
-
-def deliveries(*live: PeerId) -> Deliveries:
-    made = Deliveries(STAGE, lambda m: 10)
-    made.update(rated(live), 0, 0.0)
-    return made
-
-
-def offers(effects: list[object]) -> list[tuple[PeerId, int]]:
-    """Where the boundary is sent, and under which attempt."""
-    return [
-        (effect.peer, effect.message.attempt)
-        for effect in effects
-        if isinstance(effect, SendPayload) and isinstance(effect.message, Forward)
-    ]
-
-
-def questions(effects: list[object]) -> list[tuple[PeerId, int]]:
-    return [
-        (effect.peer, effect.message.attempt)
-        for effect in effects
-        if isinstance(effect, Send) and isinstance(effect.message, Have)
-    ]
-
-
-def reroutes(effects: list[object]) -> list[tuple[PeerId, PeerId | None]]:
-    return [(e.lost_peer, e.to) for e in effects if isinstance(e, Rerouted)]
-
-
-def offered(made: Deliveries, now: float = 0.0) -> tuple[PeerId, int]:
-    """Start a delivery; where it went."""
-    [offer] = offers(list(made.start(STEP, M, again=False, now=now)))
-    return offer
-
-
-def held(made: Deliveries, now: float = 0.0) -> PeerId:
-    peer, attempt = offered(made, now)
-    assert made.receipt(peer, receipt("accepted", attempt), now) == []
-    return peer
-
+from protocol.wire.messages import Forward, Receipt
+from tests.support.pipeline_deliveries import (
+    STAGE,
+    STEP,
+    STRANGER,
+    A,
+    B,
+    C,
+    M,
+    deliveries,
+    held,
+    held_by,
+    load,
+    offered,
+    offers,
+    questions,
+    rated,
+    receipt,
+    reroutes,
+)
 
 SILENT_AT = GRADIENT.unmeasured_s + ANSWER_S
 """Who was held for alive at 0, before anything is measured, and says nothing."""
@@ -80,10 +44,6 @@ def given_up(made: Deliveries) -> list[object]:
     [(_, attempt)] = questions(list(made.tick(now)))  # are you there?
     assert attempt == made._open[M].attempt
     return list(made.tick(now + ANSWER_S))
-
-
-def held_by(made: Deliveries) -> PeerId | None:
-    return made._open[M].peer
 
 
 class TestTheUsualWay:
@@ -155,12 +115,6 @@ class TestRefusals:
         made = deliveries(A, B)
         effects = list(made.receipt(held(made), receipt("absent", 1), 1.0))
         assert {peer for peer, _ in questions(effects)} == {A, B}
-
-
-def load(made: Deliveries) -> float:
-    """The work that all replicas are charged with, in seconds."""
-    accounts = made.hops._candidates.values()
-    return sum(account.load_s for account in accounts)
 
 
 def test_no_charge_outlives_its_microbatch() -> None:

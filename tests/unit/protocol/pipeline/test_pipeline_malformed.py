@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from test_pipeline_delivery import (
+
+from protocol.effects import Penalise, Send
+from protocol.ids import PeerId
+from protocol.pipeline.effects import BackwardTask, Compute, Fault, ForwardTask, Outcome
+from protocol.pipeline.holding import BUSY_RETRY_S, SPOILT_RETRY_S
+from protocol.pipeline.pipeline import Pipeline
+from protocol.pipeline.place import Place
+from protocol.pipeline.timing import GRADIENT
+from protocol.view import Replica, SwarmView
+from protocol.wire.messages import Backward, Forward, Have, Receipt
+from tests.support.pipeline_deliveries import (
     STEP,
     STRANGER,
     A,
@@ -20,16 +30,6 @@ from test_pipeline_delivery import (
     rated,
     receipt,
 )
-
-from protocol.effects import Penalise, Send
-from protocol.ids import PeerId
-from protocol.pipeline.effects import BackwardTask, Compute, Fault, ForwardTask, Outcome
-from protocol.pipeline.holding import BUSY_RETRY_S, SPOILT_RETRY_S
-from protocol.pipeline.pipeline import Pipeline
-from protocol.pipeline.place import Place
-from protocol.pipeline.timing import GRADIENT
-from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Backward, Forward, Have, Receipt
 
 
 def blamed(effects: Iterable[object]) -> list[tuple[PeerId, int]]:
