@@ -20,10 +20,9 @@ from pathlib import Path
 import trio
 
 from client.control import methods, rpc
-from client.control.access import may_write, peer_uid
 from client.control.feed import Feed, Subscriber
 from client.control.methods import Caller, Provider
-from client.control.sockets import prepare_folder, remove_stale
+from client.control.sockets import may_write, peer_uid, prepare_folder, remove_stale
 
 
 @dataclass(frozen=True)

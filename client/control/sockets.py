@@ -1,7 +1,10 @@
-"""Where the control sockets of this user's nodes are, and which of them are alive.
+"""Where the control sockets of this user's nodes are, which are alive, and who is at the other end.
 
 A socket is a file ``<swarm>-<peer>.sock`` in a folder that only its owner may enter. A file whose
 node died refuses connections; that, and nothing about its age, makes it stale.
+
+The node's own user and root may change the node; whoever else the socket's permissions let in may
+look, and so may whom the kernel does not name.
 """
 
 from __future__ import annotations
@@ -9,11 +12,19 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import struct
 from pathlib import Path
+from typing import Final, Protocol
 
 SUFFIX = ".sock"
 MAX_SOCKET_PATH_BYTES = 103
 """The smallest ``sun_path`` in use (macOS: 104 with its terminating zero; Linux has 108)."""
+_UCRED: Final = struct.Struct("iII")  # Linux, unix(7): pid, uid, gid
+_XUCRED: Final = struct.Struct("=IIh")  # macOS and BSD, <sys/ucred.h>: version, uid, groups...
+_XUCRED_BYTES: Final = 4 + 4 + 4 + 16 * 4
+_SOL_LOCAL: Final = 0
+_LOCAL_PEERCRED: Final = 1
+ROOT: Final = 0
 
 
 class SocketFolderError(Exception):
@@ -95,3 +106,27 @@ def remove_stale(path: Path) -> None:
     if is_alive(path):
         raise SocketFolderError(f"a node already listens on {path}")
     path.unlink(missing_ok=True)
+
+
+class Connected(Protocol):
+    """What is needed of a socket; trio's and the standard library's both have it."""
+
+    def getsockopt(self, level: int, name: int, size: int, /) -> bytes:
+        """Return an option of the socket."""
+
+
+def peer_uid(connection: Connected) -> int | None:
+    """Return the user at the other end, or None where the system does not tell."""
+    try:
+        if hasattr(socket, "SO_PEERCRED"):
+            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+            return int(_UCRED.unpack(raw)[1])
+        raw = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED_BYTES)
+        return int(_XUCRED.unpack_from(raw)[1])
+    except (OSError, struct.error):
+        return None
+
+
+def may_write(uid: int | None) -> bool:
+    """Whether a user may stop, finish, pause and resume this process's node."""
+    return uid is not None and uid in (os.geteuid(), ROOT)

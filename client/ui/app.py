@@ -27,7 +27,6 @@ from client.ui.dialogs.dialog import Dialog
 from client.ui.dialogs.edit import EditDialog
 from client.ui.dialogs.help import HelpDialog
 from client.ui.dialogs.invite import InviteDialog
-from client.ui.filters import AsciiOnly, Colourless
 from client.ui.keys import TABS, key_items, tab_items
 from client.ui.model import diagnostics
 from client.ui.model.gone import gone, is_gone
@@ -42,14 +41,12 @@ from client.ui.panes.matching import MatchingPane
 from client.ui.panes.pane import Pane
 from client.ui.panes.peers import PeersPane
 from client.ui.panes.recovery import RecoveryPane
-from client.ui.panes.settings import SettingsPane
+from client.ui.panes.settings import SettingsPane, local_settings
 from client.ui.panes.swarm import SwarmPane
-from client.ui.settings import local_settings
 from client.ui.source.live import NOT_DONE
 from client.ui.source.mailbox import Answer, Delivery, Link, Mailbox
 from client.ui.source.source import Source
-from client.ui.styles import CSS
-from client.ui.terminal import prefers_light, speaks_ascii_only
+from client.ui.terminal import AsciiOnly, Colourless, prefers_light, speaks_ascii_only
 from client.ui.text import clean
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
@@ -67,7 +64,61 @@ class VolunteerApp(App[int]):
     """One view of one node, or of a recording."""
 
     TITLE = "volunteer"
-    CSS = CSS
+    CSS = """
+    #header { border: none; padding: 0; height: 4; background: $surface; }
+    .-vast #header { height: 3; }
+    .-gone #header, .-gone.-vast #header { height: 2; }
+    #gone { display: none; }
+    .-gone #gone { display: block; }
+    #tabs { background: $background; }
+    #keys { background: $surface; }
+    #body { height: 1fr; background: $background; }
+    #filter { display: none; height: 1; border: none; padding: 0 1; background: $panel; }
+    #filter.-shown { display: block; }
+    Pane { height: 1fr; }
+    Toned { background: $background; }
+
+    #above { height: 1fr; min-height: 8; }
+    #left { width: 1fr; }
+    #right { width: 44%; }
+    #loss, #near { height: 1fr; }
+    #network { height: 1fr; }
+    .-tall #network { height: 9; }
+    #near { display: none; }
+    .-tall #near { display: block; }
+    #events { height: 8; }
+    .-grand #events { height: 12; }
+    #stages-below { display: none; }
+    .-narrow #right { width: 36; }
+    .-narrow #stages-left, .-low #stages-left { display: none; }
+    .-narrow #stages-below, .-low #stages-below { display: block; }
+    .-narrow #near, .-low #network { display: none; }
+    .-narrow #machine { height: 1fr; }
+    .-low #events { height: 5; }
+
+    #swarm-head { height: 7; }
+    #stage-table { height: 1fr; }
+    #legend { height: 1; border: none; padding: 0 2; }
+    #seats { height: 6; }
+    #preferences { height: 3fr; }
+    #decisions { height: 2fr; }
+    #recovery-head { height: 4; }
+    #faults { height: 1fr; }
+    #story { height: 50%; }
+    .-low #story { display: none; }
+    #limits { height: 9; }
+    #setting-table { height: 1fr; }
+
+    Toast { background: $panel; color: $foreground; }
+
+    .-ascii Panel { border: ascii $frame; }
+    .-ascii Listing { border: ascii $frame; }
+    .-ascii Listing:focus { border: ascii $primary; }
+    .-ascii Dialog #frame > Panel { border: ascii $primary; }
+    .-ascii #header { border: none; }
+    .-ascii #legend { border: none; }
+    """
+    """Which panels are seen where, at which size of the terminal."""
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide"), (150, "-vast")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (36, "-high"), (42, "-tall"), (48, "-grand")]  # noqa: RUF012
     ENABLE_COMMAND_PALETTE = True

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from client.ui.filters import to_ascii
+from client.ui.terminal import to_ascii
 from client.ui.text import MAX_CHARACTERS, REPLACEMENT, clean, fit, width, wrap
 
 HOSTILE = [

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import msgspec
 from textual.app import ComposeResult
 
+from client.config import SETTINGS, resolve
+from client.errors import ConfigError
+from client.store.paths import find_folders
 from client.ui.model import settings as model
 from client.ui.model.record import Record
 from client.ui.model.settings import Setting
@@ -54,3 +59,25 @@ class SettingsPane(Pane):
 
     def _table(self, box: Box) -> tuple[Line, list[Row]]:
         return model.settings_table(self.settings, box, self.filter_text)
+
+
+def local_settings() -> Sequence[Setting]:
+    """Return every setting as a volunteer that is started now would have it.
+
+    A fault in the user's file is shown in place of the settings.
+    """
+    try:
+        resolved = resolve({}, os.environ, None, find_folders().config_file)
+    except ConfigError as error:
+        return [Setting("(cannot be read)", error.message, error.next_step)]
+    values = msgspec.to_builtins(resolved.settings)
+    home = os.path.expanduser("~")
+    return [
+        Setting(
+            name,
+            declared.words(values[name]),
+            resolved.origins[name].replace(home, "~"),
+            empty=values[name] in ("", [], ()) or bool(declared.zero_words(values[name])),
+        )
+        for name, declared in SETTINGS.items()
+    ]

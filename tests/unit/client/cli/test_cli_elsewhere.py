@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from client.cli.reach import elsewhere
+from client.cli.reach import running as reach
 from client.limits import local_volunteers
 from client.store.last_run import RunRecord
 from client.store.paths import home_folders, make_private
@@ -80,14 +80,14 @@ def test_the_swarm_is_named_where_the_volunteer_answers(
 ) -> None:
     home = folder / "h"
     with running(folder, home) as pid, node_of(home, FakeProvider()):
-        nodes = elsewhere.running_nodes
+        nodes = reach.running_nodes
 
         def of_this_process(place: Path) -> list[object]:
             from msgspec.structs import replace
 
             return [(path, replace(node, pid=pid)) for path, node in nodes(place)]
 
-        monkeypatch.setattr(elsewhere, "running_nodes", of_this_process)
+        monkeypatch.setattr(reach, "running_nodes", of_this_process)
         assert f"process {pid}, of example, runs in {home}" in within("status").stderr
 
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 import trio
 
-from client.control import access, methods, rpc
+from client.control import methods, rpc, sockets
 from client.control.client import ControlClient, ControlError, NotRunning
 from client.control.feed import MAX_EVENTS_PER_UPDATE
 from client.control.methods import Caller
@@ -218,15 +218,15 @@ def test_only_the_owner_and_root_may_change_the_node() -> None:
     assert provider.stops == 0
     status = methods.answer(rpc.encode_request("status", {}, 1), provider, guest)
     assert "result" in msgspec.json.decode(status)
-    assert access.may_write(os.geteuid())
-    assert access.may_write(0)
-    assert not access.may_write(os.geteuid() + 1)
-    assert not access.may_write(None)
+    assert sockets.may_write(os.geteuid())
+    assert sockets.may_write(0)
+    assert not sockets.may_write(os.geteuid() + 1)
+    assert not sockets.may_write(None)
 
 
 async def test_the_kernel_names_the_other_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ends = socket.socketpair(socket.AF_UNIX)
-    assert [access.peer_uid(end) for end in ends] == [os.geteuid()] * 2
+    assert [sockets.peer_uid(end) for end in ends] == [os.geteuid()] * 2
     for end in ends:
         end.close()
     monkeypatch.setattr("client.control.server.peer_uid", lambda connection: os.geteuid() + 1)
