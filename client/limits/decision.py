@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 
-from client.limits.limits import Limits
+from client.config import Settings
+from client.schedule import parse_schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,9 @@ class Held:
     """When it will be allowed, by the local clock; None: that is not known beforehand."""
 
 
-def decide(now: datetime, facts: Facts, limits: Limits) -> Allowed | Held:
+def decide(now: datetime, facts: Facts, settings: Settings) -> Allowed | Held:
     """Decide for a moment of the local clock (naive); all reasons are named."""
-    holds = [hold for hold in _holds(now, facts, limits) if hold is not None]
+    holds = [hold for hold in _holds(now, facts, settings) if hold is not None]
     if not holds:
         return Allowed()
     ends = [hold.until for hold in holds if hold.until is not None]
@@ -48,38 +49,46 @@ def decide(now: datetime, facts: Facts, limits: Limits) -> Allowed | Held:
     return Held("; ".join(hold.reason for hold in holds), until)
 
 
-def _holds(now: datetime, facts: Facts, limits: Limits) -> list[Held | None]:
+def when_words(settings: Settings) -> list[str]:
+    """Say when it may compute; empty: always."""
+    idle = ["idle only"] if settings.only_when_idle else []
+    battery = ["not on battery"] if settings.not_on_battery else []
+    return [*idle, *battery, *filter(None, [settings.schedule])]
+
+
+def _holds(now: datetime, facts: Facts, settings: Settings) -> list[Held | None]:
     return [
-        _quota(now, facts, limits),
-        _hours(now, limits),
-        _battery(facts, limits),
-        _idle(facts, limits),
+        _quota(now, facts, settings),
+        _hours(now, settings),
+        _battery(facts, settings),
+        _idle(facts, settings),
     ]
 
 
-def _quota(now: datetime, facts: Facts, limits: Limits) -> Held | None:
-    if not limits.daily_bytes or facts.used_bytes < limits.daily_bytes:
+def _quota(now: datetime, facts: Facts, settings: Settings) -> Held | None:
+    if not settings.daily_quota_bytes or facts.used_bytes < settings.daily_quota_bytes:
         return None
     midnight = datetime.combine(now.date() + timedelta(days=1), time())
-    return Held(f"today's quota of {limits.daily_bytes / 1e9:.3g} GB is used up", midnight)
+    return Held(f"today's quota of {settings.daily_quota_bytes / 1e9:.3g} GB is used up", midnight)
 
 
-def _hours(now: datetime, limits: Limits) -> Held | None:
-    if limits.schedule.allows(now):
+def _hours(now: datetime, settings: Settings) -> Held | None:
+    schedule = parse_schedule(settings.schedule)
+    if schedule.allows(now):
         return None
-    return Held(f"outside its hours ({limits.schedule})", limits.schedule.next_change(now))
+    return Held(f"outside its hours ({schedule})", schedule.next_change(now))
 
 
-def _battery(facts: Facts, limits: Limits) -> Held | None:
-    if not limits.not_on_battery or facts.on_battery is False:
+def _battery(facts: Facts, settings: Settings) -> Held | None:
+    if not settings.not_on_battery or facts.on_battery is False:
         return None
     if facts.on_battery is None:
         return Held("cannot tell whether this machine runs on battery")
     return Held("on battery")
 
 
-def _idle(facts: Facts, limits: Limits) -> Held | None:
-    if not limits.only_when_idle or facts.idle:
+def _idle(facts: Facts, settings: Settings) -> Held | None:
+    if not settings.only_when_idle or facts.idle:
         return None
     if facts.idle is None:
         return Held(f"cannot tell whether somebody uses this machine: {facts.unknown}")

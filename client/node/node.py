@@ -35,7 +35,6 @@ from client.control.updates import StepPoint
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
 from client.inviting import fresh, notes, short
-from client.limits.limits import limits_of
 from client.net.door import HostLimits
 from client.net.errors import ListenError, NetworkError, PortInUse
 from client.net.libp2p_network import Libp2pNetwork, open_network
@@ -203,10 +202,9 @@ class Node:
         self._met: list[Address] = []
         """Addresses in reach of the members that were linked at the last look."""
         self._pauses = Pauses(folders.data, self._event_sink.explain)
-        self._limits = limits_of(options.settings)
         senses = Senses(self._carried_bytes)
-        self._limiting = Limiting(self._limits, folders.data, self._pauses, senses)
-        self._cores = CoreSharing(self._limits.threads, self._event_sink.explain)
+        self._limiting = Limiting(options.settings, folders.data, self._pauses, senses)
+        self._cores = CoreSharing(options.settings.threads, self._event_sink.explain)
         self._engine: Engine
         self._history: History
         self._training: Training
@@ -219,7 +217,7 @@ class Node:
         stopping, paused = self._stop_asked.is_set(), pause_view(self._pauses.now)
         staging = self._training.staging
         now = take_snapshot(self._engine, staging, self._started, stopping, paused)
-        limits = limits_view(self._limits, self._limiting.used_bytes, self._cores.share)
+        limits = limits_view(self._options.settings, self._limiting.used_bytes, self._cores.share)
         started = self._training.entered or paused is not None
         now = structs.replace(now, limits=limits, credit=self._credit.view(), started=started)
         if started or stopping:
@@ -375,7 +373,7 @@ class Node:
 
     async def _cap_power(self) -> None:
         device = self._options.settings.device
-        await keep_power_cap(self._limits.power_w, device, self._event_sink.explain)
+        await keep_power_cap(self._options.settings.power_limit_w, device, self._event_sink.explain)
 
     async def _forward_stop(self, stop: trio.Event) -> None:
         await stop.wait()

@@ -10,6 +10,7 @@ import psutil
 
 from client import __version__
 from client.compute.process import Worker
+from client.config import Settings
 from client.control.snapshot import (
     Counters,
     EventView,
@@ -27,7 +28,7 @@ from client.control.snapshot import (
     WorkerView,
 )
 from client.events import Entry
-from client.limits.limits import Limits
+from client.limits.decision import when_words
 from client.store.pause import KeptPause
 from client.train.engine import Engine
 from client.train.machine.core_sharing import Share
@@ -108,22 +109,22 @@ def pause_view(pause: KeptPause | None) -> PauseView | None:
     return PauseView(reason=pause.reason, until=pause.until, since=pause.since)
 
 
-def limits_view(limits: Limits, used_bytes: int, share: Share) -> LimitsView:
+def limits_view(settings: Settings, used_bytes: int, share: Share) -> LimitsView:
     """Return what the owner lends, what today has taken of the line and how cores are shared."""
     return LimitsView(
-        threads=limits.threads,
+        threads=settings.threads,
         threads_now=share.threads,
         cores=share.cores,
         volunteers=share.volunteers,
-        compute_share=limits.compute_share % 100,
-        memory_bytes=limits.memory_bytes,
-        vram_share=limits.vram_share % 100,
-        upload_bytes_per_s=limits.upload_bytes_per_s,
-        download_bytes_per_s=limits.download_bytes_per_s,
-        daily_bytes=limits.daily_bytes,
+        compute_share=settings.compute_share % 100,
+        memory_bytes=settings.memory_limit_bytes,
+        vram_share=settings.vram_share % 100,
+        upload_bytes_per_s=settings.upload_limit_bytes_per_s,
+        download_bytes_per_s=settings.download_limit_bytes_per_s,
+        daily_bytes=settings.daily_quota_bytes,
         used_bytes=used_bytes,
-        power_w=limits.power_w,
-        when=limits.when,
+        power_w=settings.power_limit_w,
+        when=when_words(settings),
     )
 
 

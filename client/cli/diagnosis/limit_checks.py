@@ -13,25 +13,24 @@ from client.config import Settings
 from client.errors import UserError
 from client.limits.battery import on_battery
 from client.limits.idle import Idleness, ask, look
-from client.limits.limits import Limits, limits_of
 from client.limits.power import PowerCap
+from client.schedule import Schedule, parse_schedule
 from client.train.machine.limiting import FILE_NAME, load_use
 from client.train.machine.power import nvidia_cap
 
 
 def examine_limits(settings: Settings, data: Path) -> Iterator[Check]:
     """Yield a check of every limit that is set and may turn out to be impossible to keep."""
-    limits = limits_of(settings)
-    if limits.only_when_idle:
-        yield check_idle(limits.idle_after_s)
-    if limits.not_on_battery:
+    if settings.only_when_idle:
+        yield check_idle(60 * settings.idle_after_minutes)
+    if settings.not_on_battery:
         yield check_battery()
-    if limits.schedule.windows:
-        yield check_hours(limits, datetime.now())
-    if limits.daily_bytes:
-        yield check_quota(limits, data, datetime.now())
-    if limits.power_w:
-        yield check_power(limits.power_w, settings.device)
+    if settings.schedule:
+        yield check_hours(parse_schedule(settings.schedule), datetime.now())
+    if settings.daily_quota_bytes:
+        yield check_quota(settings.daily_quota_bytes, data, datetime.now())
+    if settings.power_limit_w:
+        yield check_power(settings.power_limit_w, settings.device)
 
 
 def check_idle(after_s: int, find: Callable[[int], Idleness] | None = None) -> Check:
@@ -55,20 +54,20 @@ def check_battery(read: Callable[[], bool | None] = on_battery) -> Check:
     return Check("battery", "ok", "on battery" if found else "mains power")
 
 
-def check_hours(limits: Limits, now: datetime) -> Check:
+def check_hours(schedule: Schedule, now: datetime) -> Check:
     """What the schedule says of this moment, by the local clock."""
-    inside, change = limits.schedule.allows(now), limits.schedule.next_change(now)
+    inside, change = schedule.allows(now), schedule.next_change(now)
     until = f" until {change:%a %H:%M}" if change else ""
-    words = f"{'inside' if inside else 'outside'} its hours{until} ({limits.schedule})"
+    words = f"{'inside' if inside else 'outside'} its hours{until} ({schedule})"
     return Check("schedule", "ok", words)
 
 
-def check_quota(limits: Limits, data: Path, now: datetime) -> Check:
+def check_quota(daily_bytes: int, data: Path, now: datetime) -> Check:
     """What is left of the day's quota."""
     use = load_use(data / FILE_NAME)
     used_bytes = use.used_bytes if use is not None and use.day == now.date() else 0
-    words = f"{human_bytes(used_bytes)} of {human_bytes(limits.daily_bytes)} used today"
-    if used_bytes >= limits.daily_bytes:
+    words = f"{human_bytes(used_bytes)} of {human_bytes(daily_bytes)} used today"
+    if used_bytes >= daily_bytes:
         return Check("quota", "warn", words, "it pauses till midnight, or raise --daily-quota")
     return Check("quota", "ok", words)
 

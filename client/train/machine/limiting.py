@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 import trio
 
+from client.config import Settings
 from client.limits.battery import on_battery
 from client.limits.decision import Allowed, Facts, decide
 from client.limits.idle import Idleness, find_idleness
-from client.limits.limits import Limits
 from client.limits.usage import MAX_FILE_BYTES, DayUse, decode_use, encode_use
 from client.store.atomic import write_atomic
 
@@ -53,8 +53,8 @@ class Senses:
 class Limiting:
     """See the module's docstring. ``folder`` is that of what is kept beside the identity."""
 
-    def __init__(self, limits: Limits, folder: Path, pauses: Holdable, senses: Senses) -> None:
-        self._limits, self._path = limits, folder / FILE_NAME
+    def __init__(self, settings: Settings, folder: Path, pauses: Holdable, senses: Senses) -> None:
+        self._settings, self._path = settings, folder / FILE_NAME
         self._pauses, self._senses = pauses, senses
         self._counted = senses.carried_bytes()
         self._use = load_use(self._path) or DayUse(senses.now().date())
@@ -68,7 +68,7 @@ class Limiting:
     @property
     def used_up(self) -> bool:
         """Whether today's quota is used up."""
-        return 0 < self._limits.daily_bytes <= self.used_bytes
+        return 0 < self._settings.daily_quota_bytes <= self.used_bytes
 
     async def run(self, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         """Look every few seconds until cancelled; started once the first look is over."""
@@ -88,7 +88,7 @@ class Limiting:
     async def look(self) -> None:
         """Find out how it is and obey."""
         facts = await self._facts()
-        decision = decide(self._senses.now(), facts, self._limits)
+        decision = decide(self._senses.now(), facts, self._settings)
         if isinstance(decision, Allowed):
             self._pauses.release(CAUSE)
             return
@@ -96,10 +96,10 @@ class Limiting:
         self._pauses.hold(CAUSE, decision.reason, until)
 
     async def _facts(self) -> Facts:
-        limits, found = self._limits, Idleness(True)
-        if limits.only_when_idle:
-            found = await self._senses.idleness(limits.idle_after_s)
-        battery = self._senses.on_battery() if limits.not_on_battery else False
+        settings, found = self._settings, Idleness(True)
+        if settings.only_when_idle:
+            found = await self._senses.idleness(60 * settings.idle_after_minutes)
+        battery = self._senses.on_battery() if settings.not_on_battery else False
         return Facts(self.used_bytes, battery, found.idle, found.unknown)
 
     def _count(self) -> None:

@@ -18,7 +18,6 @@ from client.cli.diagnosis.limit_checks import (
 from client.config import Settings
 from client.errors import UserError
 from client.limits.idle import Idleness
-from client.limits.limits import Limits
 from client.limits.power import PowerCap
 from client.limits.usage import DayUse, encode_use
 from client.schedule import parse_schedule
@@ -50,9 +49,9 @@ def test_battery(found: bool | None, status: str) -> None:
 
 
 def test_hours() -> None:
-    limits = Limits(schedule=parse_schedule("22:00-07:00"))
-    assert check_hours(limits, NOON).words == "outside its hours until Mon 22:00 (22:00-07:00)"
-    always = Limits(schedule=parse_schedule("00:00-24:00"))
+    nights = parse_schedule("22:00-07:00")
+    assert check_hours(nights, NOON).words == "outside its hours until Mon 22:00 (22:00-07:00)"
+    always = parse_schedule("00:00-24:00")
     assert check_hours(always, NOON).words == "inside its hours (00:00-24:00)"
 
 
@@ -67,7 +66,7 @@ def test_hours() -> None:
 def test_quota(tmp_path: Path, use: DayUse | None, status: str, words: str) -> None:
     if use is not None:
         (tmp_path / FILE_NAME).write_bytes(encode_use(use))
-    check = check_quota(Limits(daily_bytes=GB), tmp_path, NOON)
+    check = check_quota(GB, tmp_path, NOON)
     assert (check.status, check.words) == (status, words)
 
 

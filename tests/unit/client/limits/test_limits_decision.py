@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.config import Settings
-from client.limits.decision import Allowed, Facts, Held, decide
-from client.limits.limits import Limits, limits_of
+from client.limits.decision import Allowed, Facts, Held, decide, when_words
 from client.limits.usage import DayUse, decode_use, encode_use
-from client.schedule import Schedule, Window, parse_schedule
+from client.schedule import Schedule, Window
 
-NIGHTS = parse_schedule("22:00-07:00")
+NIGHTS = "22:00-07:00"
 NOON = datetime(2026, 3, 2, 12, 0)
 GB = 10**9
 
@@ -23,29 +22,29 @@ GB = 10**9
     ("limits", "facts", "reason", "until"),
     [
         (
-            Limits(daily_bytes=5 * GB),
+            Settings(daily_quota_bytes=5 * GB),
             Facts(used_bytes=5 * GB),
             "quota of 5 GB",
             datetime(2026, 3, 3),
         ),
-        (Limits(schedule=NIGHTS), Facts(), "22:00-07:00", datetime(2026, 3, 2, 22)),
-        (Limits(not_on_battery=True), Facts(on_battery=True), "on battery", None),
-        (Limits(not_on_battery=True), Facts(on_battery=None), "cannot tell", None),
-        (Limits(only_when_idle=True), Facts(idle=False), "somebody uses", None),
+        (Settings(schedule=NIGHTS), Facts(), "22:00-07:00", datetime(2026, 3, 2, 22)),
+        (Settings(not_on_battery=True), Facts(on_battery=True), "on battery", None),
+        (Settings(not_on_battery=True), Facts(on_battery=None), "cannot tell", None),
+        (Settings(only_when_idle=True), Facts(idle=False), "somebody uses", None),
         (
-            Limits(only_when_idle=True),
+            Settings(only_when_idle=True),
             Facts(idle=None, unknown="no logind"),
             "cannot tell whether somebody uses this machine: no logind",
             None,
         ),
         (
-            Limits(schedule=NIGHTS, daily_bytes=1),
+            Settings(schedule=NIGHTS, daily_quota_bytes=1),
             Facts(used_bytes=1),
             "; outside its hours",
             datetime(2026, 3, 3),  # the later of the two
         ),
         (
-            Limits(schedule=NIGHTS, not_on_battery=True),
+            Settings(schedule=NIGHTS, not_on_battery=True),
             Facts(on_battery=True),
             "; on battery",
             None,  # nobody knows when
@@ -53,7 +52,7 @@ GB = 10**9
     ],
 )
 def test_each_limit_holds_with_its_reason(
-    limits: Limits, facts: Facts, reason: str, until: datetime | None
+    limits: Settings, facts: Facts, reason: str, until: datetime | None
 ) -> None:
     decision = decide(NOON, facts, limits)
     assert isinstance(decision, Held)
@@ -64,15 +63,15 @@ def test_each_limit_holds_with_its_reason(
 @pytest.mark.parametrize(
     ("limits", "facts"),
     [
-        (Limits(), Facts(10**15, on_battery=True, idle=False)),  # nobody asked
-        (Limits(), Facts(on_battery=None, idle=None)),
-        (Limits(daily_bytes=5 * GB), Facts(used_bytes=5 * GB - 1)),
-        (Limits(not_on_battery=True), Facts(on_battery=False)),
-        (Limits(only_when_idle=True), Facts(idle=True)),
-        (Limits(schedule=parse_schedule("9:00-17:00")), Facts()),
+        (Settings(), Facts(10**15, on_battery=True, idle=False)),  # nobody asked
+        (Settings(), Facts(on_battery=None, idle=None)),
+        (Settings(daily_quota_bytes=5 * GB), Facts(used_bytes=5 * GB - 1)),
+        (Settings(not_on_battery=True), Facts(on_battery=False)),
+        (Settings(only_when_idle=True), Facts(idle=True)),
+        (Settings(schedule="09:00-17:00"), Facts()),
     ],
 )
-def test_what_no_limit_forbids_is_allowed(limits: Limits, facts: Facts) -> None:
+def test_what_no_limit_forbids_is_allowed(limits: Settings, facts: Facts) -> None:
     assert decide(NOON, facts, limits) == Allowed()
 
 
@@ -89,7 +88,7 @@ moments = st.datetimes(datetime(2024, 1, 1), datetime(2030, 1, 1))
 def test_when_the_time_named_has_come_it_is_allowed(
     chosen: tuple[Window, ...], moment: datetime, used: bool
 ) -> None:
-    limits = Limits(schedule=Schedule(chosen), daily_bytes=1)
+    limits = Settings(schedule=str(Schedule(chosen)), daily_quota_bytes=1)
     held = decide(moment, Facts(used_bytes=int(used)), limits)
     if isinstance(held, Allowed):
         assert not used
@@ -120,18 +119,7 @@ def test_a_damaged_count_is_none(data: bytes) -> None:
     assert decode_use(data) is None
 
 
-def test_limits_come_from_the_settings() -> None:
-    assert limits_of(Settings()) == Limits()
-    settings = Settings(
-        threads=2,
-        memory_limit_bytes=GB,
-        upload_limit_bytes_per_s=2_000_000,
-        daily_quota_bytes=5 * GB,
-        only_when_idle=True,
-        not_on_battery=True,
-        schedule="22:00-07:00 mon-fri",
-    )
-    limits = limits_of(settings)
-    assert (limits.threads, limits.memory_bytes, limits.daily_bytes) == (2, GB, 5 * GB)
-    assert limits.when == ["idle only", "not on battery", "22:00-07:00 mon-fri"]
-    assert Limits().when == []
+def test_when_it_may_compute_is_said_in_words() -> None:
+    settings = Settings(only_when_idle=True, not_on_battery=True, schedule="22:00-07:00 mon-fri")
+    assert when_words(settings) == ["idle only", "not on battery", "22:00-07:00 mon-fri"]
+    assert when_words(Settings()) == []

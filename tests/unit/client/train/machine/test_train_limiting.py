@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from client.config import Settings
 from client.errors import UserError
 from client.limits.idle import Idleness
-from client.limits.limits import Limits
 from client.limits.power import PowerCap
 from client.node.status import limits_view
-from client.schedule import parse_schedule
 from client.train.machine.core_sharing import Share
 from client.train.machine.limiting import FILE_NAME, LOOK_S, SAVE_EVERY_S, Limiting, Senses
 from client.train.machine.pausing import Pauses
@@ -27,7 +26,7 @@ EVENING = datetime(2026, 3, 2, 21, 0)
 class Machine:
     """A machine whose clock is trio's, beginning at nine in the evening."""
 
-    def __init__(self, folder: Path, limits: Limits) -> None:
+    def __init__(self, folder: Path, limits: Settings) -> None:
         self.folder, self.limits = folder, limits
         self.carried, self.idle, self.battery = 0, True, False
         self.asked: list[float] = []
@@ -54,7 +53,7 @@ class Machine:
 async def test_it_holds_before_anything_begins_and_lets_go_on_time(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    machine = Machine(tmp_path, Limits(schedule=parse_schedule("22:00-23:00")))
+    machine = Machine(tmp_path, Settings(schedule="22:00-23:00"))
     async with trio.open_nursery() as nursery:
         await nursery.start(machine.limiting.run)
         assert machine.reason == "outside its hours (22:00-23:00)"
@@ -70,7 +69,7 @@ async def test_it_holds_before_anything_begins_and_lets_go_on_time(
 async def test_the_quota_holds_till_midnight_and_survives_a_restart(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    machine = Machine(tmp_path, Limits(daily_bytes=2 * GB))
+    machine = Machine(tmp_path, Settings(daily_quota_bytes=2 * GB))
     machine.carried = GB  # before the first look: it counts
     with trio.move_on_after(SAVE_EVERY_S + 2 * LOOK_S):
         await machine.limiting.run()
@@ -95,20 +94,20 @@ async def test_the_quota_holds_till_midnight_and_survives_a_restart(
 
 async def test_a_damaged_count_begins_at_nothing(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"\xff{")
-    assert Machine(tmp_path, Limits()).limiting.used_bytes == 0
+    assert Machine(tmp_path, Settings()).limiting.used_bytes == 0
 
 
 async def test_a_full_disk_stops_nothing(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    machine = Machine(tmp_path / "gone", Limits(daily_bytes=GB))
+    machine = Machine(tmp_path / "gone", Settings(daily_quota_bytes=GB))
     with trio.move_on_after(3 * SAVE_EVERY_S):
         await machine.limiting.run()
     assert machine.reason == ""
 
 
 async def test_only_what_is_asked_for_is_looked_at(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, Limits())
+    machine = Machine(tmp_path, Settings())
     machine.idle, machine.battery = False, True
     await machine.limiting.look()
     assert (machine.reason, machine.asked) == ("", [])
@@ -116,7 +115,7 @@ async def test_only_what_is_asked_for_is_looked_at(tmp_path: Path) -> None:
 
 
 async def test_idle_and_battery(tmp_path: Path) -> None:
-    limits = Limits(only_when_idle=True, idle_after_s=600, not_on_battery=True)
+    limits = Settings(only_when_idle=True, idle_after_minutes=10, not_on_battery=True)
     machine = Machine(tmp_path, limits)
     machine.idle, machine.battery = False, True
     await machine.limiting.look()
@@ -131,7 +130,7 @@ async def test_idle_and_battery(tmp_path: Path) -> None:
 
 
 async def test_the_owners_pause_wins_and_is_not_ended_by_conditions(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, Limits(not_on_battery=True))
+    machine = Machine(tmp_path, Settings(not_on_battery=True))
     machine.pauses.pause(None, "a film")
     machine.battery = True
     await machine.limiting.look()
@@ -147,8 +146,10 @@ async def test_the_owners_pause_wins_and_is_not_ended_by_conditions(tmp_path: Pa
 
 def test_limits_are_shown() -> None:
     share = Share(threads=1, cores=4, volunteers=3)
-    assert limits_view(Limits(), 5, share).when == []
-    limits = Limits(threads=2, vram_share=50, daily_bytes=GB, power_w=150, only_when_idle=True)
+    assert limits_view(Settings(), 5, share).when == []
+    limits = Settings(
+        threads=2, vram_share=50, daily_quota_bytes=GB, power_limit_w=150, only_when_idle=True
+    )
     shown = limits_view(limits, 5, share)
     assert (shown.threads, shown.vram_share, shown.compute_share) == (2, 50, 0)
     assert (shown.daily_bytes, shown.used_bytes, shown.power_w) == (GB, 5, 150)
