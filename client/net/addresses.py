@@ -1,4 +1,4 @@
-"""Addresses as sockets want them: what to dial, where to listen, and where we can be reached.
+"""Addresses to use: what to dial, where to listen, and where we can be reached.
 
 The grammar of multiaddrs is ``protocol.address``'s; IPv6 is refused until its listener is hardened.
 """
@@ -6,32 +6,26 @@ The grammar of multiaddrs is ``protocol.address``'s; IPv6 is refused until its l
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import psutil
 import trio
 
 from client.net.errors import AddressError
+from client.net.transport import usual_addresses
 from protocol import limits
-from protocol.address import Address, parse_peer_address
+from protocol.address import Address, parse_address, parse_peer_address
 from protocol.ids import PeerId
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(Address):
     """Where a peer can be dialled, and who must answer there."""
 
-    host: str
-    port: int
     peer: PeerId
-    text: str
-
-    def __str__(self) -> str:
-        """Return the multiaddr."""
-        return self.text
 
 
-def parse_address(text: str) -> Destination:
+def parse_destination(text: str) -> Destination:
     """Parse a full multiaddr, which names its peer.
 
     Raises:
@@ -39,14 +33,12 @@ def parse_address(text: str) -> Destination:
     """
     try:
         address = parse_peer_address(text)
-        if address.peer is not None:
-            return Destination(address.host, address.port, address.peer, str(address))
-        raise ValueError("it names no peer")
     except ValueError as error:
         raise AddressError(
             f"cannot dial {text[: limits.MAX_ADDRESS_CHARS]!r}: {error}; "
             "expected /ip4/<address>/tcp/<port>/p2p/<peer id>"
         ) from error
+    return Destination(*astuple(address))
 
 
 async def numeric_host(address: Destination) -> Destination:
@@ -63,34 +55,28 @@ async def numeric_host(address: Destination) -> Destination:
         )
     except (OSError, UnicodeError) as error:
         raise AddressError(f"{address}: {error}") from error
-    host = str(found[0][4][0])
-    return replace(address, host=host, text=own_address(host, address.port, address.peer))
+    return replace(address, kind="ip4", host=str(found[0][4][0]))
 
 
-def own_address(host: str, port: int, peer: PeerId) -> str:
-    """Return the multiaddr under which others can dial a socket of ours."""
-    return str(Address("ip4", host, port, peer))
-
-
-def parse_listen(where: str | tuple[str, int]) -> tuple[str, int]:
-    """Return the IPv4 address and port to listen on, from a pair or ``/ip4/<a>/tcp/<port>``.
+def parse_listen(where: str | tuple[str, int]) -> list[Address]:
+    """Return where to listen: at one multiaddr, or by all transports on an IPv4 address and port.
 
     Raises:
         AddressError: neither.
     """
     if isinstance(where, tuple):
         host, port = where
-    else:
-        match where.split("/"):
-            case ["", "ip4", host, "tcp", text]:
-                port = _parse_port(text, where, lowest=0)
-            case _:
-                raise AddressError(
-                    f"cannot listen on {where!r}: expected /ip4/<address>/tcp/<port>"
-                )
-    if not _is_ip4(host) or not 0 <= port <= 65535:
-        raise AddressError(f"cannot listen on {host!r} port {port}: not an IPv4 address and port")
-    return host, port
+        if not _is_ip4(host) or not 0 <= port <= 65535:
+            what = f"{host!r} port {port}: not an IPv4 address and port"
+            raise AddressError(f"cannot listen on {what}")
+        return usual_addresses(host, port)
+    try:
+        address = parse_address(where, lowest_port=0)
+    except ValueError as error:
+        raise AddressError(f"cannot listen on {where!r}: {error}") from error
+    if address.kind != "ip4" or address.peer is not None:
+        raise AddressError(f"cannot listen on {where!r}: expected /ip4/<address>/tcp/<port>")
+    return [address]
 
 
 def reachable_hosts(host: str) -> list[str]:
@@ -113,9 +99,3 @@ def _is_ip4(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _parse_port(text: str, whole: str, lowest: int = 1) -> int:
-    if text.isascii() and text.isdigit() and len(text) <= 5 and lowest <= int(text) <= 65535:
-        return int(text)
-    raise AddressError(f"bad port in {whole!r}")

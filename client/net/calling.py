@@ -22,6 +22,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import TypeVar
 
+from client.net.addresses import Destination
 from client.net.pacing import TokenBucket
 from protocol.ids import PeerId
 
@@ -47,6 +48,9 @@ _PRIVATE = tuple(
     )
 )
 
+Place = tuple[str, int, str]
+"""Host, port and transport: an address without the peer that somebody says is there."""
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -62,8 +66,8 @@ class Calls:
     def __init__(self, own: Iterable[str], now: float) -> None:
         self._ranges: OrderedDict[str, None] = OrderedDict()
         self._hosts: OrderedDict[PeerId, str] = OrderedDict()
-        self._proven: OrderedDict[tuple[str, int], PeerId] = OrderedDict()
-        self._called: OrderedDict[tuple[str, int], float] = OrderedDict()
+        self._proven: OrderedDict[Place, PeerId] = OrderedDict()
+        self._called: OrderedDict[Place, float] = OrderedDict()
         self._called_hosts: OrderedDict[str, deque[float]] = OrderedDict()
         self._budget = TokenBucket(BUDGET_PER_S, BUDGET_BURST, now)
         for ip in own:
@@ -74,9 +78,9 @@ class Calls:
         _put(self._hosts, peer, ip)
         self._meet_range(ip)
 
-    def answered(self, peer: PeerId, ip: str, port: int) -> None:
+    def answered(self, address: Destination) -> None:
         """A peer has answered where we called it."""
-        _put(self._proven, (ip, port), peer)
+        _put(self._proven, _place_of(address), address.peer)
 
     def is_in_reach(self, ip: str) -> bool:
         """Whether an address is public, or private where we have met somebody."""
@@ -86,9 +90,14 @@ class Calls:
         private = range_of(address)
         return private is None or private in self._ranges
 
-    def may_call(self, peer: PeerId, ip: str, port: int, now: float) -> bool:
-        """Whether to call a peer at this address now; if so, it is counted as called."""
-        place = (ip, port)
+    def may_call(self, address: Destination, now: float) -> bool:
+        """Whether to call a peer at this address now; if so, it is counted as called.
+
+        Args:
+            address: its host is a number.
+            now: monotonic seconds.
+        """
+        peer, ip, place = address.peer, address.host, _place_of(address)
         if not self.is_in_reach(ip):
             return False
         if self._proven.get(place) == peer:
@@ -128,6 +137,10 @@ def range_of(address: ipaddress.IPv4Address) -> str | None:
         if address in network:
             return str(network)
     return str(ipaddress.IPv4Network((address, 16), strict=False))
+
+
+def _place_of(address: Destination) -> Place:
+    return address.host, address.port, address.transport
 
 
 def _put(table: OrderedDict[K, V], key: K, value: V) -> None:

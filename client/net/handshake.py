@@ -1,4 +1,4 @@
-"""Who is at the other end: from a fresh TCP connection to a channel with a proved peer id.
+"""Who is at the other end: from a fresh byte stream to a channel with a proved peer id.
 
 multistream-select agrees on Noise, the library's Noise XX handshake proves the identities,
 multistream-select inside agrees on Yamux. Nothing else is offered and nothing else is accepted.
@@ -7,19 +7,14 @@ No state; no deadline either: the caller sets one over the whole of it.
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-
-import trio
 
 from client.net.errors import HandshakeFailed
 from client.net.libp2p_patches import MUXER, SECURITY, BoundedCommunicator, GuardedStream
 from client.net.secure import Sealer, SecureChannel
+from client.net.transport import ByteStream
 from protocol.ids import PeerId, parse_peer_id
 
 # isort: split
@@ -30,13 +25,6 @@ from libp2p.peer.id import ID
 from libp2p.protocol_muxer.multiselect import Multiselect
 from libp2p.protocol_muxer.multiselect_client import MultiselectClient
 from libp2p.security.noise.patterns import PatternXX
-
-UNSENT_BYTES = 64 * 1024
-"""What the kernel may hold unsent: more would delay control messages behind tensors."""
-SEND_BUFFER_BYTES = 32 * 1024 * 1024
-"""What the kernel may hold until acknowledged, with its bookkeeping: 400 Mb/s over 300 ms."""
-SO_SNDBUFFORCE = 32  # Linux; not named by the socket module
-TCP_NOTSENT_LOWAT = 25  # Linux; the socket module names it only from Python 3.12 on
 
 
 @dataclass(frozen=True)
@@ -69,12 +57,12 @@ class Authenticated:
 
 
 async def handshake(
-    stream: trio.SocketStream, identity: Identity, expected: PeerId | None
+    stream: ByteStream, identity: Identity, expected: PeerId | None
 ) -> Authenticated:
     """Authenticate the other side and agree on Noise and Yamux.
 
     Args:
-        stream: the fresh TCP connection.
+        stream: fresh.
         identity: ours.
         expected: who has to answer if we dialled; None if we were dialled.
 
@@ -83,7 +71,6 @@ async def handshake(
     """
     raw = GuardedStream(stream.receive_some, stream.send_all)
     try:
-        tune_socket(stream)
         await _agree(raw, SECURITY, dialler=expected is not None)
         session = await _prove(raw, identity, expected)
         peer = parse_peer_id(session.get_remote_peer().to_base58())
@@ -137,7 +124,7 @@ async def _prove(raw: GuardedStream, identity: Identity, expected: PeerId | None
     return await pattern.handshake_outbound(raw, ID.from_base58(expected))
 
 
-def _take_over(stream: trio.SocketStream, session: Any) -> SecureChannel:
+def _take_over(stream: ByteStream, session: Any) -> SecureChannel:
     """Take the keys out of the library's session, which reads exactly: no byte is lost."""
     noise = session.conn.noise_state.noise_protocol
     ours, theirs = noise.cipher_state_encrypt, noise.cipher_state_decrypt
@@ -162,24 +149,3 @@ class _ChannelBytes:
 
     def rest(self) -> tuple[bytes, ...]:
         return (self._buffer,) if self._buffer else ()
-
-
-def tune_socket(stream: trio.SocketStream) -> None:
-    """Send at once, fill long lines, and keep little unsent, where nothing can overtake it."""
-    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    with contextlib.suppress(OSError):  # other systems number or lack this option
-        stream.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-    if sys.platform == "linux":
-        _widen(stream)
-
-
-def _widen(stream: trio.SocketStream) -> None:
-    """Raise the send buffer, where that gives more than the kernel would find by itself."""
-    with contextlib.suppress(OSError):  # takes CAP_NET_ADMIN
-        stream.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER_BYTES // 2)
-        return
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        found = int(Path("/proc/sys/net/ipv4/tcp_wmem").read_text().split()[2])
-        allowed = 2 * int(Path("/proc/sys/net/core/wmem_max").read_text())  # it doubles what we ask
-        if min(allowed, SEND_BUFFER_BYTES) > found:
-            stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES // 2)

@@ -1,35 +1,31 @@
 """The host: listens, dials, authenticates, and keeps the number of connections bounded.
 
-State: the sockets it listens on and the connections that are alive; who is let in is decided by the
-door. What a connection is *for* is not the host's business: it runs the one handler it was opened
+State: the addresses it listens on and the connections that are alive; the door decides who is let
+in. What a connection is *for* is not the host's business: it runs the one handler it was opened
 with, once for each authenticated connection.
 Nothing that happens on one connection, including an exception in the handler, may end another.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import trio
 
-from client.net.addresses import (
-    Destination,
-    own_address,
-    parse_address,
-    parse_listen,
-    reachable_hosts,
-)
+from client.net.addresses import Destination, parse_destination, parse_listen, reachable_hosts
 from client.net.door import Door, HostLimits, Refusal, Visit
-from client.net.errors import ConnectionLost, DialError, HandshakeFailed, ListenError, PortInUse
+from client.net.errors import ConnectionLost, DialError, HandshakeFailed
 from client.net.handshake import Identity, handshake, make_identity
 from client.net.secure import SecureChannel
+from client.net.transport import ByteStream, closing, transport_of
 from client.net.yamux import YamuxSession
+from protocol.address import Address
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 
@@ -131,7 +127,7 @@ class Host:
         handler: Handler,
         nursery: trio.Nursery,
         limits: HostLimits,
-        bound: Sequence[tuple[str, int]],
+        bound: Sequence[Address],
     ) -> None:
         self._identity = identity
         self._handler = handler
@@ -147,17 +143,16 @@ class Host:
     @property
     def addresses(self) -> tuple[str, ...]:
         """Where others reach us now: this machine may move to another network."""
-        peer = self.peer_id
         return tuple(
-            own_address(host, port, peer)
-            for ip, port in self._bound
-            for host in reachable_hosts(ip)
+            str(replace(bound, host=host, peer=self.peer_id))
+            for bound in self._bound
+            for host in reachable_hosts(bound.host)
         )
 
     @property
     def chosen_hosts(self) -> list[str]:
         """The addresses of this machine that we listen on, where they were chosen."""
-        return [ip for ip, _ in self._bound if ip != "0.0.0.0"]
+        return [bound.host for bound in self._bound if bound.host != "0.0.0.0"]
 
     @property
     def peer_id(self) -> PeerId:
@@ -176,26 +171,22 @@ class Host:
             AddressError: not an address this client dials.
             DialError: nobody there, somebody else there, or too slow.
         """
-        target = parse_address(address)
+        target = parse_destination(address)
         if target.peer == self.peer_id:
-            raise DialError(f"{address} is this very peer")
+            raise DialError(f"{target} is this very peer")
         try:
             with trio.fail_after(self._limits.dial_s):
                 return await self._nursery.start(self._dial, target)
         except trio.TooSlowError:
-            raise DialError(f"{address}: no answer within {self._limits.dial_s:.0f} s") from None
+            raise DialError(f"{target}: no answer within {self._limits.dial_s:.0f} s") from None
 
     async def _dial(self, target: Destination, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
-        try:
-            stream = await trio.open_tcp_stream(target.host, target.port)
-        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver takes
-            raise DialError(f"{target}: {_cause(error)}") from error
-        async with _closing(stream):
+        async with transport_of(target).dial(target) as stream:
             try:
                 proved = await handshake(stream, self._identity, target.peer)
             except HandshakeFailed as error:
                 raise DialError(f"{target}: {error}") from error
-            ip = _ip_of(stream) or target.host
+            ip = stream.remote_host or target.host
             connection = Connection(
                 proved.peer, proved.channel, dialled=True, early=proved.early, ip=ip
             )
@@ -206,10 +197,10 @@ class Host:
             finally:
                 self.door.dialled -= 1
 
-    async def _serve(self, stream: trio.SocketStream) -> None:
+    async def _serve(self, stream: ByteStream) -> None:
         """Handle one inbound connection from its first byte to its last."""
-        async with _closing(stream):
-            ip = _ip_of(stream)
+        async with closing(stream):
+            ip = stream.remote_host
             if not ip:
                 return  # gone before we looked
             with trio.CancelScope() as scope:
@@ -227,14 +218,14 @@ class Host:
             if scope.cancelled_caught:
                 self.refused["made-room"] += 1
 
-    async def _receive(self, stream: trio.SocketStream, visit: Visit) -> None:
+    async def _receive(self, stream: ByteStream, visit: Visit) -> None:
         connection = await self._authenticate(stream, visit)
         if connection is not None:
             visit.peer = connection.peer
             visit.evict = partial(connection.close, "made room for another")
             await self._guarded(connection)
 
-    async def _authenticate(self, stream: trio.SocketStream, visit: Visit) -> Connection | None:
+    async def _authenticate(self, stream: ByteStream, visit: Visit) -> Connection | None:
         try:
             with trio.fail_after(self._limits.handshake_s):
                 proved = await handshake(stream, self._identity, None)
@@ -274,7 +265,7 @@ async def open_host(
 
     Args:
         seed: 32 bytes of the Ed25519 identity.
-        listen: IPv4 addresses and ports; port 0 lets the system choose.
+        listen: multiaddrs, or IPv4 addresses with ports; port 0 lets the system choose.
         handler: called with every authenticated connection; it has to ``run`` it, and the
             connection is closed when it returns.
         limits: bounds on connections.
@@ -283,54 +274,22 @@ async def open_host(
         PortInUse, ListenError, AddressError: cannot listen there.
     """
     identity = make_identity(seed)
-    listeners = [await _listen(*parse_listen(where)) for where in listen]
-    async with trio.open_nursery() as nursery:
-        bound = [listener.socket.getsockname() for listener in listeners]
-        host = Host(identity, handler, nursery, limits or HostLimits(), bound)
-        if listeners:
-            nursery.start_soon(trio.serve_listeners, host._serve, listeners)
-        try:
-            yield host
-        finally:
-            nursery.cancel_scope.cancel()
-
-
-async def _listen(ip: str, port: int) -> trio.SocketListener:
-    try:
-        (listener,) = await trio.open_tcp_listeners(port, host=ip)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise PortInUse(ip, port) from error
-        raise ListenError(f"cannot listen on {ip} port {port}: {error.strerror}") from error
-    return listener
+    wanted = [address for where in listen for address in parse_listen(where)]
+    async with AsyncExitStack() as stack:
+        listeners = [
+            await stack.enter_async_context(transport_of(address).listen(address))
+            for address in wanted
+        ]
+        bound = [listener.address for listener in listeners]
+        async with trio.open_nursery() as nursery:
+            host = Host(identity, handler, nursery, limits or HostLimits(), bound)
+            if listeners:
+                nursery.start_soon(trio.serve_listeners, host._serve, listeners)
+            try:
+                yield host
+            finally:
+                nursery.cancel_scope.cancel()
 
 
 def _everybody(peer: PeerId) -> bool:
     return True
-
-
-def _ip_of(stream: trio.SocketStream) -> str:
-    """Return the address of the other end; empty: it is gone already."""
-    try:
-        return str(stream.socket.getpeername()[0])
-    except OSError:
-        return ""
-
-
-def _cause(error: BaseException) -> str:
-    """Say in a few words why a TCP connection did not come about."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    if isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return getattr(error, "strerror", None) or str(error)
-
-
-@asynccontextmanager
-async def _closing(stream: trio.SocketStream) -> AsyncIterator[None]:
-    """Close the socket at the end without waiting for the other side."""
-    try:
-        yield
-    finally:
-        with trio.CancelScope(shield=True):
-            await trio.aclose_forcefully(stream)

@@ -11,12 +11,13 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from weakref import WeakValueDictionary
 
 import trio
 
-from client.net.addresses import Destination, numeric_host, parse_address
+from client.net.addresses import Destination, numeric_host, parse_destination
 from client.net.calling import MAX_ADDRESSES, Calls
 from client.net.carrier import Carrier, CarrierHooks, outgoing
 from client.net.door import HostLimits
@@ -122,24 +123,24 @@ class Libp2pNetwork:
 
     async def connect(self, address: str) -> PeerId:
         """Dial a multiaddr and wait until its link is up. See `Network.connect`."""
-        target = parse_address(address)
+        target = parse_destination(address)
         if self._penalties.is_banned(target.peer, trio.current_time()):
             raise DialError(f"{address}: this peer is banned for a while")
         # One dial at a time: two of our connections would replace each other.
         async with self._dials.setdefault(target.peer, trio.Lock()):
             if not self._is_up(target.peer):
-                await self._dial(target.peer, address)
+                await self._dial(target)
         return target.peer
 
-    async def _dial(self, peer: PeerId, address: str) -> None:
-        connection = await self._host.connect(address)
-        self._calls.answered(peer, connection.ip, parse_address(address).port)
+    async def _dial(self, target: Destination) -> None:
+        connection, peer = await self._host.connect(str(target)), target.peer
+        self._calls.answered(replace(target, kind="ip4", host=connection.ip))
         with trio.move_on_after(UP_S):
             while not self._is_up(peer) and not connection.ended.is_set():
                 await self._changed.park()
         if not self._is_up(peer):
             connection.close("its lanes did not open in time")
-            raise DialError(f"{address}: connected, but {connection.reason}")
+            raise DialError(f"{target}: connected, but {connection.reason}")
 
     def want(self, peers: Mapping[PeerId, Sequence[str]]) -> None:
         """Replace the set of peers to stay connected with, and their addresses."""
@@ -353,9 +354,7 @@ class Libp2pNetwork:
 
     async def _dial_any(self, addresses: Sequence[str]) -> None:
         for address in list((await self._resolved(addresses)).values())[:MAX_ADDRESSES]:
-            if not self._calls.may_call(
-                address.peer, address.host, address.port, trio.current_time()
-            ):
+            if not self._calls.may_call(address, trio.current_time()):
                 continue
             try:
                 await self.connect(str(address))
@@ -368,7 +367,7 @@ class Libp2pNetwork:
         found = {}
         for text in addresses:
             with suppress(AddressError):
-                address = await numeric_host(parse_address(text))
+                address = await numeric_host(parse_destination(text))
                 if self._calls.is_in_reach(address.host):
                     found[text] = address
         return found
@@ -386,7 +385,7 @@ async def open_network(
 
     Args:
         seed: 32 bytes of the Ed25519 identity.
-        listen: IPv4 addresses and ports to listen on.
+        listen: multiaddrs to listen on, or IPv4 addresses with ports.
         limits: bounds on connections.
         rng: jitter of reconnects.
         rates: what the owner lends of the line.

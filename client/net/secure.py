@@ -1,4 +1,4 @@
-"""The Noise transport after its handshake: sealed messages over one TCP connection.
+"""The Noise transport after its handshake: sealed messages over one byte stream.
 
 The same bytes on the wire as the library's (libp2p specs, noise/README.md), in fewer steps: the
 library makes several calls and copies per 64 KiB, this seals many messages into one write and
@@ -9,8 +9,6 @@ State: two ChaCha20-Poly1305 keys with their counters, and the unopened rest of 
 
 from __future__ import annotations
 
-import contextlib
-import socket
 from collections.abc import Iterable
 
 import trio
@@ -18,6 +16,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from client.net.errors import ConnectionLost
+from client.net.transport import Buffer, ByteStream
 from protocol.errors import RemoteProtocolError
 
 TAG_BYTES = 16
@@ -25,15 +24,10 @@ MAX_MESSAGE_BYTES = 65535
 MAX_PLAINTEXT_BYTES = MAX_MESSAGE_BYTES - TAG_BYTES
 """Most plaintext of one Noise message, whose length field has two bytes."""
 READ_BYTES = 256 * 1024
-"""One read from a busy socket has room for so much at least: four full Noise messages."""
+"""One read from a busy stream has room for so much at least: four full Noise messages."""
 FIRST_BUFFER_BYTES = 68 * 1024
 """Room for one message and a little more: most connections of strangers never need as much."""
-MAX_LOW_WATER_BYTES = 16 * 1024
-"""Asked to wait for much more than this, Linux (6.18) clamps the receive window to it."""
 _LENGTH_BYTES = 2
-
-
-Buffer = bytes | bytearray | memoryview
 
 
 class Sealer:
@@ -52,7 +46,7 @@ class Sealer:
         """Return the wire form of messages of at most ``MAX_PLAINTEXT_BYTES`` each.
 
         They are enciphered where they will lie: a third of the time that joining them takes. The
-        buffer is a new one each time, so that the socket may read from it as long as it likes.
+        buffer is a new one each time, so that the stream may read from it as long as it likes.
         """
         messages = list(plaintexts)
         wire = bytearray(sum(_LENGTH_BYTES + len(message) + TAG_BYTES for message in messages))
@@ -72,19 +66,18 @@ class Sealer:
 
 
 class SecureChannel:
-    """Encrypted, authenticated messages over one TCP connection.
+    """Encrypted, authenticated messages over one byte stream.
 
     One task may send and one may receive at a time. A send that is cancelled half way leaves the
     channel unusable, so the owner has to close it (`yamux.py` does).
     """
 
-    def __init__(self, stream: trio.SocketStream, sealer: Sealer, opener: Sealer) -> None:
+    def __init__(self, stream: ByteStream, sealer: Sealer, opener: Sealer) -> None:
         self._stream = stream
         self._sealer = sealer
         self._opener = opener
         self._buffer = bytearray(FIRST_BUFFER_BYTES)
         self._filled = 0  # from the start of a message that has not wholly arrived
-        self._low_water = 1  # what the kernel waits for before it wakes us
         self.bytes_in = 0
         self.bytes_out = 0
 
@@ -96,7 +89,7 @@ class SecureChannel:
         """
         data = self._sealer.seal(plaintexts)
         try:
-            await self._stream.send_all(memoryview(data))
+            await self._stream.send_all(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise ConnectionLost("connection lost while sending") from error
         self.bytes_out += len(data)
@@ -109,11 +102,10 @@ class SecureChannel:
             RemoteProtocolError: a message that the peer did not seal.
         """
         while True:
-            self._wake_for(min(self._missing_bytes(), MAX_LOW_WATER_BYTES))
             try:
                 with memoryview(self._buffer) as buffer, buffer[self._filled :] as free:
-                    count = await self._stream.socket.recv_into(free)
-            except (OSError, trio.ClosedResourceError) as error:
+                    count = await self._stream.receive_into(free, self._missing_bytes())
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 raise ConnectionLost("connection lost while receiving") from error
             if not count:
                 return []
@@ -143,13 +135,6 @@ class SecureChannel:
         if self._filled < _LENGTH_BYTES:
             return 1
         return _LENGTH_BYTES + int.from_bytes(self._buffer[:_LENGTH_BYTES], "big") - self._filled
-
-    def _wake_for(self, size: int) -> None:
-        """Sleep through the packets of a message: on a slow line, a tenth of the work."""
-        if size != self._low_water:
-            self._low_water = size
-            with contextlib.suppress(OSError):  # not everywhere, and not needed
-                self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
     def _open_all(self) -> list[bytes]:
         """Open what has wholly arrived and move the rest to the front: at most one message."""

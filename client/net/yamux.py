@@ -22,7 +22,8 @@ import trio
 
 from client.net.errors import ConnectionLost
 from client.net.pacing import TokenBucket
-from client.net.secure import MAX_PLAINTEXT_BYTES, Buffer, SecureChannel
+from client.net.secure import MAX_PLAINTEXT_BYTES, SecureChannel
+from client.net.transport import Buffer
 from client.net.turns import Turns
 from client.net.windows import WindowBudget
 from client.net.yamux_stream import (

@@ -18,7 +18,8 @@ import trio
 
 from client.net.errors import ConnectionLost, StreamReset
 from client.net.pacing import Pace
-from client.net.secure import MAX_PLAINTEXT_BYTES, Buffer
+from client.net.secure import MAX_PLAINTEXT_BYTES
+from client.net.transport import Buffer
 from client.net.windows import INITIAL_WINDOW_BYTES, ReceiveWindow, WindowBudget
 from protocol.errors import RemoteProtocolError
 

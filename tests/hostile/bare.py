@@ -13,7 +13,7 @@ from functools import partial
 
 import trio
 
-from client.net.addresses import parse_address
+from client.net.addresses import parse_destination
 from client.net.carrier import LANES
 from client.net.errors import NetworkError
 from client.net.handshake import (
@@ -24,6 +24,7 @@ from client.net.handshake import (
     request_protocol,
 )
 from client.net.libp2p_patches import GuardedStream
+from client.net.transport import transport_of
 from client.net.yamux import YamuxSession
 from client.net.yamux_stream import YamuxStream
 from client.train.messaging.handshake import PROTOCOL
@@ -73,14 +74,11 @@ class BareLink:
 @asynccontextmanager
 async def proved(address: str) -> AsyncIterator[Authenticated]:
     """A connection that has proved a new identity and says nothing more."""
-    target = parse_address(address)
-    stream = await trio.open_tcp_stream(target.host, target.port)
-    try:
+    target = parse_destination(address)
+    async with transport_of(target).dial(target) as stream:
         with trio.fail_after(20):
             yield_this = await handshake(stream, make_identity(os.urandom(32)), target.peer)
         yield yield_this
-    finally:
-        await trio.aclose_forcefully(stream)
 
 
 @asynccontextmanager

@@ -9,12 +9,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 import trio
 
-from client.net.addresses import parse_address
+from client.net.addresses import parse_destination
 from client.net.door import HostLimits
 from client.net.handshake import Authenticated, handshake, make_identity
 from client.net.host import Connection, Handler, Host, open_host
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.pacing import Rates
+from client.net.tcp import TcpStream
 
 DEADLINE_S = 30.0
 Networks = Callable[..., AbstractAsyncContextManager[Libp2pNetwork]]
@@ -64,7 +65,7 @@ def hosts() -> Hosts:
 @asynccontextmanager
 async def dial_raw(address: str) -> AsyncIterator[trio.SocketStream]:
     """A bare TCP connection, as a stranger's program would make it."""
-    target = parse_address(address)
+    target = parse_destination(address)
     stream = await trio.open_tcp_stream(target.host, target.port)
     try:
         yield stream
@@ -85,6 +86,6 @@ def intrude() -> Intrude:
     async def make(address: str) -> AsyncIterator[Authenticated]:
         async with dial_raw(address) as stream:
             identity = make_identity(os.urandom(32))
-            yield await handshake(stream, identity, parse_address(address).peer)
+            yield await handshake(TcpStream(stream), identity, parse_destination(address).peer)
 
     return make

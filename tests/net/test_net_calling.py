@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from client.net.addresses import parse_address
+from client.net.addresses import Destination, parse_destination
 from client.net.calling import (
     BUDGET_BURST,
     HOST_CALLS,
@@ -28,6 +28,10 @@ P, Q = PeerId("p"), PeerId("q")
 FAR = "8.8.4.4"
 
 
+def at(peer: PeerId, ip: str, port: int, transport: str = "tcp") -> Destination:
+    return Destination("ip4", ip, port, peer, transport)
+
+
 def calls(*own: str) -> Calls:
     return Calls(own, now=0.0)
 
@@ -38,57 +42,67 @@ def calls(*own: str) -> Calls:
 def test_private_ranges_are_called_where_we_have_met_somebody(ip: str) -> None:
     some = calls()
     some.met(Q, FAR)
-    assert not some.may_call(P, ip, 4001, 0.0)
+    assert not some.may_call(at(P, ip, 4001), 0.0)
     some.met(Q, ip[: ip.rindex(".")] + ".77")
-    assert some.may_call(P, ip, 4001, 0.0)
+    assert some.may_call(at(P, ip, 4001), 0.0)
 
 
 @pytest.mark.parametrize("ip", ["0.0.0.0", "224.0.0.1", "255.255.255.255", "240.0.0.1"])
 def test_what_is_nobodys_address_is_never_called(ip: str) -> None:
     some = calls("127.0.0.1")
     some.met(Q, "10.0.0.1")
-    assert not some.may_call(P, ip, 4001, 0.0)
+    assert not some.may_call(at(P, ip, 4001), 0.0)
+
+
+def test_another_transport_is_another_place_of_the_same_host() -> None:
+    some = calls()
+    some.answered(at(P, FAR, 4001))
+    assert some.may_call(at(P, FAR, 4001), 0.0)
+    assert all(some.may_call(at(P, FAR, 4001, "other"), now) for now in (0.0, 60.0))
+    assert not some.may_call(at(P, FAR, 4001, "other"), 61.0)  # that one is not proven
 
 
 def test_one_range_says_nothing_of_another() -> None:
     some = calls("127.0.0.1", "192.0.2.1")
-    assert some.may_call(P, "127.0.0.2", 1, 0.0)
-    assert some.may_call(P, "192.0.2.2", 1, 0.0)
-    assert not some.may_call(P, "192.168.0.1", 1, 0.0)
-    assert not some.may_call(P, "10.0.0.1", 1, 0.0)
+    assert some.may_call(at(P, "127.0.0.2", 1), 0.0)
+    assert some.may_call(at(P, "192.0.2.2", 1), 0.0)
+    assert not some.may_call(at(P, "192.168.0.1", 1), 0.0)
+    assert not some.may_call(at(P, "10.0.0.1", 1), 0.0)
 
 
 def test_an_address_that_nobody_has_proven_is_called_once_a_minute() -> None:
     some = calls()
     named_by = [PeerId(f"liar-{number}") for number in range(50)]
-    called = [now for now in range(600) for liar in named_by if some.may_call(liar, FAR, 22, now)]
+    called = [
+        now for now in range(600) for liar in named_by if some.may_call(at(liar, FAR, 22), now)
+    ]
     assert called == [60 * minute for minute in range(10)]
 
 
 def test_few_unproven_addresses_of_one_host_are_called_in_a_minute() -> None:
     some = calls()
-    called = sum(some.may_call(P, FAR, port, now=port % 50) for port in range(1, 1000))
+    called = sum(some.may_call(at(P, FAR, port), now=port % 50) for port in range(1, 1000))
     assert called == HOST_CALLS
-    assert some.may_call(P, FAR, 2000, UNPROVEN_S + 50)
+    assert some.may_call(at(P, FAR, 2000), UNPROVEN_S + 50)
 
 
 def test_all_unproven_addresses_share_a_budget_and_proven_ones_do_not() -> None:
     some = calls()
     many = [f"9.{number // 256}.{number % 256}.9" for number in range(1000)]
-    assert sum(some.may_call(P, ip, 1, 0.0) for ip in many) == BUDGET_BURST
-    assert sum(some.may_call(P, ip, 1, 60.0) for ip in many) == 30
-    some.answered(Q, FAR, 4001)
-    assert all(some.may_call(Q, FAR, 4001, 60.0) for _ in range(100))
-    assert not some.may_call(P, FAR, 4001, 60.0)  # another name for the same place
+    assert sum(some.may_call(at(P, ip, 1), 0.0) for ip in many) == BUDGET_BURST
+    assert sum(some.may_call(at(P, ip, 1), 60.0) for ip in many) == 30
+    some.answered(at(Q, FAR, 4001))
+    assert all(some.may_call(at(Q, FAR, 4001), 60.0) for _ in range(100))
+    assert not some.may_call(at(P, FAR, 4001), 60.0)  # another name for the same place
 
 
 def test_a_peer_that_was_linked_from_there_is_called_again_soon() -> None:
     some = calls()
     some.met(P, FAR)
-    assert some.may_call(P, FAR, 4001, 0.0)
-    assert not some.may_call(P, FAR, 4001, 1.0)
-    assert some.may_call(P, FAR, 4001, 6.0)
-    assert not some.may_call(Q, FAR, 4001, 30.0)
+    assert some.may_call(at(P, FAR, 4001), 0.0)
+    assert not some.may_call(at(P, FAR, 4001), 1.0)
+    assert some.may_call(at(P, FAR, 4001), 6.0)
+    assert not some.may_call(at(Q, FAR, 4001), 30.0)
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -96,8 +110,8 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(2 * MAX_ENTRIES):
         peer, ip = PeerId(str(number)), f"11.{number // 65536}.{number // 256 % 256}.{number % 256}"
         some.met(peer, ip)
-        some.answered(peer, ip, 1)
-        some.may_call(PeerId("x"), ip, 2, float(number * 10))
+        some.answered(at(peer, ip, 1))
+        some.may_call(at(PeerId("x"), ip, 2), float(number * 10))
     tables = (some._hosts, some._proven, some._called, some._called_hosts)
     assert all(len(table) <= MAX_ENTRIES for table in tables)
 
@@ -164,4 +178,4 @@ async def test_a_swarm_on_loopback_goes_on_calling_its_own(networks: Networks) -
         await a.connect(b.addresses[0])  # the invite
         a.want({b.peer_id: b.addresses, c.peer_id: c.addresses})
         await is_up(a, c)
-        assert parse_address(c.addresses[0]).host == "127.0.0.1"
+        assert parse_destination(c.addresses[0]).host == "127.0.0.1"

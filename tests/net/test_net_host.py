@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from client.net.addresses import parse_address
+from client.net.addresses import parse_destination
 from client.net.door import HostLimits
 from client.net.errors import DialError, PortInUse
 from client.net.host import Connection, open_host
@@ -157,7 +157,7 @@ async def test_an_exception_in_a_handler_ends_its_connection_only(hosts: Hosts) 
 
 async def test_port_in_use(hosts: Hosts) -> None:
     async with hosts() as host:
-        port = parse_address(host.addresses[0]).port
+        port = parse_destination(host.addresses[0]).port
 
         async def unused(connection: Connection) -> None:
             raise NotImplementedError
@@ -225,6 +225,6 @@ async def test_a_machine_that_moves_has_other_addresses(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with hosts() as host:
-        port = parse_address(host.addresses[0]).port
+        port = parse_destination(host.addresses[0]).port
         monkeypatch.setattr("client.net.host.reachable_hosts", lambda ip: ["192.0.2.7"])
         assert host.addresses == (f"/ip4/192.0.2.7/tcp/{port}/p2p/{host.peer_id}",)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from client.net.addresses import parse_address
+from client.net.addresses import parse_destination
 from client.net.carrier import WINDOW_BYTES
 from client.net.errors import AddressError, DialError, LinkFull, PeerUnreachable
 from client.net.libp2p_network import EVENT_BYTES, Libp2pNetwork
@@ -109,7 +109,7 @@ async def test_what_cannot_be_reached(networks: Networks) -> None:
 )
 def test_addresses_that_are_not_dialled(text: str) -> None:
     with pytest.raises(AddressError):
-        parse_address(text)
+        parse_destination(text)
 
 
 # --- flow ------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ async def test_a_wanted_peer_comes_back_after_its_restart(networks: Networks) ->
     seed = os.urandom(32)
     async with networks() as a:
         async with networks(seed) as b:
-            peer, port = b.peer_id, parse_address(b.addresses[0]).port
+            peer, port = b.peer_id, parse_destination(b.addresses[0]).port
             a.want({peer: b.addresses})
             assert await a.events.receive() == PeerUp(peer)
         down = await a.events.receive()

@@ -14,8 +14,9 @@ import pytest
 import trio
 import trio.testing
 
-from client.net.handshake import UNSENT_BYTES
-from client.net.secure import MAX_PLAINTEXT_BYTES, Buffer, SecureChannel
+from client.net.secure import MAX_PLAINTEXT_BYTES, SecureChannel
+from client.net.tcp import UNSENT_BYTES
+from client.net.transport import Buffer
 from client.net.turns import Turns
 from client.net.yamux import MAX_SLICE_MESSAGES, SLICE_S, YamuxSession
 from client.net.yamux_stream import DATA, HEADER, SYN, WINDOW_UPDATE, YamuxStream
@@ -156,7 +157,7 @@ async def test_little_waits_in_the_kernel_where_nothing_overtakes_it(
     most, seen, done = 64 * MIB, list[int](), trio.Event()
 
     async def flood(connection: Connection) -> None:
-        tcp = connection.session._channel._stream.socket
+        tcp = connection.session._channel._stream.stream.socket
 
         async def work() -> None:
             stream = await connection.session.accept_stream()

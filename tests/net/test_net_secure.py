@@ -14,15 +14,14 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from client.net.errors import ConnectionLost
-from client.net.handshake import SEND_BUFFER_BYTES, tune_socket
 from client.net.secure import (
-    MAX_LOW_WATER_BYTES,
     MAX_MESSAGE_BYTES,
     MAX_PLAINTEXT_BYTES,
     READ_BYTES,
     Sealer,
     SecureChannel,
 )
+from client.net.tcp import MAX_LOW_WATER_BYTES, SEND_BUFFER_BYTES, TcpStream
 from protocol.errors import RemoteProtocolError
 
 KEY = b"k" * 32
@@ -36,7 +35,7 @@ async def line() -> AsyncIterator[tuple[trio.SocketStream, SecureChannel]]:
     bare = await trio.open_tcp_stream(*listener.socket.getsockname())
     async with listener, bare, await listener.accept() as accepted:
         with trio.fail_after(30):
-            yield bare, SecureChannel(accepted, Sealer(KEY, 0), Sealer(KEY, 0))
+            yield bare, SecureChannel(TcpStream(accepted), Sealer(KEY, 0), Sealer(KEY, 0))
 
 
 async def received(channel: SecureChannel, count: int) -> list[bytes]:
@@ -65,7 +64,7 @@ async def test_messages_come_whole_however_they_are_cut(piece: int) -> None:
 
 async def test_the_reader_sleeps_through_the_packets_of_a_message() -> None:
     async with line() as (bare, channel), trio.open_nursery() as nursery:
-        tcp = channel._stream.socket
+        tcp = channel._stream.stream.socket
         first, second = Sealer(KEY, 0), Sealer(KEY, 1)
         wire = first.seal([bytes(MAX_PLAINTEXT_BYTES)])
         done = trio.Event()
@@ -168,6 +167,6 @@ def test_a_sealed_message_is_not_opened_out_of_turn() -> None:
 async def test_tuning_never_makes_the_send_buffer_smaller() -> None:
     async with line() as (bare, _):
         before = bare.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-        tune_socket(bare)
+        TcpStream(bare)
         after = bare.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
         assert before <= after <= SEND_BUFFER_BYTES

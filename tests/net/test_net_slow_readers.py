@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from client.net.secure import Buffer
+from client.net.transport import Buffer
 from client.net.windows import INITIAL_WINDOW_BYTES, WindowBudget
 from client.net.yamux_stream import FLOOR_BYTES_PER_S, Session, YamuxStream
 from protocol.wire.messages import Chunk

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import trio
 
-from client.net.addresses import own_address, parse_address
+from client.net.addresses import parse_destination
 
 PIECE_BYTES = 256 * 1024
 
@@ -17,7 +18,7 @@ class Relay:
 
     def __init__(self, nursery: trio.Nursery, behind: str) -> None:
         self._nursery = nursery
-        self._behind = parse_address(behind)
+        self.behind = parse_destination(behind)
         self.streams: list[trio.SocketStream] = []
         self.address = ""
         self.open = trio.Event()
@@ -27,7 +28,7 @@ class Relay:
         """Pause after each piece."""
 
     async def serve(self, dialled: trio.SocketStream) -> None:
-        target = await trio.open_tcp_stream(self._behind.host, self._behind.port)
+        target = await trio.open_tcp_stream(self.behind.host, self.behind.port)
         self.streams += [target, dialled]
         self._nursery.start_soon(self._pump, dialled, target, False)
         await self._pump(target, dialled, True)
@@ -57,7 +58,7 @@ async def open_relay(behind: str) -> AsyncIterator[Relay]:
     async with trio.open_nursery() as nursery:
         relay = Relay(nursery, behind)
         port = listener.socket.getsockname()[1]
-        relay.address = own_address("127.0.0.1", port, parse_address(behind).peer)
+        relay.address = str(replace(relay.behind, port=port))
         nursery.start_soon(trio.serve_listeners, relay.serve, [listener])
         try:
             yield relay

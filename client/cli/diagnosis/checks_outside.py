@@ -8,10 +8,12 @@ from __future__ import annotations
 import ipaddress
 import resource
 import shutil
-import socket
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
+
+import trio
 
 from client.cli.diagnosis.checks import Check
 from client.cli.reach.home import Home, own_host
@@ -19,6 +21,8 @@ from client.cli.reach.running import ending_words
 from client.cli.terminal.output import human_bytes
 from client.config import Settings
 from client.control.client import ControlClient, ControlError, running_nodes
+from client.net.errors import DialError
+from client.net.transport import transport_of
 from client.store.last_run import RunRecord
 from client.store.swarms import SwarmStore
 from protocol.address import Address
@@ -141,20 +145,18 @@ def _check_swarm(swarm: SwarmFile) -> Check:
     peers = list(swarm.peers[:MOST_DIALLED])
     if not peers:
         return Check(name, "ok", "no member is remembered; others must call")
-    answer = sum(_answers(peers))
+    answer = sum(trio.run(_answers, peer) for peer in peers)
     words = f"{answer} of {len(peers)} remembered members answer"
     if answer:
         return Check(name, "ok", words)
     return Check(name, "warn", words, "are they off? ask for a new invite; or check a firewall")
 
 
-def _answers(peers: Iterable[Address]) -> Iterator[bool]:
-    for peer in peers:
-        try:
-            with socket.create_connection((peer.host, peer.port), timeout=DIAL_TIMEOUT_S):
-                yield True
-        except OSError:
-            yield False
+async def _answers(peer: Address) -> bool:
+    with trio.move_on_after(DIAL_TIMEOUT_S), suppress(DialError):
+        async with transport_of(peer).dial(peer):
+            return True
+    return False
 
 
 def _nvidia_cards() -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import socket
 import stat
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import trio
 
 from client.cli.command_table import COMMANDS
 from client.cli.diagnosis import checks_outside
@@ -29,6 +31,7 @@ from client.store.credit import KeptCredit, save_credit
 from client.store.curve import CurveFile, Sample
 from client.store.identity import IdentityLock, ensure_identity
 from client.store.paths import home_folders, make_private
+from protocol.address import Address
 from tests.support.cli_process import Within
 from tests.support.control_fakes import FakeProvider, example_snapshot
 from tests.support.nodes import node_of
@@ -389,6 +392,14 @@ def test_doctor_writes_a_bundle(
     assert {"doctor.json", "versions.json", "settings.json", "status-0.json", "log.jsonl"} <= names
     assert "203.0.113.9" not in everything
     assert within("doctor", "--bundle", str(path)).returncode == ExitCode.USAGE  # not overwritten
+
+
+def test_members_that_listen_answer_the_doctor() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        for where, answers in ((listening, True), (bound, False)):
+            address = Address("ip4", "127.0.0.1", where.getsockname()[1])
+            assert trio.run(checks_outside._answers, address) is answers
 
 
 def test_the_outside_is_looked_at_without_raising(

@@ -1,0 +1,170 @@
+"""TCP: byte streams over sockets of the system, tuned for small messages beside large tensors.
+
+State: of each stream, what the kernel was told to wait for before it wakes the reader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
+
+import trio
+
+from client.net.errors import DialError, ListenError, PortInUse
+from client.net.transport import Buffer, ByteStream, Listener, Transport, closing
+from protocol.address import Address
+
+UNSENT_BYTES = 64 * 1024
+"""What the kernel may hold unsent: more would delay control messages behind tensors."""
+SEND_BUFFER_BYTES = 32 * 1024 * 1024
+"""What the kernel may hold until acknowledged, with its bookkeeping: 400 Mb/s over 300 ms."""
+MAX_LOW_WATER_BYTES = 16 * 1024
+"""Asked to wait for much more than this, Linux (6.18) clamps the receive window to it."""
+SO_SNDBUFFORCE = 32  # Linux; not named by the socket module
+TCP_NOTSENT_LOWAT = 25  # Linux; the socket module names it only from Python 3.12 on
+
+
+class TcpStream(ByteStream):
+    """One TCP connection; ``stream`` is trio's."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self._low_water = 1  # what the kernel waits for before it wakes us
+        _tune(stream)
+
+    @property
+    def remote_host(self) -> str:
+        """The other end's address."""
+        try:
+            return str(self.stream.socket.getpeername()[0])
+        except OSError:
+            return ""
+
+    async def send_all(self, data: Buffer) -> None:
+        """Send the bytes. See `ByteStream.send_all`."""
+        await self.stream.send_all(memoryview(data))
+
+    async def receive_some(self, most: int) -> bytes:
+        """Return up to ``most`` bytes. See `ByteStream.receive_some`."""
+        return await self.stream.receive_some(most)
+
+    async def receive_into(self, buffer: memoryview, wanted_bytes: int) -> int:
+        """Receive without a copy. See `ByteStream.receive_into`."""
+        self._wake_for(min(wanted_bytes, MAX_LOW_WATER_BYTES))
+        try:
+            return await self.stream.socket.recv_into(buffer)
+        except OSError as error:
+            raise trio.BrokenResourceError(str(error)) from error
+
+    async def aclose(self) -> None:
+        """Close the socket."""
+        await self.stream.aclose()
+
+    def _wake_for(self, size: int) -> None:
+        """Sleep through the packets of a message: on a slow line, a tenth of the work."""
+        if size != self._low_water:
+            self._low_water = size
+            with contextlib.suppress(OSError):  # not everywhere, and not needed
+                self.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+
+
+class TcpListener(Listener[TcpStream]):
+    """A socket that listens."""
+
+    def __init__(self, listener: trio.SocketListener) -> None:
+        self._listener = listener
+        host, port = listener.socket.getsockname()
+        self._address = Address("ip4", host, port)
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        return self._address
+
+    async def accept(self) -> TcpStream:
+        """Wait for the next connection."""
+        return TcpStream(await self._listener.accept())
+
+    async def aclose(self) -> None:
+        """Stop listening."""
+        await self._listener.aclose()
+
+
+class Tcp(Transport):
+    """See `Transport`."""
+
+    @asynccontextmanager
+    async def dial(self, address: Address) -> AsyncIterator[TcpStream]:
+        """Connect. See `Transport.dial`."""
+        try:
+            stream = await trio.open_tcp_stream(address.host, address.port)
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver takes
+            raise DialError(f"{address}: {_cause(error)}") from error
+        opened = TcpStream(stream)
+        async with closing(opened):
+            yield opened
+
+    @asynccontextmanager
+    async def listen(self, address: Address) -> AsyncIterator[TcpListener]:
+        """Listen. See `Transport.listen`."""
+        host, port = address.host, address.port
+        try:
+            (listener,) = await trio.open_tcp_listeners(port, host=host)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUse(host, port) from error
+            raise ListenError(f"cannot listen on {host} port {port}: {error.strerror}") from error
+        async with TcpListener(listener) as opened:
+            yield opened
+
+    def usual_address(self, host: str, port: int) -> Address:
+        """Return where people mean to listen."""
+        return Address("ip4", host, port)
+
+
+TRANSPORT = Tcp()
+
+
+def _tune(stream: trio.SocketStream) -> None:
+    """Send at once, fill long lines, and keep little unsent, where nothing can overtake it."""
+    with contextlib.suppress(OSError):  # gone already, on some systems
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with contextlib.suppress(OSError):  # other systems number or lack this option
+        stream.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+    if sys.platform == "linux":
+        _widen(stream)
+
+
+def _widen(stream: trio.SocketStream) -> None:
+    """Raise the send buffer, where that gives more than the kernel would find by itself."""
+    with contextlib.suppress(OSError):  # takes CAP_NET_ADMIN
+        stream.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER_BYTES // 2)
+        return
+    if _may_widen():
+        with contextlib.suppress(OSError):
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES // 2)
+
+
+@cache
+def _may_widen() -> bool:
+    try:
+        found = int(Path("/proc/sys/net/ipv4/tcp_wmem").read_text().split()[2])
+        allowed = 2 * int(Path("/proc/sys/net/core/wmem_max").read_text())  # it doubles what we ask
+    except (OSError, ValueError, IndexError):
+        return False
+    return min(allowed, SEND_BUFFER_BYTES) > found
+
+
+def _cause(error: BaseException) -> str:
+    """Say in a few words why a connection did not come about."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return getattr(error, "strerror", None) or str(error)

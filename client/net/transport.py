@@ -1,0 +1,133 @@
+"""What a link needs of a byte stream, and of the transport that such streams come from.
+
+A transport carries bytes between two machines in order and proves nothing: the handshake that
+follows does. It is a file of its own beside this one, named in ``protocol.address.TRANSPORTS``,
+which defines ``TRANSPORT``. The rest of this folder knows none of them, only what is said here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib import import_module
+from typing import TypeVar
+
+import trio
+
+from protocol.address import TRANSPORTS, Address
+
+Buffer = bytes | bytearray | memoryview
+
+
+class ByteStream(trio.abc.AsyncResource):
+    """Bytes in order both ways, between us and one other machine.
+
+    One task may send and one may receive at a time. ``aclose`` ends it at once, without waiting for
+    the other side.
+    """
+
+    @property
+    @abstractmethod
+    def remote_host(self) -> str:
+        """The IPv4 address of the other end, by which connections are counted and penalised; empty
+        when it is gone already."""
+
+    @abstractmethod
+    async def send_all(self, data: Buffer) -> None:
+        """Send the bytes, waiting while the other side takes none.
+
+        Args:
+            data: does not change afterwards; it may be read from for as long as it likes.
+
+        Raises:
+            trio.BrokenResourceError, trio.ClosedResourceError: the stream is broken.
+        """
+
+    @abstractmethod
+    async def receive_some(self, most: int) -> bytes:
+        """Wait for bytes and return up to ``most`` of them; empty at the end of the stream.
+
+        Raises:
+            trio.BrokenResourceError, trio.ClosedResourceError: the stream is broken.
+        """
+
+    async def receive_into(self, buffer: memoryview, wanted_bytes: int) -> int:
+        """Wait for bytes, put them in front and return how many; 0 at the end of the stream.
+
+        To be overridden where it saves a copy.
+
+        Args:
+            buffer: takes what there is, at most its size.
+            wanted_bytes: fewer are of no use yet, so the stream need not wake us for them; it may.
+
+        Raises:
+            trio.BrokenResourceError, trio.ClosedResourceError: the stream is broken.
+        """
+        data = await self.receive_some(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+Stream = TypeVar("Stream", bound=ByteStream, covariant=True)
+
+
+class Listener(trio.abc.Listener[Stream]):
+    """Where others reach us by one transport; ``accept`` waits for the next of them."""
+
+    @property
+    @abstractmethod
+    def address(self) -> Address:
+        """Where it listens, without our peer id: the port is the one that the system chose, the
+        host may be 0.0.0.0."""
+
+
+class Transport(ABC):
+    """One way to carry bytes between machines."""
+
+    @abstractmethod
+    def dial(self, address: Address) -> AbstractAsyncContextManager[ByteStream]:
+        """Connect to whoever listens at the address; the stream is closed with the block.
+
+        Raises:
+            DialError: nobody there, in words with the address.
+        """
+
+    @abstractmethod
+    def listen(self, address: Address) -> AbstractAsyncContextManager[Listener[ByteStream]]:
+        """Listen on an IPv4 address and port; port 0 lets the system choose.
+
+        Raises:
+            PortInUse, ListenError: cannot listen there.
+        """
+
+    def usual_address(self, host: str, port: int) -> Address | None:
+        """Return where to listen for people who set a host and a port and name no transport; None:
+        only where it was named."""
+        return None
+
+
+def transport_of(address: Address) -> Transport:
+    """Return the transport that an address names."""
+    return _load(address.transport)
+
+
+def usual_addresses(host: str, port: int) -> list[Address]:
+    """Return where to listen, by all transports, for people who set a host and a port."""
+    found = (_load(name).usual_address(host, port) for name in TRANSPORTS)
+    return [address for address in found if address is not None]
+
+
+@asynccontextmanager
+async def closing(stream: ByteStream) -> AsyncIterator[None]:
+    """Close a stream at the end, without waiting for the other side."""
+    try:
+        yield
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.aclose_forcefully(stream)
+
+
+def _load(name: str) -> Transport:
+    found: Transport = import_module(f"client.net.{name}").TRANSPORT
+    return found
