@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from client.ui.panes.settings import local_settings
 from client.ui.terminal import prefers_light, speaks_ascii_only
 
 CODE = """
 import sys
+from pathlib import Path
 import client.ui.app, client.ui.source.live, client.ui.source.replay, client.ui.source.recording
 heavy = {"torch", "numpy", "libp2p", "trio", "multiaddr", "nacl", "safetensors", "psutil"}
 ours = {"client." + name for name in ("node", "train", "net", "compute", "cli", "lab")}
@@ -50,3 +53,17 @@ def test_ascii_is_drawn_where_the_locale_wants_it(
 )
 def test_light_terminals_get_light_colours(environ: dict[str, str], light: bool) -> None:
     assert prefers_light(environ) is light
+
+
+def test_the_settings_tab_knows_the_file_of_the_administrator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As config show and the volunteer itself do."""
+    system = tmp_path / "system.toml"
+    system.write_text("seats = 1\nmax_links = 100\n")
+    (tmp_path / "config.toml").write_text("max_links = 200\n")
+    monkeypatch.setenv("VOLUNTEER_HOME", str(tmp_path))
+    monkeypatch.setattr("client.ui.panes.settings.SYSTEM_CONFIG_FILE", system)
+    found = {one.name: one for one in local_settings()}
+    assert (found["seats"].value, found["max_links"].value) == ("1", "200")
+    assert found["seats"].origin.endswith("system.toml")

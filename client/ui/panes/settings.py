@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 
 from client.config import SETTINGS, resolve
 from client.errors import ConfigError
-from client.store.paths import find_folders
+from client.store.paths import SYSTEM_CONFIG_FILE, find_folders
 from client.ui.model import settings as model
 from client.ui.model.record import Record
 from client.ui.model.settings import Setting
@@ -64,10 +64,10 @@ class SettingsPane(Pane):
 def local_settings() -> Sequence[Setting]:
     """Return every setting as a volunteer that is started now would have it.
 
-    A fault in the user's file is shown in place of the settings.
+    A fault in a file is shown in place of the settings.
     """
     try:
-        resolved = resolve({}, os.environ, None, find_folders().config_file)
+        resolved = resolve({}, os.environ, None, find_folders().config_file, SYSTEM_CONFIG_FILE)
     except ConfigError as error:
         return [Setting("(cannot be read)", error.message, error.next_step)]
     values = msgspec.to_builtins(resolved.settings)
