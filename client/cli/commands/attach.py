@@ -6,12 +6,13 @@ from pathlib import Path
 
 from client.cli.reach.home import find_home
 from client.cli.reach.running import find_socket
+from client.cli.terminal.parameters import RunningSwarm
 from client.errors import ExitCode, UserError
 
 
 def attach(
     *,
-    swarm: str | None = None,
+    swarm: RunningSwarm = None,
     host: str | None = None,
     socket: str | None = None,
     record: Path | None = None,
@@ -21,8 +22,6 @@ def attach(
 
     Parameters
     ----------
-    swarm
-        Name or beginning of the id of the swarm, where several volunteers run.
     host
         Show the volunteer on this machine, such as user@lab, through SSH.
     socket

@@ -9,6 +9,7 @@ from client.cli.command_table import nested_app
 from client.cli.reach.home import Home, find_home
 from client.cli.terminal.ask import confirmed
 from client.cli.terminal.output import human_bytes, print_json, say
+from client.cli.terminal.parameters import AsJson
 from client.cli.terminal.table import aligned
 from client.errors import ExitCode, UserError
 from client.store.identity import IdentityLock
@@ -46,14 +47,8 @@ class Pruned(Struct, frozen=True, kw_only=True):
 
 
 @app.command
-def ls(*, json: bool = False) -> None:
-    """List what the volunteer keeps on disk: training texts, checkpoints, leftovers, logs.
-
-    Parameters
-    ----------
-    json
-        Print JSON.
-    """
+def ls(*, json: AsJson = False) -> None:
+    """List what the volunteer keeps on disk: training texts, checkpoints, leftovers, logs."""
     folder = find_home().folders.data
     kinds = kept(folder)
     if json:
@@ -75,7 +70,7 @@ def ls(*, json: bool = False) -> None:
 
 @app.command
 def prune(
-    *, checkpoints: bool = False, dry_run: bool = False, yes: bool = False, json: bool = False
+    *, checkpoints: bool = False, dry_run: bool = False, yes: bool = False, json: AsJson = False
 ) -> int:
     """Remove what can be had again; the volunteer must not be running.
 
@@ -87,8 +82,6 @@ def prune(
         Only say what would be removed.
     yes
         Do not ask.
-    json
-        Print JSON.
     """
     home = find_home()
     folder = home.folders.data

@@ -12,6 +12,7 @@ from client.cli.models.checkpoint_files import restore as restore_files
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import human_bytes, human_duration, print_json, printable
+from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
 from client.store.checkpoints import CheckpointFolder
 from client.store.identity import IdentityLock
@@ -31,7 +32,7 @@ app = App(name="checkpoint", help_epilogue=EXAMPLES, default_parameter=Parameter
 
 
 @app.command
-def ls(*, swarm: str | None = None, json: bool = False) -> int:
+def ls(*, swarm: str | None = None, json: AsJson = False) -> int:
     """List the checkpoints on this machine: stage, version, size, age, hash.
 
     Reads only their headers. Example: volunteer checkpoint ls --swarm my-swarm
@@ -40,14 +41,12 @@ def ls(*, swarm: str | None = None, json: bool = False) -> int:
     ----------
     swarm
         Name or beginning of the id of the swarm (default: all).
-    json
-        Print JSON.
     """
     return _show(find_home(), swarm, json, whole=False)
 
 
 @app.command
-def verify(*, swarm: str | None = None, json: bool = False) -> int:
+def verify(*, swarm: str | None = None, json: AsJson = False) -> int:
     """Read all checkpoints on this machine and compare them with their hashes.
 
     Ends with 1 if one is damaged. Example: volunteer checkpoint verify
@@ -56,8 +55,6 @@ def verify(*, swarm: str | None = None, json: bool = False) -> int:
     ----------
     swarm
         Name or beginning of the id of the swarm (default: all).
-    json
-        Print JSON.
     """
     return _show(find_home(), swarm, json, whole=True)
 
@@ -67,7 +64,7 @@ def restore(
     *places: Path,
     swarm: str | None = None,
     version: Annotated[int | None, Parameter(name="--version")] = None,
-    json: bool = False,
+    json: AsJson = False,
 ) -> int:
     """Put checkpoints in their place, so that the swarm goes on from them when it is started.
 
@@ -82,8 +79,6 @@ def restore(
         Name, id or .swarm file of the swarm they belong to (default: the only one known here).
     version
         Make this the newest version: newer ones get the ending .set-aside and are not used.
-    json
-        Print JSON.
     """
     home = find_home()
     if not places and version is None:

@@ -18,6 +18,7 @@ from client.cli.reach.running import find_socket
 from client.cli.settings.config_file import save_setting, set_setting
 from client.cli.settings.flags import Config, SettingFlags, given
 from client.cli.terminal.output import json_line, print_json, printable, say
+from client.cli.terminal.parameters import AsJson
 from client.config import SETTINGS, Setting, check_setting, resolve
 from client.errors import ConfigError, ExitCode, UserError
 from client.store.paths import SYSTEM_CONFIG_FILE, find_folders, make_own
@@ -52,7 +53,7 @@ def show(
     flags: SettingFlags = SettingFlags(),  # noqa: B008  (frozen)
     config: Config = None,
     origin: bool = False,
-    json: bool = False,
+    json: AsJson = False,
 ) -> None:
     """Print every setting as a volunteer would use it.
 
@@ -60,8 +61,6 @@ def show(
     ----------
     origin
         Also say where each value comes from.
-    json
-        Print JSON.
     """
     resolved = find_home(given(flags), config).resolved
     values = msgspec.to_builtins(resolved.settings)
@@ -82,15 +81,13 @@ def _toml(setting: Setting, value: object) -> str:
 
 
 @app.command
-def get(key: str, /, *, config: Config = None, json: bool = False) -> None:
+def get(key: str, /, *, config: Config = None, json: AsJson = False) -> None:
     """Print one setting as a volunteer would use it.
 
     Parameters
     ----------
     key
         The setting, such as threads.
-    json
-        Print JSON.
     """
     name = _name(key)
     resolved = find_home({}, config).resolved

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from client.cli.reach.home import Home, find_home
 from client.cli.terminal.output import human_bytes, print_json, printable
+from client.cli.terminal.parameters import AsJson
 from client.cli.terminal.table import aligned
 from client.cli.terminal.when import clock
 from client.control.client import ControlClient, ControlError, running_nodes
@@ -34,7 +35,7 @@ class Credits(Struct, frozen=True, kw_only=True):
     schema_version: int = 1
 
 
-def credit(*, swarm: str | None = None, json: bool = False) -> None:
+def credit(*, swarm: str | None = None, json: AsJson = False) -> None:
     """Show what this volunteer has done: microbatches, tokens and bytes, over all its sessions.
 
     It is counted here for its owner; nobody in the swarm relies on it. A volunteer that is not
@@ -44,8 +45,6 @@ def credit(*, swarm: str | None = None, json: bool = False) -> None:
     ----------
     swarm
         Name or beginning of the id of the swarm (default: all).
-    json
-        Print JSON.
     """
     found = [
         one

@@ -13,6 +13,7 @@ from client.cli.diagnosis.checks import Check
 from client.cli.diagnosis.limit_checks import examine_limits
 from client.cli.reach.home import Home, find_home
 from client.cli.terminal.output import print_json, printable, say
+from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode
 from client.store.identity import KEY_FILE
 
@@ -28,7 +29,9 @@ class Diagnosis(Struct, frozen=True):
     schema_version: int = 1
 
 
-def doctor(*, bundle: Path | None = None, keep_addresses: bool = False, json: bool = False) -> int:
+def doctor(
+    *, bundle: Path | None = None, keep_addresses: bool = False, json: AsJson = False
+) -> int:
     """Check that this machine can take part; each line is ok, warn or fail, with what to do.
 
     Ends with 1 if a line says fail.
@@ -39,8 +42,6 @@ def doctor(*, bundle: Path | None = None, keep_addresses: bool = False, json: bo
         Also write a ZIP file for a report, without invites, secrets and network addresses.
     keep_addresses
         Leave network addresses and names of this machine in the bundle.
-    json
-        Print JSON.
     """
     found, home = [], find_home()
     for check in examine(home):

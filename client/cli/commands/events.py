@@ -12,6 +12,7 @@ from client.cli.reach.home import find_home
 from client.cli.reach.running import connect, not_running
 from client.cli.terminal.levels import LevelName, at_least
 from client.cli.terminal.output import json_line, printable
+from client.cli.terminal.parameters import RunningSwarm
 from client.cli.terminal.when import since as since_time
 from client.control.client import ControlClient, NotRunning
 from client.control.snapshot import EventView
@@ -27,7 +28,7 @@ class EventLine(EventView, frozen=True, kw_only=True):
 
 def events(
     *,
-    swarm: str | None = None,
+    swarm: RunningSwarm = None,
     follow: Annotated[bool, Parameter(alias="-f")] = False,
     since: str | None = None,
     level: LevelName = "info",
@@ -39,8 +40,6 @@ def events(
 
     Parameters
     ----------
-    swarm
-        Name or beginning of the id of the swarm, where several volunteers run.
     follow
         Go on until it ends or you interrupt.
     since

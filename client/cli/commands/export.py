@@ -11,6 +11,7 @@ from msgspec import Struct
 from client.cli.reach.home import find_home
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import print_json, say
+from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
 from client.store.texts import TextStore
 
@@ -36,7 +37,7 @@ def export(
     checkpoint: tuple[Path, ...] = (),
     data: Path | None = None,
     force: bool = False,
-    json: bool = False,
+    json: AsJson = False,
 ) -> None:
     """Save the model in the layout that Hugging Face transformers loads.
 
@@ -52,8 +53,6 @@ def export(
         The swarm's training text, to measure the held-out loss with (default: the one kept here).
     force
         Replace a model that is there.
-    json
-        Print JSON.
     """
     home = find_home()
     found = find_swarm(home, swarm)

@@ -10,6 +10,7 @@ from msgspec import Struct
 from client.cli.reach.home import find_home
 from client.cli.reach.running import connect, not_running, wait_for_ending
 from client.cli.terminal.output import print_json, printable, say
+from client.cli.terminal.parameters import RunningSwarm
 from client.control.client import ControlClient, NotRunning
 from client.control.snapshot import LeavingView
 from client.errors import ExitCode, UserError
@@ -32,7 +33,7 @@ class Finished(Struct, frozen=True, kw_only=True):
 
 def finish(
     *,
-    swarm: str | None = None,
+    swarm: RunningSwarm = None,
     yes: bool = False,
     json: bool = False,
     wait_s: float = 300.0,
@@ -43,8 +44,6 @@ def finish(
 
     Parameters
     ----------
-    swarm
-        Name or beginning of the id of the swarm, where several volunteers run.
     yes
         Do not ask.
     json

@@ -7,6 +7,7 @@ from msgspec import Struct
 from client.cli.command_table import nested_app
 from client.cli.reach.home import find_home
 from client.cli.terminal.output import print_json, say
+from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
 from client.store.identity import KEY_FILE, load_identity
 from client.store.paths import make_private
@@ -24,14 +25,8 @@ class Identity(Struct, frozen=True):
 
 
 @app.command
-def show(*, json: bool = False) -> None:
-    """Print this volunteer's peer id.
-
-    Parameters
-    ----------
-    json
-        Print JSON.
-    """
+def show(*, json: AsJson = False) -> None:
+    """Print this volunteer's peer id."""
     folder = find_home().folders.data
     seed = load_identity(folder)
     if seed is None:
@@ -42,14 +37,8 @@ def show(*, json: bool = False) -> None:
 
 
 @app.command
-def create(*, json: bool = False) -> None:
-    """Make an identity, unless there is one, and print its peer id.
-
-    Parameters
-    ----------
-    json
-        Print JSON.
-    """
+def create(*, json: AsJson = False) -> None:
+    """Make an identity, unless there is one, and print its peer id."""
     folder = make_private(find_home().folders.data)
     known = load_identity(folder) is not None
     signer = find_home().signer()

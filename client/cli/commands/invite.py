@@ -20,6 +20,7 @@ from client.cli.reach.home import Home, find_home
 from client.cli.reach.running import connect
 from client.cli.reach.target import named_swarm
 from client.cli.terminal.output import print_json, say
+from client.cli.terminal.parameters import AsJson
 from client.control.snapshot import InviteView
 from client.errors import ExitCode, UserError
 from client.inviting import fresh, notes, short
@@ -56,7 +57,7 @@ def invite(
     qr: bool = False,
     out: Annotated[Path | None, Parameter(name=("--out", "-o"))] = None,
     force: bool = False,
-    json: bool = False,
+    json: AsJson = False,
 ) -> None:
     """Print a fresh invite, with members of the swarm that can be reached now.
 
@@ -70,8 +71,6 @@ def invite(
         Also write the invite as a .swarm file, which needs no member to know the model.
     force
         Overwrite that file.
-    json
-        Print JSON.
     """
     home = find_home()
     found, running = _of_running(home, swarm), True

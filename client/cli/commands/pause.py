@@ -11,6 +11,7 @@ from msgspec import Struct
 from client.cli.reach.home import find_home
 from client.cli.reach.running import connect
 from client.cli.terminal.output import print_json, printable
+from client.cli.terminal.parameters import AsJson, RunningSwarm
 from client.cli.terminal.when import clock, duration_s, moment
 from client.control.snapshot import PauseView
 from client.errors import ExitCode, UserError
@@ -28,11 +29,11 @@ class Paused(Struct, frozen=True, kw_only=True):
 
 def pause(
     *,
-    swarm: str | None = None,
+    swarm: RunningSwarm = None,
     lasting: Annotated[str | None, Parameter(name="--for")] = None,
     until: str | None = None,
     reason: str = "",
-    json: bool = False,
+    json: AsJson = False,
 ) -> None:
     """Give up every stage in order, free memory and GPU, and stay connected; until you resume.
 
@@ -40,16 +41,12 @@ def pause(
 
     Parameters
     ----------
-    swarm
-        Name or beginning of the id of the swarm, where several volunteers run.
     lasting
         Go on by itself after so long, such as 30m or 2h.
     until
         Go on by itself then, such as 18:00 or "2026-11-22 08:00".
     reason
         Why, for whoever looks at it.
-    json
-        Print JSON.
     """
     if lasting is not None and until is not None:
         raise UserError("--for and --until do not go together", exit_code=ExitCode.USAGE)

@@ -7,6 +7,7 @@ from msgspec import Struct
 from client.cli.reach.home import find_home
 from client.cli.reach.running import connect
 from client.cli.terminal.output import print_json, printable
+from client.cli.terminal.parameters import AsJson, RunningSwarm
 from client.cli.terminal.table import aligned
 from client.control.snapshot import Snapshot
 
@@ -39,16 +40,8 @@ class Peers(Struct, frozen=True, kw_only=True):
     schema_version: int = 1
 
 
-def peers(*, swarm: str | None = None, json: bool = False) -> None:
-    """List the members of the swarm: how near they are, which stages they hold, how fast.
-
-    Parameters
-    ----------
-    swarm
-        Name or beginning of the id of the swarm, where several volunteers run.
-    json
-        Print JSON.
-    """
+def peers(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:
+    """List the members of the swarm: how near they are, which stages they hold, how fast."""
     with connect(find_home().folders, swarm) as node:
         found = members(node.status())
     if json:

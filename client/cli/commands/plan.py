@@ -19,6 +19,7 @@ from client.cli.planning.setting import chosen, founded
 from client.cli.planning.text import report
 from client.cli.reach.home import find_home
 from client.cli.terminal.output import print_json, printable, say
+from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
 
 COST = Group("The cost", sort_key=4)
@@ -34,7 +35,7 @@ def plan(
     model: ModelChoices = ModelChoices(),  # noqa: B008
     tokens: Annotated[Tokens, Parameter(group=COST)] = None,
     price: Annotated[AtLeast0, Parameter(group=COST)] = None,
-    json: bool = False,
+    json: AsJson = False,
 ) -> None:
     """Say what machines would reach together, what limits them, and how best to cut the model.
 
@@ -47,8 +48,6 @@ def plan(
         Train so many tokens (default: those of the run).
     price
         Price of a kWh, in any currency; needs watts.
-    json
-        Print JSON.
     """
     home = find_home()
     setting = founded(home, swarm, run, model) if swarm else chosen(run, model)

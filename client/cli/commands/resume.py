@@ -7,6 +7,7 @@ from msgspec import Struct
 from client.cli.reach.home import find_home
 from client.cli.reach.running import connect
 from client.cli.terminal.output import print_json, printable
+from client.cli.terminal.parameters import AsJson, RunningSwarm
 from client.control.snapshot import PauseView
 
 
@@ -23,16 +24,8 @@ class Resumed(Struct, frozen=True, kw_only=True):
     schema_version: int = 1
 
 
-def resume(*, swarm: str | None = None, json: bool = False) -> None:
-    """Take part again: the matching finds a stage for this machine.
-
-    Parameters
-    ----------
-    swarm
-        Name or beginning of the id of the swarm, where several volunteers run.
-    json
-        Print JSON.
-    """
+def resume(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:
+    """Take part again: the matching finds a stage for this machine."""
     with connect(find_home().folders, swarm) as node:
         resumed, who = node.resume(), node.greeting
         held = node.status().paused

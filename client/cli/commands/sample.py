@@ -9,6 +9,7 @@ from msgspec import Struct
 from client.cli.reach.home import find_home
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import print_json, printable, say
+from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
 
 DEFAULT_PROMPT = "def "
@@ -34,7 +35,7 @@ def sample(
     temperature: float = 0.8,
     top_k: int | None = 40,
     seed: int = 0,
-    json: bool = False,
+    json: AsJson = False,
 ) -> None:
     """Write text with the model a swarm has trained so far.
 
@@ -54,8 +55,6 @@ def sample(
         Draw from so many likeliest tokens only.
     seed
         Same seed, same text.
-    json
-        Print JSON.
     """
     home = find_home()
     found = find_swarm(home, swarm)

@@ -19,6 +19,7 @@ from msgspec import Struct
 from client.cli.command_table import nested_app
 from client.cli.reach.target import read_target
 from client.cli.terminal.output import print_json, say
+from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
 from client.packaging_data import SYSUSERS, Kind, service_file, text
 from client.store.atomic import write_atomic
@@ -109,14 +110,8 @@ def uninstall(*, user: User = False, system: System = False) -> None:
 
 
 @app.command
-def status(*, user: User = False, system: System = False, json: bool = False) -> int:
-    """Say whether the service is installed, starts by itself, and runs now.
-
-    Parameters
-    ----------
-    json
-        Print JSON.
-    """
+def status(*, user: User = False, system: System = False, json: AsJson = False) -> int:
+    """Say whether the service is installed, starts by itself, and runs now."""
     scope = _scope(user, system)
     place = _place(scope)
     found = ServiceStatus(

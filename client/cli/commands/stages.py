@@ -7,6 +7,7 @@ from msgspec import Struct
 from client.cli.reach.home import find_home
 from client.cli.reach.running import connect
 from client.cli.terminal.output import print_json, printable
+from client.cli.terminal.parameters import AsJson, RunningSwarm
 from client.cli.terminal.table import aligned
 from client.control.snapshot import Snapshot, StageView
 from protocol.ids import short
@@ -24,16 +25,8 @@ class Stages(Struct, frozen=True, kw_only=True):
     schema_version: int = 1
 
 
-def stages(*, swarm: str | None = None, json: bool = False) -> None:
-    """List the stages of the model: how many serve each, how fast, and who.
-
-    Parameters
-    ----------
-    swarm
-        Name or beginning of the id of the swarm, where several volunteers run.
-    json
-        Print JSON.
-    """
+def stages(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:
+    """List the stages of the model: how many serve each, how fast, and who."""
     with connect(find_home().folders, swarm) as node:
         now = node.status()
     if json:

@@ -8,6 +8,7 @@ import time
 from client.cli.reach.home import find_home
 from client.cli.reach.running import connect, ending_words, not_running, wait_for_ending
 from client.cli.terminal.output import json_line, print_json, printable, say
+from client.cli.terminal.parameters import RunningSwarm
 from client.cli.terminal.status_text import progress_line, status_report
 from client.control.client import ControlClient, NotRunning
 from client.control.snapshot import Snapshot
@@ -16,14 +17,12 @@ WATCH_S = 1.0
 
 
 def status(
-    *, swarm: str | None = None, json: bool = False, watch: bool = False, plain: bool = False
+    *, swarm: RunningSwarm = None, json: bool = False, watch: bool = False, plain: bool = False
 ) -> None:
     """Show what the volunteer on this machine is doing.
 
     Parameters
     ----------
-    swarm
-        Name or beginning of the id of the swarm, where several volunteers run.
     json
         Print JSON; with --watch one document per line.
     watch

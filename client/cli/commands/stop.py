@@ -7,6 +7,7 @@ from msgspec import Struct
 from client.cli.reach.home import find_home
 from client.cli.reach.running import connect
 from client.cli.terminal.output import print_json, printable, say
+from client.cli.terminal.parameters import AsJson, RunningSwarm
 
 
 class Stopped(Struct, frozen=True, kw_only=True):
@@ -20,18 +21,11 @@ class Stopped(Struct, frozen=True, kw_only=True):
     schema_version: int = 1
 
 
-def stop(*, swarm: str | None = None, json: bool = False) -> None:
+def stop(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:
     """Ask the volunteer to hand over, save and end; returns at once.
 
     As volunteer finish --yes --wait-s 0, for scripts: finish also says what leaving costs the
     swarm, asks if it is much, and waits until it is done.
-
-    Parameters
-    ----------
-    swarm
-        Name or beginning of the id of the swarm, where several volunteers run.
-    json
-        Print JSON.
     """
     with connect(find_home().folders, swarm) as node:
         node.stop()

@@ -12,6 +12,7 @@ from client.cli.commands.service import remove_own
 from client.cli.reach.home import Home, find_home
 from client.cli.terminal.ask import confirmed
 from client.cli.terminal.output import print_json, say
+from client.cli.terminal.parameters import AsJson
 from client.control.sockets import live_sockets
 from client.errors import ExitCode, UserError
 
@@ -46,7 +47,7 @@ class Uninstalled(Struct, frozen=True, kw_only=True):
     schema_version: int = 1
 
 
-def uninstall(*, purge: bool = False, yes: bool = False, json: bool = False) -> int:
+def uninstall(*, purge: bool = False, yes: bool = False, json: AsJson = False) -> int:
     """Remove the service of this user; with --purge everything the volunteer keeps, too.
 
     The program itself is removed by what installed it: pipx uninstall volunteer.
@@ -57,8 +58,6 @@ def uninstall(*, purge: bool = False, yes: bool = False, json: bool = False) -> 
         Also remove identity, checkpoints, settings and logs, for good.
     yes
         Do not ask.
-    json
-        Print JSON.
     """
     home = find_home()
     if live_sockets(home.folders.runtime):

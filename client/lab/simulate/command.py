@@ -12,6 +12,7 @@ from cyclopts import Parameter, validators
 from msgspec import Struct
 
 from client.cli.terminal.output import print_json, say
+from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError
 from client.lab.simulate.screen import Bar, report
 
@@ -47,7 +48,7 @@ def simulate(
     policy: tuple[str, ...] = DEFAULT_POLICIES,
     trace: Path | None = None,
     charge: Annotated[bool, Parameter(negative="--no-charge")] = True,
-    json: bool = False,
+    json: AsJson = False,
     plot: Path | None = None,
 ) -> None:
     """Simulate the matching of a swarm and compare policies.
@@ -70,8 +71,6 @@ def simulate(
         CSV (time_s,peer,event,speed) to replay instead of --volunteers and --churn.
     charge
         Let a volunteer with two stages pay for averaging both.
-    json
-        Print JSON.
     plot
         Write the throughput over time to this SVG file.
     """
