@@ -25,6 +25,7 @@ from client.net.network import NetEvent
 from client.train.engine import Engine
 from client.train.messaging.bootstrap import dial_first, fetch_manifest
 from client.train.messaging.handshake import PROTOCOL, Handshake
+from client.train.ports import Copied, Take
 from client.train.recovery.witnesses import Candidate, Witnesses
 from client.train.reporting.event_sink import EventSink
 from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed
@@ -62,8 +63,12 @@ class Observer:
         self.download: Download | None = None
         self.changed = trio.Event()
 
-    def receive(self, peer: PeerId, message: Message, payload: bytes) -> None:
-        """Take offers and chunks; nothing else concerns an observer."""
+    def taker(self, message: Message) -> Take | None:
+        """Return None: an observer holds no stage."""
+        return None
+
+    def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
+        """Take offers and chunks."""
         if self.download is not None:
             self.download.receive(peer, message, payload)
         elif isinstance(message, BlobOffer) and self._is_awaited(peer, message):

@@ -22,7 +22,7 @@ from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import KeptLinks
 from client.train.messaging.loopback import Loopback
 from client.train.messaging.outbox import Outbox
-from client.train.ports import Tenant
+from client.train.ports import Copied, Take, Tenant
 from client.train.recovery.history import History
 from client.train.reporting.event_sink import EventSink
 from client.train.swarm.agreements import Agreements
@@ -68,6 +68,7 @@ from protocol.wire.messages import (
     Records,
     Signed,
 )
+from protocol.wire.routes import ROUTES
 
 
 class Engine:
@@ -110,6 +111,11 @@ class Engine:
             ErrorBoundary(self.perform, event_sink),
         )
         self.loopback = Loopback(self._deliver)
+        self._handlers: dict[type, Take] = {
+            kind: getattr(self, route.handler)
+            for kind, route in ROUTES.items()
+            if route.taker == "node"
+        }
         self._outbox = Outbox(network, nursery)
         self._chunks = ChunkServer(self, network, nursery, self._serve_chunk)
         self._timer = DeadlineTimer(self._deadlines, self._tick)
@@ -178,10 +184,10 @@ class Engine:
             nursery.start_soon(self._timer.run)
             nursery.start_soon(self.loopback.run)
             for event in seen:
-                self._network_event(event)
+                self.take(event)
             async for event in self.network.events:
                 known = event.peer in self.handshake.admitted
-                self._network_event(event)
+                self.take(event)
                 if known or event.peer in self.handshake.admitted:
                     self._refresh()  # what strangers say changes nothing
 
@@ -216,7 +222,8 @@ class Engine:
 
     # --- the network -----------------------------------------------------------------------
 
-    def _network_event(self, event: NetEvent) -> None:
+    def take(self, event: NetEvent) -> None:
+        """Take what the network brings: a link's news, or a message, for whom its route names."""
         self._set_clock()
         match event:
             case PeerUp(peer):
@@ -224,15 +231,26 @@ class Engine:
             case PeerDown():
                 self._peer_down(event)
             case Inbound(peer, message, payload):
-                self._inbound(peer, message, payload)
+                with self.error_boundary.against(peer, type(message).__name__):
+                    if (take := self._taker(peer, message, len(payload))) is not None:
+                        take(peer, message, payload)
 
-    def _inbound(self, peer: PeerId, message: Message, payload: bytes) -> None:
-        with self.error_boundary.against(peer, type(message).__name__):
-            self._message(peer, message, payload)
+    def _taker(self, peer: PeerId, message: Message, size_bytes: int) -> Take | None:
+        """Return who takes a message of this peer; None: it does not count, or nobody wants it."""
+        route = ROUTES[type(message)]
+        if peer in self.handshake.admitted:
+            self.measuring.received(peer, message, size_bytes, self.now())
+        elif route.sender != "anyone" and (peer != self.signer.peer or route.sender == "peer"):
+            return None  # before its Hello, or after it was refused
+        if route.taker == "node":
+            return self._handlers[type(message)]
+        if route.taker != "seat" or self.staging is None:
+            return None
+        return self.staging.taker(message)
 
     def _deliver(self, message: Message, payload: bytes) -> None:
         """Take a message from another seat of ours."""
-        self._inbound(self.signer.peer, message, payload)
+        self.take(Inbound(self.signer.peer, message, payload))
         self._refresh()
 
     def _peer_down(self, event: PeerDown) -> None:
@@ -248,43 +266,57 @@ class Engine:
             if self.staging is not None:
                 self.staging.peer_lost(peer)
 
-    def _message(self, peer: PeerId, message: Message, payload: bytes) -> None:
-        if peer in self.handshake.admitted:
-            self.measuring.received(peer, message, len(payload), self.now())
-        match message:
-            case Hello() | ManifestRequest():
-                if self.handshake.receive(peer, message):
-                    self.network.admit(peer)
-                    self._members(self.membership.link_up(peer, self.now()))
-                    self.text.linked(peer)
-            case Goodbye(reason):
-                self.perform(Explain("membership", f"{short(peer)} says goodbye: {reason}"))
-            case BlobQuery() if peer in self.handshake.admitted:
-                self.shelf.query(peer, message)
-            case ChunkRequest() if peer in self.handshake.admitted:
-                self._chunks.ask(peer, message)
-            case _ if peer != self.signer.peer and peer not in self.handshake.admitted:
-                return  # before its Hello, or after it was refused
-            case Records() | RecordDigest() | Heartbeat():
-                now, wall = self.now(), self.wall()
-                self._members(self.membership.receive(peer, message, now, wall))
-            case Signed():
-                self._signed(peer, message)
-            case BlobOffer(kind="data") | NoBlob(kind="data") if not self.text.receive(
-                peer, message
-            ):
-                return
-            case _ if self.staging is not None:
-                self.staging.receive(peer, message, payload)
+    # --- messages to the node itself ---------------------------------------------------------
+
+    def on_hello(self, peer: PeerId, message: Hello, payload: bytes) -> None:
+        """Admit a peer, if it may be."""
+        if self.handshake.hello(peer, message):
+            self.network.admit(peer)
+            self._members(self.membership.link_up(peer, self.now()))
+            self.text.linked(peer)
+
+    def on_manifest_request(self, peer: PeerId, message: ManifestRequest, payload: bytes) -> None:
+        """Give the manifest to who wants to join."""
+        self.handshake.manifest_request(peer)
+
+    def on_goodbye(self, peer: PeerId, message: Goodbye, payload: bytes) -> None:
+        """Tell why a link ends."""
+        words = f"{short(peer)} says goodbye: {message.reason}"
+        self.perform(Explain("membership", words))
+
+    def on_membership(
+        self, peer: PeerId, message: Records | RecordDigest | Heartbeat, payload: bytes
+    ) -> None:
+        """Hand on what members say of themselves and of others."""
+        self._members(self.membership.receive(peer, message, self.now(), self.wall()))
+
+    def on_signed(self, peer: PeerId, message: Signed, payload: bytes) -> None:
+        """Hand a letter of the matching on."""
+        letter, now = self.agreements.open(peer, message), self.now()
+        if self.matching is not None:
+            self.matched(self.matching.receive_signed(peer, letter.kind, letter.body, now))
+
+    def on_blob_query(self, peer: PeerId, message: BlobQuery, payload: bytes) -> None:
+        """Say whether we have a blob."""
+        self.shelf.query(peer, message)
+
+    def on_chunk_request(self, peer: PeerId, message: ChunkRequest, payload: bytes) -> None:
+        """Queue a chunk for a peer."""
+        self._chunks.ask(peer, message)
+
+    def on_offer(self, peer: PeerId, message: BlobOffer | NoBlob, payload: bytes) -> None:
+        """Take an answer to a query of ours, or an offer that nobody asked for."""
+        if message.kind == "state" or self.text.receive(peer, message):
+            self.on_chunk(peer, message, payload)
+
+    def on_chunk(self, peer: PeerId, message: Copied, payload: bytes) -> None:
+        """Hand a part of a blob to whoever downloads it."""
+        if self.staging is not None:
+            self.staging.copied(peer, message, payload)
 
     def _serve_chunk(self, peer: PeerId, request: ChunkRequest) -> None:
         with self.error_boundary.against(peer, "ChunkRequest"):
             self.shelf.request(peer, request)
-
-    def _signed(self, peer: PeerId, message: Signed) -> None:
-        letter, now = self.agreements.open(peer, message), self.now()
-        if self.matching is not None:
-            self.matched(self.matching.receive_signed(peer, letter.kind, letter.body, now))
 
     # --- membership ------------------------------------------------------------------------
 

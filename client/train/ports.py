@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.view import SwarmView
-from protocol.wire.messages import Message
+from protocol.wire.messages import BlobOffer, Chunk, Message, NoBlob
 from protocol.wire.parts import SeatStatus
+
+Take = Callable[[PeerId, Any, bytes], None]
+"""Takes a message of a peer, with its payload."""
+Copied = BlobOffer | NoBlob | Chunk
+"""What comes to whoever downloads a blob."""
 
 
 class Ports(Protocol):
@@ -29,8 +35,11 @@ class Tenant(Protocol):
 
     view: SwarmView
 
-    def receive(self, peer: PeerId, message: Message, payload: bytes) -> None:
-        """Take a message that is not about membership or matching."""
+    def taker(self, message: Message) -> Take | None:
+        """Return who takes a message to one of our stages, if we hold it."""
+
+    def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
+        """Take an answer or a part of a blob that may be downloaded here."""
 
     def peer_lost(self, peer: PeerId) -> None:
         """A peer is gone."""

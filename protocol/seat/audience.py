@@ -10,50 +10,8 @@ from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
 from protocol.pipeline.place import Place
 from protocol.view import SwarmView
-from protocol.wire.messages import (
-    Admit,
-    Backward,
-    BlobOffer,
-    Chunk,
-    Commit,
-    CommitAck,
-    Forward,
-    Have,
-    JoinStage,
-    Lease,
-    LeaseRequest,
-    LedgerReport,
-    Message,
-    NoBlob,
-    Plan,
-    Ready,
-    Receipt,
-    Reduced,
-    Returned,
-    Segment,
-    Verdict,
-)
-
-
-def addressed_stage(message: Message) -> int | None:
-    """Return the stage whose seat a message is for; None if it is for no seat.
-
-    A volunteer may hold several stages, and two of them talk to each other like strangers. A
-    receipt names the stage that answers, so it is for the stage before; leases are stage 0's.
-    """
-    match message:
-        case Receipt():
-            return message.stage - 1
-        case Lease() | LeaseRequest():
-            return 0
-        case Forward() | Backward() | Have() | Returned():
-            return message.stage
-        case LedgerReport() | Plan() | Segment() | Reduced() | Ready() | Commit() | CommitAck():
-            return message.stage
-        case JoinStage() | Admit() | BlobOffer() | NoBlob() | Chunk():
-            return message.stage
-        case _:
-            return None
+from protocol.wire.messages import Forward, Message, Receipt, Verdict
+from protocol.wire.routes import Route, addressed_stage
 
 
 def is_for(send: Send, place: Place) -> bool:
@@ -61,31 +19,30 @@ def is_for(send: Send, place: Place) -> bool:
     return send.peer == place.me and addressed_stage(send.message) == place.stage
 
 
-def may_say(view: SwarmView, stage: int, sender: PeerId, message: Message) -> bool:
-    """Return whether ``sender`` holds a seat from which this message to ``stage`` makes sense."""
-    match message:
-        case JoinStage():
-            return True  # that is how one gets a seat
-        case Forward() | Have() | Returned():
+def may_send(route: Route, view: SwarmView, stage: int, sender: PeerId) -> bool:
+    """Return whether ``sender`` holds a seat from which this message to ``stage`` counts."""
+    match route.sender:
+        case "stage before":
             return _holds(view, stage - 1, sender)
-        case Backward() | Receipt():
+        case "stage after":
             return _holds(view, stage + 1, sender)
-        case Plan() | Commit():  # who leads serves, and has said so before it was taken for leader
+        case "stage":
+            return _holds(view, stage, sender)
+        case "serves stage":  # who leads serves, and has said so before it was taken for leader
             return any(replica.peer == sender for replica in view.serving(stage))
         case _:
-            return _holds(view, stage, sender)
+            return True
 
 
 def unheard(stage: int, sender: PeerId, message: Message) -> list[Send | Penalise]:
     """Answer a message that does not count; perhaps the sender's heartbeat is still on its way."""
-    if isinstance(message, Forward):
-        return [Send(sender, answer(stage, message, "busy"))]
-    return [Penalise(sender, "not-from-a-neighbour", 1)]
+    refused = turned_away(stage, sender, message, "busy")
+    return [*refused] or [Penalise(sender, "not-from-a-neighbour", 1)]
 
 
-def set_aside(stage: int, sender: PeerId, message: Message) -> list[Send | Penalise]:
-    """Answer one that is set aside: it may be honest, and nothing that it says now is a fault."""
-    return [Send(sender, answer(stage, message, "busy"))] if isinstance(message, Forward) else []
+def turned_away(stage: int, sender: PeerId, message: Message, verdict: Verdict) -> list[Send]:
+    """Answer a message that is not taken: a Forward's sender would wait, others need no answer."""
+    return [Send(sender, answer(stage, message, verdict))] if isinstance(message, Forward) else []
 
 
 def answer(stage: int, message: Forward, verdict: Verdict) -> Receipt:

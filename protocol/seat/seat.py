@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Literal
 
 from msgspec.structs import replace
@@ -43,8 +46,8 @@ from protocol.rounds.member import RoundMember
 from protocol.rounds.obstruction import Obstruction, Wait
 from protocol.rounds.quorum import Quorum, Touch
 from protocol.rounds.reports import state_digest
-from protocol.seat.ahead import Ahead
-from protocol.seat.audience import answer, is_for, may_say, set_aside, unheard
+from protocol.seat.ahead import Ahead, RoundMessage
+from protocol.seat.audience import is_for, may_send, turned_away, unheard
 from protocol.seat.effects import SeatEffect, Serving, Snapshot
 from protocol.seat.era import era_of, other_era, stamped
 from protocol.seat.following import Following
@@ -56,10 +59,8 @@ from protocol.seat.standing import Standing
 from protocol.view import SwarmView, leaders
 from protocol.wire.messages import (
     Admit,
-    Backward,
     Commit,
     CommitAck,
-    Forward,
     Have,
     JoinStage,
     Lease,
@@ -67,14 +68,14 @@ from protocol.wire.messages import (
     LedgerReport,
     Message,
     Plan,
-    Ready,
-    Receipt,
     Reduced,
     Returned,
     Segment,
 )
 from protocol.wire.parts import SeatStatus
+from protocol.wire.routes import ROUTES, State
 
+Handler = Callable[[float], Sequence[SeatEffect]]
 TELL_OTHERS_S = 1.5
 """A step that is open for so long may have a leader that does not lead."""
 
@@ -158,6 +159,11 @@ class Seat:
         self.standing, self._seen = Standing(place, touch, *owed), self._view
         self._obstruction = Obstruction()
         self._claims: tuple[PeerId, ...] = ()
+        self._handlers: dict[type, Callable[..., Sequence[SeatEffect]]] = {
+            kind: attrgetter(route.handler)(self)
+            for kind, route in ROUTES.items()
+            if route.taker == "seat"
+        }
         self._step_at: float | None = None
         """Since when the step could have been closed: from then on more than one is told of it."""
 
@@ -276,14 +282,17 @@ class Seat:
         self, sender: PeerId, message: Message, now: float, digest: bytes = b""
     ) -> list[SeatEffect]:
         """Take a message; ``digest`` names its payload, whose task checks it (Reduced only)."""
-        view = self._seen if isinstance(message, Returned) else self._view
-        if not may_say(view, self.place.stage, sender, message):
+        route, stage = ROUTES[type(message)], self.place.stage
+        if not may_send(route, self._seen if route.aside else self._view, stage, sender):
             if self.standing.is_aside(sender):
-                return stamped(set_aside(self.place.stage, sender, message), self.era)
-            return stamped(unheard(self.place.stage, sender, message), self.era)
+                return stamped(turned_away(stage, sender, message, "busy"), self.era)
+            return stamped(unheard(stage, sender, message), self.era)
         if era_of(message, self.era) != self.era:
-            return other_era(self.place.stage, sender, message)
-        return self._settle(self._dispatch(sender, message, now, digest), now)
+            return other_era(stage, sender, message)
+        effects = list(self._handler(sender, message, digest)(now))
+        if route.work and any(isinstance(effect, Keep) for effect in effects):
+            self.standing.worked(sender, now)
+        return self._settle(effects, now)
 
     def computed(self, task: Task, outcome: Outcome, now: float) -> list[SeatEffect]:
         """Take the outcome of a task; its payloads are stored under their keys already."""
@@ -310,76 +319,82 @@ class Seat:
 
     # --- messages --------------------------------------------------------------------------
 
-    def _dispatch(
-        self, sender: PeerId, message: Message, now: float, digest: bytes
+    def _handler(self, sender: PeerId, message: Message, digest: bytes = b"") -> Handler:
+        """Return what takes a message in our present state; it is called with the time."""
+        route = ROUTES[type(message)]
+        if route.early and isinstance(message, RoundMessage) and message.step > self.step:
+            return partial(self._keep_early, sender, message, digest)
+        state: State = "serving" if self.serving else "observing"
+        if route.taker != "seat" or state not in route.states:
+            return partial(self._turn_away, sender, message)
+        sealed = (digest,) if route.sealed else ()
+        return partial(self._handlers[type(message)], sender, message, *sealed)
+
+    def _keep_early(
+        self, sender: PeerId, message: RoundMessage, digest: bytes, now: float
     ) -> list[SeatEffect]:
-        match message:
-            case Plan() | Reduced() | Commit() if message.step > self.step:
-                how = {"loaded": self.loaded, "serving": self.serving}
-                return self._ahead.buffer(sender, message, digest, self.step, **how)
-            case Plan() if self.serving and not self._confirmed.covers(message):
-                self._unconfirmed = sender, message
-                return []
-            case Plan() if self.leader.may_follow(message.attempt):
-                effects: list[SeatEffect] = list(self.member.plan(sender, message))
-                followed = self.member.plan_followed is message
-                if followed:
-                    self._obstruction.planned(now)
-                return [*effects, *(self.pipeline.planned(message) if followed else [])]
-            case Reduced():
-                return list(self.member.reduced(sender, message, digest))
-            case Commit():
-                return self._commit(sender, message, now)
-            case JoinStage() if self.standing.is_aside(sender):
-                return []
-            case JoinStage():
-                return list(self.leader.join(sender, now))
-            case Admit():
-                return self._admit(message, now)
-            case _ if self.serving:
-                return self._dispatch_serving(sender, message, now)
-            case Forward():
-                return [Send(sender, answer(self.place.stage, message, "stale"))]
-            case _:
-                return []
+        how = {"loaded": self.loaded, "serving": self.serving}
+        return self._ahead.buffer(sender, message, digest, self.step, **how)
 
-    def _dispatch_serving(self, sender: PeerId, message: Message, now: float) -> list[SeatEffect]:
-        match message:
-            case Forward():
-                effects = list[SeatEffect](self.pipeline.forward(sender, message, now))
-                if any(isinstance(effect, Keep) for effect in effects):
-                    self.standing.worked(sender, now)
-                return effects
-            case Backward():
-                effects = list(self.pipeline.backward(sender, message, now))
-                if any(isinstance(effect, Keep) for effect in effects):
-                    self.standing.worked(sender, now)
-                return effects
-            case Receipt():
-                return list(self.pipeline.receipt(sender, message, now))
-            case Have():
-                return list(self.pipeline.have(sender, message))
-            case Lease():
-                ids = self.leasing.leased(sender, message, now)
-                return list(self.pipeline.lease(ids, again=message.again, now=now))
-            case LeaseRequest():
-                self.leasing.asked(sender, message)
-                return []
-            case LedgerReport():
-                return self._report(sender, message, now)
-            case Returned():
-                refused = self._confirmed.returned(sender, message)
-                return [*refused, *self._now_confirmed(now), *self.leader.tick(now)]
-            case Segment():
-                return list(self.member.segment(sender, message))
-            case Ready():
-                return list(self.leader.ready(sender, message, now))
-            case CommitAck() if self.quorum.hears(sender, now):
-                return list(self.leader.acknowledged(sender, message))
-            case _:
-                return []
+    def _turn_away(self, sender: PeerId, message: Message, now: float) -> list[SeatEffect]:
+        return [*turned_away(self.place.stage, sender, message, "stale")]
 
-    def _report(self, sender: PeerId, message: LedgerReport, now: float) -> list[SeatEffect]:
+    def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
+        """Follow a plan, once the stage before has got what it counts."""
+        if self.serving and not self._confirmed.covers(message):
+            self._unconfirmed = sender, message
+            return []
+        if not self.leader.may_follow(message.attempt):
+            return []
+        effects: list[SeatEffect] = list(self.member.plan(sender, message))
+        if self.member.plan_followed is not message:
+            return effects
+        self._obstruction.planned(now)
+        return [*effects, *self.pipeline.planned(message)]
+
+    def on_reduced(
+        self, sender: PeerId, message: Reduced, digest: bytes, now: float
+    ) -> list[SeatEffect]:
+        """Take an owner's sum of its segment."""
+        return list(self.member.reduced(sender, message, digest))
+
+    def on_segment(self, sender: PeerId, message: Segment, now: float) -> list[SeatEffect]:
+        """Take a member's part of a segment of ours."""
+        return list(self.member.segment(sender, message))
+
+    def on_have(self, sender: PeerId, message: Have, now: float) -> list[SeatEffect]:
+        """Say whether we hold a microbatch."""
+        return list(self.pipeline.have(sender, message))
+
+    def on_join(self, sender: PeerId, message: JoinStage, now: float) -> list[SeatEffect]:
+        """Note who wants to join the stage, unless it is set aside."""
+        return [] if self.standing.is_aside(sender) else [*self.leader.join(sender, now)]
+
+    def on_lease(self, sender: PeerId, message: Lease, now: float) -> list[SeatEffect]:
+        """Work on what is leased to us."""
+        ids = self.leasing.leased(sender, message, now)
+        return list(self.pipeline.lease(ids, again=message.again, now=now))
+
+    def on_lease_request(
+        self, sender: PeerId, message: LeaseRequest, now: float
+    ) -> list[SeatEffect]:
+        """Note who asks for work."""
+        self.leasing.asked(sender, message)
+        return []
+
+    def on_returned(self, sender: PeerId, message: Returned, now: float) -> list[SeatEffect]:
+        """The stage before has got gradients: a plan that waits for them may be followed."""
+        refused = self._confirmed.returned(sender, message)
+        return [*refused, *self._now_confirmed(now), *self.leader.tick(now)]
+
+    def on_commit_ack(self, sender: PeerId, message: CommitAck, now: float) -> list[SeatEffect]:
+        """A member knows the commit."""
+        if not self.quorum.hears(sender, now):
+            return []
+        return list(self.leader.acknowledged(sender, message))
+
+    def on_report(self, sender: PeerId, message: LedgerReport, now: float) -> list[SeatEffect]:
+        """Take a replica's ledger."""
         before = self.leader.reports.get(sender)
         effects = self.leader.report(sender, message, now)
         after = self.leader.reports.get(sender)
@@ -390,9 +405,10 @@ class Seat:
     def _now_confirmed(self, now: float) -> list[SeatEffect]:
         """What the last plan counts may have been returned by now."""
         waiting, self._unconfirmed = self._unconfirmed, None
-        return [] if waiting is None else self._dispatch(*waiting, now, b"")
+        return [] if waiting is None else [*self._handler(*waiting)(now)]
 
-    def _commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
+    def on_commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
+        """Learn that the step is closed, and tell its leader that we know."""
         if message.step != self.step or (self.serving and not self.quorum.hears(sender, now)):
             return []  # a word that waited while we slept may be of the dead; the living repeat it
         self._commit_loss = message.loss_sum
@@ -402,7 +418,8 @@ class Seat:
             effects.append(Send(sender, CommitAck(self.place.stage, self.step, known)))
         return effects
 
-    def _admit(self, message: Admit, now: float) -> list[SeatEffect]:
+    def on_admit(self, sender: PeerId, message: Admit, now: float) -> list[SeatEffect]:
+        """A newcomer is let in: it gets our version from us if we are named."""
         self.leader.admitted(PeerId(message.joiner), now)
         if self.place.me in message.donors and message.version == self.step and self.serving:
             return [Snapshot(self.step, PeerId(message.joiner))]
@@ -453,7 +470,7 @@ class Seat:
         effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]
         self.leasing.start_step(self.step, self._view, self.current_leader())
         for sender, message, digest in self._ahead.take(self.step):
-            replayed = self._dispatch(sender, message, now, digest)
+            replayed = self._handler(sender, message, digest)(now)
             effects += [e for e in replayed if not isinstance(e, Keep)]  # kept on arrival
         return [*effects, *self._try_serve()]
 
@@ -503,7 +520,7 @@ class Seat:
         while pending:
             effect = pending.popleft()
             if isinstance(effect, Send) and is_for(effect, self.place):
-                pending += self._dispatch(self.place.me, effect.message, now, b"")
+                pending += self._handler(self.place.me, effect.message)(now)
             elif isinstance(effect, Obstructs):
                 pending += self._set_aside(effect, now)
             else:

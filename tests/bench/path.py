@@ -3,12 +3,12 @@
     python -m tests.bench.path [--list]
 
 Four volunteers of two stages train in this process, with real compute workers beside it, so that
-everything that is counted is of the node. Recorded is from the moment when every replica has closed
-a step until every replica has closed the next one.
+everything that is counted is of the node. They are linked in memory: TCP is not counted.
 
-- *depth*: frames of our own code between the network's event in the engine and the pipeline that
-  takes the ``Forward``, both included.
-- *files*: of ``client/``, ``protocol/`` and ``model_zoo/``, of which a function ran.
+- *files*: of ``client/``, ``protocol/`` and ``model_zoo/``, of which a function ran from when every
+  replica has closed a step until every replica has closed the next one.
+- *frames*: of our own code between the network's event in the engine and the pipeline that takes a
+  ``Forward``, both included; the most in all steps until then.
 """
 
 from __future__ import annotations
@@ -103,9 +103,10 @@ async def measure(folder: Path) -> Recording:
 
         await swarm.until(lambda: all_at(0))
         swarm.start()
-        await swarm.until(lambda: all_at(FIRST))
-        after = 1 + max(v.step(i // 2) for i, v in enumerate(swarm.volunteers))
         with recording(recorded):
+            await swarm.until(lambda: all_at(FIRST))
+            after = 1 + max(v.step(i // 2) for i, v in enumerate(swarm.volunteers))
+            recorded.files.clear()
             await swarm.until(lambda: all_at(after))
     return recorded
 

@@ -13,7 +13,7 @@ from client.train.ports import Ports
 from protocol.admission import admission_holds, admission_proof
 from protocol.effects import Penalise
 from protocol.ids import PeerId, SwarmId
-from protocol.wire.messages import Goodbye, Hello, ManifestReply, ManifestRequest, Message
+from protocol.wire.messages import Goodbye, Hello, ManifestReply
 
 PROTOCOL = 2
 """Of the messages: it rises when one changes, so that peers of unlike versions part at once and say
@@ -41,17 +41,14 @@ class Handshake:
         """A link is down."""
         self.admitted.discard(peer)
 
-    def receive(self, peer: PeerId, message: Message) -> bool:
-        """Take a message of a link; True if ``peer`` has just been admitted."""
-        match message:
-            case Hello(_, swarm, _, proof):
-                return self._hello_from(peer, message.protocol, swarm, proof)
-            case ManifestRequest():
-                if self.secret is None or peer in self.admitted:
-                    self.ports.send(peer, ManifestReply(self.manifest, self.signature))
-            case _:
-                pass
-        return False
+    def hello(self, peer: PeerId, message: Hello) -> bool:
+        """Take a peer's Hello; True if it has just been admitted."""
+        return self._hello_from(peer, message.protocol, message.swarm, message.admission)
+
+    def manifest_request(self, peer: PeerId) -> None:
+        """Give the manifest to a peer, if it may have it."""
+        if self.secret is None or peer in self.admitted:
+            self.ports.send(peer, ManifestReply(self.manifest, self.signature))
 
     def _hello(self, peer: PeerId) -> Hello:
         proof = b""

@@ -22,7 +22,7 @@ import trio
 from client.compute.checkpoint import CheckpointInfo, examine
 from client.compute.errors import CheckpointError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
-from client.train.ports import Ports
+from client.train.ports import Copied, Ports
 from client.train.recovery.history import History
 from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed, Shelf
 from client.train.transfer.inventory import checked
@@ -32,7 +32,7 @@ from protocol.ids import PeerId, short
 from protocol.manifest import Manifest
 from protocol.transfer.buddy import FOREIGN_KEPT, buddy, due_version, is_beside, kept_by
 from protocol.view import SwarmView
-from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, Message, NoBlob
+from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, NoBlob
 
 LOOK_S = 2.0
 ASK_S = 1.0
@@ -87,7 +87,7 @@ class Buddies:
 
     # --- what staging hands over -------------------------------------------------------------
 
-    def receive(self, peer: PeerId, message: Message, payload: bytes) -> bool:
+    def receive(self, peer: PeerId, message: Copied, payload: bytes) -> bool:
         """Take a message about a copy; False if it is for somebody else."""
         match message:
             case BlobOffer(kind="state") if self._is_kept_now(peer, message):

@@ -19,6 +19,7 @@ from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.compute.requests import SetThreads
 from client.errors import ExitCode, UserError
 from client.store.boundaries import BoundaryStore
+from client.train.ports import Copied, Take
 from client.train.stage.payloads import Payloads
 from client.train.stage.saver import StateSaver
 from client.train.stage.seat_driver import SeatDriver, SeatHooks
@@ -37,7 +38,7 @@ from protocol.seat.effects import Snapshot
 from protocol.seat.parting import is_ending
 from protocol.seat.seat import Seat
 from protocol.view import SwarmView
-from protocol.wire.messages import Message
+from protocol.wire.messages import Admit, Message
 from protocol.wire.parts import SeatStatus
 
 RETRY_S = 2.0
@@ -148,12 +149,16 @@ class Tenancy:
         if self._taking is not None:
             self._taking.peer_lost(peer)
 
-    def receive(self, peer: PeerId, message: Message, payload: bytes) -> None:
-        """Take a message to this stage's seat or to the attempt to get it."""
-        if self._taking is not None and self._taking.receive(peer, message, payload):
-            return
-        if self.driver is not None:
-            self.driver.receive(peer, message, payload)
+    def taker(self, message: Message) -> Take | None:
+        """Return who takes a message to this stage: its seat, or the attempt to get one."""
+        if isinstance(message, Admit) and message.joiner == self._house.terms.me:
+            return None if self._taking is None else self._taking.admit
+        return None if self.driver is None else self.driver.receive
+
+    def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
+        """Hand a part of a blob to the attempt to get the stage."""
+        if self._taking is not None:
+            self._taking.copied(peer, message, payload)
 
     def tick(self, now: float) -> None:
         """Let the stage and its seat act on their deadlines."""

@@ -15,6 +15,7 @@ from client.compute.process import RequestFailed, Worker, open_worker
 from client.errors import UserError
 from client.train.machine.capacity import usable_memory_bytes
 from client.train.machine.memory_budget import MemoryBudget
+from client.train.ports import Copied, Take
 from client.train.recovery.buddies import Buddies
 from client.train.reporting.counters import Counters
 from client.train.stage.held_stage import Diverged, Tenancy
@@ -26,10 +27,10 @@ from client.train.workers.task_scheduler import TaskScheduler
 from protocol.effects import Explain
 from protocol.ids import PeerId
 from protocol.restore.stored import Lineage
-from protocol.seat.audience import addressed_stage
 from protocol.view import SwarmView
 from protocol.wire.messages import Message
 from protocol.wire.parts import SeatStatus
+from protocol.wire.routes import addressed_stage
 
 
 class Staging:
@@ -110,13 +111,18 @@ class Staging:
         for tenancy in self._all():
             tenancy.peer_lost(peer)
 
-    def receive(self, peer: PeerId, message: Message, payload: bytes) -> None:
-        """Hand a message to the stage it is for; one for a stage we do not hold is nothing."""
+    def taker(self, message: Message) -> Take | None:
+        """Return who takes a message to a stage; one for a stage we do not hold is nothing."""
+        stage = addressed_stage(message)
+        held = None if stage is None else self.tenancies.get(stage)
+        return None if held is None else held.taker(message)
+
+    def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
+        """Hand a part of a blob to whoever downloads it: the buddies, or an attempt at a stage."""
         if self.buddies is not None and self.buddies.receive(peer, message, payload):
             return
-        stage = addressed_stage(message)
-        if stage is not None and (tenancy := self.tenancies.get(stage)) is not None:
-            tenancy.receive(peer, message, payload)
+        if (held := self.tenancies.get(message.stage)) is not None:
+            held.copied(peer, message, payload)
 
     def begin_anew(self, lineage: Lineage) -> None:
         """Take every stage anew from the beginning of this lineage."""

@@ -26,7 +26,7 @@ from client.errors import UserError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.machine.capacity import Capacity
 from client.train.machine.core_sharing import CoreSharing
-from client.train.ports import Ports
+from client.train.ports import Copied, Ports
 from client.train.recovery.history import History
 from client.train.reporting.event_sink import EventSink
 from client.train.stage import failpoints
@@ -41,7 +41,7 @@ from protocol.manifest import Manifest
 from protocol.restore.stored import Lineage
 from protocol.rounds.reports import state_digest
 from protocol.view import SwarmView
-from protocol.wire.messages import Admit, BlobOffer, BlobQuery, Chunk, JoinStage, Message, NoBlob
+from protocol.wire.messages import Admit, BlobOffer, BlobQuery, JoinStage
 
 ANSWER_S = 2 * ASK_AGAIN_S + 2.0
 """Members that have the training text have answered by then, though they hashed it when asked."""
@@ -132,22 +132,15 @@ class Taking:
 
     # --- what staging hands over -------------------------------------------------------------
 
-    def receive(self, peer: PeerId, message: Message, payload: bytes) -> bool:
-        """Take a message that is for this attempt; False if it is not."""
-        match message:
-            case BlobOffer(kind="state") if not is_plausible(self._terms.manifest, message):
-                self._terms.ports.perform(Penalise(peer, "checkpoint-of-wrong-size", 20))
-                self.peer_lost(peer)
-                return True
-            case BlobOffer() | NoBlob() | Chunk():
-                if self._download is not None:
-                    self._download.receive(peer, message, payload)
-                return True
-            case Admit() if message.joiner == self._terms.me:
-                self._note_admit(peer, message)
-                return True
-            case _:
-                return False
+    def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
+        """Take a part of what is downloaded, if it is."""
+        offers_state = isinstance(message, BlobOffer) and message.kind == "state"
+        if offers_state and not is_plausible(self._terms.manifest, message):
+            self._terms.ports.perform(Penalise(peer, "checkpoint-of-wrong-size", 20))
+            self.peer_lost(peer)
+            return
+        if self._download is not None:
+            self._download.receive(peer, message, payload)
 
     def peer_lost(self, peer: PeerId) -> None:
         """A peer is gone: a download must not wait for it."""
@@ -440,8 +433,8 @@ class Taking:
         self._terms.ports.perform(Explain("transfer", f"fetched the {what}: {words}"))
         return download.sources
 
-    def _note_admit(self, sender: PeerId, admit: Admit) -> None:
-        """Only who serves the stage lets anybody in, and gives its state."""
+    def admit(self, sender: PeerId, admit: Admit, payload: bytes) -> None:
+        """We are let in: only who serves the stage lets anybody in, and gives its state."""
         serving = {replica.peer for replica in self._view().serving(self.stage)}
         donors = [donor for donor in admit.donors if donor in serving]
         if admit.stage != self.stage or sender not in serving or not donors:

@@ -18,13 +18,13 @@ from typing import Literal
 
 import trio
 
-from client.train.ports import Ports
+from client.train.ports import Copied, Ports
 from client.train.workers.tasks import payload_digest
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES, MAX_CHUNKS
 from protocol.transfer.fetch import WINDOW, Fetch, FetchEffect, StoreChunk
-from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message, NoBlob
+from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, NoBlob
 
 TICK_S = 0.25
 BLOCK_BYTES = 512
@@ -253,8 +253,8 @@ class Download:
                 raise DiskFailed(self._no_room)
             raise DownloadFailed(f"{have} of {total or '?'} chunks came; no donor is left")
 
-    def receive(self, sender: PeerId, message: Message, payload: bytes) -> None:
-        """Take an offer, a refusal or a chunk; anything else is not for us.
+    def receive(self, sender: PeerId, message: Copied, payload: bytes) -> None:
+        """Take an offer, a refusal or a chunk.
 
         What the disk says to it is kept for ``run``: it is not the sender's fault.
         """
@@ -276,8 +276,6 @@ class Download:
                     self._perform(effects, payload)
                 except OSError as error:
                     self._failure = error
-            case _:
-                return
         self._changed.set()
 
     def lost(self, peer: PeerId) -> None:

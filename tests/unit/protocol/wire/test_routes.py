@@ -1,0 +1,97 @@
+"""The routing table: a row for every message, handlers that take it, and nobody else who routes."""
+
+import ast
+import inspect
+from operator import attrgetter
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from client.train.engine import Engine
+from protocol.pipeline.pipeline import Pipeline
+from protocol.rounds.leader import RoundLeader
+from protocol.seat.seat import Seat
+from protocol.wire import messages
+from protocol.wire.routes import ROUTES
+
+ROOT = Path(__file__).parents[4]
+MESSAGES = set(get_args(messages.Message))
+PARTS = {"pipeline": Pipeline, "leader": RoundLeader}
+MAY_LOOK = {
+    "client/net/carrier.py": "Ping and Pong end on the link",
+    "client/node/gather.py": "an observer collects offers while nothing is downloaded",
+    "client/train/messaging/bootstrap.py": "before the swarm is known there is nobody to route to",
+    "client/train/recovery/buddies.py": "whether a blob is one of its copies",
+    "client/train/stage/failpoints.py": "where a test wants a process to die",
+    "client/train/stage/held_stage.py": "an Admit is for the attempt that asked for it",
+    "client/train/stage/seat_driver.py": "the size of a payload, before anything else",
+    "client/train/stage/stage_acquisition.py": "whether an offer is plausible",
+    "client/train/swarm/measuring.py": "how fast links are",
+    "client/train/transfer/blobs.py": "the three answers that a download gets",
+    "client/train/transfer/text_search.py": "an offer or a refusal",
+    "protocol/membership/membership.py": "its own three",
+    "protocol/membership/split.py": "what counts as gossip in its budget",
+    "protocol/seat/ahead.py": "whether two say the same",
+    "protocol/seat/audience.py": "only the sender of a Forward waits for an answer",
+    "protocol/seat/era.py": "only the sender of a Forward waits for an answer",
+}
+"""Files outside the wire that look at a message's type, and what for: none of it is routing."""
+
+
+def test_every_message_has_one_row() -> None:
+    assert set(ROUTES) == MESSAGES
+
+
+@pytest.mark.parametrize("kind", sorted(MESSAGES, key=lambda kind: kind.__name__))
+def test_the_handler_takes_the_message_it_is_named_for(kind: type) -> None:
+    route = ROUTES[kind]
+    if route.taker not in ("node", "seat"):
+        assert route.handler == ""
+        return
+    owner: type = Engine if route.taker == "node" else Seat
+    part, _, name = route.handler.rpartition(".")
+    handler = attrgetter(name)(PARTS[part] if part else owner)
+    parameters = list(inspect.signature(handler).parameters.values())
+    annotation = str(parameters[2].annotation)
+    assert kind.__name__ in annotation.split(" | ") or annotation == "Copied"
+
+
+@pytest.mark.parametrize("kind", sorted(MESSAGES, key=lambda kind: kind.__name__))
+def test_what_is_for_a_stage_names_it(kind: type) -> None:
+    route = ROUTES[kind]
+    assert route.stage is not None or route.taker != "seat"
+    if route.stage in ("stage", "stage before"):
+        assert "stage" in kind.__struct_fields__  # type: ignore[attr-defined]
+
+
+def test_nobody_else_routes() -> None:
+    looking = set[str]()
+    for folder in ("client", "protocol"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            name = str(path.relative_to(ROOT))
+            if not name.startswith(("protocol/wire/", "client/lab/")) and _looks(path):
+                looking.add(name)
+    assert looking == set(MAY_LOOK)
+
+
+def _looks(path: Path) -> bool:
+    """Whether a file asks for a message's type, in a ``match`` or with ``isinstance``."""
+    tree = ast.parse(path.read_text())
+    imported = {
+        name.asname or name.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "protocol.wire.messages"
+        for name in node.names
+    } & {kind.__name__ for kind in MESSAGES}
+    asked = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.MatchClass):
+            asked |= _names(node.cls)
+        elif isinstance(node, ast.Call) and _names(node.func) == {"isinstance"}:
+            asked |= _names(node.args[1])
+    return bool(asked & imported)
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {found.id for found in ast.walk(node) if isinstance(found, ast.Name)}
