@@ -27,8 +27,10 @@ from typing import Any
 
 import trio
 
+from protocol.pipeline.pipeline import Pipeline
+from tests.support.train_swarm import open_swarm
+
 ROOT = Path(__file__).parents[2]
-sys.path += [str(ROOT / "tests" / "unit" / "train")]
 OURS = ("client", "protocol", "model_zoo")
 FIRST, STEPS = 3, 12
 """Recorded is the first whole step after so many, of a run of so many: rates are known by then."""
@@ -88,10 +90,6 @@ def recording(recorded: Recording) -> Iterator[None]:
 
 async def measure(folder: Path) -> Recording:
     """Train with two replicas in each of two stages; record one step."""
-    from train_swarm import open_swarm  # its folder is on the path only here
-
-    from protocol.pipeline.pipeline import Pipeline
-
     recorded = Recording(Pipeline.forward.__code__)
     choices: dict[str, Any] = {"steps": STEPS, "microbatches": 8}
     async with open_swarm(folder, processes=True, **choices) as swarm:

@@ -134,8 +134,8 @@ class Taking:
 
     def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
         """Take a part of what is downloaded, if it is."""
-        offers_state = isinstance(message, BlobOffer) and message.kind == "state"
-        if offers_state and not is_plausible(self._terms.manifest, message):
+        offer = message if isinstance(message, BlobOffer) and message.kind == "state" else None
+        if offer is not None and not is_plausible(self._terms.manifest, offer):
             self._terms.ports.perform(Penalise(peer, "checkpoint-of-wrong-size", 20))
             self.peer_lost(peer)
             return

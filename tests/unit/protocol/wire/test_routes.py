@@ -31,7 +31,7 @@ MAY_LOOK = {
     "client/train/transfer/blobs.py": "the three answers that a download gets",
     "client/train/transfer/text_search.py": "an offer or a refusal",
     "protocol/membership/membership.py": "its own three",
-    "protocol/membership/split.py": "what counts as gossip in its budget",
+    "protocol/membership/gossip.py": "what counts as gossip in its budget",
     "protocol/seat/ahead.py": "whether two say the same",
     "protocol/seat/audience.py": "only the sender of a Forward waits for an answer",
     "protocol/seat/era.py": "only the sender of a Forward waits for an answer",
