@@ -1,6 +1,6 @@
-"""The audit: does anybody want to leave for a stage that would take them?
+"""The audit: finds volunteers that prefer another stage which would accept them.
 
-A pure function that any member can run on what it sees; an empty answer means the matching is
+A pure function that any member can run on its own view. An empty result means that the matching is
 stable (invariant I7).
 """
 
@@ -14,7 +14,7 @@ from protocol.matching.synchronous import Assignment, Instance
 
 @dataclass(frozen=True, slots=True)
 class BlockingPair:
-    """A volunteer that prefers a stage which would keep it, to the stage it is at (or to none)."""
+    """A volunteer and a stage that would keep it and that it prefers to its present one."""
 
     peer: PeerId
     stage: Stage
@@ -24,7 +24,13 @@ class BlockingPair:
 def blocking_pairs(
     instance: Instance, assignment: Assignment, locked: frozenset[PeerId] = frozenset()
 ) -> list[BlockingPair]:
-    """Return every blocking pair; incumbents in ``locked`` may not move and block nothing."""
+    """Return every blocking pair.
+
+    Args:
+        instance: the preferences and limits.
+        assignment: each volunteer's stage.
+        locked: incumbents; they may not move and block nothing.
+    """
     staff = {
         stage: {peer for peer, at in assignment.items() if at == stage} for stage in instance.limits
     }

@@ -1,9 +1,8 @@
 """The board: the newest believable posting of every stage.
 
-Holds at most ``AUTHORS_PER_STAGE`` postings a stage. A posting is kept before it is believed,
-because the author may become known to the membership view only later. Decides nothing. What
-follows from the postings is derived once per change, so peers that are simulated together and hear
-the same may share one board.
+Holds at most ``AUTHORS_PER_STAGE`` postings per stage. A posting is kept even if it is not believed
+yet, because its author may enter the membership view only later. Decides nothing. Derived values
+are computed once per change, so simulated peers with equal inputs may share one board.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ INFINITY = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A posting with who wrote it and when (monotonic seconds) it came."""
+    """A posting with its author and its time of arrival (monotonic seconds)."""
 
     author: PeerId
     posting: Posting
@@ -35,12 +34,12 @@ class Notice:
 
     @property
     def source(self) -> tuple[PeerId, Mandate]:
-        """What identifies the stewardship it comes from."""
+        """The stewardship it comes from: author and mandate."""
         return (self.author, self.posting.mandate)
 
 
 class Standing(NamedTuple):
-    """How well a stage is off; tuples compare coverage and redundancy before throughput."""
+    """A stage's supply; tuples compare coverage and redundancy before throughput."""
 
     covered: int
     """Replicas, counted up to r."""
@@ -48,16 +47,16 @@ class Standing(NamedTuple):
 
     @classmethod
     def of(cls, replicas: int, level: int, r: int) -> Standing:
-        """Return the standing of a stage with so many replicas."""
+        """Return the standing of a stage with ``replicas`` of ``r`` and a summed rate ``level``."""
         return cls(min(replicas, r), level)
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What follows from the postings that count."""
+    """Values derived from the postings that count."""
 
     vacant: tuple[Stage, ...]
-    """Stages that nobody speaks for, or only by the right of an earlier beacon."""
+    """Stages without a steward, or with one of an earlier beacon only."""
     empty: tuple[Stage, ...]
     """Stages whose steward knows of no replica."""
     known_empty: bool
@@ -65,11 +64,11 @@ class Facts:
     thin: frozenset[Stage]
     """Stages with fewer than r replicas."""
     covered: tuple[int, ...] | None
-    """Replicas of every stage once each has one for good; None before."""
+    """Replicas of every stage once each has a final one; None before."""
 
 
 class Board:
-    """Postings by stage. ``observe`` hands in the membership view that decides who is believed."""
+    """Postings by stage; the view given to ``observe`` determines which authors are believed."""
 
     def __init__(self, stage_count: int) -> None:
         self._stages = [Stage(s) for s in range(stage_count)]
@@ -78,7 +77,7 @@ class Board:
         self._population: Population | None = None
         self._beacon = 0
         self.revision = 0
-        """Rises whenever what counts may have changed; a repeated posting changes nothing."""
+        """Incremented when the postings that count may have changed, not by a repeated posting."""
         self._current: dict[Stage, Notice] = {}
         self._stale: set[Stage] = set(self._stages)
         self._expires_at = INFINITY
@@ -91,7 +90,7 @@ class Board:
         self._stage_levels: list[StageLevel] = []
 
     def observe(self, population: Population, wall_s: float) -> None:
-        """Take the current view; who is believed is derived anew when it or the beacon changed."""
+        """Take the current view; the postings are judged again if it or the beacon changed."""
         beacon = stewards.beacon_at(wall_s)
         if population is self._population and beacon == self._beacon:
             return
@@ -100,7 +99,7 @@ class Board:
         self.revision += 1
 
     def forget_after(self, newest_ms: int) -> None:
-        """Drop what was issued later: the clock was set back, and nothing would replace it."""
+        """Drop postings issued later: the clock was set back, and nothing would replace them."""
         for stage, notices in enumerate(self._kept):
             kept = {p: n for p, n in notices.items() if n.posting.issued_ms <= newest_ms}
             self._kept[stage] = kept
@@ -108,7 +107,7 @@ class Board:
         self.revision += 1
 
     def pin(self, author: PeerId, posting: Posting, now: float) -> bool:
-        """Keep a posting; False if it is not newer than what the same author said before."""
+        """Keep a posting received at ``now``; False if ``author`` has posted a newer one."""
         stage = bodies.stage_of(posting)
         notices = self._kept[stage]
         known = notices.get(author)
@@ -127,7 +126,7 @@ class Board:
     def current(self, stage: Stage, now: float) -> Notice | None:
         """Return the posting that counts for a stage: fresh, by a live candidate, newest mandate.
 
-        Two peers with the same mandate (they did not know of each other): the lower rank counts.
+        Of two peers with the same mandate (they did not know of each other) the lower rank counts.
         """
         return self.notices(now).get(stage)
 
@@ -150,12 +149,19 @@ class Board:
         return [stage for stage, notice in notices.items() if notice.author == author]
 
     def knows(self, author: PeerId, stage: Stage, mandate: Mandate) -> bool:
-        """Tell whether a mandate has been posted, believed or not."""
+        """Tell whether ``author`` has posted for ``stage`` under ``mandate``, believed or not."""
         notice = self._kept[stage].get(author)
         return notice is not None and notice.posting.mandate == mandate
 
     def is_shared(self, author: PeerId, stage: Stage, mandate: Mandate, now: float) -> bool:
-        """Tell whether another candidate has posted under an author's mandate."""
+        """Tell whether another candidate has posted under an author's mandate.
+
+        Args:
+            author: the first holder of the mandate.
+            stage: the stage.
+            mandate: beacon and term.
+            now: monotonic seconds.
+        """
         return any(
             notice.author != author
             and notice.posting.mandate == mandate
@@ -164,16 +170,16 @@ class Board:
         )
 
     def predecessor(self, stage: Stage) -> Notice | None:
-        """Return the last posting of a stage that was believed: what a successor follows."""
+        """Return the last believed posting of a stage, which a successor continues."""
         return self._last_believed.get(stage)
 
     def next_expiry(self, now: float) -> float:
-        """Return when a believed posting may lose its force, at the earliest."""
+        """Return the earliest monotonic time at which a believed posting may expire."""
         self.notices(now)
         return self._expires_at
 
     def facts(self, now: float) -> Facts:
-        """Return what everybody wants to know of the postings at every look."""
+        """Return the derived values that every part reads at each look."""
         notices = self.notices(now)
         if self._facts_of != self.revision:
             self._facts, self._facts_of = self._sum_up(notices), self.revision
@@ -191,11 +197,11 @@ class Board:
         return self._levels
 
     def stage_levels(self, now: float) -> list[StageLevel]:
-        """Return what serves every stage, as a list of the caller's own; empty while unknown."""
+        """Return the rates that serve every stage, as a new list; empty while unknown."""
         return list(self._stage_levels) if self.levels(now) else []
 
     def shared_rate(self, stage: Stage, now: float) -> int:
-        """Return the rate of those that hold a stage and the next one; 0 while unknown."""
+        """Return the summed rate of the holders of a stage and the next; 0 while unknown."""
         return self._stage_levels[stage].pool_here if self.levels(now) else 0
 
     def _sum_up(self, notices: Mapping[Stage, Notice]) -> Facts:
@@ -222,7 +228,7 @@ class Board:
         self._note_expiry()
 
     def _derive(self, now: float) -> None:
-        current = dict(self._current)  # a copy: somebody may be reading the old one
+        current = dict(self._current)  # a copy: a caller may be iterating over the old one
         for stage in self._stale:
             current.pop(stage, None)
             believed = [n for n in self._kept[stage].values() if self._believed(n, now)]
@@ -253,10 +259,10 @@ class Board:
 
 
 def stage_levels(postings: list[Posting]) -> list[StageLevel]:
-    """Return what serves every stage, given the postings of all of them in order.
+    """Return the rates that serve every stage, given the postings of all stages in order.
 
-    A posting names the rates of its home members that also hold a neighbour; the pool of two
-    stages is what both say of it.
+    A posting states the rates of its home members that also hold a neighbour. The pool of two
+    stages is the sum of both postings.
     """
     found = []
     for stage, posting in enumerate(postings):
@@ -280,20 +286,20 @@ def _age_order(posting: Posting) -> tuple[Mandate, int, int]:
 
 
 def _precedence(author: PeerId, posting: Posting) -> tuple[int, int, bytes]:
-    """Smaller counts more: later beacon, higher term, lower rank."""
+    """Return a sort key; the smallest counts: later beacon, then higher term, then lower rank."""
     beacon, term = posting.mandate
     return (-beacon, -term, stewards.role_rank(beacon, bodies.stage_of(posting), author))
 
 
 def outranks(mine: tuple[PeerId, Mandate], other: Notice) -> bool:
-    """Tell whether my mandate counts more than another's posting for the same stage."""
+    """Tell whether our mandate takes precedence over another's posting for the same stage."""
     author, (beacon, term) = mine
     rank = stewards.role_rank(beacon, bodies.stage_of(other.posting), author)
     return (-beacon, -term, rank) < _precedence(other.author, other.posting)
 
 
 def describe(posting: Posting) -> str:
-    """Say a posting in words."""
+    """Return a posting's replicas and rates in words."""
     return (
         f"{posting.copies} of {posting.r} replicas, {preferences.words(posting.level)} of "
         f"{preferences.words(posting.quota)}"

@@ -1,9 +1,9 @@
-"""The signed bodies of the matching: what volunteers, stewards and postings say.
+"""The signed bodies of the matching: messages of volunteers and stewards, and postings.
 
 Integers only (rates in micro-microbatches per second, times in milliseconds), so NaN, infinities
-and 1e30 cannot be expressed; every field is bounded and the encoding is canonical, so one meaning
-has one signature. Bodies name their recipient, mandate and version: a replay elsewhere or later
-does nothing.
+and 1e30 cannot be expressed. Every field is bounded and the encoding is canonical, so equal bodies
+have equal signatures. Bodies name their recipient, mandate and version, so a replay elsewhere or
+later has no effect.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from protocol.matching.timing import BODY_TTL_S
 
 MAX_BODY_BYTES = 1024
 MAX_TERM = 1000
-"""Successions within one beacon (10 minutes): a liar cannot exhaust the numbers for longer."""
+"""Successions within one beacon (10 minutes); a liar can exhaust the terms only until it ends."""
 
 StageIndex = Annotated[int, Meta(ge=0, lt=limits.MAX_STAGES)]
 PeerText = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -38,7 +38,7 @@ Phase = Annotated[int, Meta(ge=0, le=3)]
 
 
 class Mandate(NamedTuple):
-    """Which stewardship of a stage is meant; a later beacon or a higher term replaces it."""
+    """Identifies a stewardship of a stage; a later beacon or a higher term replaces it."""
 
     beacon: Annotated[int, Meta(ge=0, lt=2**40)]
     term: Annotated[int, Meta(ge=1, le=MAX_TERM)]
@@ -69,7 +69,7 @@ class Renew(Propose, frozen=True):
 
 
 class Withdraw(Body, frozen=True):
-    """The volunteer gives its place up."""
+    """The volunteer gives up its place."""
 
     steward: PeerText
     version: Version
@@ -77,7 +77,7 @@ class Withdraw(Body, frozen=True):
 
 
 class Hold(Body, frozen=True):
-    """The steward keeps the volunteer for ``lease_ms``; ``locked``: for good, start fetching."""
+    """The steward keeps the volunteer for ``lease_ms``; ``locked``: the place is final, fetch."""
 
     volunteer: PeerText
     epoch: Epoch
@@ -115,7 +115,7 @@ class Release(Body, frozen=True):
 
 
 class Permit(Body, frozen=True):
-    """The answer to ``Transfer`` (there is room) and ``Release`` (consent), or no, with why."""
+    """The answer to ``Transfer`` or ``Release``: granted or not, with the reason."""
 
     volunteer: PeerText
     version: Version
@@ -124,12 +124,12 @@ class Permit(Body, frozen=True):
 
 
 class Posting(Body, frozen=True):
-    """The public state of one stage: all that volunteers and other stewards need of it."""
+    """The public state of one stage, complete for volunteers and other stewards."""
 
     epoch: Epoch
     phase: Phase
     level: Level
-    """L_s: summed rate of all it holds."""
+    """L_s: summed rate of all its home members."""
     replicas: Replicas
     locked_level: Level
     """Summed rate of incumbents only: the L_s that preferences of this epoch are computed from."""
@@ -142,23 +142,23 @@ class Posting(Body, frozen=True):
     vacancy: Level
     """Rate still missing to the quota."""
     up_here: Level = 0
-    """Rate, at this stage, of its home members that also serve the next stage ..."""
+    """Rate, at this stage, of its home members that also serve the next stage."""
     up_there: Level = 0
-    """... and their rate at that next stage."""
+    """Rate of the same members at that next stage."""
     down_here: Level = 0
-    """The same of those that also serve the stage before."""
+    """The same for members that also serve the previous stage."""
     down_there: Level = 0
     seconds: Replicas = 0
     """Replicas that have their home elsewhere."""
 
     @property
     def copies(self) -> int:
-        """Everybody who holds the stage, with whatever seat."""
+        """All holders of the stage, with either seat."""
         return self.replicas + self.seconds
 
 
 OPEN, QUIET, SETTLED, COMMITTED = range(4)
-"""Phases of a posting: arrivals, none for a while, nothing left to mend, places are final."""
+"""Phases of a posting: arrivals; none for a while; nothing left to improve; places are final."""
 
 ToSteward = Propose | Renew | Withdraw
 AboutMove = Transfer | Release
@@ -206,7 +206,12 @@ def decode_body(kind: str, encoded: bytes) -> Direct | Posting:
 def decode_exactly(
     decoder: msgspec.msgpack.Decoder[AnyBody], encoded: bytes, most_bytes: int
 ) -> AnyBody:
-    """Parse a body whose only encoding is ``encoded``.
+    """Parse a body and check that its encoding is canonical.
+
+    Args:
+        decoder: of the body's type.
+        encoded: the bytes received.
+        most_bytes: longest encoding accepted.
 
     Raises:
         RemoteProtocolError: too long, malformed, out of range or not canonical.
@@ -234,5 +239,5 @@ def stage_of(body: Body) -> Stage:
 
 
 def peer_of(text: str) -> PeerId:
-    """Name a peer mentioned in a body (compared, never trusted)."""
+    """Return the id of a peer named in a body (compared, never trusted)."""
     return PeerId(text)

@@ -1,8 +1,8 @@
-"""Prefix cover: which of its proposers a stage keeps.
+"""Prefix cover: a stage's choice among its proposers.
 
 A stage sorts its proposers by score and keeps the shortest prefix whose summed rate reaches its
-quota (and that has as many members as redundancy asks for). Whether a proposer is kept depends
-only on those ahead of it, hence substitutes and irrelevance of rejected contracts, hence deferred
+quota and that has as many members as redundancy requires. A proposer's acceptance depends only on
+those ahead of it. So the choice has substitutes and irrelevance of rejected contracts, and deferred
 acceptance is stable and independent of the order of arrival (Dean, Goemans & Immorlica 2006).
 """
 
@@ -43,9 +43,15 @@ class Choice:
 
 
 def prefix_cover(proposers: Iterable[Proposer], quota: int, floor: int = 1) -> Choice:
-    """Keep locked proposers and the shortest prefix that reaches ``quota`` and ``floor`` members.
+    """Keep locked proposers and the shortest prefix that reaches quota and floor.
 
-    Overshoot: without its last unlocked member the kept set is below quota or below floor.
+    The kept set overshoots by at most one member: without its last unlocked member it is below
+    ``quota`` or below ``floor``.
+
+    Args:
+        proposers: all contracts on offer.
+        quota: summed rate to reach, micro-microbatches per second.
+        floor: fewest members.
     """
     ranked = sorted(proposers, key=lambda proposer: proposer.order)
     level = kept = 0

@@ -1,7 +1,7 @@
-"""What peers that hear the same may share: the board, the records of full epochs, the roll.
+"""State that peers with equal inputs can share: board, records of full epochs, last members.
 
-On the network every peer has its own. A simulation of thousands of peers to whom all records come
-at the same time gives them one, so that what follows from a record is derived once.
+On the network every peer has its own. A simulation in which thousands of peers receive all records
+at the same time uses one for all, so that each record is evaluated once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from protocol.matching.population import Population, of_nobody
 
 
 class Common:
-    """Board, registry and roll of one peer, or of many that are simulated together."""
+    """Board, registry and last members of one peer, or of many simulated together."""
 
     def __init__(self, context: Context) -> None:
         self.board = context.board
@@ -26,7 +26,13 @@ class Common:
 
     @classmethod
     def of_many(cls, manifest: Manifest, wall_offset_s: float, design: Design = FULL) -> Common:
-        """Return what many simulated peers share; ``see`` shows it the view they share."""
+        """Return the state that many simulated peers share; ``see`` sets their view.
+
+        Args:
+            manifest: of the simulated swarm.
+            wall_offset_s: Unix time minus the monotonic clock, seconds.
+            design: the ingredients in force.
+        """
         population = of_nobody(manifest, design)
         board = Board(manifest.stage_count)
         return cls(Context(PeerId(""), population, board, wall_offset_s))

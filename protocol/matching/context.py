@@ -1,6 +1,6 @@
-"""What one peer sees while it matches: itself, the population, the board and the wall clock.
+"""The context of one peer's matching: itself, the population, the board and the wall clock.
 
-Owned by ``Matching``, which replaces its parts; volunteer and stewards only read it.
+``Matching`` owns it and replaces its parts; the volunteer and the stewards only read it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from protocol.matching.population import Population
 
 @dataclass(slots=True)
 class Context:
-    """The shared view. ``counters`` counts what was refused, by reason."""
+    """The shared view. ``counters`` counts refusals by reason."""
 
     me: PeerId
     population: Population
@@ -26,7 +26,7 @@ class Context:
     """Unix time minus the monotonic clock."""
     counters: Counter[str] = field(default_factory=Counter)
     last_members: LastMembers = field(default_factory=LastMembers)
-    """Whom we have to see before we decide anything for the whole swarm."""
+    """A majority of these must be visible before we decide anything for the whole swarm."""
     _last_number: int = 0
 
     @property
@@ -39,20 +39,20 @@ class Context:
         return now + self.wall_offset_s
 
     def number(self, now: float) -> int:
-        """Return Unix milliseconds, always rising: versions and issue times of what we say.
+        """Return Unix milliseconds, strictly ascending: the version and issue time of a message.
 
-        Being derived from the wall clock, they keep rising after a restart.
+        They are derived from the wall clock, so that they also ascend over restarts.
         """
         self._last_number = max(self._last_number + 1, int(self.wall_s(now) * 1000), 1)
         return self._last_number
 
     def latest_number(self, now: float) -> int:
-        """Return the highest number that others accept at a moment, given the clocks' skew."""
+        """Return the highest number that others accept at ``now``, given the permitted skew."""
         return int((self.wall_s(now) + MAX_CLOCK_SKEW_S) * 1000)
 
     def take_back_numbers(self, now: float) -> bool:
-        """After the clock was set back: begin anew if nobody accepts the numbers given since.
-        Return whether we do."""
+        """Reset our numbers if the clock was set back so far that nobody would accept them.
+        Return whether they were reset."""
         if self._last_number <= self.latest_number(now):
             return False
         self._last_number = 0

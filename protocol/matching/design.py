@@ -1,4 +1,4 @@
-"""Which ingredients of the design are in force: all, unless an ablation leaves one out."""
+"""Switches for the design's ingredients: all are on, unless an ablation turns one off."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ class Design:
     dual_homing: bool = True
     """The faster volunteers also hold an adjacent stage and split their time."""
     urgency: bool = True
-    """Stages below r replicas come first in every volunteer's wishes."""
+    """Stages below r replicas come first in every volunteer's preferences."""
     advantage: bool = True
-    """Stages prefer who has the least to offer elsewhere (rho); without it, who is fastest."""
+    """Stages prefer volunteers with the least to offer elsewhere (rho); if off, the fastest."""
     commit_rule: bool = True
-    """A full epoch's plan must pass the projection; without it any gain at its end will do."""
+    """A full epoch's plan must pass the projection; if off, any gain at its end is enough."""
     hysteresis: bool = True
-    """A stage already held counts ten per cent more (phi)."""
+    """A stage already held is worth ten per cent more (phi)."""
     epochs: bool = True
     """Incumbents may be reassigned by full epochs and move by consent."""
     dual_share_percent: int = 40
-    """How many of the volunteers, the faster ones, hold a second stage."""
+    """Share of the volunteers, the faster ones, that hold a second stage."""
 
     @classmethod
     def of(cls, policy: Policy) -> Design:
-        """Return what a swarm runs: everything, with as many second stages as its founder chose."""
+        """Return the design of a swarm: all switches on, with its founder's second stages."""
         percent = policy.dual_homing_percent
         return cls(dual_homing=percent > 0, dual_share_percent=percent)
 

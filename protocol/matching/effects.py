@@ -10,7 +10,7 @@ from protocol.ids import Stage
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Fetch this stage and serve it; tell ``serving`` or ``lost`` when it is done or fails."""
+    """Fetch this stage and serve it; the driver calls ``serving`` on success, else ``lost``."""
 
     stage: Stage
     reason: str

@@ -1,7 +1,8 @@
-"""What a single move would change: the effective levels with one replica elsewhere.
+"""The gain of a single move: the effective levels with one replica elsewhere.
 
-Pure functions of the postings. A move is worth it if the lower of the two stages it touches rises
-clearly, no lower stage appears, and the stages left keep r replicas unless the other is emptier.
+Pure functions of the postings. A move pays if the lower of the two stages it touches rises clearly,
+the lowest level of all does not fall, and the stages left keep r replicas unless the target has
+fewer.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ CLEARLY_PERCENT = 105
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One replica's way from its home to another stage; rates at both."""
+    """One replica's move from its home to another stage, with its rates at both."""
 
     home: Stage
     to: Stage
@@ -31,14 +32,15 @@ class Move:
 
     @property
     def leaves(self) -> tuple[Stage, ...]:
-        """The stages that lose a replica: a second one is kept only beside the new home."""
+        """The stages that lose a replica; a second stage is kept only next to the new home."""
         if self.second is None or abs(self.second - self.to) == 1:
             return (self.home,)
         return (self.home, self.second)
 
     @classmethod
     def of(cls, peer: PeerId, to: Stage, population: Population) -> Move | None:
-        """Return the move of a member that has a home, None for another."""
+        """Return the move of ``peer`` to stage ``to``; None if it has no other home in
+        ``population``."""
         member = population.members.get(peer)
         home = member.home_stage if member else None
         if member is None or home is None or home == to:
@@ -55,7 +57,7 @@ class Move:
 
 
 def after_move(stages: Sequence[StageLevel], move: Move) -> list[StageLevel]:
-    """Return what serves every stage once the replica has moved; its second seat is given up."""
+    """Return the rates that serve every stage after the move; the second seat is given up."""
     changed = list(stages)
     if move.second is None:
         here = changed[move.home]
@@ -77,7 +79,7 @@ def after_move(stages: Sequence[StageLevel], move: Move) -> list[StageLevel]:
 
 
 def neediest(postings: Sequence[Posting], levels: Sequence[int]) -> Stage:
-    """Return the stage that lacks replicas most, then the one with the lowest level."""
+    """Return the stage with the fewest replicas (up to r), then with the lowest level."""
     return min(
         map(Stage, range(len(postings))),
         key=lambda s: (min(postings[s].copies, postings[s].r), levels[s], s),
@@ -87,7 +89,14 @@ def neediest(postings: Sequence[Posting], levels: Sequence[int]) -> Stage:
 def objection(
     postings: Sequence[Posting], stages: Sequence[StageLevel], levels: Sequence[int], move: Move
 ) -> str | None:
-    """Say why a move does not pay, or None if it does."""
+    """Return why a move does not pay, or None if it does.
+
+    Args:
+        postings: of all stages, in order.
+        stages: rates that serve each stage now.
+        levels: effective level of each stage now.
+        move: the move to judge.
+    """
     home, there = postings[move.home], postings[move.to]
     if not move.rate_there:
         return "this machine is too small for it"

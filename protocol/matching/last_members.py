@@ -1,9 +1,9 @@
-"""The roll: whom a peer has to see before it decides anything for the whole swarm.
+"""The last members: a peer must see a majority of them to decide for the whole swarm.
 
-The members known when the present beacon began. A peer that sees no strict majority of them may be
-the smaller part of a partition: it neither calls epochs nor attests nor commits. The roll is
-renewed at a new beacon only by a view that still has the majority of the old one, so two parts
-never both have one. Holds references to views; costs nothing but at a new beacon.
+They are the members known when the present beacon began. A peer without a strict majority of them
+may be in the smaller part of a partition, so it neither calls epochs nor attests nor commits. At a
+new beacon the list is renewed only by a view with a majority of the old one, so two parts never
+both have a majority. State: references to views.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LastMembers:
         self._gone: set[PeerId] = set()
 
     def observe(self, members: Collection[PeerId], beacon: int) -> None:
-        """Take the view. In the first beacon the largest view seen counts: we are arriving."""
+        """Take the view. In our first beacon the largest view counts, because we are arriving."""
         if self._first_beacon is None:
             self._first_beacon = self._beacon = beacon
         if beacon == self._first_beacon:
@@ -34,11 +34,11 @@ class LastMembers:
             self._gone.clear()
 
     def excuse(self, peer: PeerId) -> None:
-        """Strike somebody who said goodbye."""
+        """Remove a peer that left in order."""
         self._gone.add(peer)
 
     def has_majority(self, members: Collection[PeerId]) -> bool:
-        """Tell whether a view has more than half of the roll."""
+        """Tell whether a view has more than half of the last members."""
         expected = present = 0
         for peer in self._names:
             if peer not in self._gone:

@@ -1,7 +1,7 @@
-"""Matching: what one peer runs. Its seats, plus a steward for each stage it decides for now.
+"""Matching, as one peer runs it: its seats, and a steward for each stage it decides for.
 
-Checks and routes what comes in, and reports the gang start. Messages between its own parts never
-leave it. Decides no match by itself.
+Checks and routes inputs, and reports the gang start. Messages between its own parts never leave it.
+It makes no match by itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ Body = bodies.Direct | bodies.Posting | exchange_bodies.Letter | exchange_bodies
 
 
 class Gang:
-    """Says once when the pipeline can run, and what it waits for while it cannot."""
+    """The gang start: reports once that the pipeline can run, and until then why it cannot.
+
+    Nothing is fetched before every stage is covered.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -45,11 +48,11 @@ class Gang:
 
     @property
     def waits_for(self) -> str:
-        """What the pipeline waits for, in words; empty while it can run."""
+        """The reason why the pipeline cannot run, in words; empty while it can."""
         return self._last_words
 
     def report(self, now: float) -> list[Effect]:
-        """Look at the board if it changed since the last time."""
+        """Report the state of the pipeline if the board has changed."""
         board = self._context.board
         facts = board.facts(now)
         if board.revision == self._revision:
@@ -87,8 +90,8 @@ class Matching:
         me: our peer id.
         manifest: stage costs and redundancy.
         wall_offset_s: Unix time minus the monotonic clock.
-        design: what an ablation leaves out; None: what the manifest's policy says.
-        common: for a simulation whose peers all hear the same: one for all of them.
+        design: the ingredients in force; None: as the manifest's policy says.
+        common: shared state, for simulated peers with equal inputs; None: our own.
     """
 
     def __init__(
@@ -113,11 +116,11 @@ class Matching:
         self._gang = Gang(self._context)
         self._exchange = Exchange(self._context, self._seats, self._offices.held, common)
 
-    # --- what the driver and the interface read ----------------------------------------------
+    # --- read by the driver and the interface --------------------------------------------------
 
     @property
     def state(self) -> State:
-        """Where our first seat is."""
+        """The state of our first seat."""
         return self._seats.state
 
     @property
@@ -137,7 +140,7 @@ class Matching:
 
     @property
     def stages(self) -> frozenset[Stage]:
-        """Every stage we fetch or serve, with whatever seat."""
+        """Every stage we fetch or serve, with either seat."""
         return self._seats.stages
 
     def seat_of(self, stage: Stage) -> int:
@@ -146,19 +149,19 @@ class Matching:
 
     @property
     def tentative_stage(self) -> Stage | None:
-        """The stage that has a place for us, final or not."""
+        """The stage that keeps a place for us, final or not."""
         bid = self._seats.volunteer.bid
         return bid.stage if bid and self.state is not State.PROPOSED else None
 
     @property
     def waits_at(self) -> Stage | None:
-        """The stage whose steward's word we wait for, without a final place yet."""
+        """The stage whose steward has not given us a final place yet."""
         bid = self._seats.volunteer.bid
         return bid.stage if bid and self.state in (State.PROPOSED, State.HELD) else None
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """What was refused, by reason."""
+        """Refusals by reason."""
         return self._context.counters
 
     @property
@@ -167,37 +170,37 @@ class Matching:
         return self._offices.held
 
     def postings(self, now: float) -> Mapping[Stage, Notice]:
-        """Return the posting that counts for every stage that has one."""
+        """Return the posting that counts, for every stage that has one."""
         return self._context.board.notices(now)
 
     def overview(self, now: float) -> list[StageOverview]:
-        """Return every stage with the numbers behind our wish for it, the most wanted first."""
+        """Return every stage with the terms of our preference, the most preferred first."""
         return stage_overviews(self._context, self._seats.volunteer.prospects, now)
 
     def may_speak(self, peer: PeerId, stage: Stage, now: float) -> bool:
-        """Tell whether a peer is a candidate for the stewardship of a stage."""
+        """Tell whether ``peer`` is, at ``now``, a candidate for the stewardship of ``stage``."""
         beacon = beacon_at(self._context.wall_s(now))
         return peer in self._context.population.candidates(stage, beacon)
 
     def blocking_moves(self, now: float) -> list[Move]:
-        """Return the single moves that would pay now; none at rest."""
+        """Return the single moves that would pay now; empty in a stable matching."""
         return blocking_moves(self._context, now)
 
     # --- inputs -------------------------------------------------------------------------------
 
     def set_wall_offset(self, offset_s: float, now: float) -> None:
-        """Take Unix time minus monotonic: the machine was suspended, or its clock was set."""
+        """Take Unix time minus monotonic time, after a suspension or a change of the clock."""
         if abs(offset_s - self._context.wall_offset_s) <= CLOCK_DRIFT_S:
             return
         self._context.wall_offset_s = offset_s
         if self._context.take_back_numbers(now):
-            self._offices.held.clear()  # nobody has heard of them
+            self._offices.held.clear()  # nobody accepts their numbers
             latest = self._context.latest_number(now)
             self._context.board.forget_after(latest)
             self._exchange.registry.forget_after(latest)
 
     def update_members(self, members: Iterable[Member], now: float) -> list[Effect]:
-        """Take the membership view: every live member, ourselves included."""
+        """Take the membership view: every live member, including ourselves."""
         known = self._context.population.members
         present = {member.peer: member for member in members}
         changes: dict[PeerId, Member | None] = {
@@ -217,49 +220,72 @@ class Matching:
 
     @property
     def is_voting(self) -> bool:
-        """Whether we take part in a full epoch that is running: its records matter to us."""
+        """Whether we take part in a running full epoch, so that its records matter to us."""
         return self._exchange.is_voting
 
     @property
     def waits_for_records(self) -> bool:
-        """Whether the next record of a full epoch may be what we wait for."""
+        """Whether we are waiting for a record of a full epoch."""
         return self._exchange.waits_for_boxes
 
     def records_changed(self, now: float) -> list[Effect]:
-        """Look at what is held in common: somebody else has added a record to it."""
+        """Look at the shared state again after another peer has added a record to it."""
         return self._route(self._look(now), now)
 
     def receive_signed(self, sender: PeerId, kind: str, body: bytes, now: float) -> list[Effect]:
-        """Take a signed message; ``sender`` is the signer, whose signature the driver checked."""
+        """Take a signed message.
+
+        Args:
+            sender: the signer; the driver has verified the signature.
+            kind: names the type of the body.
+            body: the signed bytes, not yet parsed.
+            now: monotonic seconds.
+        """
         return self._route(self._dispatch(sender, kind, body, now), now)
 
     def receive_record(self, author: PeerId, kind: str, body: bytes, now: float) -> list[Effect]:
-        """Take a signed record spread by the membership: a posting, or one of a full epoch."""
+        """Take a signed record spread by the membership: a posting, or one of a full epoch.
+
+        Args:
+            author: the record's verified signer.
+            kind: names the type of the body.
+            body: the record's body, not yet parsed.
+            now: monotonic seconds.
+        """
         return self._route(self._read(author, kind, body, now), now)
 
     def set_unable(self, stages: Mapping[Stage, str], now: float) -> list[Effect]:
-        """Name the stages this machine cannot serve, with the reason in words."""
+        """Set the stages that this machine cannot serve, each with its reason in words."""
         return self._route(self._seats.volunteer.set_unable(stages, now), now)
 
     def member_left(self, peer: PeerId) -> None:
-        """A member has said goodbye: its absence is no sign of a partition."""
+        """Note that a member left in order: its absence does not indicate a partition."""
         self._exchange.farewell(peer)
 
     def serving(self, stage: Stage, now: float) -> list[Effect]:
-        """The training side serves an assigned stage (LocalProtocolError: not assigned)."""
+        """Note that the training side serves an assigned stage (else LocalProtocolError)."""
         return self._route(self._seats.serving(stage, now), now)
 
     def lost(self, stage: Stage, reason: str, now: float) -> list[Effect]:
-        """The training side lost an assigned stage (LocalProtocolError: not assigned)."""
+        """Note that the training side lost an assigned stage.
+
+        Args:
+            stage: the stage.
+            reason: why, in words.
+            now: monotonic seconds.
+
+        Raises:
+            LocalProtocolError: the stage is not assigned.
+        """
         return self._route(self._seats.lost(stage, reason, now), now)
 
     def leave(self, now: float) -> list[Effect]:
-        """Withdraw from everything, for good."""
+        """Withdraw from all stages and end all stewardships, for good."""
         self._offices.close()
         return self._route(self._seats.leave(now), now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Do what is due."""
+        """Act on every deadline that has passed."""
         self._context.board.observe(self._context.population, self._context.wall_s(now))
         voting = self._exchange.is_voting
         found = self._offices.tick(now) + self._seats.tick(now, voting=voting)
@@ -287,7 +313,7 @@ class Matching:
     def _petition(
         self, sender: PeerId, body: bodies.ToSteward | bodies.AboutMove, now: float
     ) -> list[Effect]:
-        """Hand a volunteer's request to our steward of the stage."""
+        """Pass a volunteer's request to our steward of the stage."""
         steward = self._offices.get(bodies.stage_of(body))
         if steward is None:
             self._context.counters["matching-not-steward"] += 1
@@ -309,7 +335,7 @@ class Matching:
         return self._look(now) if self._context.board.revision != before else []
 
     def _parse(self, sender: PeerId, kind: str, encoded: bytes, now: float) -> Body | Penalise:
-        """Return the body, or the penalty for one that breaks the rules."""
+        """Return the body, or the penalty for an invalid one."""
         ours = exchange_bodies.is_ours(kind)
         try:
             body: Body = (exchange_bodies.decode if ours else bodies.decode_body)(kind, encoded)
@@ -325,16 +351,16 @@ class Matching:
 
     @property
     def waits_for(self) -> str:
-        """What the pipeline waits for, in words; empty while every stage is covered."""
+        """The reason why the pipeline cannot run, in words; empty while every stage is covered."""
         return self._gang.waits_for
 
     def _misuse(self, sender: PeerId, kind: str) -> list[Effect]:
-        """A record sent as a message or the other way round."""
+        """Penalise a record sent as a message, or a message spread as a record."""
         self._context.counters["matching-misuse"] += 1
         return [Penalise(sender, f"matching-misuse: {kind}", 10)]
 
     def _route(self, found: Iterable[Effect], now: float) -> list[Effect]:
-        """Deliver what is for ourselves, pass the rest on, report the gang start."""
+        """Deliver messages to ourselves, return all other effects, report the gang start."""
         out: list[Effect] = []
         queue = deque(found)
         while queue:
@@ -348,13 +374,13 @@ class Matching:
         return out + self._seats.follow_home(now) + self._gang.report(now)
 
     def _look(self, now: float) -> list[Effect]:
-        """The context changed: let every part look."""
+        """Let every part look at the changed context."""
         return self._offices.look(now) + self._seats.look(now) + self._exchange.look(now)
 
 
 def _is_of_now(body: Body, beacon: int) -> bool:
-    """Tell whether a record is of this beacon or one beside it, as every honest record is: who may
-    write depends on the beacon, so a liar must not choose it."""
+    """Tell whether a record is of this beacon or an adjacent one, as every honest record is. The
+    permitted authors depend on the beacon, so a liar must not be able to choose it."""
     if isinstance(body, exchange_bodies.Spread):
         named = {body.mandate.beacon, body.round.epoch.beacon}
     else:

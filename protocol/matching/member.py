@@ -1,4 +1,4 @@
-"""A member as the matching knows it: claims corrected by partners, and the stages it holds."""
+"""A member as the matching sees it: its claims, corrected by partners, and its stages."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ class Member:
     held: frozenset[Stage] = frozenset()
     """Stages it serves or fetches."""
     measured_s: float = 0.0
-    """How long partners have measured it; claims are capped at 2 x median before 5 minutes."""
+    """Seconds of partners' measurements; before 5 minutes claims are capped at 2 x median."""
     session_s: float = MAX_SESSION_S
-    """Expected rest of its session."""
+    """Seconds that it is expected to stay."""
     ineligible: frozenset[Stage] = frozenset()
     """Stages it says it cannot serve."""
     seats: int = 2
-    """Stages it is willing to hold; its memory decides too."""
+    """Stages that it is willing to hold; its memory also limits them."""
     home: Stage | None = None
-    """The stage of its first seat; who holds one stage only need not say."""
+    """The stage of its first seat; may be None for a member with only one stage."""
     second: Stage | None = None
-    """The stage beside its home that its second seat holds."""
+    """The stage of its second seat, adjacent to its home."""
     fetching: frozenset[Stage] = frozenset()
-    """Those of ``held`` that it does not serve yet."""
+    """Stages of ``held`` that it does not serve yet."""
     may_decide: bool = True
-    """Whether it may be a steward; not if those who would work with it have lost it."""
+    """Whether it may be a steward; False if the peers near it have lost it."""
 
     @property
     def home_stage(self) -> Stage | None:
@@ -48,7 +48,7 @@ class Member:
 
     @property
     def claim(self) -> tuple[float, float, float]:
-        """What it says of its speed: FLOP/s, uplink and downlink bytes/s; NaN counts as 0."""
+        """Its claimed speed: FLOP/s, uplink and downlink bytes/s; NaN counts as 0."""
         said = (self.flops, self.uplink_bytes_per_s, self.downlink_bytes_per_s)
         flops, uplink, downlink = (0.0 if math.isnan(value) else value for value in said)
         return (flops, uplink, downlink)

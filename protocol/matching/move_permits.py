@@ -1,9 +1,9 @@
-"""The desk of a steward for single moves: may this replica come, may that one go?
+"""Permits for single moves: a steward's answers to replicas that want to come or go.
 
-A stage that consents counts the mover as gone, a stage that has room counts it as there, until the
-permit lapses or the move shows; so two moves that each pay do not together do harm. Both stewards
-judge by the same postings; neither can force the other. Who does not see the majority of the swarm
-grants nothing. Holds the permits that are open.
+Until a permit lapses or the move shows, the stage that consents counts the mover as gone and the
+stage that accepts it counts it as present, so that two moves that each pay do no harm together.
+Both stewards judge by the same postings; neither can force the other. A steward that does not see
+the majority of the swarm grants nothing. State: the open permits.
 """
 
 from __future__ import annotations
@@ -35,13 +35,20 @@ class MovePermits:
         self._open: dict[PeerId, _Permit] = {}
 
     def permits(self, peer: PeerId) -> bool:
-        """Tell whether a replica was told that it may come (or go)."""
+        """Tell whether a replica has an open permit to come or go."""
         return peer in self._open
 
     def receive(
         self, sender: PeerId, body: bodies.AboutMove, mandate: Mandate, now: float
     ) -> list[SendSigned]:
-        """Answer a request; a repeated one gets the same answer."""
+        """Answer a request; a repeated one gets the same answer.
+
+        Args:
+            sender: the request's verified signer.
+            body: ``Transfer`` or ``Release``.
+            mandate: our mandate.
+            now: monotonic seconds.
+        """
         if body.steward != self._context.me or body.mandate != mandate:
             self._context.counters["matching-other-mandate"] += 1
             return []

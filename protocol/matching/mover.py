@@ -1,12 +1,12 @@
-"""Single moves: a replica that would do more good in the lowest stage asks to go there.
+"""Single moves: a replica that would be more useful in the lowest stage asks to move there.
 
-    IDLE       looks now and then whether a move would pay
-    ASKING     the steward of the lowest stage: is there room?
-    RELEASING  the steward of its own stage: may it go?
+    IDLE       checks periodically whether a move would pay
+    ASKING     asks the steward of the lowest stage for room
+    RELEASING  asks the steward of its own stage for consent
 
-Both must agree; the move itself is the volunteer's. Between full epochs this is how an uneven
-placement mends itself; who votes in one, or does not see the majority of the swarm, asks nobody and
-does not go. Holds one conversation; decides nothing for others.
+Both must agree; ``Volunteer`` carries out the move. Single moves even out the placement between
+full epochs. A replica that votes in an epoch, or does not see the majority of the swarm, neither
+asks nor moves. State: one conversation. Decides nothing for others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TRIES = 4
 
 
 class Step(Enum):
-    """Where a mover is."""
+    """States of a mover; see the module's docstring."""
 
     IDLE = "idle"
     ASKING = "asking"
@@ -41,7 +41,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What was asked of whom."""
+    """An open request to a steward."""
 
     step: Step
     move: Move
@@ -58,11 +58,11 @@ class Mover:
         self._request: _Request | None = None
         self._due_at = INFINITY
         self._noted: Stage | None = None
-        """Where a move already seemed to pay when we looked last."""
+        """The stage to which a move seemed to pay at the last check."""
 
     @property
     def step(self) -> Step:
-        """Where the conversation is."""
+        """The state of the conversation."""
         return self._request.step if self._request else Step.IDLE
 
     def next_deadline(self) -> float:
@@ -70,7 +70,7 @@ class Mover:
         return self._due_at
 
     def home_changed(self, home: Stage | None, now: float) -> None:
-        """Our first seat serves another stage, or none: begin anew."""
+        """Restart: our first seat serves another stage, or none."""
         self._request = self._noted = None
         self._due_at = INFINITY if home is None else now + self._moment(MOVE_LOOK_S)
 
@@ -82,12 +82,12 @@ class Mover:
             self._due_at = soon
 
     def tick(self, home: Stage | None, rested_at: float, voting: bool, now: float) -> list[Effect]:
-        """Look whether a move would pay, or ask again.
+        """Check whether a move would pay, or repeat an unanswered request.
 
         Args:
             home: the stage our first seat serves; None: no move now.
-            rested_at: moment from which we may move again.
-            voting: a full epoch is about to decide where we belong.
+            rested_at: monotonic seconds from which we may move again.
+            voting: we vote in a full epoch, which may place us elsewhere.
             now: monotonic seconds.
         """
         if now < self._due_at:
@@ -105,7 +105,14 @@ class Mover:
     def receive(
         self, sender: PeerId, body: bodies.Permit, voting: bool, now: float
     ) -> tuple[Move | None, list[Effect]]:
-        """Take an answer; returns the move once both stages agree."""
+        """Take an answer; return the move once both stages agree.
+
+        Args:
+            sender: the answer's verified signer.
+            body: the answer.
+            voting: we vote in a full epoch, which may place us elsewhere.
+            now: monotonic seconds.
+        """
         request = self._request
         ours = request is not None and (sender, body.version) == (request.steward, request.version)
         if request is None or not ours or body.volunteer != self._context.me:
@@ -139,15 +146,15 @@ class Mover:
             self._noted = None
             return []
         if postings[to].copies and self._noted != to:
-            self._noted = to  # newcomers and second seats may mend it meanwhile
+            self._noted = to  # newcomers and second seats may fix it meanwhile
             return []
         if self._hindrance(voting=False) is not None:
             return []
         return self._send(Step.ASKING, move, to, now)
 
     def _as_seen(self, postings: Sequence[Posting], move: Move) -> list[Posting]:
-        """Return the postings without what our own view contradicts: the stage that we go to has
-        no fewer replicas than we see, and one that we leave no more, whatever a steward says."""
+        """Return the postings corrected by our own view: the target has at least as many replicas
+        as we see, and a stage that we leave at most as many, whatever its steward posts."""
         seen, population = list(postings), self._context.population
         for stage in (move.to, *move.leaves):
             said, found = seen[stage].copies, len(population.holders(stage))
@@ -156,7 +163,7 @@ class Mover:
         return seen
 
     def _hindrance(self, voting: bool) -> str | None:
-        """Say why we may not move whatever the stages say."""
+        """Return why we may not move, whatever the stages answer, or None."""
         if voting:
             return "staying: a full epoch is about to decide who serves what"
         if not self._context.sees_majority:
@@ -218,5 +225,5 @@ class Mover:
         return SendSigned(request.steward, bodies.KINDS[type(body)], bodies.encode_body(body))
 
     def _moment(self, within_s: float) -> float:
-        """Return a moment within an interval, different for every peer."""
+        """Return a time within an interval that differs from peer to peer."""
         return within_s * (preferences.tie(self._context.me, Stage(1)) % 1000) / 1000

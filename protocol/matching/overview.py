@@ -1,7 +1,7 @@
-"""The overview: every stage as one volunteer sees it, with the numbers behind its choice.
+"""The overview: every stage as one volunteer sees it, with the terms of its preference.
 
-Pure functions of a context, for interfaces: what the preference list is made of, and which moves
-two stages would agree to although nobody makes them (at rest there are none).
+Pure functions of a context, for interfaces: the preference list with its numbers, and the moves
+that two stages would agree to (none in a stable matching).
 """
 
 from __future__ import annotations
@@ -42,13 +42,19 @@ class StageOverview:
     our_score: int
     our_wish: Wish
     obstacle: str
-    """Why proposing there is useless now, in words; empty: it is not."""
+    """Why a proposal there is useless now, in words; empty if it is not."""
     stay: str
-    """Why moving there from our home would not pay, in words; empty: it would, or no home."""
+    """Why a move there would not pay, in words; empty if it would, or without a home."""
 
 
 def stage_overviews(context: Context, prospects: Prospects, now: float) -> list[StageOverview]:
-    """Return every stage that has a posting, the one we want most first."""
+    """Return every stage that has a posting, the most preferred first.
+
+    Args:
+        context: our view.
+        prospects: refusals and stages that this machine cannot serve.
+        now: monotonic seconds.
+    """
     levels = context.board.levels(now)
     found = [
         _overview(context, prospects, stage, notice, levels[stage] if levels else 0, now)
@@ -89,7 +95,7 @@ def _overview(
 
 
 def _objection(context: Context, stage: Stage, now: float) -> str:
-    """Say why we would not move to a stage."""
+    """Return why a move to a stage would not pay; empty if it would."""
     move = Move.of(context.me, stage, context.population)
     levels = context.board.levels(now)
     if move is None or not levels or move.second == stage:
@@ -122,15 +128,15 @@ def blocking_moves(context: Context, now: float) -> list[Move]:
 
 
 class ScoreParts(NamedTuple):
-    """What a score was made of; the tie is left out."""
+    """The terms of a score, without its tie-breaker."""
 
     advantage: int
     """log_1.1 rho: how much more the volunteer is worth here than anywhere else."""
     size: float
-    """phi c_vs in parts of lambda."""
+    """phi c_vs divided by lambda."""
 
 
 def score_parts(score: int) -> ScoreParts:
-    """Take a score apart again."""
+    """Return the terms of a score."""
     bucket, size = divmod(score >> TIE_BITS, MICRO)
     return ScoreParts(bucket - MAX_BUCKET, size / 10_000)

@@ -1,7 +1,7 @@
-"""The pool of a steward: who holds a place at one stage, and what the stage keeps.
+"""The pool of a steward: the places at one stage, and the choice among proposers.
 
-Holds leases, versions and the limits (quota, floor, cutoff) of the running epoch. No messages, no
-phases: ``steward.py`` speaks, this decides.
+State: leases, rates and the limits (quota, floor, cutoff) of the running epoch. It has no messages
+and no phases; those are in ``steward.py``.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ LOOSE_PERCENT = 105
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One volunteer's hold."""
+    """One volunteer's place at the stage."""
 
     peer: PeerId
     claimed_rate: int
     rate: int
-    """Counted rate: the claim, at most what the view says of the peer."""
+    """Counted rate: the claim, capped by the rate that the membership view gives."""
     score: int
     expires_at: float
     locked: bool = False
     confirmed: bool = False
-    """The members' view has said that it is at home here."""
+    """The membership view has shown it at home here."""
 
     @property
     def proposer(self) -> Proposer:
@@ -42,17 +42,17 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a stage keeps in this epoch; only ever tightened until the next one."""
+    """Limits of a stage's choice in one epoch; within the epoch they are only tightened."""
 
     quota: int
     floor: int
-    """Members it may keep although the quota is reached (r_eff)."""
+    """Members that it keeps even if the quota is reached (r_eff)."""
     cutoff: int = 0
-    """Highest score that was turned down."""
+    """Highest score rejected."""
 
 
 class Shares(NamedTuple):
-    """Summed rates, here and there, of members that also serve the next or the previous stage."""
+    """Summed rates, at both stages, of members that also serve the next or the previous stage."""
 
     up_here: int
     up_there: int
@@ -69,13 +69,13 @@ class Pool:
         self.seconds = 0
         """Replicas that have their home elsewhere; they need no place."""
         self.revision = 0
-        """Rises whenever something of the pool changes."""
+        """Incremented by every change of the pool."""
         self._limits = Limits(0, 1)
         self._moved: set[PeerId] = set()
 
     @property
     def limits(self) -> Limits:
-        """What the stage keeps in this epoch."""
+        """The limits of the present epoch."""
         return self._limits
 
     @limits.setter
@@ -105,16 +105,16 @@ class Pool:
         return max(fresh, key=lambda place: place.proposer.order, default=None)
 
     def standing(self, r: int) -> Standing:
-        """Return how well the stage is off."""
+        """Return the stage's standing, counting up to ``r`` replicas."""
         return Standing.of(self.replicas, self.level, r)
 
     @property
     def replicas(self) -> int:
-        """Everybody who holds the stage."""
+        """All holders of the stage, with either seat."""
         return len(self.places) + self.seconds
 
     def shares(self, population: Population) -> Shares:
-        """Return what our home members give or could give to the stages beside this one."""
+        """Return the rates of our home members that also hold a neighbouring stage."""
         up, down = Stage(self.stage + 1), Stage(self.stage - 1)
         totals = {up: [0, 0], down: [0, 0]}
         for place in self.places.values():
@@ -126,18 +126,18 @@ class Pool:
         return Shares(*totals[up], *totals[down])
 
     def reopen(self, population: Population) -> None:
-        """Begin an epoch: loose quota, no cutoff, scores at today's lambda."""
+        """Begin an epoch: loose quota, no cutoff, scores at the present lambda."""
         quota = population.fair_level * LOOSE_PERCENT // 100
         self.limits = Limits(quota, population.redundancy)
         for place in list(self.places.values()):
             self._recount(place, population)
 
     def forget_moves(self) -> None:
-        """Allow everybody to be moved again: the population changed."""
+        """Allow all members to be moved again, after the population changed."""
         self._moved.clear()
 
     def adopt(self, population: Population, now: float) -> None:
-        """Take in everybody who is at home here by its own signed word: what a successor knows."""
+        """Add the members whose adverts name this stage as home; a successor starts with these."""
         self.seconds = len(population.seconds(self.stage))
         for peer in sorted(population.holders(self.stage)):
             rate = population.rate(peer, self.stage)
@@ -147,9 +147,9 @@ class Pool:
                 self._store(Place(peer, rate, rate, score, expires_at, locked=True, confirmed=True))
 
     def refresh(self, population: Population) -> list[PeerId]:
-        """Recount rates after the view changed; incumbents that the view confirms are locked.
+        """Recompute rates after the view changed, and lock incumbents that the view confirms.
 
-        Returns who has gone, by the view: it is not at home here any more.
+        Returns the peers that, by the view, are not at home here any more.
         """
         self.seconds = len(population.seconds(self.stage))
         gone = []
@@ -164,7 +164,7 @@ class Pool:
         return gone
 
     def put(self, place: Place) -> None:
-        """Add or renew a place; a lock once given stays."""
+        """Add or renew a place; a locked place stays locked."""
         known = self.places.get(place.peer)
         if known is not None:
             locked, confirmed = place.locked or known.locked, place.confirmed or known.confirmed
@@ -177,9 +177,9 @@ class Pool:
         return self.places.pop(peer, None)
 
     def lapsed(self, now: float, population: Population) -> list[PeerId]:
-        """Return the holders whose lease has run out and whom the members' view does not confirm.
+        """Return the holders whose lease has expired and that the membership view does not confirm.
 
-        The advert of a live member is signed and says what it holds: it renews the lease.
+        The advert of a live member is signed and names its stages, so it renews the lease.
         """
         late = [place for place in self.places.values() if place.expires_at <= now]
         for place in late:
@@ -196,7 +196,7 @@ class Pool:
         return [self.places[place.peer] for place in fresh]
 
     def choose(self) -> list[Place]:
-        """Keep the prefix cover, raise the cutoff over the others and return them."""
+        """Keep the prefix cover; return the others, after raising the cutoff above them."""
         proposers = [place.proposer for place in self.places.values()]
         choice = prefix_cover(proposers, self.limits.quota, self.limits.floor)
         turned_down = [self.places.pop(proposer.peer) for proposer in choice.let_go]
@@ -214,11 +214,16 @@ class Pool:
         self.limits = replace(self.limits, quota=min(self.limits.quota, population.fair_level))
 
     def spare(self, needy: Stage, low: Standing, population: Population) -> list[PeerId]:
-        """Return the newcomers this stage could let go for a needier one, worst first.
+        """Return the newcomers that this stage could release for a needier one, worst first.
 
-        One goes as long as the stage stays better off without it than the needy one then is, so
-        each move raises the lowest stage. A newcomer that cannot serve the needy stage, or was
-        moved before, stays.
+        A newcomer may go if the stage without it stays better off than the needy one is by then, so
+        each move raises the lowest stage. A newcomer stays if it cannot serve the needy stage or
+        was moved before.
+
+        Args:
+            needy: the stage to help.
+            low: its standing.
+            population: the members.
         """
         r = population.redundancy
         ranked = sorted(self.places.values(), key=lambda place: place.proposer.order)
@@ -236,7 +241,7 @@ class Pool:
         return given
 
     def let_go(self, peers: list[PeerId]) -> list[Place]:
-        """Tighten the limits so that the choice lets exactly these (the worst) go."""
+        """Tighten the limits so that the choice releases exactly these peers, the worst."""
         self._moved.update(peers)
         gone = sum(self.places[peer].rate for peer in peers)
         kept = len(self.places) - len(peers)
@@ -248,7 +253,7 @@ class Pool:
         return self.choose()
 
     def _claims_home(self, place: Place, member: Member) -> bool:
-        """Tell whether a member is at home here, or on its way and not yet known to have come."""
+        """Tell whether a member is at home here, or is moving here and not confirmed yet."""
         coming = self.stage in member.held and not place.confirmed
         return member.home_stage == self.stage or coming
 

@@ -1,7 +1,7 @@
-"""The members a peer sees, and what the matching reads from their claims.
+"""The members that a peer sees, and the matching's numbers derived from their claims.
 
-Immutable after construction except for caches; ``evolve`` makes the next view from this one at the
-cost of what changed. Equal views give equal numbers on every machine, however they came about.
+Immutable after construction except for caches; ``evolve`` derives the next view at a cost
+proportional to the change. Equal views give equal numbers on every machine, whatever their history.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ __all__ = ["Member", "Population", "of_nobody"]
 Claims = tuple[float, float, float]
 
 THIN_REPLICAS = 4
-"""With fewer members per stage than 2 r = 4 one volunteer more or less makes or breaks a stage:
-then everybody who can holds two, not only the faster ones."""
+"""With fewer members per stage than 2 r = 4 a single volunteer decides whether a stage is covered,
+so all members that can hold two stages do, not only the faster ones."""
 
 
 Value = TypeVar("Value", float, tuple[int, int])
@@ -36,7 +36,7 @@ STEPS_PER_OCTAVE = 16
 
 
 class Column(Generic[Value]):
-    """A multiset of values in order; ``replaced`` returns the next one and leaves this as it is."""
+    """An immutable sorted multiset: medians and quantiles at the cost of one insertion."""
 
     __slots__ = ("_sorted",)
 
@@ -44,7 +44,7 @@ class Column(Generic[Value]):
         self._sorted: list[Value] = sorted(values)
 
     def replaced(self, gone: Sequence[Value], come: Sequence[Value]) -> Column[Value]:
-        """Return the column without ``gone``, all of which it has, and with ``come``."""
+        """Return a copy without ``gone``, all of which must be present, and with ``come``."""
         column: Column[Value] = Column(())
         column._sorted = values = self._sorted.copy()
         for value in gone:
@@ -54,7 +54,7 @@ class Column(Generic[Value]):
         return column
 
     def lower_median(self) -> Value | None:
-        """Return the middle value, the lower of two; None if there is none."""
+        """Return the median, the lower of two; None if the column is empty."""
         return self._sorted[(len(self._sorted) - 1) // 2] if self._sorted else None
 
     def nth_largest(self, count: int) -> Value:
@@ -63,8 +63,8 @@ class Column(Generic[Value]):
 
 
 def coarse(value: float | None) -> float:
-    """Round down by at most a sixteenth of the power of two below, so that most changes of a
-    population leave its median as it is."""
+    """Round down to a sixteenth of the power of two below, so that most changes of a population do
+    not change its median."""
     if value is None or not 0 < value < math.inf:
         return value if value == math.inf else 0.0
     mantissa, exponent = math.frexp(value)
@@ -76,8 +76,11 @@ class Population:
     """A view of the swarm's live members under one manifest's stage costs.
 
     Args:
-        costs: of every stage; redundancy: replicas that each should have.
-        state: what a newcomer downloads of a stage.
+        members: the live members.
+        costs: cost of a microbatch in every stage.
+        redundancy: replicas that each stage should have (r).
+        design: the ingredients in force.
+        state: layout of a stage's state, which a newcomer downloads.
     """
 
     def __init__(
@@ -94,7 +97,7 @@ class Population:
         self._state = state
         self._redundancy = redundancy
         self._kinds = tuple(dict.fromkeys(self.costs))
-        """Distinct costs: most stages of a model are alike."""
+        """Distinct costs; most stages of a model cost the same."""
         self._kind_of = tuple(self._kinds.index(cost) for cost in self.costs)
         self._succession, self._by_rank = stewards.by_succession(), stewards.by_rank()
         self._holders: dict[Stage, frozenset[PeerId]] = {}
@@ -105,7 +108,7 @@ class Population:
         self._count_rates()
 
     def evolve(self, changes: Mapping[PeerId, Member | None]) -> Population:
-        """Return the view after members came, changed or (None) went."""
+        """Return the view after members came, changed or went (None)."""
         follower = copy(self)
         for name in ("fair_level", "able", "redundancy", "_fast_from"):
             follower.__dict__.pop(name, None)
@@ -137,7 +140,7 @@ class Population:
 
     @cached_property
     def fair_level(self) -> int:
-        """Lambda: the level of every stage if each member gave its best rate, spread evenly."""
+        """Lambda: the level of each stage if all members gave their best rate, spread evenly."""
         return self._total // len(self.costs)
 
     @cached_property
@@ -151,32 +154,32 @@ class Population:
         return max(1, min(self._redundancy, self._able // len(self.costs)))
 
     def succession(self, stage: Stage, beacon: int) -> tuple[PeerId, ...]:
-        """Return up to three candidates in the order in which they take a vacant stage over."""
+        """Return up to three candidates in the order in which they take over a vacant stage."""
         return self._succession.first(self.members, stage, beacon)
 
     def candidates(self, stage: Stage, beacon: int) -> frozenset[PeerId]:
-        """Return whose postings for a stage may be believed: also those that aged or moved."""
+        """Return the peers whose postings for a stage are believed, also after aging or moving."""
         return frozenset(
             self.succession(stage, beacon) + self._by_rank.first(self.members, stage, beacon)
         )
 
     def holders(self, stage: Stage) -> frozenset[PeerId]:
-        """Return who serves or fetches a stage, with whatever seat."""
+        """Return the peers that serve or fetch a stage, with either seat."""
         return self._holders.get(stage, frozenset())
 
     def seconds(self, stage: Stage) -> list[Member]:
-        """Return who holds a stage besides its home."""
+        """Return the members that hold a stage with their second seat."""
         found = (self.members[peer] for peer in self.holders(stage))
         return [member for member in found if member.second == stage]
 
     # --- one member -----------------------------------------------------------------------------
 
     def rate(self, peer: PeerId, stage: Stage) -> int:
-        """Return c_vs of a member, 0 for a peer that is none."""
+        """Return c_vs of a member, 0 for any other peer."""
         return self.rates(peer)[stage]
 
     def rates(self, peer: PeerId) -> tuple[int, ...]:
-        """Return c_vs of a member for every stage, claims capped until measured."""
+        """Return c_vs of a member for every stage; unmeasured claims are capped."""
         if peer not in self.members:
             return (0,) * len(self.costs)
         if peer not in self._rates:
@@ -184,14 +187,14 @@ class Population:
         return self._rates[peer]
 
     def phi(self, peer: PeerId, stage: Stage) -> int:
-        """Return the share of its session a member would spend serving, or the bonus of holding."""
+        """Return the share of its session that a member would serve, or the bonus of holding."""
         member = self.members[peer]
         if stage in member.held:
             return preferences.HELD_PHI if self.design.hysteresis else preferences.MICRO
         return self._phis_of(member)[self._kind_of[stage]]
 
     def download_s(self, peer: PeerId, stage: Stage) -> float:
-        """Return the seconds a member needs to fetch a stage, 0 if it holds it."""
+        """Return the seconds that a member needs to fetch a stage, 0 if it holds the stage."""
         member = self.members[peer]
         if stage in member.held:
             return 0.0
@@ -200,7 +203,16 @@ class Population:
     def wish(
         self, peer: PeerId, stage: Stage, *, level: int, fair: int, replicas: int, r: int
     ) -> preferences.Wish:
-        """Return u_v(s) of a member; level and replicas are those of the stage without it."""
+        """Return u_v(s), a member's utility of a stage.
+
+        Args:
+            peer: the member.
+            stage: the stage.
+            level: summed rate of the stage without the member.
+            fair: lambda.
+            replicas: of the stage without the member.
+            r: replicas that every stage should have.
+        """
         return preferences.wish(
             peer,
             stage,
@@ -214,7 +226,7 @@ class Population:
         )
 
     def score(self, peer: PeerId, stage: Stage, fair: int) -> int:
-        """Return pi_s(v) of a member at a given lambda."""
+        """Return pi_s(v), the score of ``peer`` at ``stage``, for lambda = ``fair``."""
         if peer not in self._values:
             self._values[peer] = tuple(
                 rate * self.phi(peer, Stage(s)) for s, rate in enumerate(self.rates(peer))
@@ -229,12 +241,12 @@ class Population:
         )
 
     def is_fast(self, peer: PeerId) -> bool:
-        """Tell whether a member is among those who hold a second stage: the faster ones, but in a
-        swarm that is thin everybody."""
+        """Tell whether a member should hold a second stage: the faster ones do, in a thin swarm
+        all."""
         return peer in self.members and self._speed(peer) >= self._fast_from
 
     def fits_both(self, peer: PeerId, home: Stage, second: Stage) -> bool:
-        """Tell whether a member has the seats and the memory for two stages."""
+        """Tell whether ``peer`` has seats and memory for both ``home`` and ``second``."""
         member = self.members[peer]
         needed = self.costs[home].memory_bytes + self.costs[second].memory_bytes
         return member.seats >= 2 and member.memory_bytes >= needed and self.rate(peer, second) > 0
@@ -242,7 +254,7 @@ class Population:
     # --- inside ---------------------------------------------------------------------------------
 
     def _count_rates(self) -> None:
-        """Count every member's rates anew: the medians that cap the claims moved."""
+        """Recompute all members' rates, after the medians that cap claims changed."""
         self._medians = _medians(self._claims)
         self._rates: dict[PeerId, tuple[int, ...]] = {}
         self._values: dict[PeerId, tuple[int, ...]] = {}
@@ -257,7 +269,7 @@ class Population:
     def _recount(
         self, before: Population, changed: list[PeerId], gone: list[Member], come: list[Member]
     ) -> None:
-        """Count the rates of those that changed, or of all if the medians moved."""
+        """Recompute the rates of changed members, or of all if the medians changed."""
         if _medians(self._claims) != before._medians:
             self._count_rates()
             return
@@ -280,7 +292,7 @@ class Population:
         self._able = before._able + sum(s[0] > 0 for s in new) - sum(s[0] > 0 for s in old)
 
     def _speed(self, peer: PeerId) -> tuple[int, int]:
-        """Return a member's best rate, and what decides between equals."""
+        """Return a member's best rate, with a tie-breaker."""
         return (max(self.rates(peer)), preferences.tie(peer, Stage(0)))
 
     @cached_property
@@ -291,7 +303,7 @@ class Population:
         return self._speeds.nth_largest(count) if count else (preferences.MAX_RATE + 1, 0)
 
     def _index(self, before: Member | None, after: Member | None) -> None:
-        """Keep the holders of every stage."""
+        """Update the holders of every stage."""
         old = before.held if before else frozenset[Stage]()
         new = after.held if after else frozenset[Stage]()
         for stage in old - new:
@@ -339,7 +351,7 @@ class Population:
 
 
 def of_nobody(manifest: Manifest, design: Design) -> Population:
-    """Return the view without members under a manifest."""
+    """Return a manifest's population without members."""
     redundancy = manifest.policy.redundancy
     return Population((), manifest.stages, redundancy, design, manifest.state)
 

@@ -1,8 +1,8 @@
-"""What volunteers and stages think of each other: the numbers of the matching.
+"""Preferences: the numbers by which volunteers and stages rank each other.
 
-Pure functions of integers. Everything is fixed-point, because a decision that can be disputed has
-to come out the same on every machine, and ``exp`` and ``log`` of two C libraries may differ in the
-last bit. Units:
+Pure functions of integers. All values are fixed-point, because a decision that can be disputed must
+be the same on every machine, and ``exp`` and ``log`` of two C libraries may differ in the last bit.
+Units:
 
     rate     c_vs   micro-microbatches per second (1_000_000 = one microbatch per second)
     phi             parts per million
@@ -24,10 +24,10 @@ from protocol.matching.timing import MAX_SESSION_S
 
 MICRO = 1_000_000
 MAX_RATE = 10**12
-"""A million microbatches per second: above any machine, below what overflows a message."""
+"""A million microbatches per second: above any machine, and safe from overflow in a message."""
 
 HELD_PHI = 1_100_000
-"""Hysteresis: a stage already held counts ten per cent more."""
+"""Hysteresis: a stage already held is worth ten per cent more."""
 
 MAX_BUCKET = 100
 TIE_BITS = 34
@@ -42,7 +42,15 @@ def rate(
     memory_bytes: float,
     cost: StageCost,
 ) -> int:
-    """Return c_vs = min(flops / F_s, uplink / U_s, downlink / D_s), 0 if memory is too small."""
+    """Return c_vs = min(flops / F_s, uplink / U_s, downlink / D_s) in millionths per second.
+
+    Args:
+        flops: FLOP/s of the volunteer.
+        uplink_bytes_per_s: its upload bandwidth.
+        downlink_bytes_per_s: its download bandwidth.
+        memory_bytes: its memory; if it is too small for the stage, the result is 0.
+        cost: of one microbatch in the stage.
+    """
     if not memory_bytes >= cost.memory_bytes:  # also refuses NaN
         return 0
     limits = (
@@ -62,14 +70,23 @@ def _ratio(supply: float, demand: float) -> int:
 
 
 def download_s(cost: StageCost, state: StateSpec, downlink_bytes_per_s: float) -> float:
-    """Return D_v: seconds to fetch the state of a stage, which consists of ``state``."""
+    """Return D_v, the seconds to fetch a stage's state; infinite without bandwidth.
+
+    Args:
+        cost: of the stage, with its number of parameters.
+        state: layout of the state, with its bytes per parameter.
+        downlink_bytes_per_s: download bandwidth.
+    """
     if not downlink_bytes_per_s > 0:
         return math.inf
     return cost.parameters * state.bytes_per_parameter / downlink_bytes_per_s
 
 
 def phi(*, held: bool, download_s: float, session_s: float) -> int:
-    """Return phi = 1.10 for a stage already held, else exp(-D_v / H_v), H_v at most 1800 s."""
+    """Return phi in parts per million: 1.10 if ``held``, else exp(-D_v / H_v).
+
+    D_v is ``download_s``; H_v is ``session_s``, at most 1800 s.
+    """
     if held:
         return HELD_PHI
     horizon_s = min(session_s, MAX_SESSION_S)
@@ -96,10 +113,10 @@ class Wish(NamedTuple):
     """A volunteer's utility of a stage; tuples compare in this order, larger is better.
 
     u_v(s) = 1e6 [n_s without v < r] + (c_vs / mean c_s) phi / (L_s without v + lambda)^3. The first
-    term is a field of its own: coverage comes before throughput however slow the machines are. A
-    rate counts in units of what a volunteer usually brings there, so that a stage that is dear for
-    everybody is not shunned by all; lambda stands where the volunteer's own rate might, with which
-    an empty stage is wanted most by those who are slowest there.
+    term is a field of its own, so that coverage comes before throughput however slow the machines
+    are. A rate is divided by the mean rate at the stage, so that a stage that is expensive for all
+    volunteers is not avoided by all. The denominator has lambda instead of the volunteer's own
+    rate; with its own rate, an empty stage would attract the slowest volunteers most.
     """
 
     urgent: bool
@@ -122,12 +139,14 @@ def wish(
     """Return u_v(s).
 
     Args:
-        peer, stage: who wants what; they decide between equals.
+        peer: the volunteer; breaks ties.
+        stage: the stage; breaks ties.
         rate: c_vs.
         usual: the mean rate at the stage of the members that can serve some stage.
         phi: share of the session spent serving, or the bonus of holding.
-        level, replicas: of the stage without the volunteer.
+        level: summed rate of the stage without the volunteer.
         fair: lambda.
+        replicas: of the stage without the volunteer.
         r: replicas that every stage should have.
     """
     gain = rate * phi * 10**21 // (max(usual, 1) * (level + max(fair, 1)) ** 3)
@@ -140,8 +159,12 @@ def score(
     """Return pi_s(v) = 1000 round(log_1.1 rho) + 10 min(c_vs / lambda, 10) phi, tie included.
 
     Args:
+        peer: the volunteer; breaks ties.
+        stage: the stage; breaks ties.
         values: c_vs phi of the volunteer for every stage (rate times parts per million); empty:
             its opportunities elsewhere do not count.
+        rate: c_vs at the stage.
+        phi: share of the session spent serving, or the bonus of holding.
         fair: lambda, the level every stage would have if the population were spread evenly.
     """
     bucket = MAX_BUCKET
@@ -181,11 +204,11 @@ _BUCKET_EDGES = [_bucket_edge(bucket) for bucket in range(1 - MAX_BUCKET, MAX_BU
 
 @lru_cache(maxsize=2**16)
 def tie(peer: PeerId, stage: Stage) -> int:
-    """Return hash(v, s): what decides between equals, differently for every stage."""
+    """Return hash(v, s), a tie-breaker that differs from stage to stage."""
     return int.from_bytes(rank("tie", stage, peer), "big") >> (128 - TIE_BITS)
 
 
 def words(rate: int) -> str:
-    """Return a rate in words for explanations: microbatches per second."""
+    """Return a rate as text for explanations, in microbatches per second."""
     value = rate / MICRO
     return f"{value:.2f} mb/s" if value >= 0.1 or not value else f"{value:.2g} mb/s"

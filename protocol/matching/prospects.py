@@ -1,6 +1,7 @@
-"""A volunteer's prospects: which stages it may hope for, and which it wants most.
+"""A volunteer's prospects: the stages that may accept it, and its preference among them.
 
-Holds what it was refused, what its machine cannot do and which stewards are mute; sends nothing.
+State: refusals, stages that the machine cannot serve, and stewards that do not answer. Sends
+nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Prospects:
         self._absence_since: float | None = None
 
     def refuse(self, stage: Stage, mandate: Mandate, epoch: int) -> None:
-        """Remember that a stage turned us down in an epoch."""
+        """Remember that ``stage`` rejected us under ``mandate`` in ``epoch``."""
         self._refused[stage] = (mandate, epoch)
 
     def mute(self, stage: Stage, now: float) -> None:
@@ -51,7 +52,7 @@ class Prospects:
         return max(hopes, key=lambda s: (self.wish(s, notices[s].posting), -s), default=None)
 
     def wish(self, stage: Stage, posting: Posting) -> preferences.Wish:
-        """Return our utility of a stage, from its posting."""
+        """Return our utility of a stage, computed from its posting."""
         me, population = self._context.me, self._context.population
         return population.wish(
             me,
@@ -63,7 +64,13 @@ class Prospects:
         )
 
     def obstacle(self, stage: Stage, posting: Posting, now: float) -> str | None:
-        """Say why it is useless to propose to a stage now, or None."""
+        """Return why a proposal to a stage is useless now, or None.
+
+        Args:
+            stage: the stage.
+            posting: its posting that counts.
+            now: monotonic seconds.
+        """
         me, population = self._context.me, self._context.population
         if stage in self.unable:
             return self.unable[stage]
@@ -78,11 +85,11 @@ class Prospects:
         return None
 
     def in_words(self, notices: Notices, now: float) -> str:
-        """Say of every stage why there is no hope."""
+        """Return, in words, why each stage would reject us."""
         reasons = ((s, self.obstacle(s, n.posting, now)) for s, n in sorted(notices.items()))
         return "no place: " + "; ".join(f"stage {stage}: {why}" for stage, why in reasons)
 
     def retry_at(self, now: float) -> float:
-        """Return when a mute steward may be tried again."""
+        """Return when a steward that did not answer may be tried again, monotonic seconds."""
         mute = (until for until in self._mute_until.values() if until > now)
         return min(mute, default=float("inf"))

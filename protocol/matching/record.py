@@ -1,8 +1,8 @@
-"""Match records: what proves to anybody that a volunteer and a stage agreed.
+"""Match records: verifiable proof that a volunteer and a stage agreed.
 
-A record is two signed messages: the volunteer's proposal (or renewal) and the steward's HOLD that
-answers it and makes the place final. Either alone proves nothing; two contradicting HOLDs of one
-steward prove that it lies. Pure functions.
+A record consists of two signed messages: the volunteer's proposal (or renewal), and the steward's
+HOLD that answers it and makes the place final. Neither proves anything alone; two contradicting
+HOLDs of one steward prove that it lies. Pure functions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class MatchRecord(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a valid record says."""
+    """The content of a valid record."""
 
     volunteer: PeerId
     steward: PeerId
@@ -59,7 +59,7 @@ def decode_record(encoded: bytes) -> MatchRecord:
 
 
 def read_record(record: MatchRecord, swarm: str) -> Match:
-    """Check both signatures and that the messages belong together; return what they say.
+    """Verify both signatures and that the messages belong together; return their content.
 
     Raises:
         RemoteProtocolError: a signature is bad, or the two do not make a match.

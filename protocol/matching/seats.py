@@ -1,7 +1,7 @@
 """The seats of one volunteer: its home, the second stage beside it, and moves between homes.
 
-Composes ``Volunteer`` (finds and keeps a home), ``SecondSeat`` (dual homing) and ``Mover`` (asks
-whether to go elsewhere), and keeps them in step when the home changes. Decides nothing itself.
+Composes ``Volunteer`` (finds and keeps a home), ``SecondSeat`` (dual homing) and ``Mover`` (single
+moves), and keeps them consistent when the home changes. Decides nothing itself.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Seats:
         self._mover = Mover(context)
         self._last_home: Stage | None = None
 
-    # --- what is held -----------------------------------------------------------------------
+    # --- stages held ------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
-        """Where the first seat is."""
+        """The state of the first seat."""
         return self.volunteer.state
 
     @property
@@ -47,7 +47,7 @@ class Seats:
 
     @property
     def stages(self) -> frozenset[Stage]:
-        """Every stage fetched or served, with whatever seat."""
+        """Every stage fetched or served, with either seat."""
         return frozenset(self.volunteer.stages + self._second.stages)
 
     def seat_of(self, stage: Stage) -> int:
@@ -56,7 +56,7 @@ class Seats:
 
     @property
     def settled_home(self) -> Stage | None:
-        """The home, if it is served and we are not on our way to another one."""
+        """The home, if it is served and we are not moving to another one."""
         return None if self.volunteer.leaving else self._served_home
 
     @property
@@ -65,14 +65,20 @@ class Seats:
         return self.home if serves else None
 
     def may_leave(self, now: float) -> Stage | None:
-        """Return the home that a full epoch may take us from; None while we move or rest."""
+        """Return the home that a full epoch may move us from; None during a move and soon after."""
         rested = now >= self.volunteer.moved_at + MOVE_REST_S
         return self.settled_home if rested else None
 
     # --- inputs -----------------------------------------------------------------------------
 
     def move(self, to: Stage, reason: str, now: float) -> list[Effect]:
-        """Go to another home; if the second seat serves it already, the two seats swap."""
+        """Begin a move to another home; if the second seat serves it already, the seats swap.
+
+        Args:
+            to: the new home.
+            reason: why, in words.
+            now: monotonic seconds.
+        """
         swaps = self._second.stage == to and self._second.serves and not self._second.leaving
         home = self.home
         if swaps and home is not None:
@@ -82,9 +88,13 @@ class Seats:
     def permitted(
         self, sender: PeerId, body: bodies.Permit, voting: bool, now: float
     ) -> list[Effect]:
-        """Take the answer of a steward to a single move: go if both stages agree.
+        """Take a steward's answer about a single move; begin the move if both stewards agree.
 
-        ``voting``: a full epoch is about to decide where we belong.
+        Args:
+            sender: the answer's signer.
+            body: the answer.
+            voting: we vote in a full epoch, which may place us elsewhere.
+            now: monotonic seconds.
         """
         move, found = self._mover.receive(sender, body, voting, now)
         if move is None:
@@ -93,20 +103,29 @@ class Seats:
         return found + self.move(move.to, reason, now)
 
     def serving(self, stage: Stage, now: float) -> list[Effect]:
-        """The training side serves an assigned stage (LocalProtocolError: not assigned)."""
+        """Note that the training side serves an assigned stage (else LocalProtocolError)."""
         if self._second.owns(stage):
             return self._second.serving(stage)
         return self.volunteer.serving(stage, now)
 
     def lost(self, stage: Stage, reason: str, now: float) -> list[Effect]:
-        """The training side lost an assigned stage (LocalProtocolError: not assigned)."""
+        """Note that the training side lost an assigned stage.
+
+        Args:
+            stage: the stage.
+            reason: why, in words.
+            now: monotonic seconds.
+
+        Raises:
+            LocalProtocolError: the stage is not assigned.
+        """
         if not self._second.owns(stage):
             return self.volunteer.lost(stage, reason, now)
         self._second.lost(stage)
         return [Explain("matching", f"lost stage {stage}: {reason}")]
 
     def leave(self, now: float) -> list[Effect]:
-        """Give everything up, for good."""
+        """Give up all seats, for good."""
         return self.volunteer.leave(now) + self._second.leave()
 
     def look(self, now: float) -> list[Effect]:
@@ -117,7 +136,7 @@ class Seats:
         return self.volunteer.look(now)
 
     def tick(self, now: float, *, voting: bool = False) -> list[Effect]:
-        """Do what is due; whoever votes in a full epoch begins no single move."""
+        """Act on passed deadlines; no single move begins while we are ``voting`` in an epoch."""
         found, design = self.volunteer.tick(now), self._context.population.design
         if design.epochs:
             rested_at = self.volunteer.moved_at + MOVE_REST_S
@@ -132,7 +151,7 @@ class Seats:
         return min(part.next_deadline() for part in parts)
 
     def follow_home(self, now: float) -> list[Effect]:
-        """Tell the other seat when the first one has another stage."""
+        """Notify the second seat and the mover when the home has changed."""
         home, design = self._served_home, self._context.population.design
         if home == self._last_home:
             return []

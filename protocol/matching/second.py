@@ -1,9 +1,9 @@
-"""The second seat: the faster volunteers also hold a stage beside their home.
+"""The second seat: the faster volunteers also hold a stage adjacent to their home.
 
-It asks nobody: a second replica takes nothing from anyone, and every steward sees it in the view.
-It looks now and then, at a moment of its own so that neighbours do not all choose the same stage,
-and changes its mind only for a clear gain, make before break. Holds which stage it has and which
-one it leaves; reads the context.
+It needs no consent: a second replica displaces nobody, and every steward sees it in the view. It
+reconsiders periodically, at a time of its own so that neighbours do not all choose the same stage,
+and changes only for a clear gain, make before break. State: the stage it holds and the one it
+leaves. Reads the context.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ INFINITY = float("inf")
 LEVEL_STEPS = 20
 """Levels that differ by less than a twentieth of the highest count as equal."""
 LOWEST_STEPS = 200
-"""Half a per cent more or less at the lowest stage decides nothing."""
+"""Differences below half a per cent at the lowest stage are ignored."""
 CLEARLY_PERCENT = 103
-"""Change sides only if the lowest stage of all rises by this much."""
+"""Required level of the lowest stage, in per cent of the present one, before it changes sides."""
 
 
 class SecondSeat:
@@ -38,7 +38,7 @@ class SecondSeat:
     def __init__(self, context: Context) -> None:
         self.stage: Stage | None = None
         self.leaving: Stage | None = None
-        """The stage it still serves until the new one is served."""
+        """The old stage of a change, served until the new one is."""
         self.serves = False
         self._context = context
         self._look_at = INFINITY
@@ -56,7 +56,7 @@ class SecondSeat:
     # --- inputs -----------------------------------------------------------------------------
 
     def home_changed(self, home: Stage | None, now: float) -> list[Effect]:
-        """Our first seat serves another stage, or none: keep only what lies beside it."""
+        """Note that our first seat serves another stage, or none; keep only an adjacent stage."""
         if home is None:
             self._look_at = INFINITY
         elif self._look_at == INFINITY:
@@ -65,12 +65,12 @@ class SecondSeat:
         return [] if beside else self._drop("our home is elsewhere now")
 
     def swap(self, stage: Stage, home: Stage) -> None:
-        """Our first seat takes over the stage we serve and leaves us its own."""
+        """Exchange stages with the first seat: it takes ``stage`` and leaves us ``home``."""
         if self.stage == stage:
             self.stage, self.serves = home, True
 
     def look(self, home: Stage | None, now: float) -> None:
-        """Look at the changed board: a stage beside our home that lacks replicas is urgent."""
+        """Look at the changed board: an adjacent stage that lacks replicas is urgent."""
         soon = now + self._moment(SECOND_HASTE_S)
         if home is None or soon >= self._look_at:
             return
@@ -79,14 +79,14 @@ class SecondSeat:
             self._look_at = soon
 
     def tick(self, home: Stage | None, now: float) -> list[Effect]:
-        """Look whether a stage beside our home should be held."""
+        """Consider whether to hold a stage adjacent to our home."""
         if now < self._look_at or home is None:
             return []
         self._look_at = now + SECOND_LOOK_S
         return self._choose(home, now)
 
     def serving(self, stage: Stage) -> list[Effect]:
-        """The training side serves the stage."""
+        """Note that the training side serves the stage."""
         if stage != self.stage:
             return []
         self.serves = True
@@ -96,14 +96,14 @@ class SecondSeat:
         return [Unassign(left, f"our second stage is {stage} now")]
 
     def lost(self, stage: Stage) -> None:
-        """The training side cannot serve the stage any more."""
+        """Note that the training side cannot serve the stage any more."""
         if stage == self.leaving:
             self.leaving = None
         elif stage == self.stage:
             self.stage, self.leaving, self.serves = self.leaving, None, self.leaving is not None
 
     def leave(self) -> list[Effect]:
-        """Give everything up."""
+        """Give up all stages of this seat."""
         self._look_at = INFINITY
         return self._drop("leaving")
 
@@ -161,8 +161,8 @@ class SecondSeat:
     def _order(
         self, home: Stage, stage: Stage, levels: tuple[int, ...], now: float
     ) -> tuple[bool, int, int, int, int]:
-        """Smaller is better: thin stages, what lifts the lowest stage, low levels, edges that few
-        share so far."""
+        """Return a sort key, smallest best: thin stages, then the gain of the lowest stage, then
+        low levels, then edges that few share."""
         lowest = lowest_level(self._with_us_between(home, stage, now))
         step = max(1, max(levels) // LOWEST_STEPS)
         bucket = levels[stage] * LEVEL_STEPS // max(*levels, 1)
@@ -171,7 +171,7 @@ class SecondSeat:
         return (not self._is_thin(stage, now), -(lowest // step), bucket, shared, tie)
 
     def _with_us_between(self, home: Stage, stage: Stage, now: float) -> list[StageLevel]:
-        """Return what would serve every stage if we shared our time between home and a stage."""
+        """Return the rates of every stage if we shared our time between home and a stage."""
         population, me = self._context.population, self._context.me
         changed = self._context.board.stage_levels(now)
         if self.stage is None:
@@ -197,5 +197,5 @@ class SecondSeat:
         return notice is not None and notice.posting.copies - without < notice.posting.r
 
     def _moment(self, within_s: float) -> float:
-        """Return a moment within an interval, different for every peer."""
+        """Return a time within an interval that differs from peer to peer."""
         return within_s * (preferences.tie(self._context.me, Stage(0)) % 1000) / 1000

@@ -1,8 +1,8 @@
-"""What a stage does once all stages are quiet: help the neediest one, or see that it is done.
+"""Actions of a stage once all stages are quiet: help the neediest one, or detect the end.
 
-Pure functions of the pool, the others' postings and the population. Helping never makes the lowest
-stage lower: somebody is let go only if the stage stays better off than the needy one was, so the
-sorted standings rise with every step and the steps end.
+Pure functions of the pool, the others' postings and the population. Helping never lowers the lowest
+stage: a volunteer is released only if the stage stays better off than the needy one was. The sorted
+standings therefore rise with every step, and the process ends.
 """
 
 from __future__ import annotations
@@ -21,24 +21,30 @@ Others = Mapping[Stage, Notice]
 
 
 def complete(others: Others, population: Population) -> bool:
-    """Tell whether every other stage has somebody to speak for it."""
+    """Tell whether every other stage has a steward."""
     return len(others) == len(population.costs) - 1
 
 
 def all_reached(others: Others, phase: int, population: Population) -> bool:
-    """Tell whether every other stage has come to a phase."""
+    """Tell whether every other stage of ``population`` has reached ``phase``."""
     reached = all(notice.posting.phase >= phase for notice in others.values())
     return reached and complete(others, population)
 
 
 def all_covered(pool: Pool, others: Others, population: Population) -> bool:
-    """Tell whether every stage has a replica."""
+    """Tell whether every stage of ``population``, ours (``pool``) and ``others``, has a replica."""
     covered = all(notice.posting.copies for notice in others.values())
     return bool(pool.replicas) and covered and complete(others, population)
 
 
 def somebody_waits(pool: Pool, others: Others, population: Population) -> bool:
-    """Tell whether a peer turned away is still without a place that this stage could give."""
+    """Tell whether a rejected peer is still without a place, and this stage could give one.
+
+    Args:
+        pool: of this stage.
+        others: the other stages' postings.
+        population: the members.
+    """
     placed = len(pool.places) + sum(notice.posting.replicas for notice in others.values())
     wanting = pool.level < population.fair_level
     return pool.limits.cutoff > 0 and wanting and placed < population.able
@@ -46,7 +52,7 @@ def somebody_waits(pool: Pool, others: Others, population: Population) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Help:
-    """The outcome of one attempt. ``waiting``: better-off stages are to give first."""
+    """The outcome of one attempt; ``waiting``: better-off stages must give first."""
 
     let_go: list[Place]
     waiting: bool = False
@@ -56,9 +62,14 @@ NOTHING = Help([])
 
 
 def help_neediest(pool: Pool, others: Others, population: Population) -> Help:
-    """Tighten q to 1.0 if a stage falls short of it, else spare newcomers for the neediest stage.
+    """Tighten q to 1.0 if a stage is below it, else release newcomers for the neediest stage.
 
-    Places that are let go have left the pool, and the cutoff stands above them.
+    Released places have left the pool, and the cutoff is above their scores.
+
+    Args:
+        pool: of this stage; it is changed.
+        others: the other stages' postings.
+        population: the members.
     """
     r = population.redundancy
     mine = pool.standing(r)
@@ -88,7 +99,7 @@ Rank = tuple[Standing, int]
 
 
 def _other_donors(others: Others, low: Standing, r: int) -> list[Rank]:
-    """Return the stages that may still give; a settled one has said that it cannot."""
+    """Return the stages that may still give; a settled stage cannot."""
     return [
         (_standing(notice, r), -stage)
         for stage, notice in others.items()
@@ -99,7 +110,7 @@ def _other_donors(others: Others, low: Standing, r: int) -> list[Rank]:
 
 
 def _share(wanted: int, mine: Rank, donors: list[Rank]) -> int:
-    """Return how many of the wanted members we give; the better off give first."""
+    """Return how many of the wanted members we give; better-off stages give first."""
     ahead = sum(donor > mine for donor in donors)
     each, rest = divmod(wanted, len(donors) + 1)
     return each + (ahead < rest)

@@ -1,9 +1,9 @@
-"""Levels after dual homing: how far volunteers that hold two adjacent stages can even them out.
+"""Levels after dual homing: how far volunteers that hold two adjacent stages even them out.
 
-Each pair of neighbouring stages shares a pool of volunteers; a pool splits its time freely between
-the two. Which lowest level can be reached is a flow problem on a path, and the greedy answer from
-left to right is exact: a stage takes from the pool on its left what the stage before left over,
-then from the pool on its right only what it still needs. Pure functions of integers.
+Each pair of neighbouring stages shares a pool of volunteers, and a pool splits its time freely
+between the two. The highest lowest level is a flow problem on a path. The greedy solution from left
+to right is exact: a stage takes from the left pool what the previous stage left over, then from the
+right pool only what it still needs. Pure functions of integers.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ MICRO = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class StageLevel:
-    """What serves one stage, in micro-microbatches per second."""
+    """The rates that serve one stage, in micro-microbatches per second."""
 
     alone: int
-    """Summed rate of those that hold this stage only."""
+    """Summed rate of the volunteers that hold only this stage."""
     pool_here: int = 0
-    """Rate at this stage of those that hold it and the next one."""
+    """Summed rate, at this stage, of the volunteers that hold it and the next one."""
     pool_next: int = 0
-    """Rate of the same at the next stage."""
+    """Summed rate of the same volunteers at the next stage."""
 
 
 def lowest_level(stages: Sequence[StageLevel]) -> int:
@@ -41,7 +41,7 @@ def lowest_level(stages: Sequence[StageLevel]) -> int:
 def effective_levels(stages: Sequence[StageLevel]) -> tuple[int, ...]:
     """Return every stage's level when the pools split their time as ``lowest_level`` needs.
 
-    Time that the lowest stages cannot use is shared half and half by its two stages.
+    A pool's time that the lowest level does not need is split evenly between its two stages.
     """
     lowest = lowest_level(stages)
     needs = _needs(stages, lowest) or []
@@ -56,7 +56,7 @@ def effective_levels(stages: Sequence[StageLevel]) -> tuple[int, ...]:
 
 
 def _bound(stages: Sequence[StageLevel]) -> int:
-    """Return what no stage can exceed: the least of all with both pools to itself."""
+    """Return an upper bound of the lowest level: the minimum over stages given both pools."""
     before = [0, *(stage.pool_next for stage in stages)]
     return min(
         (s.alone + s.pool_here + extra for s, extra in zip(stages, before, strict=False)), default=0
@@ -64,7 +64,7 @@ def _bound(stages: Sequence[StageLevel]) -> int:
 
 
 def _needs(stages: Sequence[StageLevel], level: int) -> list[int] | None:
-    """Return the share of each pool that its first stage needs, in ppm; None: out of reach."""
+    """Return the share (ppm) of each pool that its first stage needs; None: infeasible."""
     needs: list[int] = []
     inflow = 0
     for stage in stages:

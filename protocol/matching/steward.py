@@ -1,11 +1,11 @@
 """The steward of one stage: answers proposals, settles with the other stages, posts.
 
-    OPEN       proposals arrive; the pool keeps the prefix cover, everything is tentative
-    QUIET      nothing arrived for a settle window
-    SETTLED    every stage is quiet and this one has nobody to spare for a needier one
-    COMMITTED  every stage is settled and covered: all places are final (the gang start)
+    OPEN       proposals arrive; the pool keeps the prefix cover; all places are tentative
+    QUIET      no proposal has arrived for a settle window
+    SETTLED    every stage is quiet and this one cannot spare anybody for a needier one
+    COMMITTED  every stage is settled and covered; all places are final (the gang start)
 
-Any arrival leads back to OPEN; incumbents are never displaced. Holds the pool and the phase; reads
+Any arrival leads back to OPEN; incumbents are never displaced. State: the pool and the phase. Reads
 the context; sends nothing by itself.
 """
 
@@ -63,8 +63,11 @@ LEVELS = (
 MINOR_PERCENT = 2
 
 
-class Bulletin:
-    """Publishing of one stage's posting."""
+class PostingPublisher:
+    """Publishes one stage's posting: repeats it at rest, and combines a burst of changes.
+
+    After a change it waits out a short gap, so that a burst of arrivals makes one record.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -72,7 +75,7 @@ class Bulletin:
         self._posted_at = float("-inf")
 
     def publish(self, posting: Posting, now: float) -> list[Publish]:
-        """Publish if something changed (``issued_ms`` aside) or it is time to repeat it."""
+        """Publish if the posting changed (``issued_ms`` aside) or a repetition is due."""
         if now < self.due_at(posting):
             return []
         number = self._context.number(now)
@@ -81,7 +84,7 @@ class Bulletin:
         return [Publish(POSTING_KIND, str(posting.stage), number, encode_body(stamped))]
 
     def due_at(self, posting: Posting) -> float:
-        """Return when this posting has to go out, monotonic seconds."""
+        """Return when this posting must be published, monotonic seconds."""
         if posting == self._posted:
             return self._posted_at + REFRESH_S
         minor = self._posted is not None and _is_minor(self._posted, posting)
@@ -89,7 +92,7 @@ class Bulletin:
 
 
 def _is_minor(old: Posting, new: Posting) -> bool:
-    """Tell whether only levels changed, and those hardly: nobody has to know that at once."""
+    """Tell whether only levels changed, and only slightly, so that the update is not urgent."""
     levels = {name: getattr(new, name) for name in LEVELS}
     if msgspec.structs.replace(old, **levels) != new:
         return False
@@ -98,14 +101,18 @@ def _is_minor(old: Posting, new: Posting) -> bool:
 
 
 class Heard(NamedTuple):
-    """The last message of a volunteer and, if it was turned down, in which epoch."""
+    """The last message of a volunteer and, if it was rejected, in which epoch."""
 
     version: int
     refused_in: int | None = None
 
 
 class Replies:
-    """Conversations of one stewardship."""
+    """The steward's side of its conversations: last versions heard, HOLD and REJECT.
+
+    Each version gets one decision. So a late copy of a rejected proposal cannot win a place that
+    its author has given up.
+    """
 
     def __init__(self, context: Context, stage: Stage) -> None:
         self._context = context
@@ -113,25 +120,32 @@ class Replies:
         self._heard: dict[PeerId, Heard] = {}
 
     def is_old(self, sender: PeerId, version: int) -> bool:
-        """Tell whether something newer of the sender was heard."""
+        """Tell whether a newer message of the sender was heard."""
         return sender in self._heard and version < self._heard[sender].version
 
     def note(self, sender: PeerId, version: int) -> None:
-        """Take a message's version."""
+        """Note a message's version."""
         if sender not in self._heard or version > self._heard[sender].version:
             self._heard[sender] = Heard(version)
 
     def was_refused(self, sender: PeerId) -> bool:
-        """Tell whether the sender's last version was turned down already."""
+        """Tell whether the sender's last version was rejected already."""
         return self._heard[sender].refused_in is not None
 
     def forget_strangers(self) -> None:
-        """Drop who is no member any more."""
+        """Drop peers that are no members any more."""
         members = self._context.population
         self._heard = {peer: heard for peer, heard in self._heard.items() if peer in members}
 
     def hold(self, place: Place, mandate: Mandate, epoch: int, now: float) -> SendSigned:
-        """Tell a volunteer that it has its place."""
+        """Return the message that tells a volunteer that it has its place.
+
+        Args:
+            place: the place.
+            mandate: our mandate.
+            epoch: the stage's epoch.
+            now: monotonic seconds; the lease is counted from it.
+        """
         body = bodies.Hold(
             stage=self._stage,
             mandate=mandate,
@@ -148,7 +162,18 @@ class Replies:
     def reject(
         self, peer: PeerId, mandate: Mandate, epoch: int, cutoff: int, reason: str, now: float
     ) -> SendSigned:
-        """Tell a volunteer that it has no place, always naming the epoch that decided it."""
+        """Return the message that tells a volunteer that it has no place.
+
+        A repeated rejection names the epoch that first decided it.
+
+        Args:
+            peer: the volunteer.
+            mandate: our mandate.
+            epoch: the stage's epoch.
+            cutoff: highest score rejected in this epoch.
+            reason: why, in words.
+            now: monotonic seconds.
+        """
         version, refused_in = self._heard[peer]
         decided_in = epoch if refused_in is None else refused_in
         self._heard[peer] = Heard(version, decided_in)
@@ -176,7 +201,7 @@ class Steward:
         self.pool = Pool(stage)
         self.move_permits = MovePermits(context, stage)
         self._context = context
-        self._bulletin = Bulletin(context)
+        self._publisher = PostingPublisher(context)
         self._replies = Replies(context, stage)
         self._basis = (0, 0)
         self._opened_at = self._quiet_at = 0.0
@@ -197,12 +222,18 @@ class Steward:
         return self._publish(now)
 
     def continue_as(self, mandate: Mandate, now: float) -> list[Effect]:
-        """Go on under a new mandate: the beacon changed and chose the same peer again."""
+        """Continue under a new mandate: the beacon changed and chose the same peer again."""
         self.mandate = mandate
         return self._publish(now)
 
     def receive(self, sender: PeerId, body: bodies.ToSteward, now: float) -> list[Effect]:
-        """Take a signed body of a volunteer; what is not for this mandate or not new is counted."""
+        """Take a signed body of a volunteer; one for another mandate, or an old one, is counted.
+
+        Args:
+            sender: the body's verified signer.
+            body: proposal, renewal or withdrawal.
+            now: monotonic seconds.
+        """
         refusal = self._refusal(sender, body)
         if refusal:
             self._context.counters[refusal] += 1
@@ -213,12 +244,12 @@ class Steward:
         return [*self._consider(sender, body, now), *self._publish(now)]
 
     def expect(self, places: Iterable[Place]) -> None:
-        """Make places of incumbents that move here by a decision of the whole swarm."""
+        """Add places for incumbents that a full epoch moves here."""
         for place in places:
             self.pool.put(replace(place, locked=True))
 
     def update(self, now: float) -> list[Effect]:
-        """Look at the changed population: members that left, claims that moved."""
+        """Look at the changed population: members left, or claims changed."""
         population = self._context.population
         self._replies.forget_strangers()
         gone = self.pool.refresh(population)
@@ -231,7 +262,7 @@ class Steward:
         return self._publish(now)
 
     def look(self, now: float) -> None:
-        """Look at the changed board: act a settle window after every stage fell quiet."""
+        """Look at the changed board; act one settle window after all stages became quiet."""
         population, others = self._context.population, self._others(now)
         if self.phase == OPEN:
             return
@@ -245,7 +276,7 @@ class Steward:
             self._act_at = max(self._patient_until(now), now + SETTLE_S)
 
     def tick(self, now: float) -> list[Effect]:
-        """Do what is due."""
+        """Act on every deadline that has passed."""
         effects: list[Effect] = []
         for peer in self.pool.lapsed(now, self._context.population):
             effects += self._release(peer, now, "its lease lapsed")
@@ -260,12 +291,12 @@ class Steward:
         """Return when ``tick`` has something to do, monotonic seconds."""
         lapse = min((place.expires_at for place in self.pool.places.values()), default=INFINITY)
         quiet = self._quiet_at if self.phase == OPEN else INFINITY
-        return min(lapse, quiet, self._act_at, self._bulletin.due_at(self.posting))
+        return min(lapse, quiet, self._act_at, self._publisher.due_at(self.posting))
 
     # --- proposals ------------------------------------------------------------------------
 
     def _refusal(self, sender: PeerId, body: bodies.ToSteward) -> str | None:
-        """Say why a body changes nothing, or None."""
+        """Return why a body has no effect, or None."""
         if body.steward != self._context.me or body.mandate != self.mandate:
             return "matching-other-mandate"
         if sender not in self._context.population:
@@ -322,7 +353,7 @@ class Steward:
         )
 
     def _release(self, peer: PeerId, now: float, why: str) -> list[Effect]:
-        """Take a place away because its holder left, lapsed or cannot serve any more."""
+        """Remove a place whose holder left, lapsed or cannot serve any more."""
         if self.pool.drop(peer) is None:
             return []
         self._reopen(now)
@@ -332,7 +363,7 @@ class Steward:
     # --- settling -------------------------------------------------------------------------
 
     def _act(self, now: float) -> list[Effect]:
-        """Help the neediest stage, or settle, or commit; at rest, look who still waits."""
+        """Help the neediest stage, or settle, or commit; if committed, reopen for waiting peers."""
         population, others = self._context.population, self._others(now)
         if self.phase == COMMITTED:
             if settling.somebody_waits(self.pool, others, population):
@@ -355,7 +386,7 @@ class Steward:
         return []
 
     def _commit(self, now: float) -> list[Effect]:
-        """Make all places final. That ends the epoch: later scores say nothing about these."""
+        """Make all places final and end the epoch, whose scores do not apply to later ones."""
         newcomers = self.pool.lock_all()
         self._enter(COMMITTED, now)
         if newcomers:
@@ -366,7 +397,7 @@ class Steward:
         return [*holds, Explain("matching", started, "info" if newcomers else "debug")]
 
     def _reopen(self, now: float) -> None:
-        """Begin an epoch; with incumbents only the stage stays committed."""
+        """Begin an epoch; a stage with incumbents only stays committed."""
         population = self._context.population
         self.epoch += 1
         self._basis = (population.fair_level, population.redundancy)
@@ -381,7 +412,7 @@ class Steward:
         self._enter(OPEN, now)
 
     def _stir(self, now: float) -> None:
-        """Somebody came or went: wait for quiet again, though not for ever."""
+        """Wait for quiet again after an arrival or a departure, up to the patience limit."""
         if self.phase == COMMITTED:
             self._unsettled_since = now
         if self.phase in (SETTLED, COMMITTED):
@@ -391,10 +422,10 @@ class Steward:
         self._quiet_at = min(max(self._quiet_at, now + SETTLE_S), latest)
 
     def _patient_until(self, now: float) -> float:
-        """Return when the stage decides without the others.
+        """Return when the stage decides without waiting for the others, monotonic seconds.
 
-        While peers keep arriving it never is quiet, and once every stage is covered those who have
-        come must not wait for those who may.
+        While peers keep arriving the stage is never quiet. Once every stage is covered, placed
+        volunteers must not wait for further arrivals.
         """
         usual = self._opened_at + PATIENCE_S
         if usual <= self._unsettled_since + LONGEST_PATIENCE_S:
@@ -408,7 +439,7 @@ class Steward:
         self.look(now)
 
     def _basis_moved(self) -> bool:
-        """Tell whether lambda moved by more than a per cent, or r at all."""
+        """Tell whether lambda changed by more than one per cent, or r changed."""
         population = self._context.population
         fair, redundancy = self._basis
         moved = abs(population.fair_level - fair) * 100 > fair
@@ -439,11 +470,11 @@ class Steward:
         )
 
     def _publish(self, now: float) -> list[Effect]:
-        return list(self._bulletin.publish(self.posting, now))
+        return list(self._publisher.publish(self.posting, now))
 
     @property
     def posting(self) -> bodies.Posting:
-        """What the stage has to say now, not yet dated."""
+        """The stage's present posting, without an issue time."""
         basis = (self.pool.revision, self._context.population, self.mandate, self.epoch, self.phase)
         if basis != self._posting_basis:
             self._posting_basis, self._posting = basis, self._compose()

@@ -1,7 +1,7 @@
-"""Who may decide for a stage: derived by hash from the membership view, never elected.
+"""Candidates for the stewardship of a stage, derived by hash from the membership view, not elected.
 
-Everything follows from a view and the beacon, a number that changes every ten minutes for
-everybody; age counts at the moment the beacon began, so the answer does not change with time.
+They follow from a view and the beacon, a number that changes every ten minutes for all members. Age
+is taken at the start of the beacon, so the result does not change within it.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from protocol.matching.member import Member
 from protocol.matching.timing import BEACON_S, STEWARD_AGE_S
 
 STEWARDS = 3
-"""Candidates per stage; a posting by anybody else is not believed."""
+"""Candidates per stage; a posting by any other peer is not believed."""
 
 Order = tuple[bool, bool, bytes]
 Members = Mapping[PeerId, Member]
 
 
 def beacon_at(wall_s: float) -> int:
-    """Return the beacon of a moment of Unix time."""
+    """Return the beacon at ``wall_s`` (Unix seconds)."""
     return int(wall_s // BEACON_S)
 
 
 @lru_cache(maxsize=2**18)
 def role_rank(beacon: int, stage: Stage, peer: PeerId) -> bytes:
-    """Return what orders peers for the stewardship of a stage; the lowest is first."""
+    """Return the rank of ``peer`` for ``stage`` under ``beacon``; the lowest comes first."""
     return rank("steward", beacon, stage, peer)
 
 
@@ -42,9 +42,9 @@ def _rank_order(member: Member, stage: Stage, beacon: int) -> Order:
 
 
 class Shortlist:
-    """The first three members of every (stage, beacon) under one order, kept as the view evolves.
+    """The first three members of every (stage, beacon) in one order, cached as the view evolves.
 
-    A list changes only if one of its own members does or a changed one comes before its last.
+    A list changes only if one of its members changed, or a changed member precedes its last.
     """
 
     def __init__(self, order: Callable[[Member, Stage, int], Order]) -> None:
@@ -52,14 +52,14 @@ class Shortlist:
         self._lists: dict[tuple[Stage, int], tuple[PeerId, ...]] = {}
 
     def first(self, members: Members, stage: Stage, beacon: int) -> tuple[PeerId, ...]:
-        """Return up to three members in order."""
+        """Return up to three of ``members`` in order, for a ``stage`` and a ``beacon``."""
         key = (stage, beacon)
         if key not in self._lists:
             self._lists[key] = self._pick(members.values(), stage, beacon)
         return self._lists[key]
 
     def after(self, changed: Iterable[PeerId], members: Members) -> Shortlist:
-        """Return the lists of the next view, given who came, went or changed since this one."""
+        """Return the lists of the next view, given the peers that came, went or changed."""
         names = frozenset(changed)
         present = [members[peer] for peer in names if peer in members]
         follower = Shortlist(self._order)
@@ -80,14 +80,14 @@ class Shortlist:
 
 
 def by_succession() -> Shortlist:
-    """Return lists in the order in which candidates take a vacant stage over.
+    """Return lists in the order in which candidates take over a vacant stage.
 
-    Peers that were old enough when the beacon began come before younger ones (that clause relaxes
-    itself while the swarm is young), peers that are not at home in the stage before those that are.
+    Peers that were old enough when the beacon began come before younger ones, so that a young swarm
+    has candidates too. Peers that are not at home in the stage come before those that are.
     """
     return Shortlist(_succession_order)
 
 
 def by_rank() -> Shortlist:
-    """Return the lowest ranks alone: what stays true while peers age and change stages."""
+    """Return lists by rank alone, which does not change while peers age and change stages."""
     return Shortlist(_rank_order)

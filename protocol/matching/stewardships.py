@@ -1,7 +1,7 @@
-"""The stewardships of one peer: which stages it decides for now, and since which mandate.
+"""The stewardships of one peer: the stages it decides for now, and their mandates.
 
-Takes vacant stages over when its turn comes, steps down where somebody else counts more, and takes
-up again what everybody still believes it speaks for. Holds the stewards; decides no match.
+It takes over vacant stages when its turn comes, steps down where another peer takes precedence, and
+resumes a stage whose believed posting is still its own. State: the stewards. Decides no match.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from protocol.matching.timing import BEACON_S, LISTEN_S, SUCCESSION_STEP_S
 
 INFINITY = float("inf")
 ABSURD_EPOCH = 2**30
-"""Nobody counts this far, but a liar; our mandate is newer, so our epochs may begin anew."""
+"""Only a liar reaches such a number. Our mandate is newer, so our epochs may restart at 0."""
 
 
 class Stewardships:
-    """Machine of one peer's offices."""
+    """Machine of one peer's stewardships."""
 
     def __init__(self, context: Context) -> None:
         self.held: dict[Stage, Steward] = {}
@@ -40,7 +40,7 @@ class Stewardships:
         return self.held.get(stage)
 
     def close(self) -> None:
-        """Give every office up, for good."""
+        """Give up all stewardships, for good."""
         self.held.clear()
         self._closed = True
 
@@ -60,7 +60,7 @@ class Stewardships:
         return found
 
     def tick(self, now: float) -> list[Effect]:
-        """Take over what has been vacant for as long as our turn takes; do what is due."""
+        """Take over vacant stages whose turn is ours, and let every steward act."""
         found: list[Effect] = []
         if self._may_serve:
             for stage, turn_at in self._turns(now).items():
@@ -93,8 +93,8 @@ class Stewardships:
             del self.held[stage]
 
     def _leave_shared_mandate(self, stage: Stage, now: float) -> list[Effect]:
-        """In two parts of a swarm two peers took the same mandate: who goes on takes the next, so
-        that full epochs of both never have one number. Before places are final nothing has one."""
+        """Take the next term if another peer, in another part of the swarm, took the same mandate,
+        so that full epochs of both never share a number. Before places are final there are none."""
         board, steward = self._context.board, self.held[stage]
         beacon, term = steward.mandate
         may_go_on = steward.phase == bodies.COMMITTED and term < bodies.MAX_TERM
@@ -103,7 +103,7 @@ class Stewardships:
         return list(steward.continue_as(Mandate(beacon, term + 1), now))
 
     def _resume(self, now: float) -> list[Effect]:
-        """Everybody listens to our posting although we stepped down: take the stage up again."""
+        """Resume stages that we stepped down from but whose believed posting is still ours."""
         if not self._may_serve:
             return []
         mine = self._context.board.spoken_for_by(self._context.me, now)
@@ -111,7 +111,7 @@ class Stewardships:
         return [effect for stage in lacking for effect in self._take_over(stage, now)]
 
     def _turns(self, now: float) -> dict[Stage, float]:
-        """Return when we take each vacant stage over, if nobody does before."""
+        """Return when we take over each vacant stage unless another candidate does first."""
         vacant = self._context.board.facts(now).vacant
         if not vacant:
             self._vacant_since.clear()

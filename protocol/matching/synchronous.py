@@ -1,4 +1,4 @@
-"""Deferred acceptance in one place: the reference that the distributed protocol has to equal.
+"""Deferred acceptance in one process: the reference that the distributed protocol must equal.
 
 Pure functions. Gale & Shapley 1962, volunteers proposing, with prefix cover as the choice.
 """
@@ -25,11 +25,11 @@ class Instance:
     preferences: Mapping[PeerId, tuple[Stage, ...]]
     """Acceptable stages of every volunteer, best first."""
     offers: Mapping[tuple[PeerId, Stage], Proposer]
-    """How a stage would count the volunteer."""
+    """The volunteer's rate and score at a stage."""
     limits: Mapping[Stage, Limits]
 
     def choose(self, stage: Stage, peers: set[PeerId]) -> Choice:
-        """Return what a stage keeps of some proposers."""
+        """Return the stage's choice among some proposers."""
         limits = self.limits[stage]
         proposers = (self.offers[peer, stage] for peer in peers)
         return prefix_cover(proposers, limits.quota, limits.floor)
@@ -55,7 +55,7 @@ def deferred_acceptance(instance: Instance) -> dict[PeerId, Stage | None]:
 
 
 def cold_start(population: Population, limits: Mapping[Stage, Limits]) -> Instance:
-    """Return the problem of a population in which nobody serves anything yet."""
+    """Return the problem of a population in which no stage is served yet."""
     stages = [Stage(s) for s in population.stages]
     wishes = {
         peer: {s: _wish(population, peer, s) for s in stages if population.rate(peer, s)}

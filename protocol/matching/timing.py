@@ -28,7 +28,7 @@ SETTLE_S = 0.4
 """Quiet after the last arrival: more than a round trip, so that rejected peers have come back."""
 
 OPENING_S = 1.0
-"""Quiet after a stage opens: its posting has to reach the volunteers and they have to answer."""
+"""Quiet after a stage opens: its posting must reach the volunteers, and they must answer."""
 
 HANDOVER_S = 2.5
 """A successor waits this long for the holders of its predecessor before it places newcomers."""
@@ -37,8 +37,9 @@ PATIENCE_S = 5.0
 """A stage waits this long for the others to fall quiet; then it decides without them."""
 
 LONGEST_PATIENCE_S = 60.0
-"""However many arrive meanwhile, a covered pipeline starts after this. A short wait costs quality:
-with 9 s, 500 volunteers that joined within a minute settled at .91 of the bound on 32 stages."""
+"""A covered pipeline starts after this time even if volunteers keep arriving. A short wait costs
+quality: with 9 s, 500 volunteers that joined within a minute settled at .91 of the bound on 32
+stages."""
 
 PUBLISH_GAP_S = 0.2
 """Shortest time between two postings of a stage: arrivals come in bursts."""
@@ -53,41 +54,42 @@ POSTING_TTL_S = 60.0
 BODY_TTL_S = 60.0
 
 LISTEN_S = 1.0
-"""A stage without a steward for this long is taken over by the first candidate ..."""
+"""A stage without a steward for this long is taken over by the first candidate."""
 
 SUCCESSION_STEP_S = 2.0
-"""... and by the next candidates each so much later, so views that differ still end in one."""
+"""Each next candidate waits this much longer, so that differing views still end in one steward."""
 
 ABSENCE_S = LISTEN_S + 2 * SUCCESSION_STEP_S
 """A volunteer waits this long for a stage's (next) steward before it proposes to other stages."""
 
 SECOND_LOOK_S = 60.0
-"""A second seat looks around this often, or ..."""
+"""A second seat reconsiders its stage this often."""
 
 SECOND_HASTE_S = 2.0
-"""... within this time when a stage beside its home lacks replicas ..."""
+"""It reconsiders within this time when a stage next to its home lacks replicas."""
 
 SECOND_STAY_S = 300.0
-"""... and stays this long at least: a change costs the download of a stage."""
+"""It keeps a stage at least this long, because a change costs a download."""
 
 MOVE_LOOK_S = 60.0
-"""A replica looks this often whether it would do more good elsewhere."""
+"""A replica checks this often whether it would be more useful in another stage."""
 
 MOVE_HASTE_S = 3.0
-"""It looks within this time when a stage is empty."""
+"""It checks within this time when a stage is empty."""
 
 MOVE_REST_S = 300.0
-"""Nobody moves twice within this time."""
+"""A replica does not move twice within this time."""
 
 PERMIT_S = 10.0
 """A permit keeps its place this long for the mover to set out."""
 
 SECOND_FETCH_S = 600.0
-"""Who needs longer to fetch a stage leaves it alone. A second stage is averaged too: at a step of
-ten minutes that takes a sixth of the link of somebody who fetches its state in ten."""
+"""A volunteer that needs longer to fetch a second stage does not take one. A second stage is also
+averaged: at a step of ten minutes that takes a sixth of the link of a volunteer that fetches its
+state in ten minutes."""
 
 CLOCK_DRIFT_S = 1.0
-"""The wall clock may run this far from the monotonic one before it is read anew."""
+"""The wall clock may deviate this far from the monotonic one before it is read again."""
 
 BEACON_S = 600
 STEWARD_AGE_S = 600.0

@@ -1,14 +1,14 @@
 """The volunteer of one peer: finds a stage for its seat.
 
     FREE      looks at the postings and proposes to the stage of highest utility
-    PROPOSED  waits for HOLD or REJECT, sends again, passes a mute steward over
-    HELD      has a tentative place; waits for the gang start or for being let go
-    FETCHING  the place is final: state is fetched
-    SERVING   a replica; only ``lost``, ``leave`` and its own moves end it, never a steward
-    LEFT      the user went away
+    PROPOSED  waits for HOLD or REJECT, retries, gives up on a steward that does not answer
+    HELD      has a tentative place; waits for the gang start or a rejection
+    FETCHING  the place is final; the stage's state is being fetched
+    SERVING   is a replica; only ``lost``, ``leave`` and its own moves end this, never a steward
+    LEFT      has left the matching for good
 
-A move is make before break: while it is FETCHING the stage it is ``leaving`` is served on. Holds
-its state, its bids and its prospects; reads the context; decides nothing for others.
+A move is make before break: while FETCHING, it still serves the stage it is ``leaving``. State: its
+bids and its prospects. It reads the context and decides nothing for others.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ INFINITY = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Bid:
-    """One place with one steward, and the conversation about it."""
+    """The place a volunteer asks for or holds, and its conversation with the steward about it."""
 
     stage: Stage
     steward: PeerId
@@ -51,11 +51,11 @@ class Bid:
     """Number of our last message; answers to any of this bid's messages count."""
     first_version: int
     score: int = 0
-    """As counted by the steward; 0 until it answered."""
+    """As computed by the steward; 0 before its first answer."""
     tries: int = 1
     """Times the last message was sent; 0 once it was answered."""
     answered_ms: int = 0
-    """When the steward issued its last answer."""
+    """Unix milliseconds at which the steward issued its last answer."""
 
     @classmethod
     def on(cls, notice: Notice, number: int) -> Bid:
@@ -65,7 +65,7 @@ class Bid:
         return cls(stage, notice.author, posting.mandate, posting.epoch, number, number)
 
     def is_answered_by(self, body: bodies.ToVolunteer) -> bool:
-        """Tell whether a body is the steward's newest word about this bid."""
+        """Tell whether a body is the steward's newest answer to this bid."""
         ours = self.first_version <= body.version <= self.version
         return ours and body.issued_ms > self.answered_ms
 
@@ -73,7 +73,15 @@ class Bid:
 def proposal(
     context: Context, bid: Bid, kind: type[bodies.Propose], status: bodies.Status, now: float
 ) -> SendSigned:
-    """Ask for a place, or renew it (``kind`` Renew)."""
+    """Return the message that asks for a place or renews it.
+
+    Args:
+        context: our view.
+        bid: the place.
+        kind: ``Propose`` or ``Renew``.
+        status: our state, as the steward should know it.
+        now: monotonic seconds.
+    """
     me, population = context.me, context.population
     wait_s = population.download_s(me, bid.stage) if me in population else 0.0
     body = kind(
@@ -92,7 +100,14 @@ def proposal(
 
 
 def withdrawal(context: Context, bid: Bid, reason: str, now: float) -> SendSigned:
-    """Give a place up."""
+    """Return the message that gives up a place.
+
+    Args:
+        context: our view.
+        bid: the place.
+        reason: why, in words.
+        now: monotonic seconds.
+    """
     number = context.number(now)
     body = bodies.Withdraw(
         stage=bid.stage,
@@ -106,14 +121,21 @@ def withdrawal(context: Context, bid: Bid, reason: str, now: float) -> SendSigne
 
 
 def refusal_of_hold(context: Context, steward: PeerId, hold: bodies.Hold, now: float) -> SendSigned:
-    """Answer a hold that we do not want (any more)."""
+    """Return the answer to a hold that we do not want, or not any more.
+
+    Args:
+        context: our view.
+        steward: the sender of the hold.
+        hold: the hold.
+        now: monotonic seconds.
+    """
     stage, version = bodies.stage_of(hold), hold.version
     stray = Bid(stage, steward, hold.mandate, hold.epoch, version, version)
     return withdrawal(context, stray, "placed elsewhere", now)
 
 
 class State(Enum):
-    """Where a volunteer is."""
+    """States of a volunteer; see the module's docstring."""
 
     FREE = "free"
     PROPOSED = "proposed"
@@ -129,7 +151,7 @@ STATUS: dict[State, bodies.Status] = {
     State.FETCHING: "fetching",
     State.SERVING: "serving",
 }
-"""What it tells stewards of its state; all others are ``free``."""
+"""Its status in messages to stewards; all other states are ``free``."""
 
 
 class Volunteer:
@@ -139,7 +161,7 @@ class Volunteer:
         self.state = State.FREE
         self.bid: Bid | None = None
         self.leaving: Bid | None = None
-        """The stage it serves until the one it moves to is served."""
+        """The old stage of a move, served until the new one is."""
         self.moved_at = -INFINITY
         """When it last began a move, monotonic seconds."""
         self._context = context
@@ -161,7 +183,7 @@ class Volunteer:
     # --- inputs from this peer --------------------------------------------------------------
 
     def set_unable(self, unable: Mapping[Stage, str], now: float) -> list[Effect]:
-        """Name the stages this machine cannot serve, each with its reason in words."""
+        """Set the stages that this machine cannot serve, each with its reason in words."""
         self.prospects.unable = dict(unable)
         return self.look(now)
 
@@ -169,10 +191,10 @@ class Volunteer:
         """Leave the stage we serve for another one that expects us, make before break.
 
         Args:
-            stage: where to.
+            stage: the new home.
             reason: why, in words.
             now: monotonic seconds.
-            current: we serve that stage already, with another seat: nothing has to be fetched.
+            current: we serve that stage already with the other seat, so nothing has to be fetched.
         """
         notice = self._context.board.current(stage, now)
         if self.state is not State.SERVING or self.bid is None or notice is None:
@@ -188,7 +210,7 @@ class Volunteer:
         return [Assign(stage, reason), *self._renew(self.bid, now), *said]
 
     def serving(self, stage: Stage, now: float) -> list[Effect]:
-        """The training side has verified the stage's state and serves it.
+        """Note that the training side has verified the stage's state and serves it.
 
         Raises:
             LocalProtocolError: the stage was not assigned.
@@ -202,9 +224,14 @@ class Volunteer:
         ]
 
     def lost(self, stage: Stage, reason: str, now: float) -> list[Effect]:
-        """The training side cannot serve the stage any more: give the place up, look again.
+        """Give up a stage that the training side cannot serve any more, and look for another.
 
-        A move that fails leaves us where we were.
+        A failed move leaves us at the old stage.
+
+        Args:
+            stage: the stage.
+            reason: why, in words.
+            now: monotonic seconds.
 
         Raises:
             LocalProtocolError: the stage was not assigned.
@@ -222,7 +249,7 @@ class Volunteer:
         return [gone, *said, *self.look(now)]
 
     def leave(self, now: float) -> list[Effect]:
-        """The user leaves: withdraw and never propose again."""
+        """Withdraw from all stages and never propose again."""
         effects: list[Effect] = [Unassign(stage, "leaving") for stage in self.stages]
         for bid in filter(None, (self.bid, self.leaving)):
             reason = "the volunteer leaves"
@@ -233,7 +260,7 @@ class Volunteer:
         return [*effects, *self._say("left the matching")]
 
     def _drop_left_stage(self, now: float) -> list[Effect]:
-        """The new stage is served: stop serving the old one."""
+        """End a move: the new stage is served, so stop serving the old one."""
         if self.leaving is None:
             return []
         old, self.leaving = self.leaving, None
@@ -257,7 +284,13 @@ class Volunteer:
         return []
 
     def receive(self, sender: PeerId, body: bodies.ToVolunteer, now: float) -> list[Effect]:
-        """Take a steward's answer; what is not the newest word about our bid is counted."""
+        """Take a steward's answer; one that is not the newest about our bid is only counted.
+
+        Args:
+            sender: the answer's signer.
+            body: ``Hold`` or ``Reject``.
+            now: monotonic seconds.
+        """
         bid = self.bid
         if body.volunteer != self._context.me:
             return self._count("matching-not-for-us")
@@ -276,7 +309,7 @@ class Volunteer:
         return self._rejected(bid, body, now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Send again what was not answered, renew, look again."""
+        """Retry unanswered messages, renew the place, or look for one."""
         if now < self._due_at:
             return []
         self._due_at = INFINITY
@@ -348,14 +381,14 @@ class Volunteer:
         return [agreed, Assign(bid.stage, reason), *self._renew(bid, now), *self._say(reason)]
 
     def _rejected(self, bid: Bid, body: bodies.Reject, now: float) -> list[Effect]:
-        if self.state in BOUND:  # a steward's ignorance does not stop a replica
+        if self.state in BOUND:  # a steward that does not know a replica cannot stop it
             self.bid = replace(bid, tries=0, answered_ms=body.issued_ms)
             self._due_at = now + TENTATIVE_RENEW_S
             return self._say(f"stage {bid.stage} does not know us ({body.reason}); serving on")
         return self._turned_down(bid, body.epoch, body.reason, now)
 
     def _compare(self, bid: Bid, posting: bodies.Posting, now: float) -> list[Effect]:
-        """See in a posting what a lost message would have told us."""
+        """Read from a posting what a lost message would have told us."""
         if posting.epoch == bid.epoch and 0 < bid.score <= posting.cutoff:
             return self._turned_down(bid, posting.epoch, describe(posting), now)
         news = posting.issued_ms > bid.answered_ms
@@ -369,7 +402,7 @@ class Volunteer:
         return [*self._say(f"stage {bid.stage} keeps others: it has {why}"), *self._seek(now)]
 
     def _follow(self, notice: Notice, now: float) -> list[Effect]:
-        """The stage has another steward or mandate: ask there, with what we are."""
+        """Renew our place with the stage's new steward or mandate."""
         if self.state is State.PROPOSED:
             self._free()
             return self._seek(now)
@@ -396,7 +429,7 @@ class Volunteer:
     # --- state ------------------------------------------------------------------------------
 
     def _is_advertised(self, stage: Stage) -> bool:
-        """Tell whether the members' view says that we hold the stage: that renews our lease."""
+        """Tell whether the membership view shows that we hold the stage, which renews our lease."""
         member = self._context.population.members.get(self._context.me)
         return self.state is State.SERVING and member is not None and stage in member.held
 
@@ -415,7 +448,7 @@ class Volunteer:
         return []
 
     def _say(self, text: str) -> list[Effect]:
-        """Explain, unless it was the last thing said."""
+        """Explain, unless these were the last words."""
         if text == self._last_words:
             return []
         self._last_words = text

@@ -1,1 +1,1 @@
-"""Full epochs: serving volunteers are matched anew, all or nothing, if a plan is worth it."""
+"""Full epochs: serving volunteers are matched again, all or nothing, if a plan pays."""

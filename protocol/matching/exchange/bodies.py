@@ -1,7 +1,7 @@
-"""The signed bodies of full epochs: records that everybody reads, and letters of the vote.
+"""The signed bodies of full epochs: records for all members, and letters of the vote.
 
-Integers only, bounded and canonical like those of ``protocol.matching.bodies``. Nobody sends a
-number about itself: rates and download times are taken from the view, which partners correct.
+Integers only, bounded and canonical like those of ``protocol.matching.bodies``. A voter sends no
+number about itself: rates and download times come from the view, which partners correct.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from protocol.wire.fields import Hash32
 
 MAX_BALLOT_BYTES = 2048
 MAX_NUMBER = 1000
-"""Epochs of one chair: it has at most one beacon (10 minutes)."""
+"""Epochs of one chair, which lasts at most one beacon (10 minutes)."""
 MAX_ATTEMPTS = 12
 SUM_BITS = 56
 
@@ -40,7 +40,7 @@ Step = Annotated[int, Meta(ge=0, le=limits.MAX_STAGES)]
 
 
 class EpochId(NamedTuple):
-    """Which epoch: the chair's mandate and a number. They only ever rise, whoever is the chair."""
+    """Identifies an epoch: the chair's mandate and a number; ascending over all chairs."""
 
     beacon: Annotated[int, Meta(ge=0, lt=2**40)]
     term: Annotated[int, Meta(ge=1, le=MAX_TERM)]
@@ -55,7 +55,7 @@ class Round(NamedTuple):
 
 
 class Epoch(Body, frozen=True):
-    """Record of the chair (``stage`` 0): what the swarm is doing now, or has decided."""
+    """Record of the chair (``stage`` 0): the phase of the epoch, or its decision."""
 
     round: Round
     phase: Annotated[int, Meta(ge=0, le=4)]
@@ -63,38 +63,38 @@ class Epoch(Body, frozen=True):
     fair: Level
     r: Annotated[int, Meta(ge=1, le=64)]
     digest: Hash32
-    """FREEZE: of the ballots that showed quiet; COMMIT: of the plan; else zeros."""
+    """In FREEZE of the ballots that showed quiet, in COMMIT of the plan, else zeros."""
     reason: Reason
 
 
 COLLECT, LATE, FREEZE, COMMIT, ABORT = range(5)
-"""Votes come in; who is missing stays at home; the vote is over; all move; nobody does."""
+"""Votes come in; missing voters stay at home; the vote is over; all move; nobody moves."""
 
 RUNNING = (COLLECT, LATE, FREEZE)
 NO_DIGEST = bytes(32)
 
 
 class Ballot(Body, frozen=True):
-    """Record of a stage's box: how far its vote is and, once frozen, what it comes to."""
+    """Record of a stage's box: the progress of its vote and, once frozen, the result."""
 
     round: Round
     basis: Basis
     electorate: Replicas
-    """Volunteers at home here that may be matched anew."""
+    """Volunteers at home here that may be matched again."""
     held: Replicas
-    """Places given to voters of whatever home."""
+    """Places given to voters of any home."""
     staying: Replicas
-    """Own electors without a place anywhere: they stay."""
+    """Own electors without a place at any stage, who stay."""
     held_sum: Sum
-    """Sum of the fingerprints of (voter, this stage) over the places given ..."""
+    """Sum of the fingerprints of (voter, this stage) over the places given."""
     known_sum: Sum
-    """... and of (own elector, stage where it said to have a place)."""
+    """The same sum over (own elector, stage where it says to have a place)."""
     changes: Annotated[int, Meta(ge=0, lt=2**31)]
-    """Rises with every change of the box in this attempt."""
+    """Number of changes of the box in this attempt."""
     cutoff: Score
     quota: Level
     projection: Projection | None = None
-    """Only when frozen."""
+    """None until the box is frozen."""
 
 
 class Attest(Body, frozen=True):
@@ -122,7 +122,7 @@ class Vote(Body, frozen=True):
 
 
 class Keep(Body, frozen=True):
-    """The box keeps the voter, until it drops it."""
+    """The box keeps the voter until it drops it."""
 
     volunteer: PeerText
     round: Round
@@ -130,7 +130,7 @@ class Keep(Body, frozen=True):
 
 
 class Drop(Body, frozen=True):
-    """The box does not keep the voter, for this whole attempt."""
+    """The box does not keep the voter in this attempt."""
 
     volunteer: PeerText
     round: Round
@@ -138,9 +138,9 @@ class Drop(Body, frozen=True):
 
 
 class Intent(Body, frozen=True):
-    """An elector tells its home box where it has a place; ``to`` None: nowhere, it stays.
+    """An elector tells its home box where it has a place; ``to`` None: nowhere, so it stays.
 
-    With ``step`` 0 and nowhere it declines to vote at all.
+    With ``step`` 0 and ``to`` None it declines to vote.
     """
 
     steward: PeerText
@@ -201,6 +201,6 @@ def decode(kind: str, encoded: bytes) -> Letter | Spread:
 
 
 def key_of(body: Spread) -> str:
-    """Return the key of a record: decisions are kept apart from what the stages say."""
+    """Return the key of a record; decisions have a key apart from the stages' records."""
     is_decision = isinstance(body, Epoch) or (isinstance(body, Attest) and body.decision)
     return "epoch" if is_decision else str(Stage(body.stage))

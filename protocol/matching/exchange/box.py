@@ -1,11 +1,11 @@
 """The ballot box of one stage in one attempt of an epoch.
 
-    OPEN     calls its electors, keeps the prefix cover of who votes for it, hears where its own
+    OPEN     calls its electors, keeps the prefix cover of its voters, and notes where its own
              electors have their places
-    FROZEN   says what the vote comes to; changes nothing any more
+    FROZEN   publishes the result of the vote and does not change any more
 
-Holds the view and the places of the moment it opened. Touches neither the stage's pool nor
-anybody's seat: an attempt that comes to nothing leaves no trace.
+State: the view and the places when it opened. It changes neither the stage's pool nor any seat, so
+an attempt without a decision leaves no trace.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ INFINITY = float("inf")
 
 
 def may_vote(population: Population, peer: PeerId, home: Stage) -> bool:
-    """Tell whether a member serves its home and fetches nothing."""
+    """Tell whether ``peer`` is at home in ``home`` by ``population`` and fetches nothing."""
     member = population.members.get(peer)
     return member is not None and member.home_stage == home and not member.fetching
 
@@ -57,7 +57,7 @@ class Box:
         self.stage = stage
         self.round = round_
         self.excused = excused
-        """Electors that did not speak in time, or would not vote: they stay at home."""
+        """Electors that did not vote in time, or declined to; they stay at home."""
         self._context = context
         self._pledges = pledges
         self._view = view = context.population
@@ -81,7 +81,7 @@ class Box:
         self._posted: Ballot | None = None
         self._posted_at = -INFINITY
 
-    # --- what the exchange reads ------------------------------------------------------------
+    # --- read by the exchange ---------------------------------------------------------------
 
     @property
     def arriving(self) -> frozenset[PeerId]:
@@ -90,7 +90,7 @@ class Box:
 
     @property
     def leaving(self) -> dict[PeerId, Stage]:
-        """Own electors that have a place at another stage, and where."""
+        """Own electors that have a place at another stage, with that stage."""
         return {
             peer: to
             for peer, to in self._elsewhere.items()
@@ -104,7 +104,7 @@ class Box:
 
     @property
     def ballot(self) -> Ballot:
-        """What the box has to say now, not yet dated."""
+        """The box's present ballot, without an issue time."""
         voters = [peer for peer in self._kept if peer not in self._locked]
         own = (tally.mark(p, self.stage) for p in voters if p in self.electors)
         gone = (tally.mark(peer, to) for peer, to in self.leaving.items())
@@ -128,7 +128,13 @@ class Box:
     # --- inputs -----------------------------------------------------------------------------
 
     def receive(self, sender: PeerId, body: bodies.ToBox, now: float) -> list[Effect]:
-        """Take a voter's letter; what is not for this box or attempt is counted."""
+        """Take a voter's letter; one for another box or attempt is only counted.
+
+        Args:
+            sender: the letter's verified signer.
+            body: vote or intent.
+            now: monotonic seconds.
+        """
         if body.steward != self._context.me or body.round != self.round:
             return self._count("matching-other-round")
         if self.is_frozen:
@@ -138,7 +144,7 @@ class Box:
         return self._consider(sender, body, now)
 
     def update(self, now: float) -> list[Effect]:
-        """Strike electors and voters that left the swarm."""
+        """Remove electors and voters that left the swarm."""
         present = self._context.population
         gone = {p for p in self.electors | self._kept.keys() if p not in present} - self._locked
         if self.is_frozen or not gone:
@@ -151,7 +157,7 @@ class Box:
         return self._publish(now)
 
     def excuse_missing(self, now: float) -> list[Effect]:
-        """Time is up, once: electors whose place is not known stay at home."""
+        """After the deadline, once: keep electors whose place is unknown at home."""
         missing = frozenset(p for p in self.electors if not self._is_settled(p))
         late, self._is_late = self._is_late, True
         if late or self.is_frozen or not missing:
@@ -161,7 +167,7 @@ class Box:
         return [Explain("matching", said), *self._lock(missing, now), *self._publish(now)]
 
     def freeze(self, now: float) -> list[Effect]:
-        """Take no more votes; say what the stage would have of the plan."""
+        """Accept no more votes, and publish the stage's projection under the plan."""
         if self.is_frozen:
             return []
         self._projection = project(self._view, self.stage, self._basis, self.leaving, self.arriving)
@@ -171,7 +177,7 @@ class Box:
         return self._publish(now, at_once=True)
 
     def tick(self, now: float) -> list[Effect]:
-        """Call who has not spoken, publish what has changed."""
+        """Call electors that have not answered, and publish changes."""
         calls: list[Effect] = []
         if now >= self._call_at and not self.is_frozen:
             missing = sorted(self.electors - self._heard)
@@ -214,7 +220,7 @@ class Box:
         return [*effects, *self._publish(now)]
 
     def _lock(self, peers: frozenset[PeerId], now: float) -> list[Effect]:
-        """Let electors stay at home as if they had never been called."""
+        """Keep electors at home as if they had not been called."""
         self.electors -= peers
         self.excused |= peers
         self._locked |= peers
@@ -224,7 +230,7 @@ class Box:
         return self._choose(now)
 
     def _choose(self, now: float) -> list[Effect]:
-        """Keep the prefix cover, drop the others for this attempt."""
+        """Keep the prefix cover and drop the others for this attempt."""
         limits = self._terms.limits
         choice = prefix_cover(self._kept.values(), limits.quota, limits.floor)
         self._kept = {proposer.peer: proposer for proposer in choice.kept}
@@ -237,7 +243,7 @@ class Box:
         return effects
 
     def _note(self, sender: PeerId, body: bodies.Intent, now: float) -> list[Effect]:
-        """Hear where an own elector has its place."""
+        """Note where an own elector has its place."""
         if sender not in self.electors:
             return self._count("matching-not-elector")
         self._hear(sender)

@@ -1,13 +1,13 @@
-"""The chair of full epochs, run by the steward of stage 0: calls, counts, decides.
+"""The chair of full epochs, run by the steward of stage 0: calls epochs, counts and decides.
 
     IDLE      watches the postings
-    COLLECT   boxes are open, votes come in; LATE: who is missing stays at home
-    FREEZE    all has come to rest; the boxes say what it comes to
-    COMMIT    the plan is worth it and attested; the decision waits for its own attestation
+    COLLECT   boxes are open, votes come in; LATE: missing voters stay at home
+    FREEZE    the vote has come to rest; the boxes publish its result
+    COMMIT    the plan pays and is attested; the decision waits for its own attestation
 
-A plan that is not worth it leads to the next lower quota, after the last one to ABORT. A box that
-fell silent or was replaced leads to another attempt at the same quota. Holds the phase and when the
-last epoch ended; everything else is read from the records, so a successor can go on from them.
+A plan that does not pay leads to the next lower quota, and after the last quota to ABORT. A box
+that fell silent or was replaced leads to another attempt at the same quota. State: the phase and
+the end of the last epoch. Everything else is read from the records, so a successor can continue.
 """
 
 from __future__ import annotations
@@ -56,25 +56,25 @@ from protocol.matching.preferences import words
 INFINITY = float("inf")
 PATIENCE_S = {COLLECT: OPENING_S, LATE: LATE_S, FREEZE: FREEZE_S, COMMIT: DECIDED_S}
 IDLE = ABORT
-"""The last word of an epoch that came to nothing is also where a chair begins."""
+"""A chair begins in the phase in which an aborted epoch ends."""
 
 
 UNEVEN_PERCENT = 90
-"""The lowest stage below this share of the mean is worth an epoch."""
+"""A lowest stage below this share of the mean is a reason for an epoch."""
 
 LITTLE_PERCENT = 2
-"""Levels that moved less than this are as they were."""
+"""Changes of a level below this share are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """How the stages stand: levels after dual homing, and copies."""
+    """The condition of all stages: levels after dual homing, and copies."""
 
     levels: tuple[int, ...]
     copies: tuple[int, ...]
 
     def differs(self, other: Condition) -> bool:
-        """Tell whether more than a little has changed."""
+        """Tell whether a level changed clearly, or a number of copies at all."""
         moved = any(
             abs(mine - its) * 100 > LITTLE_PERCENT * its
             for mine, its in zip(self.levels, other.levels, strict=True)
@@ -91,7 +91,7 @@ class Grievance:
 
 
 def grievance_of(condition: Condition, r: int) -> Grievance | None:
-    """Return what is wrong with the matching as it is, or None."""
+    """Return why the present matching needs an epoch, or None."""
     copies = condition.copies
     short = min(range(len(copies)), key=lambda s: (copies[s], s))
     spare = max(copies) > min(r, copies[short] + 1)
@@ -110,7 +110,7 @@ def _uneven(levels: Sequence[int]) -> Grievance | None:
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """The last epoch, as far as the next one's moment depends on it."""
+    """The last epoch, as far as the time of the next one depends on it."""
 
     ended_at: float
     condition: Condition
@@ -118,7 +118,14 @@ class Last:
 
 
 def due_at(now: Condition, grievance: Grievance, since: float, last: Last | None) -> float:
-    """Return when an epoch may be called, monotonic seconds. ``since``: when it became due."""
+    """Return when an epoch may be called, monotonic seconds.
+
+    Args:
+        now: the present condition of the stages.
+        grievance: why an epoch is needed.
+        since: when it was first needed, monotonic seconds.
+        last: the last epoch; None before the first.
+    """
     if last is None:
         return since + EMERGENCY_GAP_S
     if not now.differs(last.condition):
@@ -169,13 +176,13 @@ class Chair:
         return self._consider(now)
 
     def next_deadline(self) -> float:
-        """Return when ``look`` has something to do although nothing changed, monotonic seconds."""
+        """Return when ``look`` has something to do without a change, monotonic seconds."""
         return self._due_at if self.phase == IDLE else self._deadline
 
     # --- calling ----------------------------------------------------------------------------
 
     def _consider(self, now: float) -> list[Effect]:
-        """Call an epoch if one is due, or go on with one that another chair left."""
+        """Call an epoch if one is due, or continue one that another chair left unfinished."""
         self._due_at = INFINITY
         condition = self._condition(now)
         if condition is None or not self._context.population.design.epochs:
@@ -198,7 +205,7 @@ class Chair:
         return self._call(now, LADDER_PERCENT[0], grievance.words)
 
     def _condition(self, now: float) -> Condition | None:
-        """Return how the stages stand, or None while one is silent or nobody serves."""
+        """Return the stages' condition; None while a posting is missing or no stage is served."""
         notices = self._context.board.notices(now)
         levels = self._context.board.levels(now)
         if not levels or not any(notice.posting.locked_replicas for notice in notices.values()):
@@ -206,7 +213,7 @@ class Chair:
         return Condition(levels, tuple(notice.posting.copies for notice in notices.values()))
 
     def _newcomers(self, now: float) -> bool:
-        """Tell whether somebody is still looking for a first place, which may mend it all."""
+        """Tell whether a newcomer has no place yet; its arrival may make an epoch needless."""
         notices = self._context.board.notices(now).values()
         placed = sum(notice.posting.locked_replicas for notice in notices)
         return placed < self._context.population.able
@@ -266,7 +273,7 @@ class Chair:
     # --- deciding ---------------------------------------------------------------------------
 
     def _weigh(self, ballots: Ballots, now: float) -> list[Effect]:
-        """All ballots are in: if they are frozen, apply the commit rule."""
+        """Apply the commit rule once all ballots are frozen."""
         plans = tally.stage_plans(ballots)
         if plans is None:
             return self._overdue(now) if now >= self._deadline else []
@@ -316,7 +323,7 @@ class Chair:
         return [Explain("matching", "nobody attested our decision: it is void", "warning")]
 
     def _end(self, now: float, why: str) -> list[Effect]:
-        """Nothing changes for anybody."""
+        """Abort the epoch: no seat changes."""
         found = self._enter(ABORT, now, why)
         self._rest(now, aborted=True)
         return [Explain("matching", f"the full epoch changes nothing: {why}"), *found]

@@ -1,8 +1,8 @@
-"""Full epochs as one peer takes part in them: voter, boxes, witness and chair in one place.
+"""One peer's part in full epochs: composes voter, boxes, witness and chair.
 
-Routes records and letters to the parts and carries an attested decision out: our volunteer moves,
-the stages we are steward of expect those that come. Reads the volunteer's seat and the stewards'
-pools; while an epoch runs, and when it comes to nothing, it changes neither.
+It routes records and letters to these parts and carries out attested decisions: our volunteer
+moves, and our stewards expect the members that come. It reads the volunteer's seat and the
+stewards' pools, and changes neither before a decision.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Seat(Protocol):
     """Our volunteer's home."""
 
     def may_leave(self, now: float) -> Stage | None:
-        """Return the stage it serves if it may be matched anew; None while it moves or rests."""
+        """Return the stage it serves if it may be matched again; None during and after a move."""
 
     def move(self, to: Stage, reason: str, now: float) -> list[Effect]:
-        """Go to another home, make before break."""
+        """Move to the home ``to`` because of ``reason`` at ``now``, make before break."""
 
 
 class Office(Protocol):
@@ -51,11 +51,11 @@ class Office(Protocol):
     pool: Pool
 
     def expect(self, places: list[Place]) -> None:
-        """Make places of members that move here."""
+        """Add places for members that move here."""
 
 
 class Shared(Protocol):
-    """What peers that hear the same may have in common."""
+    """State that simulated peers with equal inputs may share."""
 
     registry: Registry
     last_members: LastMembers
@@ -78,11 +78,11 @@ class Exchange:
         self._boxes: dict[Stage, Box] = {}
         self._chair: Chair | None = None
         self._phase: int | None = None
-        """Of the running epoch, when we last looked."""
+        """Phase of the running epoch at the last look."""
         self._done: Round | None = None
         """The last decision that we carried out."""
 
-    # --- what the interface and tests read --------------------------------------------------
+    # --- read by the interface and tests ----------------------------------------------------
 
     @property
     def chair(self) -> Chair | None:
@@ -101,12 +101,12 @@ class Exchange:
 
     @property
     def is_voting(self) -> bool:
-        """Whether our volunteer is called to vote and the epoch goes on."""
+        """Whether our volunteer is called to vote in an epoch that is still running."""
         return self._voter.state is not State.IDLE
 
     @property
     def waits_for_boxes(self) -> bool:
-        """Whether it waits for the last stage to open its box."""
+        """Whether our volunteer waits for the last stage to open its box."""
         return self._voter.state is State.CALLED
 
     @property
@@ -117,7 +117,13 @@ class Exchange:
     # --- inputs -----------------------------------------------------------------------------
 
     def receive(self, sender: PeerId, body: bodies.Letter, now: float) -> list[Effect]:
-        """Take a signed letter."""
+        """Take a signed letter.
+
+        Args:
+            sender: its verified signer.
+            body: the letter.
+            now: monotonic seconds.
+        """
         if sender not in self._context.population:
             return self._count("matching-unknown-member")
         if isinstance(body, bodies.ToBox):
@@ -131,7 +137,13 @@ class Exchange:
         return list(self._voter.receive(sender, body, now))
 
     def read(self, author: PeerId, body: bodies.Spread, now: float) -> list[Effect]:
-        """Take a signed record."""
+        """Take a signed record.
+
+        Args:
+            author: its verified signer.
+            body: the record.
+            now: monotonic seconds.
+        """
         if not self.registry.pin(author, body, now):
             return []
         if isinstance(body, Epoch) or self._chair or self._phase not in (COLLECT, LATE):
@@ -164,7 +176,7 @@ class Exchange:
         return found + self._carry_out(now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Do what is due."""
+        """Act on every deadline that has passed."""
         self._observe_roll(now)
         found = self.look(now)
         for box in self._boxes.values():
@@ -183,7 +195,7 @@ class Exchange:
         return min(times)
 
     def farewell(self, peer: PeerId) -> None:
-        """A member announced that it leaves: its absence is no sign of a partition."""
+        """Note that a member left in order: its absence does not indicate a partition."""
         self.last_members.excuse(peer)
 
     # --- chair ------------------------------------------------------------------------------
@@ -202,7 +214,7 @@ class Exchange:
     # --- boxes ------------------------------------------------------------------------------
 
     def _tend_boxes(self, call: Call | None, now: float) -> list[Effect]:
-        """Open, close and freeze our boxes as the chair's last word wants it."""
+        """Open, close and freeze our boxes as the chair's newest record requires."""
         epoch = call.epoch if call else None
         for stage in [s for s in self._boxes if s not in self._offices]:
             del self._boxes[stage]
@@ -223,7 +235,7 @@ class Exchange:
         return list(box.freeze(now)) if epoch.phase == FREEZE else []
 
     def _open_box(self, stage: Stage, office: Office, epoch: Epoch, now: float) -> list[Effect]:
-        """Open a box unless its stage is just changing hands or placing newcomers."""
+        """Open a box, unless its stage is changing its steward or placing newcomers."""
         old = self._boxes.pop(stage, None)
         if epoch.phase not in (COLLECT, LATE) or office.phase < QUIET:
             return []
@@ -244,7 +256,7 @@ class Exchange:
     # --- decisions --------------------------------------------------------------------------
 
     def _carry_out(self, now: float) -> list[Effect]:
-        """Do what an attested decision asks of our volunteer and of our stages, once."""
+        """Carry out an attested decision for our volunteer and our stages, once."""
         decision = self.registry.decision(now, after=self._done)
         if decision is None:
             return []
@@ -255,7 +267,7 @@ class Exchange:
         return self._move(decision, now)
 
     def _move(self, decision: Decision, now: float) -> list[Effect]:
-        """Move to the place that the decided vote gave us, if it is another one than our home."""
+        """Move to the place that the decided vote gave us, unless it is our home."""
         voter, epoch = self._voter, decision.epoch
         to = voter.place if voter.round == epoch.round else None
         home = self._seat.may_leave(now)
@@ -281,7 +293,7 @@ class Exchange:
 
 
 def _expected(context: Context, box: Box, now: float) -> list[Place]:
-    """Return the places of those that move to a stage."""
+    """Return the places of the members that move to a stage."""
     view = context.population
     return [
         Place(

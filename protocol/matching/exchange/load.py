@@ -1,8 +1,8 @@
-"""What serves one stage, and what a pipeline of such stages yields.
+"""Loads: the rates that serve each stage, and the throughput of the whole pipeline.
 
-A ``Load`` counts each volunteer at its home. Those that also hold a neighbouring stage are named
-twice more, with their rate here and there, so that the levels after dual homing follow from the
-loads of all stages alone. Pure functions of integers.
+A ``Load`` counts each volunteer at its home. It also has the rates, at both stages, of volunteers
+that hold a neighbouring stage too, so that the levels after dual homing follow from the loads of
+all stages. Pure functions of integers.
 """
 
 from __future__ import annotations
@@ -23,42 +23,48 @@ class Load(NamedTuple):
 
     level: Level
     up: Level = 0
-    """Of these, those that also hold the next stage ..."""
+    """The part of ``level`` by volunteers that also hold the next stage."""
     up_there: Level = 0
-    """... and their rate there."""
+    """Their rate at the next stage."""
     down: Level = 0
-    """Of these, those that also hold the stage before ..."""
+    """The part of ``level`` by volunteers that also hold the previous stage."""
     down_there: Level = 0
-    """... and their rate there."""
+    """Their rate at the previous stage."""
 
     def plus(self, other: Load) -> Load:
-        """Return the load of both."""
+        """Return the sum of both loads."""
         return Load(*(mine + its for mine, its in zip(self, other, strict=True)))
 
     def minus(self, other: Load) -> Load:
-        """Return the load without the other's."""
+        """Return the load minus the other, at least 0."""
         return Load(*(max(0, mine - its) for mine, its in zip(self, other, strict=True)))
 
 
 class Basis(NamedTuple):
-    """A stage before anybody moves."""
+    """A stage before any move."""
 
     load: Load
     replicas: Replicas
-    """Volunteers at home there, those that still fetch it included, and second seats."""
+    """Volunteers at home there, including those that still fetch it, and second seats."""
 
 
 NOTHING = Load(0)
 
 
 def total(loads: Iterable[Load]) -> Load:
-    """Return the load of many."""
+    """Return the sum of loads."""
     sums = [sum(column) for column in zip(*loads, strict=True)]
     return Load(*sums) if sums else NOTHING
 
 
 def of_member(population: Population, peer: PeerId, home: Stage) -> Load:
-    """Return what a member brings to its home and, through its second seat, to a neighbour."""
+    """Return the load of ``peer`` at its ``home`` and, by its second seat, at a neighbour.
+
+    Args:
+        population: the view with its rates.
+        peer: the member.
+        home: the stage of its first seat.
+    """
     rate = population.rate(peer, home)
     member = population.members.get(peer)
     second = member.second if member else None
@@ -92,7 +98,7 @@ def _shared(loads: Sequence[Load]) -> bool:
 
 
 def _stage_levels(loads: Sequence[Load]) -> list[StageLevel]:
-    """Put those that hold two neighbouring stages into one pool, wherever their home is."""
+    """Pool the volunteers that hold two neighbouring stages, whichever is their home."""
     found = []
     for load, after in zip(loads, [*loads[1:], NOTHING], strict=True):
         alone = max(0, load.level - load.up - load.down)

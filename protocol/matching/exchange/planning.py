@@ -1,7 +1,7 @@
-"""A full epoch in one place: the reference that the distributed one has to equal. Pure functions.
+"""A full epoch in one process: the reference that the distributed one must equal. Pure functions.
 
-Deferred acceptance among serving volunteers, then the quota ladder with the commit rule. Who is
-placed elsewhere moves; who is placed nowhere stays at home.
+Deferred acceptance among serving volunteers, then the quota ladder with the commit rule. A
+volunteer placed at another stage moves; one without a place stays at home.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Homes = Mapping[PeerId, Stage]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who would move where, and what every stage would have of it."""
+    """A plan: each volunteer's move, and the effect on every stage."""
 
     moves: Mapping[PeerId, Stage]
     stages: tuple[StagePlan, ...]
@@ -40,7 +40,7 @@ class Outcome:
 
 
 def bases(population: Population, homes: Homes) -> tuple[Basis, ...]:
-    """Return every stage as it is, given where everybody is at home."""
+    """Return every stage as it is, given each volunteer's home."""
     return tuple(
         Basis(
             load.total(load.of_member(population, peer, Stage(s)) for peer in staff),
@@ -59,7 +59,14 @@ def fair_level(stages: Sequence[Basis]) -> int:
 def instance(
     population: Population, homes: Homes, fetching: frozenset[PeerId], terms: Terms
 ) -> Instance:
-    """Return the matching problem; those that fetch are locked at home."""
+    """Return the matching problem of an epoch.
+
+    Args:
+        population: the view with its rates.
+        homes: each volunteer's home.
+        fetching: volunteers that still fetch; they are locked at home.
+        terms: quota, lambda and r.
+    """
     stages = bases(population, homes)
     lists = {
         peer: (home,)
@@ -83,7 +90,14 @@ def plan(
     terms: Terms,
     fetching: frozenset[PeerId] = frozenset(),
 ) -> Plan:
-    """Return the plan at one quota, with the verdict on it."""
+    """Return the plan at one quota, with the verdict on it.
+
+    Args:
+        population: the view with its rates.
+        homes: each volunteer's home.
+        terms: quota, lambda and r.
+        fetching: volunteers that still fetch; they are locked at home.
+    """
     placed = deferred_acceptance(instance(population, homes, fetching, terms))
     moves = {peer: to for peer, to in placed.items() if to is not None and to != homes[peer]}
     stages = tuple(
@@ -105,7 +119,13 @@ def plan(
 def full_epoch(
     population: Population, homes: Homes, fetching: frozenset[PeerId] = frozenset()
 ) -> Outcome:
-    """Return what a full epoch comes to: the first plan of the ladder that is worth it."""
+    """Return the outcome of a full epoch: the first plan of the ladder that pays.
+
+    Args:
+        population: the view with its rates.
+        homes: each volunteer's home.
+        fetching: volunteers that still fetch; they are locked at home.
+    """
     fair = fair_level(bases(population, homes))
     verdicts: list[Verdict] = []
     for percent in LADDER_PERCENT:

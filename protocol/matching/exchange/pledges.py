@@ -1,7 +1,7 @@
-"""Pledges: what this peer has signed in full epochs, so that it never signs two different things.
+"""Pledges: the digests this peer has signed in full epochs, so that it never signs two that differ.
 
-One digest per (attempt, stage, decision or plan), ever: whatever a peer was at the time, the box
-that published a plan, the chair that decided, or another candidate that attested either.
+It signs at most one digest per (attempt, stage, decision or plan), whatever its role: the box that
+published a plan, the chair that decided, or a candidate that attested either.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ class Pledges:
         self._forgotten: Round | None = None
 
     def sign(self, round_: Round, stage: Stage, digest: bytes, *, decision: bool) -> bool:
-        """Take a pledge; False if another digest was signed, or may have been."""
+        """Record a signature; False if another digest was signed, or may have been.
+
+        Args:
+            round_: the attempt.
+            stage: the stage signed for.
+            digest: what is signed, 32 bytes.
+            decision: True for the chair's decision, False for a stage's plan.
+        """
         if self._forgotten is not None and round_ <= self._forgotten:
             return False
         matter = (round_, stage, decision)
@@ -35,5 +42,5 @@ class Pledges:
         return True
 
     def has_signed(self, round_: Round, stage: Stage, *, decision: bool) -> bool:
-        """Tell whether something was signed in a matter."""
+        """Tell whether any digest was signed for this attempt, stage and kind."""
         return (round_, stage, decision) in self._signed

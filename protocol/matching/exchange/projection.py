@@ -1,7 +1,8 @@
-"""How a stage develops under a plan: samples over the next half hour.
+"""Projects a stage's rates under a plan: samples over the next half hour.
 
-Who moves out serves its old stage until it has fetched the new one, who moves in counts from then
-on (make before break). Pure functions of integers; samples keep ballots of one size.
+A volunteer serves its old stage until it has fetched the new one, and counts at the new one from
+then on (make before break). Pure functions of integers; a fixed number of samples gives all ballots
+the same size.
 """
 
 from __future__ import annotations
@@ -37,11 +38,14 @@ class Projection(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     replicas: Replicas
     """At the end."""
     thinnest: Replicas
-    """Fewest at any moment until then."""
+    """The fewest at any time until then."""
 
 
 def download_ms(population: Population, peer: PeerId, stage: Stage) -> int:
-    """Return how long a member needs to fetch a stage; ``NEVER_MS`` if it cannot."""
+    """Return the milliseconds ``peer`` needs to fetch ``stage``, by ``population``.
+
+    Returns ``NEVER_MS`` if it cannot fetch it.
+    """
     wait_s = population.download_s(peer, stage)
     return int(wait_s * 1000) if wait_s * 1000 < NEVER_MS else NEVER_MS
 
@@ -53,7 +57,15 @@ def project(
     leaving: Mapping[PeerId, Stage],
     arriving: frozenset[PeerId],
 ) -> Projection:
-    """Return a stage's future if some of its members leave for other stages and others come."""
+    """Return a stage's projection if some of its members leave and others come.
+
+    Args:
+        population: the view with rates and download times.
+        stage: the stage.
+        basis: the stage before any move.
+        leaving: its members that leave, with the stage each goes to.
+        arriving: members of other stages that come.
+    """
     outs = [
         (download_ms(population, peer, to), load.of_member(population, peer, stage))
         for peer, to in leaving.items()

@@ -1,7 +1,7 @@
-"""The registry: the records of full epochs as one peer has them, and whom it believes.
+"""The registry: one peer's records of full epochs, and which of them it believes.
 
-Holds for every stage the newest ballot and attestations of a few authors. A record is kept before
-its author is believed, because the view may come to know the author later. Decides nothing.
+State: for every stage the newest ballot and attestations of a few authors. A record is kept even if
+its author is not believed yet, because the author may enter the view later. Decides nothing.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from protocol.matching.exchange.verdict import Verdict, judge
 from protocol.matching.population import Population
 
 AUTHORS = 8
-"""Authors kept of one kind of record of one stage; three of them may be believed."""
+"""Authors kept per kind of record and stage; up to three of them are believed."""
 CHAIR_STAGE = Stage(0)
 
 
 class Shelf(NamedTuple):
-    """Where records of one kind about one stage are kept."""
+    """Key of the records of one kind about one stage."""
 
     kind: type[Spread]
     stage: Stage
@@ -44,7 +44,7 @@ class Shelf(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A record and when (monotonic seconds) it came."""
+    """A record with its time of arrival (monotonic seconds)."""
 
     author: PeerId
     body: Spread
@@ -53,7 +53,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What the present chair says."""
+    """The newest record of the present chair."""
 
     chair: PeerId
     epoch: Epoch
@@ -62,7 +62,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A COMMIT with the ballots it rests on, attested as a whole and one by one."""
+    """A COMMIT with its ballots; the decision and each ballot are attested."""
 
     chair: PeerId
     epoch: Epoch
@@ -76,13 +76,13 @@ class Registry:
         self._context = context
         self._shelves: dict[Shelf, dict[PeerId, Kept]] = {}
         self._views: dict[EpochId, Population] = {}
-        """The view when an epoch was first heard of: who may attest does not change under it."""
+        """The view when an epoch was first heard of; it fixes the candidates that may attest."""
         self._quiet_from = 0.0
         self.revision = 0
-        """Rises with every record."""
+        """Incremented by every record."""
 
     def pin(self, author: PeerId, body: Spread, now: float) -> bool:
-        """Keep a record; False if it is not newer than what the same author said before."""
+        """Keep a record received at ``now``; False if ``author`` has sent a newer one."""
         decision = isinstance(body, Attest) and body.decision
         shelf = self._shelves.setdefault(Shelf(type(body), stage_of(body), decision), {})
         known = shelf.get(author)
@@ -97,31 +97,31 @@ class Registry:
         return True
 
     def forget_after(self, newest_ms: int) -> None:
-        """Drop what was issued later: the clock was set back, and nothing would replace it."""
+        """Drop records issued later: the clock was set back, and nothing would replace them."""
         for name, shelf in self._shelves.items():
             kept = {peer: k for peer, k in shelf.items() if k.body.issued_ms <= newest_ms}
             self._shelves[name] = kept
         self.revision += 1
 
     def is_idle(self, now: float) -> bool:
-        """Tell whether no record counts any more."""
+        """Tell whether all records have expired."""
         return now >= self._quiet_from
 
     def candidates(self, stage: Stage, epoch: EpochId) -> frozenset[PeerId]:
-        """Return who may speak for a stage in an epoch."""
+        """Return the peers that may speak for a stage in an epoch."""
         current = self._context.population
         start = self._views.get(epoch, current)
         return start.candidates(stage, epoch.beacon) | current.candidates(stage, epoch.beacon)
 
     def witnesses(self, stage: Stage, epoch: EpochId) -> tuple[PeerId, ...]:
-        """Return the three candidates of whom two have to agree."""
+        """Return the three candidates; two of them must agree."""
         start = self._views.get(epoch, self._context.population)
         return start.succession(stage, epoch.beacon)
 
     # --- the chair --------------------------------------------------------------------------
 
     def call(self, now: float) -> Call | None:
-        """Return the newest word of the present chair, under its present mandate."""
+        """Return the newest record of the present chair under its present mandate."""
         notice = self._context.board.current(CHAIR_STAGE, now)
         if notice is None:
             return None
@@ -133,7 +133,7 @@ class Registry:
         return Call(kept.author, kept.body, kept.received_at)
 
     def unfinished(self, now: float) -> Epoch | None:
-        """Return the newest epoch of whatever chair that is neither aborted nor decided."""
+        """Return the newest epoch of any chair that is neither aborted nor decided."""
         found = [body for _, body in self._epochs(now)]
         newest = max(found, key=lambda body: body.round, default=None)
         if newest is None or newest.phase not in (*RUNNING, COMMIT):
@@ -143,7 +143,7 @@ class Registry:
         return None if decided else newest
 
     def last_heard_at(self, now: float) -> float:
-        """Return when the newest word of any chair came; minus infinity if there is none."""
+        """Return when the newest record of any chair came; minus infinity if there is none."""
         return max((kept.received_at for kept, _ in self._epochs(now)), default=float("-inf"))
 
     # --- the boxes --------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class Registry:
         return found
 
     def ballot(self, round_: Round, stage: Stage, now: float) -> Ballot | None:
-        """Return the ballot of one stage by its present steward."""
+        """Return the ballot of ``stage`` in ``round_`` by its present steward, or None."""
         notice = self._context.board.current(stage, now)
         kept = self._shelf(Ballot, stage).get(notice.author) if notice else None
         if kept and isinstance(kept.body, Ballot) and kept.body.round == round_:
@@ -171,7 +171,7 @@ class Registry:
         return len(ballots) == len(self._context.population.costs)
 
     def deserted(self, round_: Round, now: float) -> Stage | None:
-        """Return a stage whose ballot is of a steward that another one has replaced."""
+        """Return a stage whose ballot comes from a steward that has been replaced, or None."""
         for stage, notice in self._context.board.notices(now).items():
             shelf = self._shelf(Ballot, stage)
             authors = [p for p, kept in shelf.items() if kept.body.round == round_]
@@ -184,7 +184,15 @@ class Registry:
     def is_attested(
         self, round_: Round, stage: Stage, author: PeerId, digest: bytes, *, decision: bool = False
     ) -> bool:
-        """Tell whether another candidate has signed the same; alone, one signature is enough."""
+        """Tell whether another candidate has signed the same digest, or there is no other.
+
+        Args:
+            round_: the attempt.
+            stage: the stage the record is about.
+            author: the record's author.
+            digest: of the record, 32 bytes.
+            decision: True for the chair's decision, False for a stage's plan.
+        """
         candidates = self.candidates(stage, round_.epoch)
         if not candidates - {author}:
             return True
@@ -196,7 +204,7 @@ class Registry:
         )
 
     def plan(self, round_: Round) -> Ballots:
-        """Return the frozen ballots of an attempt that are attested, whoever is steward now."""
+        """Return the attested frozen ballots of an attempt, also by former stewards."""
         found: dict[Stage, tuple[PeerId, Ballot]] = {}
         for stage in map(Stage, self._context.population.stages):
             for author, kept in sorted(self._shelf(Ballot, stage).items()):
@@ -209,16 +217,16 @@ class Registry:
         return found
 
     def verdict(self, epoch: Epoch, ballots: Ballots) -> Verdict | None:
-        """Return what the commit rule says of a whole plan; None if it is not whole."""
+        """Return the commit rule's verdict on a plan; None if a ballot is missing."""
         plans = tally.stage_plans(ballots) if self.is_whole(ballots) else None
         return judge(plans, epoch.r, self._context.population.design) if plans else None
 
     def decision(self, now: float, after: Round | None = None) -> Decision | None:
-        """Return the newest decision that is attested; one against the commit rule is counted.
+        """Return the newest attested decision; one that breaks the commit rule is only counted.
 
         Args:
             now: monotonic seconds.
-            after: only later ones.
+            after: ignore decisions up to this attempt.
         """
         shelf = self._shelf(Epoch, CHAIR_STAGE)
         if not any(_is_commit(kept.body, after) for kept in shelf.values()):

@@ -1,10 +1,10 @@
-"""What the ballots of all stages say together: has everybody a place, and which plan is it?
+"""Combines the ballots of all stages: whether the vote is at rest, and the digest of its plan.
 
-A voter has at most one place at any moment, and it says that it stays only after every stage has
-dropped it. So if, at one moment, places and stayers add up to the electorate, nothing is on its way
-any more. Ballots are from different moments; they count as one moment if no box has changed between
-two readings: the reading that showed quiet (its ``fingerprint`` is in the chair's FREEZE) and the
-frozen one. Pure functions.
+A voter has at most one place at a time, and it reports that it stays only after every stage has
+dropped it. So if at one time places and stayers add up to the electorate, no letter is in flight.
+Ballots are issued at different times. They count as simultaneous if no box has changed between two
+readings: the one that showed quiet (its ``fingerprint`` is in the chair's FREEZE) and the frozen
+one. Pure functions.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Ballots = Mapping[Stage, tuple[PeerId, Ballot]]
 
 @lru_cache(maxsize=2**16)
 def mark(peer: PeerId, stage: Stage) -> int:
-    """Return the fingerprint of a place; sums of them compare whole sets of places."""
+    """Return the fingerprint of a place; sums of fingerprints compare whole sets of places."""
     return int.from_bytes(rank("place", stage, peer)[: SUM_BITS // 8], "big")
 
 
 def is_quiet(ballots: Ballots) -> bool:
-    """Tell whether every elector has a place or stays, and every home box knows where."""
+    """Tell whether every elector has a place or stays, and every home box knows which."""
     found = [ballot for _, ballot in ballots.values()]
     placed = sum(ballot.held + ballot.staying for ballot in found)
     difference = sum(ballot.held_sum - ballot.known_sum for ballot in found)
@@ -38,12 +38,12 @@ def is_quiet(ballots: Ballots) -> bool:
 
 
 def fingerprint(ballots: Ballots) -> bytes:
-    """Return a digest (32 bytes) of how far every box is."""
+    """Return a digest (32 bytes) of every box's number of changes."""
     return _digest((s, author, ballot.changes) for s, (author, ballot) in sorted(ballots.items()))
 
 
 def plan_of(ballot: Ballot) -> bytes:
-    """Return the digest (32 bytes) of one frozen ballot, whenever it was issued."""
+    """Return the digest (32 bytes) of one frozen ballot, without its issue time."""
     undated = msgspec.structs.replace(ballot, issued_ms=0)
     return hashlib.blake2b(encode(undated), digest_size=32).digest()
 
@@ -55,7 +55,7 @@ def whole_plan(round_: Round, ballots: Ballots) -> bytes:
 
 
 def stage_plans(ballots: Ballots) -> list[StagePlan] | None:
-    """Return what the commit rule judges, or None while a ballot is not frozen."""
+    """Return the input of the commit rule, or None while a ballot is not frozen."""
     found = [ballot for _, (_, ballot) in sorted(ballots.items())]
     return (
         [StagePlan(b.basis, b.projection) for b in found if b.projection]

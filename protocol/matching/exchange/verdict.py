@@ -1,6 +1,6 @@
-"""The commit rule: is a plan worth its moves? All of it is done, or nothing.
+"""The commit rule: decides whether a plan is worth its moves, all or nothing.
 
-A pure function of what the stages' ballots say, so anybody can recompute the chair's decision.
+A pure function of the stages' ballots, so any member can recompute the chair's decision.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from protocol.matching.exchange.projection import SAMPLES, Projection
 from protocol.matching.preferences import words as rate_words
 
 GAIN_PERCENT = 1
-"""A plan has to lift the lowest stage by this much over the horizon ..."""
+"""A plan must raise the lowest stage by this much over the horizon, after the moves' penalty."""
 MOVE_COST_PERCENT = 5
-"""... after this penalty, times the share of volunteers that move."""
+"""The penalty, multiplied by the share of volunteers that move."""
 
 
 class Coverage(NamedTuple):
-    """What is missing; tuples compare empty stages before missing replicas, less is better."""
+    """Empty stages, then missing replicas; tuples compare in this order, less is better."""
 
     empty: int
     missing: int
 
     @classmethod
     def of(cls, replicas: Sequence[int], r: int) -> Coverage:
-        """Return the coverage of stages with so many replicas."""
+        """Return the coverage of stages with ``replicas`` each, of which ``r`` are needed."""
         return cls(sum(not n for n in replicas), sum(max(0, r - n) for n in replicas))
 
 
@@ -50,7 +50,13 @@ class Verdict:
 
 
 def judge(stages: Sequence[StagePlan], r: int, design: Design) -> Verdict:
-    """Decide on a plan, given every stage in pipeline order."""
+    """Decide on a plan.
+
+    Args:
+        stages: every stage of the plan, in pipeline order.
+        r: replicas that each stage should have.
+        design: the ingredients in force.
+    """
     movers = sum(stage.projection.leaving for stage in stages)
     if not movers:
         return Verdict(False, "nobody would move")
@@ -69,7 +75,7 @@ def judge(stages: Sequence[StagePlan], r: int, design: Design) -> Verdict:
 
 
 def _weigh(stages: Sequence[StagePlan], movers: int, volunteers: int, design: Design) -> Verdict:
-    """Compare the lowest stage over the horizon with what it is without the plan."""
+    """Compare the lowest stage over the horizon with and without the plan."""
     samples = [
         load.lowest([stage.projection.timeline[k] for stage in stages]) for k in range(SAMPLES)
     ]
@@ -86,7 +92,7 @@ def _weigh(stages: Sequence[StagePlan], movers: int, volunteers: int, design: De
 
 
 def _dips(stage: StagePlan, r: int) -> bool:
-    """Tell whether a stage has fewer replicas on the way than before and after, r at most."""
+    """Tell whether a stage has, at some time, fewer than min(r, before, after) replicas."""
     before, after = stage.basis.replicas, stage.projection.replicas
     return stage.projection.thinnest < min(r, before, after)
 

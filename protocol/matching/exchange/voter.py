@@ -1,13 +1,13 @@
-"""The voter: what a serving volunteer does in a full epoch.
+"""The voter: a serving volunteer's part in a full epoch.
 
     IDLE     not called
-    CALLED   waits until the boxes of all stages are open, ranks them
-    ASKING   waits for KEEP or DROP of the best stage that has not refused it
-    KEPT     has a place, until the box drops it or its cutoff says so
-    DONE     every stage has refused it: it stays at home
+    CALLED   waits until the boxes of all stages are open, then ranks the stages
+    ASKING   waits for KEEP or DROP from the best stage that has not refused it
+    KEPT     has a place until the box drops it or the box's cutoff is above its score
+    DONE     every stage has refused it, so it stays at home
 
-It tells the box of its home where it has a place, until that is noted. Holds one attempt; changes
-nobody's seat: the exchange moves it when the decision is attested.
+It tells the box of its home where it has a place, and repeats that until it is acknowledged. State:
+one attempt. It changes no seat; ``Exchange`` moves the volunteer when the decision is attested.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INFINITY = float("inf")
 
 
 class State(Enum):
-    """Where a voter is."""
+    """States of a voter; see the module's docstring."""
 
     IDLE = "idle"
     CALLED = "called"
@@ -54,7 +54,7 @@ class Voter:
         self._tries = 0
         self._ask_at = self._tell_at = INFINITY
         self._told: int | None = None
-        """The step whose outcome the home box still has to note."""
+        """The step whose outcome the home box has not acknowledged yet."""
 
     @property
     def place(self) -> Stage | None:
@@ -70,7 +70,14 @@ class Voter:
     def called(
         self, sender: PeerId, body: bodies.Call, home: Stage | None, now: float
     ) -> list[Effect]:
-        """Our home's box asks us to vote. ``home``: the stage we may leave; None: not now."""
+        """Take a call to vote from the box of our home.
+
+        Args:
+            sender: the call's verified signer.
+            body: the call.
+            home: the stage that we may leave; None: none at the moment, so we decline.
+            now: monotonic seconds.
+        """
         if self._author(stage_of(body), now) != sender:
             return self._count("matching-call-by-stranger")
         declined = self.state is State.IDLE and body.round == self.round
@@ -84,13 +91,19 @@ class Voter:
         return self.look(now)
 
     def receive(self, sender: PeerId, body: bodies.ToVoter, now: float) -> list[Effect]:
-        """Take a box's answer to our votes and intents."""
+        """Take a box's answer to a vote or an intent.
+
+        Args:
+            sender: the answer's verified signer.
+            body: the answer.
+            now: monotonic seconds.
+        """
         if body.round != self.round or self._author(stage_of(body), now) != sender:
             return self._count("matching-other-round")
         if isinstance(body, bodies.Noted):
             return self._noted(body)
         if self.state not in (State.ASKING, State.KEPT) or self._wishes[self._step] != body.stage:
-            return []  # a late copy: what it says is over
+            return []  # a late copy, out of date
         if isinstance(body, bodies.Keep):
             return self._kept(body, now)
         return self._dropped(now, "it prefers others")
@@ -110,7 +123,7 @@ class Voter:
         return self._look_at(epoch, now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Ask and tell again what was not answered."""
+        """Repeat unanswered votes and intents."""
         found: list[Effect] = []
         if now >= self._ask_at and self.state is State.ASKING:
             self._tries += 1
@@ -154,7 +167,7 @@ class Voter:
         return [said, *self._try(epoch.fair, ballots, now)]
 
     def _try(self, fair: int, ballots: Ballots, now: float) -> list[Effect]:
-        """Ask the next stage whose cutoff leaves hope; without one we stay at home."""
+        """Vote for the next stage whose cutoff is below our score; without one, stay at home."""
         while self._step < len(self._wishes):
             stage = self._wishes[self._step]
             score = self._view.score(self._context.me, stage, fair)
@@ -167,7 +180,7 @@ class Voter:
         return [said, *self._announce(now)]
 
     def _ask(self, now: float) -> list[Effect]:
-        """Send the vote for the current wish, for the first time or again."""
+        """Send the vote for the current stage, for the first time or again."""
         stage = self._wishes[self._step]
         self._ask_at = now + ASK_S
         letter = self._vote(stage, now)
@@ -194,7 +207,7 @@ class Voter:
             return [said]
         return [said, *self._try(epoch.fair, self._ballots(now), now)]
 
-    # --- telling our home -------------------------------------------------------------------
+    # --- intents to our home's box ----------------------------------------------------------
 
     def _announce(self, now: float) -> list[Effect]:
         """Tell the home box where we have a place now."""

@@ -1,6 +1,6 @@
-"""What a voter wants: the stages it may go to, best first, and the terms of the vote.
+"""A voter's preferences: the stages it may go to, best first, and the terms of the vote.
 
-Pure functions of the population and the stages' basis, the same for protocol and reference.
+Pure functions of the population and the stages' basis, shared by protocol and reference.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from protocol.matching.pool import Limits
 from protocol.matching.population import Population
 
 LADDER_PERCENT = (100, 90, 75, 60)
-"""Quotas that are tried in turn, in per cent of the fair level."""
+"""Quotas tried in turn, in per cent of the fair level."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What holds for every stage in one attempt."""
+    """Terms of one attempt, the same for every stage."""
 
     quota_percent: int
     fair: int
@@ -30,16 +30,23 @@ class Terms:
 
     @property
     def limits(self) -> Limits:
-        """What a stage may keep."""
+        """The limits of every stage's choice."""
         return Limits(self.fair * self.quota_percent // 100, self.r)
 
 
 def ranked(
     population: Population, peer: PeerId, home: Stage, stages: Sequence[Basis], r: int
 ) -> tuple[Stage, ...]:
-    """Return the stages a serving volunteer can serve, best first.
+    """Return the stages that a serving volunteer can serve, best first.
 
-    Utilities count the stages after dual homing, the volunteer's own without itself.
+    Utilities use levels after dual homing; its home is counted without the volunteer.
+
+    Args:
+        population: the view with its rates.
+        peer: the volunteer.
+        home: its home.
+        stages: every stage before any move, in order.
+        r: replicas that every stage should have.
     """
     reached = load.levels([stage.load for stage in stages])
     fair = sum(reached) // len(reached)
@@ -60,5 +67,12 @@ def ranked(
 
 
 def offer(population: Population, peer: PeerId, stage: Stage, fair: int) -> Proposer:
-    """Return how a stage counts a voter: by the view, whatever it may claim."""
+    """Return a voter's contract with a stage, by the view and not by its claims.
+
+    Args:
+        population: the view with its rates.
+        peer: the voter.
+        stage: the stage.
+        fair: lambda of the epoch.
+    """
     return Proposer(peer, population.rate(peer, stage), population.score(peer, stage, fair))

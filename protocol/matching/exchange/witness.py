@@ -1,8 +1,8 @@
-"""The witness: what the other candidates of a stage do in a full epoch.
+"""The witness: the part of a stage's other candidates in a full epoch.
 
-They recompute what the box or the chair has published from the same records and their own view, and
-sign its digest: two of three. Holds which attempts it has seen begin; one that had begun before is
-not attested, because we may have signed something else and forgotten it in a restart.
+They recompute the published plan or decision from the same records and their own view, and sign its
+digest; two of three must agree. State: the attempts seen to begin. An attempt that began earlier is
+not attested, because we may have signed something else before a restart.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from protocol.matching.exchange.timing import ATTEST_S
 from protocol.matching.exchange.wishes import Terms
 
 TOLERANCE_PERCENT = 10
-"""Views differ a little: counts and rates may be off by this much (and by one volunteer)."""
+"""Tolerance for differing views: counts and rates may deviate by this and by one volunteer."""
 
 
 class Witness:
@@ -68,7 +68,7 @@ class Witness:
         return found
 
     def _duties_of(self, epoch: EpochId) -> frozenset[Stage]:
-        """Return the stages whose candidate we are in an epoch."""
+        """Return the stages for which we are a candidate in an epoch."""
         if self._duties_in != epoch:
             me, stages = self._context.me, map(Stage, self._context.population.stages)
             found = (s for s in stages if me in self._registry.witnesses(s, epoch))
@@ -78,7 +78,7 @@ class Witness:
     # --- frozen ballots ---------------------------------------------------------------------
 
     def _attest_ballots(self, epoch: Epoch, now: float) -> list[Effect]:
-        """Sign the frozen ballots of a plan that will be adopted, where we are a candidate."""
+        """Sign the frozen ballots of an adopted plan for which we are a candidate."""
         ballots = self._registry.ballots(epoch.round, now)
         if not tally.is_quiet(ballots) or tally.fingerprint(ballots) != epoch.digest:
             return []
@@ -97,7 +97,7 @@ class Witness:
         return found
 
     def _implausible(self, ballot: Ballot, epoch: Epoch) -> str | None:
-        """Say what of a ballot does not fit what we know, or None."""
+        """Return what in a ballot contradicts our view, or None."""
         terms = Terms(epoch.quota_percent, epoch.fair, epoch.r)
         if ballot.quota != terms.limits.quota:
             return "another quota than the chair's"
@@ -117,7 +117,7 @@ class Witness:
     # --- decisions --------------------------------------------------------------------------
 
     def _attest_decision(self, call: Call, now: float) -> list[Effect]:
-        """Sign the chair's decision if the attested ballots demand it."""
+        """Sign the chair's decision if it follows from the attested ballots."""
         epoch, chair = call.epoch, call.chair
         if not self._is_witness(CHAIR_STAGE, chair, epoch, decision=True):
             return []
