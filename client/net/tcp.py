@@ -120,7 +120,8 @@ class Tcp(Transport):
             if error.errno == errno.EADDRINUSE:
                 raise PortInUse(host, port) from error
             raise ListenError(f"cannot listen on {host} port {port}: {error.strerror}") from error
-        async with TcpListener(listener) as opened:
+        opened = TcpListener(listener)
+        async with closing(opened):
             yield opened
 
     def usual_address(self, host: str, port: int) -> Address:

@@ -119,13 +119,16 @@ def usual_addresses(host: str, port: int) -> list[Address]:
 
 
 @asynccontextmanager
-async def closing(stream: ByteStream) -> AsyncIterator[None]:
-    """Close a stream at the end, without waiting for the other side."""
+async def closing(opened: trio.abc.AsyncResource) -> AsyncIterator[None]:
+    """Close a stream or a listener at the end, without waiting for the other side.
+
+    Not cancelled, even where all around it is: an error on its way out would be lost for that.
+    """
     try:
         yield
     finally:
         with trio.CancelScope(shield=True):
-            await trio.aclose_forcefully(stream)
+            await trio.aclose_forcefully(opened)
 
 
 def _load(name: str) -> Transport:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
+from client.errors import first_of
 from client.net.addresses import parse_destination
 from client.net.carrier import WINDOW_BYTES
 from client.net.errors import AddressError, DialError, LinkFull, PeerUnreachable
-from client.net.libp2p_network import EVENT_BYTES, Libp2pNetwork
+from client.net.libp2p_network import EVENT_BYTES, Libp2pNetwork, open_network
 from client.net.links import QUEUE_BYTES
 from client.net.network import Inbound, PeerDown, PeerUp
 from protocol.errors import LocalProtocolError
@@ -265,3 +266,11 @@ async def test_a_killed_process_is_noticed_at_once(networks: Networks) -> None:
         with trio.fail_after(4):  # less than any timer: only the closed connection can tell
             assert await a.events.receive() == PeerDown(up.peer, "closed by the peer", by_peer=True)
         await child.wait()
+
+
+async def test_an_error_in_the_block_gets_out_of_it() -> None:
+    """Whatever the network awaits while it closes is cancelled; the error must not go with it."""
+    with pytest.raises(ExceptionGroup) as caught:
+        async with open_network(os.urandom(32), [("127.0.0.1", 0)]):
+            raise DialError("nobody is there")
+    assert str(first_of(caught.value, DialError)) == "nobody is there"
