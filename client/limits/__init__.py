@@ -1,1 +1,1 @@
-"""What a volunteer lends, and when: limits, the facts they ask for, and the decision."""
+"""The owner's limits: how much a volunteer lends and when, the facts needed, and the decision."""

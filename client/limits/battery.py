@@ -13,7 +13,7 @@ def _read() -> Any:
 
 
 def on_battery(read: Callable[[], Any] = _read) -> bool | None:
-    """Return whether it does; False where there is no battery, None where it cannot be told."""
+    """Return whether it does; False without a battery, None if it is unknown."""
     try:
         battery = read()
     except (OSError, ValueError, RuntimeError, psutil.Error):

@@ -1,9 +1,8 @@
-"""How volunteers of one machine share its cores. Pure: every one of them reckons alike.
+"""Shares a machine's cores among its volunteers. Pure, so all of them compute the same.
 
-Cores are shared evenly among users, then among the volunteers of each user, whole cores each. Who
-chose a number of threads has these, within the user's part; the others share what is left. So
-however many volunteers another user runs, or claims to run, it cannot take more than that user's
-part.
+Cores are shared evenly among users, then among the volunteers of each user, in whole cores. A
+volunteer whose owner chose a number of threads has these, within the user's part; the others share
+the rest. However many volunteers a user runs, or claims to run, they stay within that part.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ class Claim:
 
     user: int
     threads: int = 0
-    """As its owner chose; 0: its share."""
+    """Threads chosen by its owner; 0: its share."""
 
 
 def fair_threads(cores: int, user: int, others: Sequence[Claim]) -> int:
     """Return the threads of a volunteer whose owner chose no number; at least 1.
 
     Args:
-        cores: that it may use.
-        user: whose it is.
+        cores: cores that it may use.
+        user: id of the user that runs it.
         others: the other volunteers that compute on these cores.
     """
     claims: dict[int, list[int]] = {user: [0]}
@@ -39,7 +38,7 @@ def fair_threads(cores: int, user: int, others: Sequence[Claim]) -> int:
 
 
 def _part_of_a_user(cores: int, claims: Sequence[Sequence[int]]) -> Fraction:
-    """Return the cores of each user who wants a share; what a user with less leaves is shared."""
+    """Return the cores of each user without a chosen number, after users that want less."""
     modest = sorted(sum(threads) for threads in claims if 0 not in threads)
     left, waiting = Fraction(cores), len(claims)
     for wanted in modest:

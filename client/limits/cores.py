@@ -1,6 +1,6 @@
-"""How many of this machine's cores this process may use: affinity, topology and control group.
+"""The cores that this process may use: affinity, topology and control group.
 
-Reads what the kernel says, at each call. Holds no state.
+Reads the kernel's files at each call. No state.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ class Quota:
 
     cores: float
     group: str
-    """Names the control group without telling its path; equal for all its members."""
+    """Identifies the control group without revealing its path; equal for all its members."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """What this process may use."""
+    """The processors that this process may use."""
 
     cpus: frozenset[int]
     """Logical processors, by the kernel's numbers."""
     physical: int
-    """Cores that these belong to: two threads of one core compute hardly faster than one."""
+    """Physical cores of ``cpus``; two threads of one core are hardly faster than one."""
     quota: Quota | None = None
 
     @property
     def usable(self) -> int:
-        """Threads that compute at full speed at once; 1 at least."""
+        """Threads that can compute at full speed at once; at least 1."""
         return min(self.physical, max(1, math.floor(self.quota.cores) if self.quota else 2**16))
 
     @property
     def most_threads(self) -> int:
-        """More threads than that can never run at once."""
+        """The most threads that can run at once."""
         quota = math.ceil(self.quota.cores) if self.quota else len(self.cpus)
         return max(1, min(len(self.cpus), quota))
 
 
 def find_cores() -> Cores:
-    """Return what this process may use now."""
+    """Return the processors that this process may use now."""
     if not hasattr(os, "sched_getaffinity"):  # the kernel of macOS places threads as it likes
         cpus = frozenset(range(os.cpu_count() or 1))
         return Cores(cpus, psutil.cpu_count(logical=False) or len(cpus))
@@ -65,24 +65,24 @@ def find_cores() -> Cores:
 
 
 def physical_cores(cpus: frozenset[int], folder: Path = CPUS) -> int:
-    """Return how many cores the processors belong to; one each where the kernel does not say."""
+    """Return the number of cores of these processors; one each if the kernel does not say."""
     return len({_siblings(folder / f"cpu{cpu}" / "topology") or str(cpu) for cpu in cpus})
 
 
 def find_quota(own: Path = OWN_CGROUPS, mounts: Path = CGROUPS) -> Quota | None:
-    """Return the tightest limit of our control groups and those around them; None: there is none.
+    """Return the tightest limit of our control groups and their ancestors; None if there is none.
 
-    Both versions of control groups are read, with all ancestors that can be seen from here.
+    Both versions of control groups are read, with all visible ancestors.
     """
     quotas = [Quota(cores, _name(folder)) for folder, cores in _limits(_read(own), mounts)]
     return min(quotas, key=lambda quota: quota.cores, default=None)
 
 
 def check_threads(threads: int) -> None:
-    """Refuse a number of threads that cannot run at once here; 0 is always fine.
+    """Refuse a number of threads that cannot run at once here; 0 is always accepted.
 
     Raises:
-        UserError: says how many cores there are.
+        UserError: too many; names the number of cores.
     """
     most = find_cores().most_threads
     if threads > most:

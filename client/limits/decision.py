@@ -1,7 +1,7 @@
-"""Whether stages may be held now, and if not, why and until when. Pure: facts in, decision out.
+"""Decides whether stages may be held now, and if not, why and until when. Pure.
 
-What cannot be known counts against computing: who asked to lend a machine only while it is idle
-would rather lend nothing than be disturbed.
+An unknown fact counts against computing: an owner who lends the machine only while it is idle
+prefers lending nothing to being disturbed.
 """
 
 from __future__ import annotations
@@ -15,32 +15,38 @@ from client.schedule import parse_schedule
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """How this machine is. None: it cannot be known, and ``unknown`` says why."""
+    """The state of this machine. None: it is unknown, and ``unknown`` says why."""
 
     used_bytes: int = 0
     """Sent and received today."""
     on_battery: bool | None = False
     idle: bool | None = True
-    """Whether nobody uses keyboard and screen."""
+    """Whether keyboard and screen are unused."""
     unknown: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Nothing speaks against it."""
+    """Stages may be held."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Not now."""
+    """Stages may not be held now."""
 
     reason: str
     until: datetime | None = None
-    """When it will be allowed, by the local clock; None: that is not known beforehand."""
+    """Local time from which they may be held; None: unknown."""
 
 
 def decide(now: datetime, facts: Facts, settings: Settings) -> Allowed | Held:
-    """Decide for a moment of the local clock (naive); all reasons are named."""
+    """Decide for a local time, naming all reasons against.
+
+    Args:
+        now: naive local time.
+        facts: the state of this machine.
+        settings: the owner's limits.
+    """
     holds = [hold for hold in _holds(now, facts, settings) if hold is not None]
     if not holds:
         return Allowed()
@@ -50,7 +56,7 @@ def decide(now: datetime, facts: Facts, settings: Settings) -> Allowed | Held:
 
 
 def when_words(settings: Settings) -> list[str]:
-    """Say when it may compute; empty: always."""
+    """Return, in words, when this volunteer may compute; empty: always."""
     idle = ["idle only"] if settings.only_when_idle else []
     battery = ["not on battery"] if settings.not_on_battery else []
     return [*idle, *battery, *filter(None, [settings.schedule])]

@@ -1,7 +1,7 @@
-"""Whether somebody uses this machine: asked of the X11 server or of logind, where present.
+"""Detects whether somebody uses this machine, by the X11 server or by logind.
 
-Each is asked by a program of the system that prints a line or two (``xprintidle``, ``loginctl``);
-an answer that is not understood is no answer.
+Each is queried by a system program that prints a line or two (``xprintidle``, ``loginctl``). An
+output that cannot be parsed counts as no answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import trio
 
 ASK_S = 3.0
-"""A program that takes longer gives no answer."""
+"""Timeout of a program; after it there is no answer."""
 MAX_ANSWER_BYTES = 4096
 LOGIND = ("loginctl", "show-session", "--property=IdleHint", "--property=IdleSinceHint")
 """Without a session it describes the whole machine: idle when every session is."""
@@ -33,17 +33,17 @@ Run = Callable[[Sequence[str]], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Idleness:
-    """What was found; ``idle`` None: it cannot be known, and ``unknown`` says why."""
+    """The result; ``idle`` None: it is unknown, and ``unknown`` says why."""
 
     idle: bool | None
     unknown: str = ""
 
 
 def parse_logind(answer: str, now: float) -> float | None:
-    """Return for how many seconds every session has been idle; 0: somebody is there.
+    """Return for how many seconds every session has been idle; 0: a session is in use.
 
-    ``now`` is Unix seconds. None: not an answer of logind. A machine without sessions has been
-    idle since the year 1970.
+    ``now`` is Unix seconds. None: not an answer of logind. A machine without sessions counts as
+    idle since 1970.
     """
     hint, since = _HINT.search(answer), _SINCE.search(answer)
     if hint is None:
@@ -55,7 +55,7 @@ def parse_logind(answer: str, now: float) -> float | None:
 
 
 def parse_xprintidle(answer: str) -> float | None:
-    """Return for how many seconds no key and no mouse was touched; None: not an answer."""
+    """Return the seconds since the last input; None: not an answer of xprintidle."""
     match = _MILLISECONDS.fullmatch(answer)
     return int(match[1]) / 1000 if match else None
 
@@ -63,9 +63,16 @@ def parse_xprintidle(answer: str) -> float | None:
 def look(
     after_s: float, run: Run, environ: Mapping[str, str] = os.environ, now: float | None = None
 ) -> Idleness:
-    """Ask the first source that answers; blocks for at most a few seconds.
+    """Query the first source that answers; blocks for at most a few seconds.
 
-    On X11 the server knows best, for not every desktop tells logind. On Wayland it sees nothing.
+    On X11 the server is the better source, because not every desktop informs logind. On Wayland it
+    sees no input.
+
+    Args:
+        after_s: seconds without input after which the machine counts as idle.
+        run: runs a program and returns its output.
+        environ: environment variables.
+        now: Unix seconds; None: the present time.
     """
     found: float | None = None
     if environ.get("DISPLAY") and not environ.get("WAYLAND_DISPLAY"):
@@ -83,7 +90,7 @@ async def find_idleness(after_s: float) -> Idleness:
 
 
 def ask(command: Sequence[str]) -> str | None:
-    """Run a program of the system; None if it is not there, fails or takes too long."""
+    """Run a system program and return its output; None if it is missing, fails or times out."""
     path = shutil.which(command[0])
     if path is None:
         return None

@@ -1,10 +1,10 @@
-"""The volunteers of this machine, as they see each other: one notice each in a shared folder.
+"""Lets the volunteers of one machine see each other: one notice each in a shared folder.
 
 A notice is a small file that its volunteer keeps locked, so it is void as soon as that process
-ends, however it ends. It is readable by every user and says nothing but a process id and which
-cores are used. The notices of others are believed as little as possible: the kernel says whose file
-it is, its process must be there and be the same user's, and what cannot be understood is left out.
-Volunteers that do not share this folder (containers) do not see each other.
+ends. Every user can read it; it contains only a process id and the cores in use. Other users'
+notices are hardly trusted: the kernel tells the owner of the file, its process must exist and
+belong to the same user, and malformed notices are ignored. Volunteers that do not share this
+folder (containers) do not see each other.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from msgspec import Meta, Struct
 
 PREFIX: Final = "volunteer-notice-"
 SIZE_BYTES: Final = 1024
-"""Every notice has this length, so that it can be rewritten in one piece."""
+"""Length of every notice; a fixed length can be rewritten in one write."""
 MAX_FILES: Final = 10_000
-"""Looked at in the folder, which other programs use as well."""
+"""Entries examined in the folder, which other programs also use."""
 MAX_NOTICES: Final = 256
 SHARED_MEMORY: Final = Path("/dev/shm")
 
 
 class Notice(Struct, frozen=True):
-    """What a volunteer tells the others of its machine."""
+    """A volunteer's notice to the others on its machine."""
 
     pid: Annotated[int, Meta(ge=1, le=2**31)]
     cpus: Annotated[str, Meta(max_length=512, pattern="^[0-9a-f]+$")]
@@ -43,7 +43,7 @@ class Notice(Struct, frozen=True):
     group: Annotated[str, Meta(max_length=64)] = ""
     """The control group that limits its processor time, if any; not its path."""
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
-    """As its owner chose; 0: its share."""
+    """Threads chosen by its owner; 0: its share."""
     computing: bool = False
     """Whether it holds a stage."""
 
@@ -62,12 +62,12 @@ class Seen:
 
 
 def shared_folder() -> Path:
-    """Return a folder of this machine where every user may put files, and remove only their own."""
+    """Return a folder in which every user may create files and remove only their own."""
     return SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
 
 
 class Board:
-    """Our notice, once ``post`` was called, and those of the others."""
+    """Our notice, after ``post``, and those of the others."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or shared_folder()
@@ -75,10 +75,10 @@ class Board:
         self._descriptor: int | None = None
 
     def post(self, notice: Notice) -> None:
-        """Put up our notice, or replace it.
+        """Create our notice, or replace it.
 
         Raises:
-            OSError: the folder cannot be written; the others then do not see us.
+            OSError: the folder cannot be written, so the others do not see us.
         """
         content = msgspec.json.encode(notice).ljust(SIZE_BYTES)
         if self._descriptor is not None:
@@ -88,7 +88,7 @@ class Board:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(draft, flags, 0o644)
         try:
-            os.fchmod(descriptor, 0o644)  # whatever the umask says: the others shall read it
+            os.fchmod(descriptor, 0o644)  # despite the umask, because the others must read it
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.pwrite(descriptor, content, 0)
             draft.rename(self._folder / self._name)  # it appears locked and complete
@@ -99,7 +99,7 @@ class Board:
         self._descriptor = descriptor
 
     def withdraw(self) -> None:
-        """Take our notice down; does nothing if there is none."""
+        """Remove our notice; does nothing if there is none."""
         if self._descriptor is not None:
             with suppress(OSError):
                 (self._folder / self._name).unlink(missing_ok=True)
@@ -107,9 +107,9 @@ class Board:
             self._descriptor = None
 
     def others(self) -> list[Seen]:
-        """Return the other volunteers that run, each process once; those left behind are removed.
+        """Return the other running volunteers, each process once; remove stale notices of ours.
 
-        Never raises: a folder that cannot be read has none.
+        Never raises: an unreadable folder counts as empty.
         """
         found: dict[int, Seen] = {}
         for path in islice(self._paths(), MAX_NOTICES):
@@ -129,7 +129,7 @@ class Board:
 
 
 def _look_at(path: Path) -> Seen | None:
-    """Return whose notice lies there; None: nobody's any more, or none at all."""
+    """Return the notice in a file with its user; None if it is stale or invalid."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags)
@@ -153,14 +153,14 @@ def _look_at(path: Path) -> Seen | None:
 
 def _is_locked(descriptor: int) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # given back when it is closed
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released when it is closed
     except BlockingIOError:
         return True
     return False
 
 
 def _runs(pid: int, user: int) -> bool:
-    """Whether that process is there and is the user's: anybody may lock a file that is left."""
+    """Whether the process exists and belongs to the user; anybody can lock a stale file."""
     try:
         return bool(psutil.Process(pid).uids().effective == user)
     except psutil.Error:

@@ -1,7 +1,7 @@
-"""The GPU's power cap, through NVML: set while the node runs, put back when it ends.
+"""The GPU's power cap, through NVML: set while the node runs, restored when it ends.
 
-The driver lets only root change it. Where it may not, the volunteer is told what to do instead;
-nothing else changes. State: the cap that was there before.
+The driver lets only root change it. Without permission the owner is told what to do instead, and
+nothing changes. State: the previous cap.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from client.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Capped:
-    """A cap that we have set."""
+    """A cap that we have set, with the previous one in milliwatts."""
 
     handle: Any
     before_mw: int
 
 
 class PowerCap:
-    """One GPU's cap; ``nvml`` is the module ``pynvml`` or something alike."""
+    """One GPU's cap; ``nvml`` is the module ``pynvml`` or a replacement."""
 
     def __init__(self, nvml: Any, environ: Mapping[str, str] = os.environ) -> None:
         self._nvml, self._environ = nvml, environ
         self._capped: Capped | None = None
 
     def set(self, watts: int, device: str) -> str:
-        """Cap the GPU that computes; return in words what holds now.
+        """Cap the GPU that computes; return the result in words.
 
         Raises:
-            UserError: there is no such GPU, or the driver does not permit it.
+            UserError: there is no such GPU, or the driver refuses.
         """
         with self._library(watts, device) as handle:
             before_mw = self._needed(watts, handle)
@@ -45,7 +45,7 @@ class PowerCap:
             return f"the GPU's power is capped at {watts} W (before: {before_mw // 1000} W)"
 
     def check(self, watts: int, device: str) -> str:
-        """As ``set``, but change nothing; permission shows only when it is set."""
+        """As ``set`` without a change; it cannot detect missing permission."""
         with self._library(watts, device) as handle:
             before_mw = self._needed(watts, handle)
             if before_mw is None:
@@ -53,7 +53,7 @@ class PowerCap:
             return f"{watts} W is possible (now: {before_mw // 1000} W)"
 
     def restore(self) -> None:
-        """Put back the cap that was there before, as far as the driver lets us."""
+        """Restore the previous cap, if the driver permits."""
         capped, self._capped = self._capped, None
         if capped is None:
             return
@@ -67,7 +67,7 @@ class PowerCap:
 
     @contextmanager
     def _library(self, watts: int, device: str) -> Iterator[Any]:
-        """The GPU's handle; the library stays open as long as we have a cap set."""
+        """Yield the GPU's handle; the library stays open while a cap of ours is set."""
         if device == "cpu":
             raise UserError("a power limit is for a GPU, and this node computes on the CPU")
         nvml = self._nvml
@@ -84,10 +84,10 @@ class PowerCap:
                 nvml.nvmlShutdown()
 
     def _needed(self, watts: int, handle: Any) -> int | None:
-        """Return the cap to be lowered, in milliwatts; None: it is low enough.
+        """Return the present cap in milliwatts if it must be lowered, else None.
 
         Raises:
-            UserError: the GPU cannot be capped so.
+            UserError: the GPU does not support this cap.
         """
         nvml = self._nvml
         before_mw = int(nvml.nvmlDeviceGetPowerManagementLimit(handle))
@@ -100,7 +100,7 @@ class PowerCap:
         return before_mw
 
     def _handle(self, device: str) -> Any:
-        """The GPU that torch calls so: ``CUDA_VISIBLE_DEVICES`` renumbers them."""
+        """Return the GPU with torch's name; ``CUDA_VISIBLE_DEVICES`` renumbers GPUs."""
         _, _, number = device.partition(":")
         index = int(number) if number.isdecimal() else 0
         visible = [v.strip() for v in self._environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]

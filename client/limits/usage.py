@@ -1,4 +1,4 @@
-"""Bytes sent and received in a day of the local clock. Pure; whoever holds it keeps it on disk."""
+"""Bytes sent and received per day of the local clock. Pure; the caller saves it."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ MAX_FILE_BYTES = 1024
 
 
 class DayUse(Struct, frozen=True):
-    """What one day has taken."""
+    """The traffic of one day."""
 
     day: date
     used_bytes: int = 0
 
     def add(self, today: date, more_bytes: int) -> DayUse:
-        """Return the use after more bytes; a new day begins at nothing."""
+        """Return the use after more bytes; a new day starts at 0."""
         before = self.used_bytes if today == self.day else 0
         return DayUse(today, before + max(0, more_bytes))
 
 
 def encode_use(use: DayUse) -> bytes:
-    """Return what is written to disk."""
+    """Return the encoding for the file."""
     return msgspec.json.encode(use)
 
 
 def decode_use(data: bytes) -> DayUse | None:
-    """Return what was written; None if it cannot be that."""
+    """Parse the file's content; None if it is invalid."""
     try:
         use = msgspec.json.decode(data[:MAX_FILE_BYTES], type=DayUse)
     except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -1,5 +1,5 @@
-"""The efficiency model: what a swarm of given machines would reach, and what would limit it.
+"""The efficiency model: predicts the throughput of a swarm of given machines, and its bottleneck.
 
-Pure: no torch, clock, network or disk. ``model`` predicts, ``placing`` puts machines on stages,
-``compare`` looks for the best; what stages cost comes from outside.
+Pure: no torch, clock, network or disk. ``model`` predicts, ``placing`` assigns machines to stages,
+``compare`` searches for the best plan. The costs of stages are arguments.
 """

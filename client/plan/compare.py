@@ -1,7 +1,7 @@
-"""Looks for the best number of stages and size of microbatch for given machines.
+"""Searches for the best number of stages and microbatch size for given machines.
 
-Tokens per step stay the same in all that is compared, so that every one trains alike: half the
-microbatch, twice as many. What a stage costs comes from ``Works``, which may measure.
+All alternatives have the same tokens per step, so that they train alike: half the microbatch size
+means twice as many. ``Works`` supplies the cost of a stage and may measure it.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from client.plan.placing import place
 from protocol.limits import MAX_MICROBATCHES_PER_STEP, MAX_STAGES
 
 MOST_LEFT_OUT = 32
-"""Machines that are left out at most because their links hold the averaging up."""
+"""The most machines that are left out because their links slow down the averaging."""
 
 NEARLY = 0.99
-"""Plans that are that near to the fastest count as equal to it."""
+"""Plans with at least this share of the highest speed count as equally fast."""
 
 TOO_MANY = f"more than {MAX_MICROBATCHES_PER_STEP} microbatches a step"
 
 
 class Works(Protocol):
-    """What the stages of one model cost."""
+    """The costs of one model's stages."""
 
     def __call__(self, stages: int, sequences: int) -> Sequence[StageWork] | None:
-        """Return every stage's work; None where no such cut or microbatch can be."""
+        """Return every stage's work; None if this cut or microbatch size is impossible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the alternatives have in common."""
+    """Terms common to all alternatives."""
 
     sequences_per_step: int
     context: int
@@ -46,7 +46,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One cut with one size of microbatch, and what it does. Without a prediction: see ``why``."""
+    """One cut with one microbatch size, and its prediction; without one ``why`` has the reason."""
 
     stages: int
     sequences: int
@@ -71,16 +71,25 @@ def alternatives(
     stages: Iterable[int],
     sequences: Iterable[int],
 ) -> list[Alternative]:
-    """Return a prediction for every pair of a stage count and a microbatch that can be."""
+    """Return a prediction for every possible pair of stage count and microbatch size.
+
+    Args:
+        machines: the volunteers.
+        works: supplies the costs of stages.
+        terms: common to all alternatives.
+        stages: stage counts to compare.
+        sequences: sequences per microbatch to compare.
+    """
     pairs = [(count, size) for count in stages for size in sequences]
     found = [_alternative(machines, works, terms, count, size) for count, size in pairs]
     return [each for each in found if each is not None]
 
 
 def best_of(found: Sequence[Alternative], redundancy: int) -> Alternative | None:
-    """Return the fastest of those with the most redundancy up to what is wanted.
+    """Return the fastest of the alternatives with the most redundancy, up to ``redundancy``.
 
-    Within a per cent: fewer stages, then the larger microbatch. None where nothing works.
+    Of those within one per cent of the fastest, the one with fewer stages wins, then the one with
+    the larger microbatch. None if none is possible.
     """
     working = [each for each in found if each.prediction is not None]
     safest = max((min(each.replicas, redundancy) for each in working), default=0)
@@ -97,9 +106,9 @@ def stage_counts(layers: int, machines: int) -> list[int]:
 
 
 def microbatch_sizes(usual: int, per_step: int) -> list[int]:
-    """Return the sequences per microbatch to compare: powers of two beside the usual size.
+    """Return the sequences per microbatch to compare: the usual size and powers of two near it.
 
-    From an eighth to eight times as many, as far as they divide a step's sequences.
+    They are between an eighth and eight times the usual size and divide a step's sequences.
     """
     near = [2**i for i in range(13) if usual / 8 <= 2**i <= usual * 8]
     return sorted(size for size in {usual, *near} if _divides(size, per_step))
@@ -142,7 +151,7 @@ def _alternative(
 def _without_brakes(
     run: Run, placement: list[list[Machine]], redundancy: int
 ) -> tuple[list[list[Machine]], Prediction]:
-    """Leave out machines while the swarm is faster without: their links hold rounds up."""
+    """Leave out machines with slow links while that makes the swarm faster."""
     prediction = predict(run, placement)
     for _ in range(MOST_LEFT_OUT):
         stage = max(range(len(placement)), key=lambda s: prediction.stages[s].exposed_s)

@@ -1,4 +1,4 @@
-"""What the model knows of a machine and of a stage."""
+"""The model's view of a machine and of a stage's work."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Machine:
     flop_per_s: float
     """As ``volunteer bench`` measures it: the unit that stage costs are divided by."""
     memory_bytes: float
-    """What stages may take."""
+    """Bytes that stages may use."""
     upload_bytes_per_s: float
     download_bytes_per_s: float
     rtt_s: float = 0.0
-    """There and back to a usual other member."""
+    """Round trip to a typical other member."""
     watts: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
-    """What one stage asks of a replica."""
+    """The work of one stage at a replica."""
 
     cost: StageCost
     fixed_bytes: float = 0.0
@@ -39,11 +39,11 @@ class StageWork:
     """One forward graph, kept from a microbatch's forward to its backward."""
 
     def fits(self, machine: Machine) -> bool:
-        """Whether the machine can be a replica; the rule of the matching."""
+        """Whether the machine can be a replica, by the matching's rule."""
         return machine.memory_bytes >= self.cost.memory_bytes
 
     def graphs(self, machine: Machine) -> int:
-        """Return how many forward graphs the machine keeps: ``client.compute.memory``."""
+        """Return the forward graphs that the machine keeps, as in ``client.compute.memory``."""
         if self.graph_bytes <= 0:
             return MOST_GRAPHS
         fit = (MEMORY_SHARE * machine.memory_bytes - self.fixed_bytes) // self.graph_bytes - 1
@@ -52,8 +52,8 @@ class StageWork:
     def rate(self, machine: Machine, slower: float = 1.0) -> float:
         """Return c_vs = min(flops / F_s, uplink / U_s, downlink / D_s), microbatches/s.
 
-        Source: MATCHING.md section 2, without fixed point. 0 if memory is too small.
-        ``slower``: how many times the stage's usual work a microbatch is.
+        As in the matching, without fixed point. 0 if memory is too small.
+        ``slower``: work of a microbatch, in multiples of the stage's usual work.
         """
         if not self.fits(machine):
             return 0.0

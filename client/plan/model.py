@@ -6,15 +6,16 @@ A step of M microbatches takes
 
     tau  time between microbatches at the slowest stage, 1 / min_s sum over its replicas of c_vs
          (MATCHING.md section 2); a longer one where memory keeps too few in flight
-    L    a microbatch's way through the empty pipeline and back (RECIPES, "In-flight microbatches")
-    E    what of the averaging nothing hides
+    L    latency of a microbatch through the empty pipeline and back (RECIPES, "In-flight
+         microbatches")
+    E    the part of the averaging that nothing hides
 
 The last stages close their step while earlier ones still drain, and the next step begins at stage
 0 as soon as that has committed (DESIGN section 7): the averaging of stage s, A_s, has the time p_s
-of a microbatch from stage s to stage 0 and back before anybody waits for it, so
+of a microbatch from stage s to stage 0 and back before any stage waits for it, so
 E = max_s max(0, A_s - p_s). Everything else is assumed to overlap: computing, sending, receiving.
 
-No term grows when a machine gets faster, nearer or a wider line.
+No term grows when a machine gets faster, or its line gets wider or shorter.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from client.plan.machines import Machine, StageWork
 from protocol.rounds.shards import heeded, round_s, segments, shares
 
 AVERAGING_TRIPS = 2.5
-"""Times there and back in a round: plan, contributions, sums, hashes and commit are five messages
-one after the other (DESIGN section 7)."""
+"""Round trips in a round: plan, contributions, sums, hashes and commit are five messages in a row
+(DESIGN section 7)."""
 RECOMPUTED = 4 / 3
-"""Work of a microbatch whose forward is done again: backward is twice the forward."""
+"""Work of a microbatch with a recomputed forward; backward costs twice the forward."""
 SPARE = 1.25
-"""In flight beyond what just fills the pipeline (RECIPES)."""
+"""Microbatches in flight, relative to the number that just fills the pipeline (RECIPES)."""
 LEAST_RATE, MOST_RATE = 1e-30, 1e30
-"""Microbatches per second beyond which a stage's cost means nothing and floats would overflow."""
+"""Bounds of microbatches per second; outside them floats would overflow."""
 COSTS_NOTHING = "a stage is said to cost nothing"
 
 Limit = Literal["compute", "link", "latency", "averaging", "memory"]
@@ -45,7 +46,7 @@ Placement = Sequence[Sequence[Machine]]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What holds for the whole pipeline."""
+    """Parameters of the whole pipeline."""
 
     stages: tuple[StageWork, ...]
     microbatches: int
@@ -53,7 +54,7 @@ class Run:
     tokens_per_microbatch: int
     averaging_bytes_per_parameter: float
     delayed: bool = False
-    """One-step-delayed update: a step is filled, drained and averaged beside its neighbours."""
+    """One-step-delayed update: filling, draining and averaging of adjacent steps overlap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +63,23 @@ class StageTerms:
 
     replicas: int
     compute_per_s: float
-    """Microbatches per second if links were endless."""
+    """Microbatches per second with infinite bandwidth."""
     link_per_s: float
-    """And if computing took no time."""
+    """Microbatches per second with infinite compute."""
     rate_per_s: float
-    """Microbatches per second: the sum of what each replica can, by its narrowest part."""
+    """Microbatches per second: the sum of the replicas' rates, each by its bottleneck."""
     compute_s: float
-    """Forward and backward of one microbatch at the usual replica."""
+    """Forward and backward of one microbatch at an average replica."""
     boundary_s: float
     """To the next stage and back: both tensors and one round-trip time."""
     averaging_s: float
     exposed_s: float
     """The averaging that neither draining nor filling hides."""
     sent_bytes: float
-    """Per step, boundaries and averaging, of the replica that sends most: a fast one gets more
+    """Per step, boundaries and averaging, of the replica that sends most; faster replicas get more
     microbatches."""
     received_bytes: float
-    """Likewise of the one that receives most."""
+    """The same for the replica that receives most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +101,17 @@ class Prediction:
     """Filling and draining the pipeline: L - tau."""
     averaging_s: float
     memory_s: float
-    """Forwards done again, or too few microbatches in flight, for want of memory."""
+    """Loss due to small memory: recomputed forwards, or too few microbatches in flight."""
     tokens_per_s: float
     efficiency: float
     """Of min(compute bound, link bound): M tau / T."""
 
 
 def predict(run: Run, placement: Placement) -> Prediction:
-    """Return what a swarm does in a step; every stage needs a replica that fits it.
+    """Return the prediction for one step; every stage needs a replica that fits it.
 
     Raises:
-        ValueError: a stage has none, or costs nothing.
+        ValueError: a stage has no replica, or costs nothing.
     """
     if not all(placement) or len(placement) != len(run.stages):
         raise ValueError("every stage needs a replica")
@@ -163,8 +164,15 @@ def in_flight(way_s: float, tau_s: float) -> int:
 
 
 def averaging_s(members: Sequence[Machine], elements: float, bytes_per_element: float) -> float:
-    """Return the seconds of a butterfly all-reduce among a stage's replicas: of the slowest, with
-    the shards that leaders plan, and of the messages' trips."""
+    """Return the seconds of a butterfly all-reduce among a stage's replicas.
+
+    This is the time of the slowest replica, with the shards that leaders plan, plus latency.
+
+    Args:
+        members: the stage's replicas.
+        elements: gradient elements of the stage.
+        bytes_per_element: bytes on the wire per element.
+    """
     if (count := len(members)) == 1:
         return 0.0
     cut = segments(int(elements), count)
@@ -220,8 +228,8 @@ def _stage_terms(run: Run, placement: Placement) -> tuple[StageTerms, ...]:
 def _traffic(run: Run, work: StageWork, members: Sequence[Machine]) -> list[tuple[float, float]]:
     """Return the bytes that each replica sends and receives in a step.
 
-    It takes microbatches as its rate has a part in the stage's, and sends as much of a round as it
-    receives: V (1 + (N - 2) w), ``protocol.rounds.shards``.
+    Its share of the microbatches is its share of the stage's rate. In a round it sends as much as
+    it receives: V (1 + (N - 2) w), ``protocol.rounds.shards``.
     """
     cost = work.cost
     size = cost.parameters * run.averaging_bytes_per_parameter
@@ -235,10 +243,10 @@ def _traffic(run: Run, work: StageWork, members: Sequence[Machine]) -> list[tupl
 
 
 def _boundary_s(run: Run, placement: Placement, stage: int) -> float:
-    """Seconds from a stage to the next one and back: 2 (RTT / 2 + S / U), each way its own S.
+    """Return the seconds from a stage to the next one and back: RTT + S / U for each direction.
 
-    The narrower end of each way decides. The first stage sends only forward, the last only back,
-    which gives the sizes. Machines count alike: means over the replicas.
+    The narrower end of each direction decides. The first stage sends only forward, the last only
+    back, which gives the sizes S. All replicas have equal weight.
     """
     if stage == len(placement) - 1:
         return 0.0
@@ -263,11 +271,11 @@ def _link_rate(work: StageWork, members: Sequence[Machine]) -> float:
 def _paces(
     run: Run, placement: Placement, tau: float, way: float
 ) -> tuple[tuple[float, float], ...]:
-    """Return the time between microbatches and the way, for each use of the memory there is.
+    """Return the time between microbatches and the latency, for each of two uses of memory.
 
-    Either no more are in flight than the stages before the last keep graphs for, or as many as
-    are needed, and every forward before the last stage is done again for its backward. The last
-    stage does both at once and keeps none.
+    Either the microbatches in flight are limited by the graphs that stages before the last keep, or
+    as many as needed are in flight and every forward before the last stage is recomputed for its
+    backward. The last stage does both at once and keeps no graph.
     """
     pairs = list(zip(run.stages, placement, strict=True))[:-1]
     if not pairs:

@@ -1,10 +1,10 @@
-"""Puts machines on stages: what the matching aims at, reckoned in one place.
+"""Assigns machines to stages: a centralised approximation of the matching's result.
 
-Coverage before redundancy before throughput (MATCHING.md, property 5): every machine, those that
+Coverage before redundancy before throughput (the matching's property 5): every machine, those that
 fit few stages first and then the fast ones, goes to the stage with the fewest replicas below r,
 else with the lowest rate (longest processing time first; Graham 1969). Then single moves and
-exchanges lift the lowest stage while they can. A few machines are tried in every way instead. One
-stage each: second seats, which the client has too, even the levels out further.
+exchanges raise the lowest stage while possible. For few machines all placements are tried instead.
+Each machine gets one stage; the client's second seats even out the levels further.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from protocol.limits import MAX_REPLICAS_IN_ROUND
 
 MOST_EXCHANGES = 200
 SEARCHED_MACHINES = 128
-"""Among more machines, which even out by their number, nothing is exchanged."""
+"""With more machines, which even out by their number, exchanges are skipped."""
 MOST_TRIED = 4096
-"""Placements that are all tried."""
+"""The most placements for which all are tried."""
 LEAST_GAIN = 1 + 1e-9
 
 
@@ -29,8 +29,12 @@ def place(
 ) -> list[list[Machine]] | None:
     """Return the replicas of every stage; None if a stage cannot have one.
 
-    ``redundancy``: replicas that every stage should have before rates count. Machines beyond
-    what one round takes (``MAX_REPLICAS_IN_ROUND`` a stage) are left out.
+    Machines beyond ``MAX_REPLICAS_IN_ROUND`` per stage are left out.
+
+    Args:
+        machines: the volunteers.
+        stages: work of every stage, in order.
+        redundancy: replicas that every stage should have before rates count.
     """
     placing = _Placing(stages, redundancy)
     kinds = Counter(stages)
@@ -48,7 +52,7 @@ def place(
 
 
 def _choice(machine: Machine, kinds: Mapping[StageWork, int]) -> tuple[int, float]:
-    """How many stages the machine fits, and its best rate, the highest first."""
+    """Return a sort key: the stages that the machine fits, then its best rate, highest first."""
     fits = sum(count for work, count in kinds.items() if work.fits(machine))
     return fits, -max(work.rate(machine) for work in kinds)
 
@@ -56,8 +60,8 @@ def _choice(machine: Machine, kinds: Mapping[StageWork, int]) -> tuple[int, floa
 def _best_of_all(
     machines: Sequence[Machine], stages: Sequence[StageWork], redundancy: int
 ) -> list[list[Machine]] | None:
-    """Return the placement with the most redundancy and then the highest lowest rate; None if there
-    is no placement of all machines."""
+    """Return the placement with the most redundancy, then the highest lowest rate; None if not all
+    machines can be placed."""
     rates = [[work.rate(machine) for work in stages] for machine in machines]
     most = MAX_REPLICAS_IN_ROUND
     best, chosen = (0, 0.0), None
@@ -82,18 +86,18 @@ def _best_of_all(
 
 
 class _Placing:
-    """Who is where, and the stages' rates."""
+    """A placement under construction, with the stages' rates."""
 
     def __init__(self, stages: Sequence[StageWork], redundancy: int) -> None:
         self.members: list[list[Machine]] = [[] for _ in stages]
         self._stages, self._redundancy = stages, redundancy
         self._levels = [0.0] * len(stages)
         self._kinds = list(dict.fromkeys(stages))
-        """Most stages are alike, and machines and stages may be many."""
+        """Distinct kinds of work; most stages are alike."""
         self._kind = [self._kinds.index(work) for work in stages]
 
     def add(self, machine: Machine) -> None:
-        """Put a machine where it is needed most; nowhere if it fits nowhere."""
+        """Assign a machine to the stage that needs it most; skip it if it fits none."""
         rates = [work.rate(machine) for work in self._kinds]
         open_to = [
             stage
@@ -104,7 +108,7 @@ class _Placing:
             self._put(machine, min(open_to, key=self._need))
 
     def improve(self) -> None:
-        """Lift the lowest stage by moves and exchanges until none does."""
+        """Raise the lowest stage by moves and exchanges until none helps."""
         for _ in range(MOST_EXCHANGES):
             if not self._lift(min(range(len(self._levels)), key=self._levels.__getitem__)):
                 return
@@ -121,7 +125,7 @@ class _Placing:
         self._levels[stage] = sum(map(self._stages[stage].rate, self.members[stage]))
 
     def _lift(self, low: int) -> bool:
-        """Make the best move or exchange with the lowest stage; say whether there was one."""
+        """Make the best move or exchange with the lowest stage; return whether there was one."""
         best = self._levels[low] * LEAST_GAIN
         chosen: tuple[int, Machine, Machine | None] | None = None
         for stage in range(len(self._stages)):
@@ -150,7 +154,7 @@ class _Placing:
         return exchanges
 
     def _after(self, stage: int, low: int, comes: Machine, goes: Machine | None) -> float:
-        """Return the lower of both rates after a move; -1 where somebody would not fit."""
+        """Return the lower of both rates after a move; -1 if a machine would not fit."""
         there, here = self._stages[stage], self._stages[low]
         gain, loss = here.rate(comes), there.rate(comes)
         back = there.rate(goes) if goes else 0.0

@@ -1,1 +1,1 @@
-"""What outlives a process: identity, swarms, checkpoints; and boundaries past the memory budget."""
+"""State on disk: identity, swarms, checkpoints; and boundary tensors over the memory budget."""

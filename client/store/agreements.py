@@ -1,6 +1,6 @@
-"""The file of a swarm's match records: what this volunteer and its stewards have signed.
+"""The file of a swarm's match records, signed by this volunteer and its stewards.
 
-One small file per swarm, the oldest record first. It says nothing of their truth: whoever reads it
+One small file per swarm, the oldest record first. The records are stored unverified; the reader
 checks the signatures (``protocol.matching.record``).
 """
 
@@ -27,7 +27,7 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DamagedFile(Exception):
-    """There is a file, and it is not one of match records."""
+    """The file exists but does not contain match records."""
 
 
 def load_records(path: Path) -> tuple[MatchRecord, ...]:
@@ -51,7 +51,7 @@ def load_records(path: Path) -> tuple[MatchRecord, ...]:
 
 
 def save_records(path: Path, records: Sequence[MatchRecord]) -> None:
-    """Replace the file, of which the last ``MAX_RECORDS`` records are kept.
+    """Replace the file with the last ``MAX_RECORDS`` of these records.
 
     Raises:
         OSError: the disk is full or the folder cannot be written; the old file stays.

@@ -1,4 +1,4 @@
-"""Files that are either the old one or the new one, whatever happens while they are written.
+"""Atomic writes: after a crash a file has either its old or its new content.
 
 Data goes to a temporary file beside the target, is flushed to the disk, and takes the target's
 name in one rename; the folder is flushed too. A full disk leaves the old file as it was.
@@ -55,5 +55,5 @@ def flush_folder(folder: Path) -> None:
 
 
 def is_temporary(path: Path) -> bool:
-    """Say whether a file is what an interrupted write left behind."""
+    """Tell whether a file was left behind by an interrupted write."""
     return path.name.startswith(".") and path.name.endswith(TEMPORARY_SUFFIX)

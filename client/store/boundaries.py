@@ -1,8 +1,8 @@
-"""Boundary tensors in wire form, kept until the next stage has committed their step.
+"""Stores boundary tensors in wire format until the next stage has committed their step.
 
-Bytes stay in memory up to a budget; past it the oldest go to disk, into one file per step that is
-unlinked from the start: it vanishes with its step or with the process, whichever comes first. It
-knows keys and bytes, not tensors. For one thread.
+Bytes stay in memory up to a budget; over it the oldest go to disk, into one file per step. The file
+is unlinked from the start, so it disappears with its step or with the process. The store handles
+keys and bytes, not tensors. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import BinaryIO, NamedTuple
 
 
 class Key(NamedTuple):
-    """What a boundary is: ``kind`` names the stage and whether it came in, went out or back."""
+    """Identifies a boundary; ``kind`` names the stage and the direction: in, out or back."""
 
     step: int
     microbatch: int
@@ -24,19 +24,19 @@ class Key(NamedTuple):
 
 
 class StoreFull(Exception):
-    """Neither memory nor disk has room within the budgets; nothing was stored."""
+    """The budgets of memory and disk are exhausted; nothing was stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundaryStatistics:
-    """A moment of a ``BoundaryStore``."""
+    """Statistics of a ``BoundaryStore`` at one time."""
 
     memory_bytes: int
     """Bytes held in memory, at most the memory budget."""
     disk_bytes: int
     """Bytes of the spill files, at most the disk budget."""
     entries: int
-    """Boundaries held, wherever they are."""
+    """Boundaries held, in memory or on disk."""
     spilled: int
     """Boundaries written to disk since the start."""
 
@@ -51,7 +51,13 @@ class _Spill:
 
 
 class BoundaryStore:
-    """Bytes by key, spilling the oldest to disk past ``memory_bytes``."""
+    """Bytes by key; spills the oldest to disk.
+
+    Args:
+        memory_bytes: budget of memory.
+        disk_bytes: budget of the spill files.
+        folder: where the spill files are; None: the system's temporary folder.
+    """
 
     def __init__(self, memory_bytes: int, disk_bytes: int, folder: Path | None = None) -> None:
         self._memory_budget = memory_bytes
@@ -63,7 +69,7 @@ class BoundaryStore:
         self._spilled = 0
 
     def put(self, key: Key, data: bytes) -> None:
-        """Store bytes under a key, in place of what was there.
+        """Store bytes under a key, replacing earlier ones.
 
         Raises:
             StoreFull: no room within the budgets, or the disk is full.
@@ -77,7 +83,7 @@ class BoundaryStore:
         self._memory_bytes += len(data)
 
     def get(self, key: Key) -> bytes | None:
-        """Return the bytes of a key, None if there are none (or the disk lost them)."""
+        """Return the bytes of a key; None if there are none, or they cannot be read."""
         data = self._memory.get(key)
         return self._read(key) if data is None else data
 
@@ -85,7 +91,7 @@ class BoundaryStore:
         return key in self._memory or self._place(key) is not None
 
     def drop(self, key: Key) -> None:
-        """Forget one key; its place on disk is freed with its step."""
+        """Remove one key; its space on disk is freed with its step."""
         data = self._memory.pop(key, None)
         if data is not None:
             self._memory_bytes -= len(data)
@@ -94,7 +100,7 @@ class BoundaryStore:
             spill.places.pop(key, None)
 
     def drop_step(self, step: int) -> None:
-        """Forget everything of one step."""
+        """Remove all keys of one step."""
         for key in [key for key in self._memory if key.step == step]:
             self._memory_bytes -= len(self._memory.pop(key))
         spill = self._spills.pop(step, None)
@@ -102,12 +108,12 @@ class BoundaryStore:
             spill.file.close()
 
     def close(self) -> None:
-        """Forget everything."""
+        """Remove everything."""
         for step in {key.step for key in self._memory} | set(self._spills):
             self.drop_step(step)
 
     def statistics(self) -> BoundaryStatistics:
-        """Return where the bytes are."""
+        """Return the present use of memory and disk."""
         on_disk = sum(len(spill.places) for spill in self._spills.values())
         return BoundaryStatistics(
             memory_bytes=self._memory_bytes,
@@ -132,7 +138,7 @@ class BoundaryStore:
         self._spilled += 1
 
     def _open_spill(self, step: int) -> _Spill:
-        # closed by drop_step; unbuffered, for its descriptor is all that is used
+        # closed by drop_step; unbuffered, because only its descriptor is used
         file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
         spill = self._spills[step] = _Spill(file)
         return spill

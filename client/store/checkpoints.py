@@ -1,9 +1,8 @@
 """The folder of a swarm's checkpoints: ``stage-<s>-v<version>.safetensors``.
 
-What is in a checkpoint is the business of those who write and read tensors: who wants to know what
-a file says of itself passes a reader in. A file under its final name is complete, because writers
-rename it there last. A file that turns out to be damaged, or that its owner does not want, keeps
-its bytes under a longer name that nothing here looks at.
+This module does not know the content of a checkpoint; callers that need the header pass a reader. A
+file under its final name is complete, because writers rename it last. A damaged or unwanted file
+keeps its bytes under a longer name, which this module ignores.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Checkpoint:
 
 
 class Header(Protocol):
-    """What a reader finds in a checkpoint."""
+    """The header of a checkpoint, as a reader returns it."""
 
     @property
     def stage(self) -> int:
@@ -54,11 +53,11 @@ class Header(Protocol):
 
 
 Reader = Callable[[Path], Header]
-"""Reads what a file says of itself."""
+"""Reads a file's header."""
 
 
 class Stored(NamedTuple):
-    """A checkpoint by its header; the data is as yet unread."""
+    """A checkpoint by its header; the data has not been read."""
 
     stage: int
     version: int
@@ -71,8 +70,9 @@ class CheckpointFolder:
     """Finds checkpoints and removes old ones; raises ``OSError`` where the disk does.
 
     Args:
-        keep: so many of the newest ones of each stage are kept.
-        milestone_every: every version that is a multiple of it is kept for good; 0: none.
+        folder: the folder; it need not exist.
+        keep: number of newest checkpoints kept per stage.
+        milestone_every: versions that are multiples of it are kept for good; 0: none.
     """
 
     def __init__(self, folder: Path, keep: int = 2, milestone_every: int = 0) -> None:
@@ -82,7 +82,7 @@ class CheckpointFolder:
         self._keep, self._milestone_every = keep, milestone_every
 
     def path(self, stage: int, version: int) -> Path:
-        """Return where a checkpoint belongs."""
+        """Return the path of a checkpoint."""
         return self.folder / f"stage-{stage}-v{version}.safetensors"
 
     def entries(self) -> list[Checkpoint]:
@@ -95,13 +95,14 @@ class CheckpointFolder:
     def inventory(
         self, read: Reader, problem: type[Exception], unreadable: type[Exception] = OSError
     ) -> list[Stored]:
-        """Return what the headers of all checkpoints say, by stage and version.
+        """Return the headers of all checkpoints, by stage and version.
 
-        A file whose header is damaged or of something else than its name is renamed and left out.
+        A file whose header is damaged or does not match its name is renamed and left out.
 
         Args:
-            read: reads a header; raises ``problem`` for a file that is no sound checkpoint, and
-                ``unreadable`` for one that may be: it is left out, and stays.
+            read: reads a header.
+            problem: raised by ``read`` for a file that is no valid checkpoint.
+            unreadable: raised by ``read`` for a file that may be valid; it is left out and stays.
         """
         found = []
         for entry in self.entries():
@@ -122,7 +123,7 @@ class CheckpointFolder:
         return max((c for c in self.entries() if c.stage == stage), default=None)
 
     def newest_complete(self, stages: int) -> int | None:
-        """Return the newest version of which every stage 0..stages-1 has a checkpoint here."""
+        """Return the newest version for which every stage 0..stages-1 has a checkpoint here."""
         versions: list[set[int]] = [set() for _ in range(stages)]
         for checkpoint in self.entries():
             if checkpoint.stage < stages:
@@ -136,12 +137,13 @@ class CheckpointFolder:
         stage: int | None = None,
         keep: int | None = None,
     ) -> list[Checkpoint]:
-        """Remove all but the newest ones of every stage; return what was removed.
+        """Remove all but the newest checkpoints of every stage; return the removed ones.
 
         Args:
-            protect: stages and versions that stay however old they are: those that every stage
-                is known to have, while no newer ones are.
-            stage: only of this one; ``keep``: so many instead of the folder's own number.
+            protect: (stage, version) pairs that stay whatever their age, such as the newest
+                version that every stage is known to have.
+            stage: only this stage; None: all.
+            keep: number of newest ones kept per stage; None: the folder's own number.
         """
         entries = self.entries()
         removed = []
@@ -155,7 +157,13 @@ class CheckpointFolder:
         return removed
 
     def adopt(self, path: Path, stage: int, version: int) -> Path:
-        """Make a verified file on the same disk the checkpoint of a stage; return its place."""
+        """Move a verified file on the same disk to its place as a checkpoint; return the new path.
+
+        Args:
+            path: the file.
+            stage: its stage.
+            version: its version.
+        """
         with path.open("rb") as file:
             os.fsync(file.fileno())
         target = self.path(stage, version)
@@ -164,18 +172,18 @@ class CheckpointFolder:
         return target
 
     def condemn(self, checkpoint: Checkpoint) -> Path:
-        """Take a damaged checkpoint out of use; return its new name, or the old one on a disk that
-        does not let us."""
+        """Rename a damaged checkpoint out of use; return its new path, or the old one if the disk
+        refuses."""
         with suppress(OSError):
             return self._rename(checkpoint, DAMAGED)
         return checkpoint.path
 
     def set_aside(self, checkpoint: Checkpoint) -> Path:
-        """Take a sound checkpoint out of use; return its new name."""
+        """Rename a valid checkpoint out of use; return its new path."""
         return self._rename(checkpoint, SET_ASIDE)
 
     def sweep(self) -> int:
-        """Remove what interrupted writes left behind; only while nobody writes here."""
+        """Remove files left by interrupted writes; call it only while no process writes here."""
         if not self.folder.is_dir():
             return 0
         leftovers = [path for path in self.folder.iterdir() if is_temporary(path)]
@@ -188,7 +196,7 @@ class CheckpointFolder:
         return bool(every) and checkpoint.version % every == 0
 
     def _rename(self, checkpoint: Checkpoint, suffix: str) -> Path:
-        """Rename to a name that is free: what was put away before stays."""
+        """Rename to a free name, so that files set aside earlier stay."""
         path = checkpoint.path
         names = (f"{path.name}{suffix}{more}" for more in chain([""], map("-{}".format, count(2))))
         target = next(free for name in names if not (free := path.with_name(name)).exists())

@@ -1,6 +1,6 @@
-"""Who was in a swarm with this volunteer, and how far the swarm was then: one small file.
+"""The members last seen in a swarm, and its progress then: one small file.
 
-Nothing is known where the file is missing or damaged: then a swarm that comes back waits longer.
+If the file is missing or damaged nothing is known, and a restarted swarm waits longer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_FILE_BYTES: Final = 256 * MAX_COMPANIONS
 
 
 def load_company(folder: Path) -> tuple[Companion, ...] | None:
-    """Return what was kept in a swarm's checkpoint folder; None if there is nothing sound."""
+    """Return the members kept in a swarm's checkpoint folder; None without a valid file."""
     try:
         with (folder / FILE_NAME).open("rb") as file:
             data = file.read(MAX_FILE_BYTES)
@@ -29,6 +29,6 @@ def load_company(folder: Path) -> tuple[Companion, ...] | None:
 
 
 def save_company(folder: Path, companions: Iterable[Companion]) -> None:
-    """Keep it; raises ``OSError`` if the disk does not take it (the old file stays)."""
+    """Save the members; raises ``OSError`` if the disk refuses (the old file stays)."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / FILE_NAME, msgspec.msgpack.encode(tuple(companions)))

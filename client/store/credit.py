@@ -1,4 +1,4 @@
-"""What was done for a swarm in earlier sessions: one small file per swarm."""
+"""This volunteer's work for a swarm in earlier sessions: one small file per swarm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class KeptCredit(Struct, frozen=True):
     """The sum of all sessions."""
 
     microbatches: int = 0
-    """Of ours in committed steps; each stage counts for itself."""
+    """Our microbatches in committed steps, summed over stages."""
     tokens: int = 0
     sent_bytes: int = 0
     since: float = 0.0
@@ -22,7 +22,7 @@ class KeptCredit(Struct, frozen=True):
 
 
 def load_credit(path: Path) -> KeptCredit | None:
-    """Return what is kept; None if there is nothing that can be read."""
+    """Return the saved sum; None if there is none that can be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=KeptCredit)
     except (OSError, msgspec.MsgspecError):
@@ -30,6 +30,6 @@ def load_credit(path: Path) -> KeptCredit | None:
 
 
 def save_credit(path: Path, credit: KeptCredit) -> None:
-    """Keep a sum; raises ``OSError``."""
+    """Save a sum; raises ``OSError``."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomic(path, msgspec.json.encode(credit))

@@ -1,8 +1,8 @@
 """The loss curve of a swarm on disk: one small file of fixed-size records, oldest first.
 
-Steps are appended as they come, so that a process that is killed has lost none of them; each record
-has a checksum, and reading ends at the first one that is torn. Whoever thins or cuts the curve has
-the file written anew in one piece.
+Steps are appended as they come, so that a killed process has lost none. Each record has a checksum,
+and reading ends at the first torn one. A caller that thins or truncates the curve replaces the
+whole file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CurveFile:
         self._path = path
 
     def load(self) -> list[Sample]:
-        """Return what is there, in the order in which it was written; nothing where it is not."""
+        """Return the samples in the order of writing; none if the file cannot be read."""
         try:
             with self._path.open("rb") as file:
                 data = file.read(MAX_RECORDS * RECORD_BYTES)
@@ -54,13 +54,13 @@ class CurveFile:
         return points
 
     def append(self, point: Sample) -> None:
-        """Add a step; what is written when the process is killed is kept by the system."""
+        """Append a step. It survives a kill of the process, not necessarily a power cut."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab") as file:
             file.write(_record(point))
 
     def replace(self, points: Sequence[Sample]) -> None:
-        """Write the whole curve anew; a process that is killed leaves the old one or the new."""
+        """Replace the whole curve atomically."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(self._path, b"".join(map(_record, points)))
 

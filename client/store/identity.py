@@ -1,6 +1,6 @@
 """The identity: one Ed25519 seed in a file that only its owner can read, used by one process.
 
-Whoever has the file is the volunteer, so a key that others can read is refused, not used.
+Possession of the file is the identity, so a key that other users can read is refused.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def load_identity(folder: Path) -> bytes | None:
 
 
 def ensure_identity(folder: Path) -> Signer:
-    """Load the identity of a folder, or make one; two processes that race end with the same.
+    """Load the identity of a folder, or create one; two processes that race get the same one.
 
     Raises:
         UserError: as ``load_identity``, or the folder cannot be written.
@@ -79,9 +79,9 @@ def ensure_identity(folder: Path) -> Signer:
 
 
 class IdentityLock:
-    """Held while a process acts under an identity; a context manager.
+    """A lock held while a process uses an identity; a context manager.
 
-    The kernel releases it with the process, so a crash never leaves a stale one.
+    The kernel releases it with the process, so a crash never leaves a stale lock.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -92,7 +92,7 @@ class IdentityLock:
         """Take the lock.
 
         Raises:
-            UserError: another process has it; says which one.
+            UserError: another process holds it; names the process.
         """
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -107,7 +107,7 @@ class IdentityLock:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Give the lock back; does nothing if it is not held."""
+        """Release the lock; does nothing if it is not held."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -136,7 +136,7 @@ def already_runs(process: str) -> UserError:
 
 
 def _create(path: Path) -> None:
-    """Write a new seed; ``link`` makes it appear complete, and never in place of another."""
+    """Write a new seed; ``link`` makes it appear complete and never replaces another."""
     descriptor, name = tempfile.mkstemp(
         prefix=f".{path.name}.", suffix=TEMPORARY_SUFFIX, dir=path.parent
     )

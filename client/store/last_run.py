@@ -1,8 +1,8 @@
-"""How the newest run of a node began and ended: one small file beside the identity.
+"""The start and end of a node's newest run: one small file beside the identity.
 
-It is written when a node has the identity's lock, and again when the node ends; so it tells until
-the next start why nobody answers. A node that was killed, or lost its machine, cannot write its
-end: whoever looks then finds a run without one whose process is gone. A damaged file is none.
+It is written when a node gets the identity's lock and again when the node ends, so until the next
+start it explains why no node answers. A node that was killed cannot write its end: the reader finds
+a run without an end whose process is gone. A damaged file counts as missing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILE_NAME: Final = "last-run.json"
 MAX_FILE_BYTES: Final = 16 * 1024
 MAX_CHARS: Final = 1000
 CLOCK_S: Final = 5.0
-"""A process's start, as the system reckons it, moves by no more than this."""
+"""The system's value of a process's start time varies by at most this."""
 SIGNS_OF_LIFE: Final = ("logs/volunteer.log", "sessions.json")
 """Files that a living node writes about once a minute."""
 
@@ -34,21 +34,21 @@ class LastRun(Struct, frozen=True, kw_only=True):
 
     pid: int
     process_began: float
-    """Unix seconds; tells the process from a later one of the same number."""
+    """Unix seconds; distinguishes the process from a later one with the same id."""
     began: float
     """Unix seconds."""
     swarm: Words = ""
-    """Its id, as far as it was known; empty: not yet."""
+    """The swarm's id; empty if it was not known yet."""
     swarm_name: Words = ""
     ended: float | None = None
-    """Unix seconds; None: it runs, or it could not say that it ended."""
+    """Unix seconds; None: it still runs, or it was killed."""
     reason: Words = ""
     next_step: Words = ""
     exit_code: int = 0
 
     @property
     def runs(self) -> bool:
-        """Whether its process is there."""
+        """Whether its process still runs."""
         import psutil  # slow to import, and the screen only wants the types
 
         if self.ended is not None:
@@ -64,48 +64,53 @@ class LastRun(Struct, frozen=True, kw_only=True):
 
     @property
     def again(self) -> str:
-        """How to start it again."""
+        """The command that starts it again, in words."""
         named = self.swarm_name and self.swarm_name.isprintable()
         swarm = shlex.quote(self.swarm_name) if named else "X"
         return f"start it again: volunteer join --swarm {swarm}"
 
 
 class Ending(Struct, frozen=True, kw_only=True):
-    """How a run ended, for people and programs."""
+    """The end of a run, for people and programs."""
 
     time: float
-    """Unix seconds; of a run that ended without a word, its last sign of life."""
+    """Unix seconds; for a run that was killed, its last sign of life."""
     words: str
-    """Why."""
+    """The reason."""
     next_step: str
     """What to do about it, and the command that starts it again."""
     exit_code: int | None = None
-    """None: it was killed, or the machine went."""
+    """None: it was killed, or the machine went down."""
     swarm: str = ""
     swarm_name: str = ""
 
     @property
     def failed(self) -> bool:
-        """Whether it ended otherwise than it was meant to."""
+        """Whether it ended with an error."""
         return self.exit_code != 0
 
 
 class RunRecord:
-    """The file in a node's data folder; what cannot be written is not known later."""
+    """The file in a node's data folder; failures to write it are ignored."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._path = folder, folder / FILE_NAME
 
     def begin(self, swarm: str = "", swarm_name: str = "") -> None:
-        """Note that this process is the node now; call again when more is known of the swarm."""
+        """Note that this process is the node; call it again when the swarm becomes known."""
         known = self.load()
         began = known.began if known is not None and _is_ours(known) else time.time()
         self._write(_own_run(began, swarm, swarm_name[:MAX_CHARS]))
 
     def end(self, reason: str, next_step: str, exit_code: int) -> None:
-        """Note how this process's run ended, or that it could not begin.
+        """Note the end of this process's run, or that it could not begin.
 
         Does nothing while another process is the node of this folder.
+
+        Args:
+            reason: why, in words.
+            next_step: advice to the owner.
+            exit_code: of the process.
         """
         known = self.load()
         if known is not None and known.runs and not _is_ours(known):
@@ -131,9 +136,9 @@ class RunRecord:
             return None
 
     def ending(self, pid: int | None = None) -> Ending | None:
-        """Return how the newest run ended, if it is that of process ``pid``.
+        """Return the end of the newest run, if it is that of process ``pid`` (None: of any).
 
-        None: there was none, it goes on, or it was another process's.
+        Returns None if there was no run, it still runs, or it was another process's.
         """
         run = self.load()
         if run is None or run.runs or pid not in (None, run.pid):
@@ -195,5 +200,5 @@ def _own_run(began: float, swarm: str = "", swarm_name: str = "") -> LastRun:
 
 
 def _is_ours(run: LastRun) -> bool:
-    """Whether it is a run of this process that goes on."""
+    """Whether it is the present run of this process."""
     return run.pid == os.getpid() and run.runs

@@ -1,8 +1,7 @@
-"""Which lineage of a swarm this volunteer followed when it was last here, and what it had seen of
-the run: two small files.
+"""The lineage this volunteer last followed in a swarm, and its evidence of the run: two files.
 
-One that is damaged or that cannot be used, whoever brought it about, is set aside under another
-name: then the swarm's others say where the run stands.
+A damaged or unusable file is set aside under another name; the other members then supply the state
+of the run.
 """
 
 from __future__ import annotations
@@ -27,20 +26,22 @@ _T = TypeVar("_T")
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True):
-    """What is in the evidence's file."""
+    """Content of the evidence file."""
 
     kept: Kept = Kept()
     wall: float = 0.0
-    """Unix seconds of the writing."""
+    """Unix seconds at which it was written."""
 
 
 def load_lineage(folder: Path, stages: int, steps: int) -> tuple[Lineage, str]:
-    """Return what was kept in a swarm's checkpoint folder (the first lineage if nothing was), and
-    in words what was set aside.
+    """Return the lineage kept in a swarm's checkpoint folder, and a warning if it was set aside.
+
+    Without a usable file it is the first lineage; without a problem the warning is empty.
 
     Args:
-        stages: of the run.
-        steps: of the run: no lineage begins later.
+        folder: the swarm's checkpoint folder.
+        stages: number of stages of the run.
+        steps: number of steps of the run; no lineage begins later.
     """
     path = folder / FILE_NAME
     try:
@@ -59,14 +60,13 @@ def load_lineage(folder: Path, stages: int, steps: int) -> tuple[Lineage, str]:
 
 
 def save_lineage(folder: Path, lineage: Lineage) -> None:
-    """Keep a lineage; raises ``OSError`` if the disk does not take it (the old file stays)."""
+    """Save a lineage; raises ``OSError`` if the disk refuses (the old file stays)."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / FILE_NAME, msgspec.msgpack.encode(lineage))
 
 
 def load_evidence(folder: Path) -> tuple[Seen, str]:
-    """Return what was seen of the run (nothing if nothing was kept), and in words what was set
-    aside."""
+    """Return the evidence of the run (empty without a file), and a warning if it was set aside."""
     path = folder / EVIDENCE_NAME
     try:
         return _read(path, Seen) or Seen(), ""
@@ -75,13 +75,13 @@ def load_evidence(folder: Path) -> tuple[Seen, str]:
 
 
 def save_evidence(folder: Path, seen: Seen) -> None:
-    """Keep what was seen; raises ``OSError`` if the disk does not take it (the old file stays)."""
+    """Save the evidence; raises ``OSError`` if the disk refuses (the old file stays)."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / EVIDENCE_NAME, msgspec.msgpack.encode(seen))
 
 
 def _read(path: Path, kind: type[_T]) -> _T | None:
-    """Return what a file holds, None if there is none that can be read.
+    """Return the content of a file, None if it cannot be read.
 
     Raises:
         ValueError: it is too large (also ``MsgspecError``: it is damaged).
@@ -97,7 +97,7 @@ def _read(path: Path, kind: type[_T]) -> _T | None:
 
 
 def _set_aside(path: Path, problem: str) -> str:
-    """Give a file another name, and say so."""
+    """Rename a file and return the warning."""
     with contextlib.suppress(OSError):
         os.replace(path, path.with_name(path.name + SET_ASIDE))
     return f"{path} cannot be used and was set aside: {problem}"

@@ -1,4 +1,4 @@
-"""Where things are: settings, data and sockets, in the places the operating system has for them.
+"""Paths of settings, data and sockets, in the operating system's usual places.
 
 ``VOLUNTEER_HOME`` puts all of them below one folder, which is how several volunteers run on one
 machine. The runtime folder holds sockets, whose paths may not be longer than about 100 bytes; a
@@ -29,7 +29,7 @@ SYSTEM_HOME: Final = Path("/var/lib/volunteer")
 SYSTEM_CONFIG_FILE: Final = Path("/etc/volunteer/config.toml")
 """The administrator's settings for every volunteer on the machine."""
 SOCKET_NAME_BYTES: Final = 32
-"""Room for a socket's own name below the runtime folder."""
+"""Bytes reserved for a socket's own name below the runtime folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Folders:
 
     @property
     def logs(self) -> Path:
-        """What the node has said."""
+        """Log files."""
         return self.data / "logs"
 
     def checkpoints(self, swarm: str) -> Path:
@@ -65,7 +65,7 @@ class Folders:
         return self.data / "checkpoints" / swarm
 
     def credit(self, swarm: str) -> Path:
-        """What we have done for one swarm."""
+        """Our work for one swarm."""
         return self.data / "credit" / f"{swarm}.json"
 
     def curve(self, swarm: str) -> Path:
@@ -101,7 +101,7 @@ def runtime_folder(home: Path) -> Path:
 
 
 def runtime_below(wanted: Path) -> Path:
-    """Return ``wanted``, or a short folder that stands for it if sockets would not fit there."""
+    """Return ``wanted``, or a short folder in its place if socket paths would be too long."""
     if len(os.fsencode(wanted)) + 1 + SOCKET_NAME_BYTES <= MAX_SOCKET_PATH_BYTES:
         return wanted
     name = hashlib.blake2b(os.fsencode(wanted), digest_size=6).hexdigest()
@@ -109,9 +109,9 @@ def runtime_below(wanted: Path) -> Path:
 
 
 def create_folders(folder: Path) -> None:
-    """Create a folder, and what it lies in, with mode 0700; what is there stays as it is.
+    """Create a folder and its parents with mode 0700; existing folders stay as they are.
 
-    ``Path.mkdir`` would make the folders above it with the mode of the umask.
+    ``Path.mkdir`` would create the parents with the mode of the umask.
 
     Raises:
         OSError: it cannot be made.
@@ -123,7 +123,7 @@ def create_folders(folder: Path) -> None:
 
 
 def make_private(folder: Path) -> Path:
-    """Create a folder with mode 0700, or check that it is ours and nobody else may enter it.
+    """Create a folder with mode 0700, or check that it is ours and no other user may enter it.
 
     Raises:
         UserError: it cannot be made, or cannot be trusted.
@@ -137,8 +137,8 @@ def make_private(folder: Path) -> Path:
 
 
 def make_own(folder: Path) -> Path:
-    """Create a folder with mode 0700, or check that it is ours and nobody else may write to it;
-    for what is no secret.
+    """Create a folder with mode 0700, or check that it is ours and no other user may write to it;
+    for data that is not secret.
 
     Raises:
         UserError: it cannot be made, or cannot be trusted.

@@ -13,7 +13,7 @@ FILE_NAME = "paused.json"
 
 
 class KeptPause(Struct, frozen=True):
-    """That the owner has paused this volunteer. Times are Unix seconds."""
+    """A pause by the owner. Times are Unix seconds."""
 
     reason: str
     since: float
@@ -21,7 +21,7 @@ class KeptPause(Struct, frozen=True):
 
 
 def load_pause(folder: Path) -> KeptPause | None:
-    """Return the kept pause; None if there is none, or none that can be read."""
+    """Return the saved pause; None if there is none that can be read."""
     try:
         return msgspec.json.decode((folder / FILE_NAME).read_bytes(), type=KeptPause)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -29,7 +29,7 @@ def load_pause(folder: Path) -> KeptPause | None:
 
 
 def save_pause(folder: Path, pause: KeptPause | None) -> None:
-    """Keep a pause, or forget it; raises ``OSError``."""
+    """Save a pause, or remove it (None); raises ``OSError``."""
     if pause is None:
         (folder / FILE_NAME).unlink(missing_ok=True)
     else:

@@ -1,8 +1,8 @@
-"""How long this volunteer's sessions were, and how much of the present one is to be expected.
+"""Lengths of this volunteer's sessions, and the expected rest of the present one.
 
-One small file beside the identity: lengths of past sessions, and the present one's so far. The
-latter is written about once a minute, so that a session that ends with a power cut counts as well,
-short of its last minute. A damaged file is an empty one.
+One small file beside the identity: lengths of past sessions, and of the present one so far. The
+latter is written about once a minute, so that a session that ends with a power cut also counts,
+except its last minute. A damaged file counts as empty.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ FILE_NAME: Final = "sessions.json"
 MAX_SESSIONS: Final = 64
 MAX_FILE_BYTES: Final = 16 * 1024
 SHORTEST_S: Final = 10
-"""Shorter ones were not sessions but attempts to start."""
+"""Shorter sessions are ignored as attempts to start."""
 PRIOR_S: Final = 1800.0
-"""What somebody of whom nothing is known is expected to stay; counts as one past session."""
+"""Expected session of an unknown volunteer; it counts as one past session."""
 
 Seconds = Annotated[int, Meta(ge=0, le=10**9)]
 
@@ -44,7 +44,7 @@ class SessionHistory:
         """Lengths of the sessions before this one, seconds, oldest first."""
 
     def beat(self, length_s: float) -> None:
-        """Note how long the present session has been.
+        """Save the length of the present session.
 
         Raises:
             OSError: the disk is full or the folder cannot be written; the old file stays.
@@ -52,7 +52,7 @@ class SessionHistory:
         write_atomic(self._path, msgspec.json.encode(_File(self.past, max(0, int(length_s)))))
 
     def expected_rest_s(self, length_s: float, limit_s: float | None = None) -> float:
-        """Return how long the present session may still last; see ``expected_rest_s``."""
+        """Return the seconds that the present session may still last; see ``expected_rest_s``."""
         return expected_rest_s(self.past, length_s, limit_s)
 
 
@@ -62,8 +62,9 @@ def expected_rest_s(past: Sequence[int], length_s: float, limit_s: float | None 
     The mean residual life of the empirical distribution, with ``PRIOR_S`` as one more observation.
 
     Args:
-        length_s: of the present session.
-        limit_s: seconds until the owner wants to stop, if that is known.
+        past: lengths of past sessions, seconds.
+        length_s: length of the present session, seconds.
+        limit_s: seconds until the owner wants to stop, if known.
     """
     rests = [PRIOR_S, *(lasted - length_s for lasted in past if lasted >= length_s)]
     expected = sum(rests) / len(rests)

@@ -1,6 +1,6 @@
 """The swarms this volunteer has joined: signed manifest, secret, and members met, one file each.
 
-Files are ``.swarm`` files and are verified like any other when they are read.
+The files are ``.swarm`` files, and reading verifies them like any other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SwarmStore:
         self.folder = folder
 
     def remember(self, swarm: SwarmFile) -> None:
-        """Store a swarm; members met before are kept behind the ones given now."""
+        """Store a swarm; members met earlier are kept after the present ones."""
         known = self.load(swarm.swarm)
         if known is not None:
             peers = _merged(swarm.peers, known.peers)
@@ -57,7 +57,7 @@ class SwarmStore:
         return found if found.swarm == swarm else None
 
     def all(self) -> list[SwarmFile]:
-        """Return every swarm that is remembered and whole, by id."""
+        """Return every stored swarm with a valid file, sorted by id."""
         names = sorted(path.stem for path in self.folder.glob(f"*{SUFFIX}"))
         found = (self.load(SwarmId(name)) for name in names)
         return [swarm for swarm in found if swarm is not None]

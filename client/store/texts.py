@@ -1,8 +1,8 @@
-"""The training texts that this volunteer keeps, each in a file named by the digest of its bytes.
+"""The training texts of this volunteer, each in a file named by the digest of its bytes.
 
-The text of a swarm founded here is a copy of the founder's file, so that the file may be changed or
-moved afterwards. Where the file lay is kept beside the copy: it is the second place to look.
-Whether the bytes still have their digest is checked by whoever reads them.
+The text of a swarm founded here is a copy of the founder's file, so that the original may change or
+move afterwards. The original's path is kept beside the copy, as a second place to look. Readers
+check the digest.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class TextStore:
     folder: Path
 
     def path(self, digest: str) -> Path:
-        """Return where the text of a digest is kept, or would be."""
+        """Return the path for the text with a digest, whether it exists or not."""
         return self.folder / f"{digest}{SUFFIX}"
 
     def origin(self, digest: str) -> Path | None:
-        """Return the file that the founder gave, if the swarm of this text was founded here."""
+        """Return the founder's original file, if the swarm of this text was founded here."""
         try:
             name = self._origin(digest).read_bytes()
         except OSError:
@@ -37,7 +37,7 @@ class TextStore:
         return Path(os.fsdecode(name)) if name else None
 
     def remember(self, digest: str, origin: Path) -> None:
-        """Keep in mind where the file lies that a text was copied from."""
+        """Save the path of the file that a text was copied from."""
         write_atomic(self._origin(digest), os.fsencode(origin))
 
     def _origin(self, digest: str) -> Path:
@@ -45,5 +45,5 @@ class TextStore:
 
 
 def is_founders(path: Path) -> bool:
-    """Whether a file belongs to a text that a swarm was founded with here."""
+    """Whether a file is the text of a swarm founded here."""
     return path.with_suffix(ORIGIN_SUFFIX).exists()
