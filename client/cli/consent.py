@@ -7,7 +7,6 @@ services, scripts) was set up by somebody who agreed; nothing is remembered of t
 from __future__ import annotations
 
 import shutil
-import sys
 import textwrap
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from client.cli.terminal.ask import says_yes
 from client.cli.terminal.output import human_bytes, human_rate, say
 from client.config import Settings
 from client.limits.cores import find_cores, plural_cores
@@ -61,8 +61,7 @@ def agrees(folder: Path, settings: Settings, swarm: SwarmFile) -> bool:
     width = min(shutil.get_terminal_size().columns, 100)
     for line in (*introduction(swarm.manifest, swarm.swarm), *terms(settings, folder, swarm)):
         say(textwrap.fill(line, width, subsequent_indent=_INDENT if line[0] == " " else ""))
-    say("Agree? [y/N] ")
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if not says_yes("Agree?"):
         return False
     remember(folder, swarm.swarm)
     return True

@@ -1,4 +1,4 @@
-"""The tabs, and which keys the bars name."""
+"""The tabs, what the keys do, and which of them the bars name."""
 
 from __future__ import annotations
 
@@ -18,6 +18,21 @@ TABS: Final = (
     ("logs", "Logs"),
     ("settings", "Settings"),
 )
+KEYS: Final = (
+    ("1 to 7", "tabs; also Tab between lists"),
+    ("p", "pause or resume training on this machine"),
+    ("f", "finish: hand over, save, leave in order"),
+    ("i", "invite: a fresh one, with its QR code"),
+    ("d", "detach: close this view, training goes on"),
+    ("q", "go: detach, finish or stop, and what each costs"),
+    ("/", "filter (Peers, Logs, Settings); Esc clears it"),
+    ("s", "sort (Peers), turn around (Logs)"),
+    ("l", "least level that is shown (Logs)"),
+    ("Enter", "details of the chosen row; arrows or j k move"),
+    ("x", "copy diagnostics, without addresses and secrets"),
+    ("Ctrl+P", "commands by name, light and dark colours"),
+)
+REPLAY_KEYS: Final = (("Space", "hold or go on"), (".", "one update"), ("+ -", "faster, slower"))
 
 
 def tab_items(chosen: int) -> list[Item]:

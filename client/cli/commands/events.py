@@ -10,8 +10,8 @@ from cyclopts import Parameter
 
 from client.cli.reach.home import find_home
 from client.cli.reach.running import connect, not_running
-from client.cli.terminal.levels import LevelName, at_least
-from client.cli.terminal.output import json_line, printable
+from client.cli.terminal.levels import LevelName, at_least, with_level
+from client.cli.terminal.output import json_line
 from client.cli.terminal.parameters import RunningSwarm
 from client.cli.terminal.when import since as since_time
 from client.control.client import ControlClient, NotRunning
@@ -81,6 +81,4 @@ def _json(event: EventView) -> str:
 
 def _text(event: EventView) -> str:
     clock = time.strftime("%H:%M:%S", time.localtime(event.time))
-    level = f"{event.level}: " if event.level in ("warning", "error") else ""
-    words = printable(event.words).replace("\n", " ")
-    return f"{clock} {event.topic:<10} {level}{words}"
+    return f"{clock} {event.topic:<10} {with_level(event.level, event.words)}"

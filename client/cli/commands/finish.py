@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from client.cli.reach.home import find_home
 from client.cli.reach.running import connect, not_running, wait_for_ending
+from client.cli.terminal.ask import says_yes
 from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import RunningSwarm
 from client.control.client import ControlClient, NotRunning
@@ -93,8 +94,7 @@ def _agreed(leaving: list[LeavingView]) -> bool:
         return True
     for stage in last:
         say(stage.words)
-    say("Leave all the same? [y/N] ")
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return says_yes("Leave all the same?")
 
 
 def _wait_until_gone(node: ControlClient, wait_s: float) -> bool:

@@ -12,8 +12,8 @@ from cyclopts import Parameter
 
 from client.cli.logging.log_file import NAME, Line, lines_of, log_files, read_lines
 from client.cli.reach.home import find_home
-from client.cli.terminal.levels import LevelName, at_least
-from client.cli.terminal.output import json_line, printable
+from client.cli.terminal.levels import LevelName, at_least, with_level
+from client.cli.terminal.output import json_line
 from client.cli.terminal.when import since as since_time
 from client.errors import ExitCode, UserError
 
@@ -97,6 +97,4 @@ def _json(line: Line) -> str:
 
 def _text(line: Line) -> str:
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(line.time))
-    level = f"{line.level}: " if line.level in ("warning", "error") else ""
-    words = printable(line.words).replace("\n", " ")
-    return f"{clock} {level}{words}"
+    return f"{clock} {with_level(line.level, line.words)}"

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from cyclopts import Parameter
-from msgspec import Struct
 
 from client.cli.matching.matches_text import matches_report, records_report
 from client.cli.matching.records import check_records
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.running import connect, not_running
 from client.cli.reach.target import find_swarm
-from client.cli.terminal.output import json_line, print_json, printable
+from client.cli.terminal.output import print_moment
 from client.control.client import NotRunning
 from client.errors import ExitCode, UserError
 from protocol.invite import SwarmFile
 
 WATCH_S = 1.0
-Shown = TypeVar("Shown", bound=Struct)
 
 
 def matches(
@@ -56,10 +52,12 @@ def matches(
         return _records(home, swarm, json)
     with connect(home.folders, swarm) as node:
         try:
-            _print(node.matches(everything), matches_report, json, watch)
-            while watch:
+            while True:
+                now = node.matches(everything)
+                print_moment(now, matches_report, as_json=json, watch=watch)
+                if not watch:
+                    break
                 time.sleep(WATCH_S)
-                _print(node.matches(everything), matches_report, json, watch)
         except NotRunning as error:
             if not watch:
                 raise not_running(home.folders, swarm) from error
@@ -71,16 +69,6 @@ def _records(home: Home, text: str | None, as_json: bool) -> int:
     if not isinstance(swarm, SwarmFile):
         raise UserError("this swarm is not known here", "join it first", ExitCode.USAGE)
     found = check_records(home.folders.agreements(swarm.swarm), swarm)
-    _print(found, records_report, as_json)
+    print_moment(found, records_report, as_json=as_json, watch=False)
     genuine = all(record.valid for record in found.records)
     return ExitCode.OK if genuine else ExitCode.RUNTIME
-
-
-def _print(now: Shown, report: Callable[[Shown], str], as_json: bool, watch: bool = False) -> None:
-    if as_json and watch:
-        print(json_line(now), flush=True)
-    elif as_json:
-        print_json(now)
-    else:
-        clear = "\x1b[H\x1b[J" if watch and sys.stdout.isatty() else ""
-        print(clear + printable(report(now)), flush=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 from client.cli.reach.home import find_home
 from client.cli.reach.running import connect, ending_words, not_running, wait_for_ending
-from client.cli.terminal.output import json_line, print_json, printable, say
+from client.cli.terminal.output import print_moment, printable, say
 from client.cli.terminal.parameters import RunningSwarm
 from client.cli.terminal.status_text import progress_line, status_report
 from client.control.client import ControlClient, NotRunning
@@ -55,13 +54,8 @@ def _look_again(
 
 def _print(now: Snapshot, as_json: bool, watch: bool, plain: bool) -> tuple[str, int]:
     """Print a snapshot; return what a further plain line would have to differ in."""
-    if as_json and watch:
-        print(json_line(now), flush=True)
-    elif as_json:
-        print_json(now)
-    elif plain:
+    if plain and not as_json:
         print(printable(progress_line(now)), flush=True)
     else:
-        clear = "\x1b[H\x1b[J" if watch and sys.stdout.isatty() else ""
-        print(clear + printable(status_report(now)), flush=True)
+        print_moment(now, status_report, as_json=as_json, watch=watch)
     return now.state, now.step

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 from client.cli.logging.log_file import LogFile
-from client.cli.terminal.levels import at_least
-from client.cli.terminal.output import json_line, printable
+from client.cli.terminal.levels import at_least, with_level
+from client.cli.terminal.output import json_line
 from client.config import Settings
 from client.events import Event
 
@@ -43,8 +43,7 @@ def log_writer(
 def as_text(event: Event, wall: float) -> str:
     """Return ``12:00:00 warning words``; the level only where it is worth saying."""
     clock = time.strftime("%H:%M:%S", time.localtime(wall))
-    level = f"{event.level}: " if event.level in ("warning", "error") else ""
-    return f"{clock} {level}{one_line(event.words)}"
+    return f"{clock} {with_level(event.level, event.words)}"
 
 
 def as_json(event: Event, wall: float) -> str:
@@ -57,8 +56,3 @@ def as_json(event: Event, wall: float) -> str:
         "data": event.data(),
     }
     return json_line(record)
-
-
-def one_line(words: str) -> str:
-    """Return text as one line: one event must not look like several."""
-    return printable(words).replace("\n", " ")

@@ -9,8 +9,8 @@ import textwrap
 import time
 from collections.abc import Iterable, Iterator
 
-from client.cli.logging.log_writer import one_line
 from client.cli.matching.records import CheckedRecord, RecordList
+from client.cli.terminal.output import one_line
 from client.control.matches import (
     MatchesSnapshot,
     PayingMove,

@@ -18,5 +18,10 @@ def confirmed(question: str, *, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         raise UserError(f"not done without asking: {question}", "give --yes", ExitCode.USAGE)
+    return says_yes(question)
+
+
+def says_yes(question: str) -> bool:
+    """Ask, and return whether the next line of stdin agrees."""
     say(f"{question} [y/N] ")
     return sys.stdin.readline().strip().lower() in ("y", "yes")

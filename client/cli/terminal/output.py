@@ -8,13 +8,35 @@ the cursor, sets the title or turns the reading order around.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
+
+Shown = TypeVar("Shown")
 
 
 def print_json(data: object) -> None:
     """Print one JSON document on stdout; pass something with a ``schema_version``."""
     print(json_document(data))
+
+
+def print_moment(now: Shown, report: Callable[[Shown], str], *, as_json: bool, watch: bool) -> None:
+    """Print how something is now, in words or as JSON.
+
+    Args:
+        now: what to print.
+        report: makes words of it.
+        as_json: print JSON instead.
+        watch: more will follow: JSON takes one line, and words replace those before in a terminal.
+    """
+    if as_json and watch:
+        print(json_line(now), flush=True)
+    elif as_json:
+        print_json(now)
+    else:
+        clear = "\x1b[H\x1b[J" if watch and sys.stdout.isatty() else ""
+        print(clear + printable(report(now)), flush=True)
 
 
 def json_document(data: object) -> str:
@@ -35,6 +57,11 @@ def say(text: str) -> None:
 def printable(text: str) -> str:
     """Return text whose control characters, but for newline and tab, are replaced."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+
+
+def one_line(words: str) -> str:
+    """Return text as one line: one event must not look like several."""
+    return printable(words).replace("\n", " ")
 
 
 def _escaped(document: str) -> str:

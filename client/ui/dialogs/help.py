@@ -7,25 +7,10 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 
 from client.ui.dialogs.dialog import Dialog
+from client.ui.keys import KEYS, REPLAY_KEYS
 from client.ui.model.span import Box, Line, Span, line
 from client.ui.model.stages import LEGEND
 from client.ui.text import fit
-
-KEYS = (
-    ("1 to 7", "tabs; also Tab between lists"),
-    ("p", "pause or resume training on this machine"),
-    ("f", "finish: hand over, save, leave in order"),
-    ("i", "invite: a fresh one, with its QR code"),
-    ("d", "detach: close this view, training goes on"),
-    ("q", "go: detach, finish or stop, and what each costs"),
-    ("/", "filter (Peers, Logs, Settings); Esc clears it"),
-    ("s", "sort (Peers), turn around (Logs)"),
-    ("l", "least level that is shown (Logs)"),
-    ("Enter", "details of the chosen row; arrows or j k move"),
-    ("x", "copy diagnostics, without addresses and secrets"),
-    ("Ctrl+P", "commands by name, light and dark colours"),
-)
-REPLAY_KEYS = (("Space", "hold or go on"), (".", "one update"), ("+ -", "faster, slower"))
 
 
 class HelpDialog(Dialog[None]):
