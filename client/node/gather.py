@@ -68,7 +68,7 @@ class Observer:
         return None
 
     def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
-        """Take offers and chunks."""
+        """Take an offer or a chunk: ``message`` of ``peer``, with its ``payload``."""
         if self.download is not None:
             self.download.receive(peer, message, payload)
         elif isinstance(message, BlobOffer) and self._is_awaited(peer, message):
@@ -142,7 +142,13 @@ class Observer:
 async def gather(
     target: Target, out_dir: Path, *, dial_timeout_s: float, say: Progress
 ) -> tuple[SwarmFile, list[Path]]:
-    """Download the newest complete checkpoint of a swarm into ``out_dir``.
+    """Download the newest complete checkpoint of a swarm.
+
+    Args:
+        target: an invite, a swarm file or an address.
+        out_dir: folder for the files.
+        dial_timeout_s: limit for reaching a member.
+        say: gets progress in words.
 
     Returns:
         The swarm, and one checkpoint file per stage in pipeline order.

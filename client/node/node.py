@@ -98,8 +98,13 @@ async def run_node(
 ) -> ExitCode:
     """Run a node until it is done or ``stop`` is set.
 
+    Args:
+        options: settings and swarm.
+        on_event: gets every event of the node.
+        stop: set it to drain and end.
+
     Raises:
-        UserError: something the user can mend; carries the exit code.
+        UserError: a problem that the user can fix; carries the exit code.
     """
     data_dir = options.settings.data_dir
     folders = find_folders(data=Path(data_dir).absolute() if data_dir else None)

@@ -47,7 +47,15 @@ def take_snapshot(
     stopping: bool,
     paused: PauseView | None = None,
 ) -> Snapshot:
-    """Describe the node now; ``started`` is its monotonic start time."""
+    """Return a snapshot of the node.
+
+    Args:
+        engine: membership, matching and network.
+        staging: the stages it holds.
+        started: monotonic seconds of its start.
+        stopping: whether it drains.
+        paused: the owner's pause or a limit, if any.
+    """
     manifest, network = engine.manifest, engine.network.statistics()
     state, reason = _state(engine, staging, stopping, paused)
     progress, pace = engine.event_sink.progress, engine.event_sink.pace.per_s()
@@ -110,7 +118,8 @@ def pause_view(pause: KeptPause | None) -> PauseView | None:
 
 
 def limits_view(settings: Settings, used_bytes: int, share: Share) -> LimitsView:
-    """Return what the owner lends, what today has taken of the line and how cores are shared."""
+    """Return the owner's limits (``settings``), today's traffic (``used_bytes``) and the cores'
+    ``share``."""
     return LimitsView(
         threads=settings.threads,
         threads_now=share.threads,

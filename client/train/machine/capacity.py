@@ -1,7 +1,7 @@
-"""What this volunteer can do, as its advert says it: measured once, kept beside its identity.
+"""The capacity that this volunteer advertises: measured once, saved beside its identity.
 
-Computing speed and memory are measured by the worker at the first start. Bandwidth is what the line
-has reached in transfers so far (kept too), before that a household's; the owner's limit caps it.
+The worker measures compute speed and memory at the first start. Bandwidth is the rate that the line
+has reached in transfers so far (saved too), before that a household's; the owner's limit caps it.
 """
 
 from __future__ import annotations
@@ -85,8 +85,14 @@ def _line_rate(reached: float, seconds: float) -> float:
 async def measured_capacity(
     worker: Worker, settings: Settings, folder: Path, threads: int
 ) -> Capacity:
-    """Return the kept measurement if it is of this device and so many threads, else measure now,
-    which takes seconds."""
+    """Return the saved measurement if it fits, else measure now, which takes seconds.
+
+    Args:
+        worker: the process that measures.
+        settings: the owner's settings; the device counts.
+        folder: where the measurement is saved.
+        threads: threads to compute with.
+    """
     known = _load(folder / FILE_NAME)
     wanted = (settings.device, threads)
     if known is not None and (known.device, known.threads) == wanted:
@@ -118,9 +124,14 @@ def usable_memory_bytes(capacity: Capacity, settings: Settings) -> int:
 
 
 def lent_flops(capacity: Capacity, settings: Settings, threads: int) -> Flops:
-    """Return what we compute with so many threads, within the owner's share of the time.
+    """Return the FLOP/s that we lend.
 
-    On a CPU it is taken to be proportional to the threads that it was measured with.
+    On a CPU they are assumed to be proportional to the number of threads.
+
+    Args:
+        capacity: the measurement, with its number of threads.
+        settings: the owner's settings; the share of time counts.
+        threads: threads to compute with.
     """
     share = settings.compute_share / 100
     if not capacity.on_gpu:
@@ -136,7 +147,16 @@ def advert(
     joined: int,
     line: Line = Line(),  # noqa: B008  (frozen)
 ) -> Advert:
-    """Return our advert; which stages we serve is added by membership."""
+    """Return our advert; membership adds the stages that we serve.
+
+    Args:
+        capacity: measured speed and memory.
+        settings: the owner's limits.
+        addresses: where others reach us.
+        seats: stages that fit in memory.
+        joined: Unix seconds at which we entered the swarm.
+        line: measured bandwidth, bytes/s.
+    """
     upload, download = line_rates(line, settings)
     return Advert(
         addresses=addresses[:MAX_ADDRESSES],

@@ -37,7 +37,7 @@ class NoticeBoard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What this volunteer computes with."""
+    """The cores and threads that this volunteer computes with."""
 
     threads: int
     cores: int

@@ -29,10 +29,16 @@ CAUSE = "limits"
 
 
 class Holdable(Protocol):
-    """What can be told not to hold stages for now."""
+    """Something that can be told to hold no stages for now."""
 
     def hold(self, cause: str, reason: str, until: float | None = None) -> None:
-        """Hold no stage until ``release``; ``until`` (Unix seconds) is for the owner to read."""
+        """Hold no stage until ``release``.
+
+        Args:
+            cause: identifies the limit, for ``release``.
+            reason: why, in words.
+            until: expected end, Unix seconds, shown to the owner.
+        """
 
     def release(self, cause: str) -> None:
         """This cause is gone."""

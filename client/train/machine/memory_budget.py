@@ -1,7 +1,7 @@
-"""The memory of this machine, shared by the stages it holds.
+"""Divides this machine's memory among the stages it holds.
 
-Holds what every stage takes. A stage that is about to leave still has its memory: who comes next
-waits for it, as a move is make before break.
+State: the memory of every open stage. A stage that is leaving keeps its memory until it is closed,
+because a move is make before break; the next stage waits for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_STAGES = 3
 
 
 class MemoryBudget:
-    """Gives each stage its share, or says that there is none."""
+    """Assigns memory to stages, or refuses when there is not enough."""
 
     def __init__(self, manifest: Manifest, usable_bytes: Callable[[], int]) -> None:
         self._manifest, self._usable_bytes = manifest, usable_bytes
@@ -29,11 +29,11 @@ class MemoryBudget:
 
     @property
     def free_bytes(self) -> int:
-        """What open stages leave of the memory that may be used."""
+        """Usable memory minus the memory of open stages."""
         return self._usable_bytes() - sum(fit.size_bytes for fit in self._taken.values())
 
     async def take(self, stage: int) -> Fit:
-        """Return what a stage gets; waits for those that leave.
+        """Reserve memory for a stage; waits for leaving stages if there is not enough.
 
         Raises:
             UserError: there is not enough, or three stages are held.
@@ -49,7 +49,7 @@ class MemoryBudget:
                 return self._taken[stage]
 
     def has_room(self) -> bool:
-        """Whether another stage could be opened beside what is open."""
+        """Whether another stage could be opened beside the open ones."""
         for stage in set(range(self._manifest.stage_count)) - self._taken.keys():
             try:
                 self._fit(stage)
@@ -59,14 +59,14 @@ class MemoryBudget:
         return False
 
     def set_leaving(self, stage: int, leaving: bool) -> None:
-        """A stage will soon be free, or stays after all."""
+        """Note that a stage will be closed soon, or stays after all."""
         if leaving and stage in self._taken:
             self._leaving.add(stage)
         else:
             self._leaving.discard(stage)
 
     def release(self, stage: int) -> None:
-        """A stage is closed and its worker is gone."""
+        """Free the memory of a stage that is closed and whose worker is gone."""
         self._taken.pop(stage, None)
         self._leaving.discard(stage)
         self._changed.set()
@@ -78,7 +78,7 @@ class MemoryBudget:
         return fit_stage(self._manifest, stage, self.free_bytes, self._spare_bytes(stage))
 
     def _spare_bytes(self, stage: int) -> int:
-        """What another stage would need, which forward graphs should not take from it."""
+        """Return the memory of another stage, which forward graphs should leave free."""
         others = set(range(self._manifest.stage_count)) - self._taken.keys() - {stage}
         needs = (stage_need(self._manifest, other).total_bytes for other in others)
         return int(max(needs, default=0) / 0.85)

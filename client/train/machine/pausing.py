@@ -64,9 +64,12 @@ class Pauses:
         return True
 
     def hold(self, cause: str, reason: str, until: float | None = None) -> None:
-        """Something else than the owner forbids stages for now; ``cause`` names it.
+        """Hold no stage because of a limit, until ``release``; the owner's pause is separate.
 
-        ``until`` (Unix seconds) is when that is expected to end; ``release`` ends it.
+        Args:
+            cause: identifies the limit, for ``release``.
+            reason: why, in words.
+            until: expected end, Unix seconds.
         """
         before = self._holds.get(cause)
         since = self._wall() if before is None else before.since

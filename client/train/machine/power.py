@@ -14,7 +14,14 @@ from protocol.effects import Explain
 async def keep_power_cap(
     watts: int, device: str, explain: Callable[[Explain], None], cap: PowerCap | None = None
 ) -> None:
-    """Cap the GPU until cancelled; returns at once without a limit, or when it cannot be set."""
+    """Cap the GPU's power until cancelled; return at once without a limit or if it cannot be set.
+
+    Args:
+        watts: the owner's limit; 0: none.
+        device: torch's name of the device.
+        explain: gets the result in words.
+        cap: sets the cap; None: NVIDIA's driver.
+    """
     if not watts:
         return
     cap = cap or nvidia_cap()

@@ -40,14 +40,19 @@ async def find_swarm(
 ) -> SwarmFile:
     """Connect to a member; return the swarm with its manifest, fetched if need be.
 
-    Who was a member before may be the first to come back: if nobody answers, it starts alone.
+    If no member answers, a former member starts alone: it may be the first to come back.
 
     Args:
-        store: the swarms that are known here; ``client``: what we call ourselves.
-        seen: gets the network events that were not about this.
+        network: our links.
+        target: an invite, a swarm file or an address.
+        store: the swarms known on this machine.
+        me: our peer id.
+        client: our client's name in Hello.
+        seen: collects network events about anything else.
+        timeout_s: limit for the whole search.
 
     Raises:
-        UserError: no member was reached, or the swarm is not what was asked for.
+        UserError: no member was reached, or it belongs to another swarm.
     """
     known = _known_swarm(target, store)
     named = (target,) if isinstance(target, Address) else target.peers
@@ -74,10 +79,15 @@ async def find_swarm(
 
 
 def remember_swarm(swarm: SwarmFile, store: SwarmStore, tell: Callable[[Event], None]) -> None:
-    """Keep a swarm for the next start; one that is known already does without.
+    """Save a swarm for the next start; for one that is known already a failure is only reported.
+
+    Args:
+        swarm: the swarm.
+        store: where swarms are saved.
+        tell: gets a warning if a known swarm cannot be saved.
 
     Raises:
-        UserError: the disk does not take it.
+        UserError: the disk refuses, and the swarm is new.
     """
     try:
         store.remember(swarm)
@@ -98,8 +108,13 @@ def _known_swarm(target: Target, store: SwarmStore) -> SwarmFile | None:
 async def dial_first(network: Network, peers: Sequence[Address], timeout_s: float) -> PeerId:
     """Connect to the first member that answers.
 
+    Args:
+        network: our links.
+        peers: addresses, tried in turn.
+        timeout_s: limit for all attempts.
+
     Raises:
-        UserError: nobody answered in time (exit code 69); says what was tried.
+        UserError: no member answered in time (exit code 69); lists the attempts.
     """
     tried: dict[str, str] = {}
     with trio.move_on_after(timeout_s):
@@ -126,12 +141,17 @@ def unreachable(tried: dict[str, str], timeout_s: float) -> UserError:
 async def fetch_manifest(
     network: Network, peer: PeerId, swarm: SwarmId | None, hello: Hello, seen: list[NetEvent]
 ) -> SwarmFile:
-    """Ask a linked member for the manifest and check it.
+    """Ask a linked member for the manifest and verify it.
 
-    What else happens meanwhile is put into ``seen``: the engine has to hear of it.
+    Args:
+        network: our links.
+        peer: the member.
+        swarm: the expected swarm; None: any.
+        hello: our first message on the link.
+        seen: collects other network events of that time, for the engine.
 
     Raises:
-        UserError: it refuses, does not answer, or sends a manifest that is not genuine.
+        UserError: it refuses, does not answer, or sends an invalid manifest.
     """
     network.admit(peer)  # else its records wait for its admission, and the manifest behind them
     network.send_nowait(peer, hello)

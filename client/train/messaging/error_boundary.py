@@ -1,4 +1,4 @@
-"""Whatever a peer says: its errors cost it points; ours are told and do not stop the node."""
+"""Handles errors while processing a peer's message: its errors are penalised, ours are reported."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Who may talk to us: the first exchange on every link.
+"""The handshake: the first exchange on every link, which admits or refuses a peer.
 
 Both sides send Hello. A peer of another swarm, of another protocol or without the secret of a
-private swarm is refused and told why; until its Hello is accepted nothing else it says counts,
-except that anyone may ask for the manifest of a public swarm: that is how an invite is redeemed.
+private swarm is refused with the reason. Before its Hello is accepted all other messages are
+ignored, except that anyone may ask for the manifest of a public swarm: an invite is redeemed that
+way.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Whom the network keeps a link to: neighbours, and those who may come back.
+"""The peers that the network keeps dialling: neighbours, and peers that may come back.
 
-A dead neighbour, a split that heals and a swarm that restarts look alike from here: somebody has to
-call again. So the lately dead are called, and those whom the last session or the invite named, as
-long as nothing was heard of them; the network spaces its attempts.
+A dead neighbour, a partition that heals and a swarm that restarts look alike from here: one side
+has to dial again. So the recently dead are dialled, and the peers named by the last session or the
+invite until they are heard of. The network applies backoff.
 """
 
 from __future__ import annotations

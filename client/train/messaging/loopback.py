@@ -1,7 +1,7 @@
-"""Messages between two seats of this volunteer: they never touch the network.
+"""Messages between two seats of this volunteer, which do not use the network.
 
-A queue and the task that empties it, so that a seat is never called while another one acts. What a
-message means is the receiver's business; the queue is as short as the window of work in flight.
+A queue and the task that drains it, so that a seat is never called while another one acts. The
+queue is not bounded itself; the window of microbatches in flight bounds its length.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The way out to other peers: queues what a link has no room for, drops what has no link.
+"""The outbox to other peers: queues messages while a link is full, drops them without a link.
 
-What waits is bounded, by peer and in all: a peer that takes less than it asks for loses its link.
+The queues are bounded per peer and in all; a peer that reads less than it requests loses its link.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from protocol.wire.messages import Message, lane, payload_limit
 
 MIB = 1024 * 1024
 MOST_BYTES = {"control": 8 * MIB, "bulk": 512 * MIB, "background": 8 * MIB}
-"""What may wait for one peer, beyond the queue of its link: eight segments of the largest size, and
-more small messages than a peer that reads leaves lying."""
+"""Bytes queued for one peer beyond the queue of its link: eight segments of the largest size, and
+more small messages than a reading peer leaves unread."""
 MOST_BYTES_IN_ALL = {"control": 32 * MIB, "bulk": 1024 * MIB, "background": 32 * MIB}
 """For all peers; beyond it, the one for whom most waits goes."""
 HEADER_BYTES = 512
-"""What a message is reckoned to hold beside its payload, roughly: headers are encoded later."""
+"""Estimated bytes of a message beside its payload; headers are encoded later."""
 
 
 class Outbox:

@@ -1,4 +1,4 @@
-"""What happened to the microbatches of all our seats, counted since the node started."""
+"""Counters of the microbatches and rounds of all our seats since the node started."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protocol.pipeline.effects import Committed, GradientAccepted, Rerouted
 
 
 class Counters:
-    """Counters for the status, and the news of recoveries."""
+    """Counts for the status, and reports recoveries."""
 
     def __init__(self, ports: Ports, event_sink: EventSink) -> None:
         self._ports, self._event_sink = ports, event_sink
@@ -22,11 +22,11 @@ class Counters:
         self.counted = 0
         """Microbatches of ours in committed steps, over all our stages."""
         self.restarted = 0
-        """Attempts at rounds that did not close them."""
+        """Attempts that did not close their round."""
         self.restarts: Counter[str] = Counter()
-        """Rounds that seats of ours, closed by now, planned anew as leaders, by why."""
+        """Rounds that our closed seats planned again as leaders, by reason."""
         self.miscounted = 0
-        """Of seats that are closed; open ones count for themselves."""
+        """Miscounted microbatches of closed seats; open seats have their own counters."""
         self.worker_restarts = 0
 
     def note_committed(self, committed: Committed, era: int) -> None:

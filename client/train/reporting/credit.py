@@ -1,6 +1,6 @@
-"""What this volunteer has done for a swarm, added up over all its sessions and kept on disk.
+"""This volunteer's work for a swarm, summed over all its sessions and saved on disk.
 
-A note for its owner, measured by itself: nobody else relies on it.
+It is measured by the volunteer itself, for its owner; other members do not rely on it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Credit:
     """See the module's docstring.
 
     Args:
-        path: where it is kept; unreadable counts as empty.
-        counters: counts this session.
-        tokens: per microbatch.
+        path: the file; an unreadable one counts as empty.
+        counters: the counters of this session.
+        tokens: tokens per microbatch.
         sent_bytes: returns the bytes sent in this session.
     """
 

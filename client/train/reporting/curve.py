@@ -34,8 +34,14 @@ class Curve:
         self._write()
 
     def note(self, step: int, wall: float, loss: float, tokens_per_s: float) -> None:
-        """Add a step that was committed at ``wall`` (Unix seconds); one that is done again, and all
-        behind it, replaces what was there."""
+        """Add a committed step; a repeated step removes itself and all later ones first.
+
+        Args:
+            step: number of the step.
+            wall: Unix seconds of the commit.
+            loss: mean token loss, nats.
+            tokens_per_s: speed at that time.
+        """
         again = self._newest is not None and step <= self._newest.step
         if again:
             self._cut(step)
@@ -48,7 +54,7 @@ class Curve:
                 self._file.append(_sample(self._points[-1]))
 
     def rolled_back(self, version: int) -> None:
-        """The swarm begins anew at ``version``: steps from that on have not been done."""
+        """Remove the steps from ``version`` on: the swarm was rolled back to it."""
         if self._newest is not None and self._newest.step >= version:
             self._cut(version)
             self._write()

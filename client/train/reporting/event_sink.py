@@ -1,6 +1,6 @@
-"""What the node tells its user: typed events into the log, and the swarm's progress.
+"""The event sink: the node's typed events for its user, and the swarm's progress.
 
-Holds the event log, the newest progress and the pace. Decides nothing.
+State: the event log, the newest progress and the pace. Decides nothing.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from protocol.membership.progress import Progress
 from protocol.pipeline.effects import Committed
 
 LATELY_S: Final = 120.0
-"""Whoever leaves in order gives up its stages first, and goes within so long."""
+"""A peer that drains gives up its stages first and leaves within this time."""
 SHOWN_S: Final = 600.0
-"""An error that nothing came of for so long is over."""
+"""An error without consequences for this long counts as over."""
 
 Fault = Literal["peer", "round", "worker", "stage", "network"]
 Phase = Literal["detected", "rematched", "transferred", "recovered"]
@@ -52,7 +52,7 @@ class EventSink:
         self.curve = curve or Curve()
         self._error: Entry | None = None
         self._served: dict[PeerId, tuple[tuple[int, ...], float]] = {}
-        """What each member serves, or served until when (Unix seconds)."""
+        """Each member's stages, and until when it served them (Unix seconds; infinity: still)."""
         self.since: dict[int, float] = {}
         """When each stage we hold came to be what it is now, by stage, unix seconds."""
 
@@ -89,10 +89,12 @@ class EventSink:
         self.explain(Explain("swarm", where, "debug"))
 
     def progressed(self, progress: Progress, now: float, vouchers: int = 0) -> None:
-        """Learn how far the swarm is; older news is no news.
+        """Take the swarm's progress; one that is not newer is ignored.
 
         Args:
-            vouchers: replicas of the last stage whose word it is; 0: we computed it ourselves.
+            progress: the newest step and its loss.
+            now: monotonic seconds.
+            vouchers: replicas of the last stage that report it; 0: we computed it ourselves.
         """
         if self.progress is not None and progress.step <= self.progress.step:
             return
@@ -104,7 +106,7 @@ class EventSink:
         self.publish(StepCommitted(words=words, step=step, loss=loss, tokens=progress.tokens))
 
     def rolled_back(self, version: int) -> None:
-        """The swarm begins anew at a version: the steps from that on are done again."""
+        """Note a roll-back to a version: later steps will be repeated."""
         self.curve.rolled_back(version)
         if self.progress is not None and self.progress.step >= version:
             self.progress, self.pace = None, Pace()
@@ -133,7 +135,7 @@ class EventSink:
             self._served[peer] = known, min(until, time.time())
 
     def peer(self, peer: PeerId, state: Literal["up", "down"], reason: str) -> None:
-        """A member came or went."""
+        """Report that ``peer`` came or went (``state``), with the ``reason`` in words."""
         stages: tuple[int, ...] = ()
         if state == "down":
             served, until = self._served.pop(peer, ((), 0.0))
@@ -143,7 +145,13 @@ class EventSink:
         self.publish(PeerChanged(words=words, level=level, peer=peer, state=state, stages=stages))
 
     def assigned(self, stage: int, state: Literal["held", "serving", "left"], words: str) -> None:
-        """Our place changed; for programs: the matching tells the user itself."""
+        """Report a change of our place, for programs; the matching informs the user itself.
+
+        Args:
+            stage: the stage.
+            state: our new relation to it.
+            words: the reason.
+        """
         if state == "serving" and self._error is not None and self._error.topic == "transfer":
             self._error = None  # whatever kept us from the stage is over
         if state == "left":
@@ -160,7 +168,15 @@ class EventSink:
         step: int | None = None,
         peer: PeerId | None = None,
     ) -> None:
-        """A fault was seen, or made good."""
+        """Report that a fault was detected or repaired.
+
+        Args:
+            words: what happened.
+            fault: kind of fault.
+            phase: of the recovery.
+            step: the step concerned, if any.
+            peer: the peer concerned, if any.
+        """
         self.publish(RecoveryEvent(words=words, fault=fault, phase=phase, step=step, peer=peer))
 
 

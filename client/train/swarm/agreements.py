@@ -1,9 +1,9 @@
-"""What this volunteer and its stewards have agreed, with both signatures.
+"""Match records: the agreements of this volunteer and its stewards, with both signatures.
 
-Signs our letters and opens those of others; so it can lay a HOLD beside the proposal that it
-answers once the matching says that the two are final. Holds our last proposals, the last HOLD and
-the match records; decides nothing. A stage that we decide for ourselves has no record: those
-letters never leave the machine.
+It signs our letters and opens those of others, so that it can pair a HOLD with the proposal that it
+answers once the matching says that both are final. State: our last proposals, the last HOLD and the
+match records. Decides nothing. A stage for which we are steward ourselves has no record, because
+those letters never leave the machine.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from protocol.wire.messages import Signed
 REMEMBERED_PROPOSALS: Final = 16
 """A HOLD answers the last message of a bid or one shortly before it."""
 REWRITE_S: Final = 60.0
-"""Renewals of what is on disk already are written no more often than that."""
+"""Shortest time between two writes that only renew saved records."""
 
 _PROPOSALS: Final = frozenset((bodies.KINDS[bodies.Propose], bodies.KINDS[bodies.Renew]))
 _HOLD: Final = bodies.KINDS[bodies.Hold]
 
 
 class Place(NamedTuple):
-    """What there is one record of: a stage under one mandate of one steward."""
+    """The subject of one record: a stage under one mandate of one steward."""
 
     stage: Stage
     steward: PeerId
@@ -60,9 +60,9 @@ class Agreements:
         self._written_at = float("-inf")
 
     def keep_in(self, path: Path) -> None:
-        """Read the records that a file has, and write to it from now on.
+        """Load the records of a file, and save to it from now on.
 
-        What is damaged or not genuine is told and forgotten.
+        Damaged or forged records are reported and dropped.
         """
         self._path = path
         try:

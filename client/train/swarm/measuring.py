@@ -1,8 +1,9 @@
-"""What this node measures of its partners and makes of their measurements: glue without decisions.
+"""Connects messages, meters and beliefs: measures partners and evaluates others' measurements.
 
-Sees every message that comes and goes, hands the telling ones to the meters of
-``protocol.reputation``, publishes what they hold, and keeps what is believed of everybody for the
-matching. State: the meters, the beliefs, first sights, reputations, and when what is due.
+It sees every message sent and received, passes the relevant ones to the meters of
+``protocol.reputation``, publishes the measurements, and keeps the beliefs about all members for the
+matching. It decides nothing. State: the meters, the beliefs, first sights, reputations, and the
+times at which work is due.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from protocol.wire.parts import SeatStatus
 SAMPLE_S: Final = 1.0
 """Our own seats are looked at as often as others' heartbeats come."""
 REVISE_S: Final = 5.0
-"""Beliefs are computed anew at most so often: the matching looks at everything when one changes."""
+"""Shortest time between two revisions of beliefs, because a change makes the matching recompute."""
 REFRESH_S: Final = 200.0
 """A record is repeated after a third of its life."""
 MIN_SERVICE_S: Final = 10
@@ -88,7 +89,7 @@ class Measuring:
     # --- what comes and goes -------------------------------------------------------------------
 
     def sent(self, peer: PeerId, message: Message, size_bytes: int, now: float) -> None:
-        """Note a message that was queued for a peer."""
+        """Note a message queued for ``peer`` at ``now``, with a payload of ``size_bytes``."""
         match message:
             case Plan():
                 self.service.planned(self._own, message)
@@ -111,7 +112,14 @@ class Measuring:
         self.service.heard(self._own, seats, now)
 
     def received(self, peer: PeerId, message: Message, size_bytes: int, now: float) -> None:
-        """Note a message of an admitted peer, before anything else looks at it."""
+        """Note a message of an admitted peer, before other parts process it.
+
+        Args:
+            peer: its sender.
+            message: the message.
+            size_bytes: of its payload.
+            now: monotonic seconds.
+        """
         match message:
             case Heartbeat(_, seats):
                 self.service.heard(peer, [s for s in seats if s.stage < self._stages], now)
@@ -168,9 +176,15 @@ class Measuring:
         now: float,
         wall: float,
     ) -> list[MembershipEffect]:
-        """Look at our own seats, publish what we measured, believe what others did: what is due.
+        """Sample our seats, publish measurements and revise beliefs, as far as each is due.
 
-        ``ViewChanged`` says that somebody is believed something new.
+        A changed belief returns ``ViewChanged``.
+
+        Args:
+            seats: our own seats.
+            network: returns the network's statistics.
+            now: monotonic seconds.
+            wall: Unix seconds.
         """
         if now - self._sampled >= SAMPLE_S:
             self.seated(seats, now)

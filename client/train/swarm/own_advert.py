@@ -1,7 +1,7 @@
-"""What we say of ourselves to the swarm: the one holder of our own advert.
+"""Our own advert: its only holder, and the rules for publishing changes.
 
-Changes that others plan by (what we cannot serve, where we are) are told at once, changes of degree
-(how long we may stay, what our line has proved) with the advert's next renewal.
+Changes that others plan by (stages we cannot serve, addresses) are published at once. Gradual
+changes (expected session, measured bandwidth) wait for the advert's next renewal.
 """
 
 from __future__ import annotations
@@ -56,12 +56,18 @@ class OwnAdvert:
             self._tell(msgspec.structs.replace(self._advert, unable=tuple(sorted(unable))))
 
     def retire(self) -> None:
-        """Say that we offer no seat for now."""
+        """Advertise that we offer no seat for now."""
         if self._advert is not None:
             self._tell(msgspec.structs.replace(self._advert, seats=0, unable=()))
 
     def amend(self, *, session_s: float, upload: float, download: float) -> None:
-        """Change the seconds we expect to stay and our line's bytes/s."""
+        """Change gradual values, to be published with the next renewal.
+
+        Args:
+            session_s: seconds that we expect to stay.
+            upload: bandwidth, bytes/s.
+            download: bandwidth, bytes/s.
+        """
         if self._advert is not None:
             self._advert = msgspec.structs.replace(
                 self._advert,
@@ -78,7 +84,7 @@ class OwnAdvert:
             self._membership.amend(self._advert)
 
     def move(self, addresses: Sequence[str]) -> None:
-        """Say where others reach us, if that has changed."""
+        """Publish our addresses if they have changed."""
         here = tuple(addresses)[:MAX_ADDRESSES]
         if self._advert is not None and set(here) != set(self._advert.addresses):
             self._tell(msgspec.structs.replace(self._advert, addresses=here))

@@ -1,7 +1,7 @@
-"""Keeps up what this volunteer says of itself: where it is, how long it may stay, how fast it is.
+"""Keeps our advert current: addresses, expected session and bandwidth.
 
-Once a minute it writes the session's length and the measured line beside the identity and amends
-the advert; membership tells the swarm when it renews the advert anyway, new addresses at once.
+Once a minute it saves the session's length and the measured bandwidth beside the identity and
+amends the advert. Membership publishes them with the next renewal, new addresses at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AT_LIMIT = 0.7
 
 
 class Amended(Protocol):
-    """What presence needs of the engine."""
+    """The part of the engine that presence uses."""
 
     measuring: Measuring
 
@@ -36,7 +36,7 @@ class Amended(Protocol):
 
     @property
     def own_advert(self) -> OwnAdvert:
-        """What we say of ourselves."""
+        """Our own advert."""
 
 
 class Presence:
@@ -85,9 +85,9 @@ class Presence:
 
 
 def _newer(line: Line, measuring: Measuring, settings: Settings) -> Line:
-    """Return what is known of the line; what this session has measured replaces what was kept.
+    """Return the known bandwidth; this session's measurements replace saved ones.
 
-    What only reached the owner's limit says nothing of the line.
+    A rate that only reached the owner's limit is no measurement of the line.
     """
     up, down = measuring.outgoing, measuring.incoming
     sent = _told(up, settings.upload_limit_bytes_per_s)
@@ -107,5 +107,5 @@ def _told(meter: LineMeter, limit_bytes_per_s: int) -> bool:
 
 
 def _two_digits(seconds: float) -> float:
-    """Round so that equal stays look equal: the matching reckons anew whenever a claim changes."""
+    """Round to two digits, because the matching recomputes whenever a claim changes."""
     return float(f"{seconds:.1e}")

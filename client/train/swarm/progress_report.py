@@ -1,8 +1,8 @@
-"""The swarm's progress, as its members tell each other: which step it has closed, with which loss.
+"""Reports the swarm's progress among its members: the last closed step and its loss.
 
-The leader of the last stage says so when its stage has committed, and every other replica of that
-stage now and then. Whoever computes the loss itself believes nothing that is far from its own; all
-others take what most of those replicas vouch for.
+The leader of the last stage reports every commit, and the other replicas of that stage report
+periodically. A replica of the last stage uses its own loss; all other members take the progress
+that most of those replicas vouch for.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from protocol.pipeline.effects import Committed
 from protocol.view import SwarmView, leader
 
 VOUCH_S: Final = 2.0
-"""Whoever does not lead says how far the swarm is once in so long."""
+"""Period of the reports of a replica that does not lead."""
 
 
 class Node(Ports, Clock, Protocol):
-    """What a progress report needs of the engine."""
+    """The part of the engine that a progress report uses."""
 
 
 class ProgressReport:
@@ -94,6 +94,13 @@ def believed(committed: Committed) -> float | None:
 
 
 def progress_at(version: int, loss: float, manifest: Manifest, wall: float) -> Progress:
-    """Return the swarm's progress when its last stage has reached a version."""
+    """Return the swarm's progress once its last stage has reached a version.
+
+    Args:
+        version: of the last stage; its last step is ``version`` - 1.
+        loss: mean token loss of that step, nats.
+        manifest: tells the tokens per step.
+        wall: Unix seconds.
+    """
     per_step = manifest.tokens_per_microbatch * manifest.microbatches_per_step
     return Progress(version - 1, loss, version * per_step, int(wall))

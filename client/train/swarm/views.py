@@ -26,8 +26,17 @@ UNKNOWN = (0.0, 0.0)
 def swarm_view(
     roster: Roster, lines: Mapping[PeerId, tuple[float, float]], own: PeerId, stages: int, era: int
 ) -> SwarmView:
-    """Return the live replicas of every stage in one lineage; a peer without a link serves nobody
-    here, and one of another era is not there. ``lines``: uplink and downlink in bytes/s."""
+    """Return the live replicas of every stage in one lineage.
+
+    Peers without a link and seats of another era are left out.
+
+    Args:
+        roster: the live members.
+        lines: uplink and downlink of peers, bytes/s.
+        own: our peer id.
+        stages: number of stages.
+        era: number of the lineage.
+    """
     unlinked = roster.unlinked()
     seen, unseen = list[list[Replica]](), set[int]()
     for stage in range(stages):
@@ -76,7 +85,10 @@ def hosts(roster: Roster) -> dict[PeerId, str]:
 
 
 def eras_served(roster: Roster, stages: int, own: PeerId) -> dict[PeerId, tuple[int, ...]]:
-    """Return the era of each seat that serves, by volunteer: of the others that are linked."""
+    """Return the eras of serving seats by peer, of linked peers other than ``own``.
+
+    ``roster`` has the live members, ``stages`` is the number of stages.
+    """
     eras: dict[PeerId, tuple[int, ...]] = {}
     for stage in range(stages):
         for replica in roster.serving(stage):
@@ -86,7 +98,10 @@ def eras_served(roster: Roster, stages: int, own: PeerId) -> dict[PeerId, tuple[
 
 
 def versions_reached(roster: Roster, stages: int, own: PeerId) -> dict[int, int]:
-    """Return by era the newest version that one of the others serves, of those that are linked."""
+    """Return, by era, the newest version served by a linked peer other than ``own``.
+
+    ``roster`` has the live members, ``stages`` is the number of stages.
+    """
     reached: dict[int, int] = {}
     for stage in range(stages):
         for replica in roster.serving(stage):
@@ -97,7 +112,14 @@ def versions_reached(roster: Roster, stages: int, own: PeerId) -> dict[int, int]
 
 
 def era_followed(lineage: Lineage | None, roster: Roster, stages: int, own: PeerId) -> int:
-    """Return the era of our lineage; for a mere observer that of most seats that serve, or 0."""
+    """Return the era of our lineage; for an observer the era of most serving seats, or 0.
+
+    Args:
+        lineage: ours; None for an observer.
+        roster: the live members.
+        stages: number of stages.
+        own: our peer id.
+    """
     if lineage is not None:
         return lineage.era
     eras = Counter(era for served in eras_served(roster, stages, own).values() for era in served)
@@ -133,7 +155,14 @@ def matching_members(
 
 
 def may_speak(matching: Matching | None, subject: str, peer: PeerId, now: float) -> bool:
-    """Whether a peer may be believed about a stage, or about all of them (stage 0 decides)."""
+    """Whether a peer may publish records about a subject.
+
+    Args:
+        matching: ours; None before it starts.
+        subject: a stage in decimal, or ``epoch`` for all stages (stage 0 decides).
+        peer: the author.
+        now: monotonic seconds.
+    """
     stage = CHAIR_STAGE if subject == WHOLE else Stage(int(subject))
     return matching is not None and matching.may_speak(peer, stage, now)
 

@@ -40,7 +40,7 @@ class _Item:
 
 
 class Shelf:
-    """What this volunteer can serve. Files are opened per chunk, so they may vanish at any time."""
+    """The blobs that this volunteer serves; files are opened per chunk and may vanish any time."""
 
     def __init__(self, ports: Ports, keep_snapshots: int = 4) -> None:
         self._ports = ports
@@ -52,10 +52,12 @@ class Shelf:
         """Why nothing is served now, in words; empty: it is."""
 
     def put(self, offer: BlobOffer, path: Path, *, temporary: bool) -> None:
-        """Offer a file; a temporary one is ours now: it is removed when it is not needed, or when
-        newer ones push it out.
+        """Offer a file; a permanent one replaces a temporary one, or other bytes of the same name.
 
-        A file that lasts takes the place of one that does not, and of other bytes under its name.
+        Args:
+            offer: kind, stage, version, size and digests.
+            path: the file.
+            temporary: the shelf now owns the file and removes it when it is superseded.
         """
         key = (offer.kind, offer.stage, offer.version)
         known = self._items.get(key)
@@ -146,7 +148,14 @@ class Shelf:
 def offer_of_file(
     kind: Literal["state", "data"], stage: int, version: int, path: Path
 ) -> BlobOffer:
-    """Hash a file into an offer; reads it whole, so call it in a thread for large ones."""
+    """Return the offer of a file; reads the whole file, so call it in a thread for large ones.
+
+    Args:
+        kind: a stage's state, or training text.
+        stage: its stage.
+        version: its version.
+        path: the file.
+    """
     digests = []
     with path.open("rb") as file:
         while data := file.read(CHUNK_BYTES):
@@ -206,7 +215,7 @@ class Download:
 
     @property
     def sources(self) -> frozenset[PeerId]:
-        """Who answers for what was fetched: whoever served a chunk of it."""
+        """The peers that served a chunk of the blob and are accountable for it."""
         return self._fetch.sources
 
     async def run(self, idle_s: float) -> Path:
@@ -256,7 +265,12 @@ class Download:
     def receive(self, sender: PeerId, message: Copied, payload: bytes) -> None:
         """Take an offer, a refusal or a chunk.
 
-        What the disk says to it is kept for ``run``: it is not the sender's fault.
+        A disk error is kept for ``run``, because it is not the sender's fault.
+
+        Args:
+            sender: the donor.
+            message: the message.
+            payload: the chunk's bytes, else empty.
         """
         if self._file is None or self._failure is not None:
             return

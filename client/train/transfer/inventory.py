@@ -1,7 +1,7 @@
-"""The checkpoints on this machine's disk: what there is of this swarm, and offering it to others.
+"""The checkpoints on this machine's disk: lists those of this swarm and offers them to others.
 
-Headers say quickly what there is. What is offered has been read whole and found sound; reading
-takes a while, so it is done once, in a thread, while the node is at work already.
+Listing reads headers only. A checkpoint is offered only after it was read completely and verified;
+that is slow, so it is done once, in a thread, while the node already works.
 """
 
 from __future__ import annotations
@@ -27,10 +27,15 @@ def checkpoint_folder(folder: Path, settings: Settings) -> CheckpointFolder:
 
 
 def stored_states(folder: CheckpointFolder, swarm: str, stages: int) -> list[Stored]:
-    """Return what is on disk of a swarm of so many stages, by stage and version.
+    """Return a swarm's checkpoints on disk, by stage and version, from their headers.
 
-    Reads headers only. What is damaged or of another swarm is renamed and left out; what cannot be
-    read now is left out.
+    Files that are damaged or of another swarm are renamed and left out; unreadable ones are left
+    out.
+
+    Args:
+        folder: the checkpoint folder.
+        swarm: id of the swarm.
+        stages: its number of stages.
     """
 
     def read(path: Path) -> CheckpointInfo:
@@ -40,10 +45,10 @@ def stored_states(folder: CheckpointFolder, swarm: str, stages: int) -> list[Sto
 
 
 def checked(info: CheckpointInfo, swarm: str, stages: int) -> CheckpointInfo:
-    """Return what a header says if it is of this swarm.
+    """Return ``info`` if it belongs to ``swarm`` with its number of ``stages``.
 
     Raises:
-        CheckpointError: it is not.
+        CheckpointError: it does not.
     """
     if info.swarm != swarm:
         raise CheckpointError(f"it is of another swarm ({info.swarm[:12]})")
@@ -57,9 +62,16 @@ def checked(info: CheckpointInfo, swarm: str, stages: int) -> CheckpointInfo:
 async def offer_stored(
     folder: CheckpointFolder, swarm: str, stages: int, shelf: Shelf, ports: Ports
 ) -> None:
-    """Put what is on disk on the shelf, the newest first; call it before anything is written.
+    """Offer the checkpoints on disk, the newest first; call it before anything is written.
 
-    Damaged files are told of and renamed; a disk that cannot be read offers nothing.
+    Damaged files are reported and renamed; from an unreadable disk nothing is offered.
+
+    Args:
+        folder: the checkpoint folder.
+        swarm: id of the swarm.
+        stages: its number of stages.
+        shelf: serves them to others.
+        ports: gets the explanations.
     """
     try:
         folder.sweep()

@@ -1,7 +1,7 @@
-"""Working copies of stages that a process which was killed has left behind.
+"""Removes working copies of stages that a killed process left behind.
 
-What is handed to newcomers and what newcomers fetch goes when it is done with, but not when the
-process is killed. Each is as large as a stage, so whoever holds the folder next removes them.
+Snapshots for newcomers and downloads are normally removed after use, but not if the process is
+killed. Each is as large as a stage, so the next process that owns the folder removes them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ RESUMED: Final = ".begin-*-v{}.safetensors.part.tmp"
 def sweep_copies(folder: Path, version: int | None = None) -> int:
     """Remove the working copies in ``folder``; return how many.
 
-    Only at the start of the process that holds the identity's lock: nobody else uses the folder.
-    What cannot be removed stays.
+    Call it only at the start of the process that holds the identity's lock, so that no other
+    process uses the folder. Files that cannot be removed stay.
 
     Args:
-        version: at which the lineage begins; nobody goes on with downloads of others. None: it is
-            not known.
+        folder: the folder of working copies.
+        version: version at which the lineage begins; downloads of others are useless. None: it is
+            unknown.
     """
     resumed = RESUMED.format("*" if version is None else version)
     removed = 0

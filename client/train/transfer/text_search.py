@@ -1,9 +1,9 @@
-"""Who has the training text, while this machine has not.
+"""Searches for the training text while this machine does not have it.
 
-A volunteer without the text asks the members that it is linked with. Those who have it answer with
-an offer; nobody is believed by an advert. Stage 0 can be taken while somebody offers the text, and
-is left for a while to those who need not copy it first. While nobody offers it, its owner is told
-what to do, in the same words everywhere.
+A volunteer without the text asks the members that it is linked with. Members with the text answer
+with an offer; adverts are not trusted. Stage 0 can be taken while a member offers the text, but is
+left for a while to volunteers that need not copy it first. While no member offers it, the owner is
+told what to do, in the same words everywhere.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TextSearch:
 
     @property
     def problem(self) -> str:
-        """What its owner is told; empty: the text is here, somewhere, or still asked for."""
+        """The problem as told to the owner; empty if the text is found or the search continues."""
         return _words(self._data) if self._told else ""
 
     def unable(self) -> dict[Stage, str]:

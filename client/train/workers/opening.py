@@ -25,7 +25,10 @@ class Fit:
 
 
 def stage_need(manifest: Manifest, stage: int, graphs: int = 1) -> MemoryNeed:
-    """Return the memory a replica of a stage needs when it keeps so many forward graphs."""
+    """Return the memory of a replica of a stage that keeps ``graphs`` forward graphs.
+
+    ``manifest`` has the model and the cut, ``stage`` is the index of the stage.
+    """
     return required_bytes(
         manifest.model,
         layers_per_stage=manifest.layers_per_stage,
@@ -39,12 +42,16 @@ def stage_need(manifest: Manifest, stage: int, graphs: int = 1) -> MemoryNeed:
 
 
 def fit_stage(manifest: Manifest, stage: int, available_bytes: int, spare_bytes: int = 0) -> Fit:
-    """Return how a stage fits into ``available_bytes``.
+    """Return how a stage fits into memory.
 
-    ``spare_bytes`` of them are left to another stage if one graph can be kept without them.
+    Args:
+        manifest: of the swarm.
+        stage: the stage.
+        available_bytes: memory for it.
+        spare_bytes: part of these left to another stage, if one graph can be kept without it.
 
     Raises:
-        UserError: it does not fit at all.
+        UserError: it does not fit.
     """
     graphs = stage_fits(manifest, stage, available_bytes)
     frugal = graphs_that_fit(stage_need(manifest, stage), available_bytes - spare_bytes)
@@ -56,8 +63,13 @@ def fit_stage(manifest: Manifest, stage: int, available_bytes: int, spare_bytes:
 def stage_fits(manifest: Manifest, stage: int, available_bytes: int) -> int:
     """Return how many forward graphs can be kept.
 
+    Args:
+        manifest: of the swarm.
+        stage: the stage.
+        available_bytes: memory for it.
+
     Raises:
-        UserError: the stage does not fit in memory at all; says how much is needed.
+        UserError: the stage does not fit in memory; names the bytes needed.
     """
     need = stage_need(manifest, stage)
     graphs = graphs_that_fit(need, available_bytes)
@@ -97,9 +109,17 @@ def open_stage_request(
     threads: int,
     most_threads: int = 0,
 ) -> OpenStage:
-    """Return the request that opens a stage of this manifest, to be computed with so many threads.
+    """Return the request that opens a stage in a worker.
 
-    ``most_threads``: as many as it may be told to use later; 0: no more.
+    Args:
+        manifest: of the swarm.
+        swarm: its id.
+        stage: the stage.
+        settings: the owner's limits and device.
+        graphs: forward graphs to keep.
+        corpus: path of the training text; empty: not needed.
+        threads: threads to compute with.
+        most_threads: threads that it may be told to use later; 0: no more.
     """
     return OpenStage(
         swarm=swarm,

@@ -1,8 +1,7 @@
-"""The way of tasks to the workers when this machine holds several stages: one stage at a time.
+"""Schedules tasks when one machine hosts several stages: one stage computes at a time.
 
-Every seat has a gate, in which its tasks wait in order. While only one gate is open it is passed
-without waiting; otherwise ``Turns`` says whose task goes next. Holds the waiting tasks; what a task
-does is its seat's business.
+Every seat has a gate with a FIFO queue of its tasks. A single open gate is passed without waiting;
+otherwise ``Turns`` chooses the next stage. State: the waiting tasks, whose content is unknown here.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from protocol.seat.sharing import Claim, Turns
 
 Start = Callable[[], bool]
-"""Gives a task to the worker; False if there was nothing to give after all."""
+"""Hands a task to the worker; False if there was none after all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +23,7 @@ class _Waiting:
 
 
 class TaskScheduler:
-    """One per machine; opens gates and turns."""
+    """One per machine; opens gates and chooses whose task runs next."""
 
     def __init__(self) -> None:
         self._gates: dict[int, Gate] = {}
@@ -35,14 +34,15 @@ class TaskScheduler:
         """Return the gate of a stage.
 
         Args:
-            rate: microbatches per second of computing, 0 before the first.
-            ready: microbatches that could become tasks now.
+            stage: the stage.
+            rate: returns microbatches per second of compute, 0 before the first.
+            ready: returns the microbatches that could become tasks now.
         """
         gate = self._gates[stage] = Gate(self, stage, rate, ready)
         return gate
 
     def turn(self) -> None:
-        """Let in whoever's turn it is, as long as it is somebody's."""
+        """Start tasks as long as a stage may compute."""
         if self._turning:
             return  # a task that starts may bring others: the loop below sees them
         self._turning = True
@@ -59,7 +59,7 @@ class TaskScheduler:
         self.turn()
 
     def close(self, gate: Gate) -> None:
-        """A seat is closed; the others go on without it."""
+        """Remove the gate of a closed seat."""
         if self._gates.get(gate.stage) is gate:
             del self._gates[gate.stage]
             self._turns.forget(gate.stage)
@@ -77,7 +77,7 @@ class TaskScheduler:
 
 
 class Gate:
-    """Where the tasks of one seat wait, first in, first out."""
+    """The FIFO queue of one seat's tasks."""
 
     def __init__(
         self,
@@ -97,17 +97,17 @@ class Gate:
         return len(self._queue)
 
     def claim(self) -> Claim:
-        """Say what this stage has to do."""
+        """Return this stage's claim on compute time."""
         in_round = any(waiting.in_round for waiting in self._queue)
         return Claim(self.stage, self._rate(), len(self._queue) + self._ready(), in_round)
 
     def enter(self, start: Start, *, in_round: bool) -> None:
-        """Have a task started when it is this stage's turn, after those that came before."""
+        """Queue a task; it starts when it is this stage's turn."""
         self._queue.append(_Waiting(start, in_round))
         self._scheduler.turn()
 
     def start_one(self) -> bool:
-        """Start the first waiting task; False if it came to nothing."""
+        """Start the first waiting task; False if there was nothing to do after all."""
         return self._queue.popleft().start()
 
     def ended(self) -> None:
@@ -116,7 +116,7 @@ class Gate:
             self._scheduler.ended(self.stage)
 
     def close(self) -> None:
-        """Forget what waits."""
+        """Drop all waiting tasks."""
         self._closed = True
         self._queue.clear()
         self._scheduler.close(self)
