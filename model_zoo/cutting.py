@@ -1,4 +1,4 @@
-"""Where to cut a model: what its parts cost, and the cut whose slowest stage is cheapest.
+"""Cuts a model into stages: the cost of its parts, and the cut with the cheapest slowest stage.
 
 Costs are one number per part in model order: embedding, every layer, head. They may be measured
 seconds or analytic FLOPs; only their ratios matter for the cut.
@@ -105,10 +105,14 @@ def flops_per_token(spec: ModelSpec, part: StageSlice) -> int:
 
 
 def measure_costs(spec: ModelSpec, microbatch: int, repeats: int = 5) -> tuple[float, ...]:
-    """Seconds of forward plus backward of every part, on one thread: embedding, layers, head.
+    """Return the seconds of forward plus backward of every part: embedding, layers, head.
 
-    One layer is measured for all, they are alike. `microbatch` is in sequences of full context;
-    each figure is the median of `repeats` after one warm-up.
+    Only one layer is measured, because all are alike. One thread.
+
+    Args:
+        spec: the model.
+        microbatch: sequences of full context per pass.
+        repeats: each result is the median of so many passes, after one warm-up.
     """
     tokens = torch.zeros((microbatch, spec.context), dtype=torch.int64)
     hidden = torch.randn(

@@ -73,10 +73,10 @@ class Corpus:
 
     @classmethod
     def from_stdlib(cls, folder: Path | None = None, tokenizer: str = DEFAULT) -> "Corpus":
-        """The source text of Python's standard library: always there, no download.
+        """Return the source text of Python's standard library, which needs no download.
 
-        Files in the order of their paths until 8 MB are full; line ends are normalised. Another
-        release of Python has other text, hence another digest.
+        Files in the order of their paths up to 8 MB, with normalised line ends. The digest differs
+        between releases of Python.
         """
         root = folder or Path(sysconfig.get_path("stdlib"))
         try:
@@ -113,15 +113,26 @@ class Corpus:
         return self._data[offset : offset + size].tobytes()
 
     def sample(self, microbatch_id: int, sequences: int, context: int, seed: int) -> Tokens:
-        """The samples of a microbatch, (B, T + 1) integers: inputs [:, :-1], targets [:, 1:].
+        """Return a microbatch's samples, (B, T + 1) integers: inputs [:, :-1], targets [:, 1:].
 
-        A pure function of its arguments and the corpus. Raises DataError when the training text
-        is shorter than one sample.
+        A pure function of its arguments and the corpus.
+
+        Args:
+            microbatch_id: number of the microbatch in the run.
+            sequences: B.
+            context: T.
+            seed: of the run.
+
+        Raises:
+            DataError: the training text is shorter than one sample.
         """
         return self._windows("training", self._training, microbatch_id, sequences, context, seed)
 
     def held_out_batch(self, index: int, sequences: int, context: int) -> Tokens:
-        """Held-out samples (B, T + 1), the same in every swarm on this corpus."""
+        """Return held-out samples (B, T + 1), the same in every swarm on this corpus.
+
+        ``index`` numbers the batches, ``sequences`` is B, ``context`` is T.
+        """
         return self._windows("held-out", self._held_out, index, sequences, context, seed=0)
 
     def check(self, context: int) -> None:

@@ -20,13 +20,18 @@ from model_zoo.whole import load_whole
 
 
 def export_hf(spec: ModelSpec, state: Mapping[str, Tensor], out_dir: Path) -> Path:
-    """Write the whole model's `state` to `out_dir`, made if need be; returns `out_dir`.
+    """Write a whole model in the Hugging Face layout; return `out_dir`.
 
     Each file appears complete or not at all; the weights come last.
 
+    Args:
+        spec: the model.
+        state: its parameters by name.
+        out_dir: the folder, created if needed.
+
     Raises:
         ValueError: the state is not that of a whole model of this spec.
-        OSError: the folder cannot be written; older files there are untouched.
+        OSError: the folder cannot be written; older files there are unchanged.
     """
     whole = load_whole(spec, state).state_dict()
     kind = family(spec)

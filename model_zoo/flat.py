@@ -15,7 +15,7 @@ from model_zoo.specs.state import section_order
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Where one parameter lies in the flat buffers: elements [offset, offset + size)."""
+    """One parameter's place in the flat buffers: elements [offset, offset + size)."""
 
     name: str
     offset: int

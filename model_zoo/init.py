@@ -28,7 +28,10 @@ _SUM_DEVIATION = math.sqrt(4 * (65_536**2 - 1) / 12)
 
 
 def initial_tensor(spec: ModelSpec, seed: int, name: str, shape: torch.Size) -> Tensor:
-    """The fp32 CPU tensor that parameter `name` of `shape` starts from."""
+    """Return the initial value of parameter `name` of `shape`: an fp32 CPU tensor.
+
+    It depends on `spec`, `seed` and `name` only, not on the cut.
+    """
     if name.endswith(".bias"):
         return torch.zeros(shape)
     if len(shape) == 1:  # gain of a norm

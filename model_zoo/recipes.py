@@ -18,6 +18,11 @@ def nanogpt_cpu(
     """nanoGPT's character-level recipe for CPUs; held-out loss on tinyshakespeare about 1.88.
 
     Source: nanoGPT, README, "I only have a macbook".
+
+    Args:
+        layers_per_stage: the cut of its four layers.
+        steps: length of the run.
+        seed: of weights and samples.
     """
     spec = ModelSpec("gpt", 4, 128, 4, 4, 512, context=64)
     optimizer = OptimizerSpec(

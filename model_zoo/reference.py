@@ -149,7 +149,15 @@ def train_reference(
 def evaluate(
     model: nn.Module, corpus: Corpus, *, batches: int, sequences: int, context: int
 ) -> float:
-    """Mean held-out loss per token, in nats, of a whole model over `batches` fixed batches."""
+    """Return the mean held-out loss per token, in nats, of a whole model.
+
+    Args:
+        model: the whole model.
+        corpus: source of the held-out text.
+        batches: number of fixed batches.
+        sequences: B.
+        context: T.
+    """
     total = 0.0
     with torch.no_grad():
         for index in range(batches):

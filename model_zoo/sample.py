@@ -22,9 +22,10 @@ def generate(
     seed: int = 0,
     tokenizer: str = DEFAULT,
 ) -> str:
-    """Continue `prompt` by `length` tokens; the continuation alone, undecodable bytes replaced.
+    """Return the continuation of `prompt`, without the prompt; undecodable bytes are replaced.
 
-    Arguments and errors are those of `stream`.
+    `model`, `prompt`, `length`, `temperature`, `top_k`, `seed`, `tokenizer` and errors are those of
+    `stream`.
     """
     pieces = stream(
         model, prompt, length, temperature=temperature, top_k=top_k, seed=seed, tokenizer=tokenizer
@@ -46,10 +47,12 @@ def stream(
 
     Args:
         model: a whole model, on the CPU.
-        temperature: 0 takes the likeliest token each time; higher is more daring.
-        top_k: draw from the k likeliest tokens only; None from all.
-        seed: same seed, same text on the same machine.
-        tokenizer: name of the one that the model was trained with.
+        prompt: the text to continue, not empty.
+        length: tokens to draw.
+        temperature: 0 takes the likeliest token each time; higher values draw more randomly.
+        top_k: draw from the k likeliest tokens only; None: from all.
+        seed: the same seed gives the same text on the same machine.
+        tokenizer: name of the model's tokenizer.
 
     Raises:
         ValueError: an empty prompt or a setting out of range.

@@ -49,7 +49,10 @@ class Stage(nn.Module):
 
 
 def build_stage(spec: ModelSpec, part: StageSlice, seed: int) -> Stage:
-    """A stage with its initial weights, fp32 on the CPU; the same bits in every cut."""
+    """Return a stage with its initial weights, fp32 on the CPU; the same bits in every cut.
+
+    ``spec`` is the whole model, ``part`` the slice, ``seed`` that of the run.
+    """
     stage = _layout(spec, part)
     state = {
         name: initial_tensor(spec, seed, name, parameter.shape)
@@ -60,7 +63,9 @@ def build_stage(spec: ModelSpec, part: StageSlice, seed: int) -> Stage:
 
 
 def load_stage(spec: ModelSpec, part: StageSlice, state: Mapping[str, Tensor]) -> Stage:
-    """A stage with a copy of the given weights; names that belong to other stages are left out.
+    """Return a stage with a copy of the given weights; other stages' names are ignored.
+
+    ``spec`` is the whole model, ``part`` the slice, ``state`` has parameters by name.
 
     Raises:
         ValueError: a parameter is missing or has another shape.

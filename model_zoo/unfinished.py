@@ -21,10 +21,11 @@ _KEPT = "optimizer/"
 
 
 class Unfinished:
-    """Where one run is kept.
+    """The file of one unfinished run.
 
     Args:
-        run: what fixes its numbers, in words; another run's file is not resumed.
+        path: the file.
+        run: identifies the run in words; a file of another run is not resumed.
     """
 
     def __init__(self, path: Path, run: str) -> None:
@@ -37,7 +38,14 @@ class Unfinished:
         optimizer: torch.optim.Optimizer,
         pending: Sequence[Tensor | None],
     ) -> None:
-        """Replace the file by one of ``len(losses)`` steps; a cut leaves the old or the new."""
+        """Replace the file atomically.
+
+        Args:
+            losses: of all steps so far.
+            parameters: of the model.
+            optimizer: with its state.
+            pending: gradients of the delayed update, one per parameter.
+        """
         tensors: dict[str, Tensor] = {"losses": torch.tensor(losses, dtype=torch.float64)}
         for index, parameter in enumerate(parameters):
             tensors[f"parameter.{index}"] = parameter.detach()
@@ -55,7 +63,12 @@ class Unfinished:
         optimizer: torch.optim.Optimizer,
         pending: list[Tensor | None],
     ) -> list[float]:
-        """Put everything where it was and return the losses so far; [] where there is none.
+        """Restore a run and return its losses so far; [] without a file.
+
+        Args:
+            parameters: of the model, overwritten.
+            optimizer: its state is overwritten.
+            pending: gradients of the delayed update, overwritten.
 
         Raises:
             ValueError: the file is of another run, or is not one of ours.

@@ -1,8 +1,8 @@
-"""What the owner lends of the memory, held to in this process: a stage that would not fit is
-refused, and what it takes beyond its estimate fails as out of memory instead of taking more.
+"""Enforces the owner's memory limit in the worker: refuses a stage that would not fit, and makes an
+allocation beyond the estimate fail as out of memory.
 
-The kernel holds a process on the CPU to its limit (Linux), torch's allocator one on a GPU. The node
-plans so that all its stages together stay within the limit; here each one is held to it.
+On the CPU the kernel enforces the limit (Linux), on a GPU torch's allocator. The node plans so that
+all its stages together stay within the limit; here each worker is held to its part.
 """
 
 import sys
@@ -18,7 +18,7 @@ _MIB = 1 << 20
 _PER_THREAD_BYTES = 16 * _MIB
 """Stack and scratch of a thread that computes; the kernel counts a stack as it is reserved."""
 _LIBRARIES_BYTES = 64 * _MIB
-"""What torch's libraries take at their first use."""
+"""Bytes that torch's libraries allocate at their first use."""
 _STATUS = Path("/proc/self/status")
 
 

@@ -63,6 +63,11 @@ class Channel:
     def send(self, frame_id: int, message: msgspec.Struct, payloads: Sequence[Buffer]) -> None:
         """Write one reply.
 
+        Args:
+            frame_id: number of the request that it answers.
+            message: the reply.
+            payloads: in the order that the reply's docstring names.
+
         Raises:
             NodeGone: the other end is closed.
         """

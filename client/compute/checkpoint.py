@@ -56,7 +56,7 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """What a checkpoint's header says.
+    """The content of a checkpoint's header.
 
     `layout` names the parameters with their shapes in the order of the data; `data_start` is the
     offset of the data in the file; `hash` is hex.
@@ -71,7 +71,7 @@ class CheckpointInfo:
     data_start: int
     size_bytes: int
     state: StateSpec
-    """What the sections of the data are."""
+    """The sections of the data."""
 
     @property
     def parameters(self) -> int:
@@ -108,7 +108,17 @@ def build_header(
     layout: Layout,
     state: StateSpec = ADAMW_STATE,
 ) -> bytes:
-    """Everything before the data, length included; its size is a multiple of 64."""
+    """Return everything before the data, including its length; a multiple of 64 bytes.
+
+    Args:
+        swarm: id of the swarm.
+        stage: index of the stage.
+        stages: number of stages.
+        version: version of the state.
+        digest: hash of the version, hex.
+        layout: names and shapes of the parameters, in the order of the data.
+        state: sections of the data.
+    """
     header: dict[str, Any] = {
         _METADATA: {
             "format": format_name(state),
@@ -130,7 +140,7 @@ def build_header(
 
 
 def read_info(path: Path) -> CheckpointInfo:
-    """What the file claims to be; its size and header are checked, its data is not.
+    """Return a file's header; its size and header are checked, its data is not.
 
     Raises:
         CheckpointUnreadable: it cannot be read now.
@@ -180,7 +190,12 @@ def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
 
 
 def read_tensors(path: Path, info: CheckpointInfo, buffers: Sequence[memoryview]) -> None:
-    """Fill the buffers, one for each section, with the file's data.
+    """Fill buffers with the file's data.
+
+    Args:
+        path: the file.
+        info: its header, from ``read_info``.
+        buffers: one for each section, of the section's size.
 
     Raises:
         CheckpointError: the file is shorter than its header says, or cannot be read.

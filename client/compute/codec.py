@@ -44,7 +44,13 @@ _CHECK_CHUNK = 1 << 18
 def encode(
     tensor: Tensor, codec: CodecName, *, direction: Direction, out: bytearray | None = None
 ) -> memoryview:
-    """The payload of an fp32 tensor, unsealed; in `out` (grown as needed) if that is given.
+    """Return the payload of a tensor, unsealed.
+
+    Args:
+        tensor: fp32, of one to four dimensions.
+        codec: how it is encoded.
+        direction: written into the header.
+        out: buffer to write into, grown as needed; None: a new one.
 
     Raises:
         PoisonedTensor: the tensor holds NaN, infinity or an absurd magnitude.
@@ -71,14 +77,17 @@ def decode(
     direction: Direction | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The fp32 tensor in a payload from outside; in `out` (contiguous, CPU) if that is given.
+    """Return the fp32 tensor in a payload from outside.
 
     Args:
-        expected_shape: what the manifest says the tensor must be; allocated only if it is.
-        codec, direction: what they must be; None accepts any.
+        buffer: the payload, not yet checked.
+        expected_shape: shape that the manifest requires; nothing is allocated for another one.
+        codec: required codec; None accepts any.
+        direction: required direction; None accepts any.
+        out: contiguous CPU tensor to decode into; None: a new one.
 
     Raises:
-        CodecError: the payload is not a sound one of that shape. `out` may hold part of it.
+        CodecError: the payload is invalid or has another shape; `out` may hold part of it.
     """
     header = read_header(buffer, expected_shape, codec, direction)
     result = torch.empty(header.shape) if out is None else out

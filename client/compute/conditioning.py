@@ -1,9 +1,9 @@
-"""What makes outlier tensors fit into eight bits: per-channel prescale and Hadamard rotation.
+"""Conditions tensors with outliers for eight bits: per-channel prescale and Hadamard rotation.
 
 A cheap probe of about 1 % of the rows predicts the signal-to-noise ratio of plain S8 and decides.
-Everything is a function of the tensor alone, not of a running average over earlier ones: whoever
-recomputes a microbatch has to produce the same bytes. So sums have a fixed order, too: trees,
-which the kernel in C adds up alike. Holds no state.
+Everything is a function of the tensor alone, not of a running average over earlier ones, because a
+replica that recomputes a microbatch must produce the same bytes. For the same reason sums have a
+fixed order: trees, which the C kernel adds in the same order. No state.
 
 Source: RECIPES.md, "S8". Shapes: R rows, C channels, P channels padded to whole blocks of 128.
 """

@@ -1,4 +1,4 @@
-"""What can go wrong between a node, its worker and the tensors they are sent; no torch here."""
+"""Errors of the worker, of the channel to it and of received tensors. Imports no torch."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,7 +86,7 @@ class StageNotOpened(ComputeError):
 
 
 class DiskError(ComputeError):
-    """A checkpoint could not be written; what was there before is untouched."""
+    """A checkpoint could not be written; an earlier file is unchanged."""
 
     kind: FailureKind = "disk"
 

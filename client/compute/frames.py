@@ -33,7 +33,7 @@ _INLINE = -1
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """What follows on the socket, and the two ring positions."""
+    """The sizes of the parts that follow on the socket, and the two ring positions."""
 
     body_bytes: int
     inline_bytes: int
@@ -42,7 +42,7 @@ class FrameHeader:
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where a payload is: in the ring, or inline (-1) in the order of the list."""
+    """A payload's place: an offset in the ring, or -1 for inline, in the order of the list."""
 
     size: int
     offset: int
@@ -67,7 +67,14 @@ def pack(
     ring: RingWriter,
     read_up_to: int,
 ) -> list[Buffer]:
-    """The buffers to write to the socket, in order; payloads go into the ring where they fit.
+    """Return the buffers to write to the socket, in order; payloads go into the ring if they fit.
+
+    Args:
+        frame_id: number of the request.
+        message: request or reply.
+        payloads: tensors that travel with it.
+        ring: shared memory of this direction.
+        read_up_to: position up to which we have read the other ring.
 
     Raises:
         FrameError: the message or the payloads are larger than a frame may be.
@@ -124,10 +131,10 @@ def unpack_body(body: Buffer, header: FrameHeader) -> Envelope:
 
 
 def payload_views(envelope: Envelope, inline: memoryview, ring: RingReader) -> list[memoryview]:
-    """The payloads without copies: parts of `inline` and of the ring.
+    """Return the payloads named by `envelope` without copies: views of `inline` and of `ring`.
 
     Raises:
-        FrameError: one lies outside the ring.
+        FrameError: a payload lies outside the ring.
     """
     views, start = [], 0
     for place in envelope.places:

@@ -47,12 +47,17 @@ def required_bytes(
     averaging_codec: CodecName,
     state: StateSpec,
 ) -> MemoryNeed:
-    """What a replica of this stage needs, above the process itself.
+    """Return the memory that a replica of a stage needs, without the process itself.
 
     Args:
-        sequences, tokens: B and T of a microbatch.
-        graphs_kept: forward graphs held for their backward; one more is at work.
-        state: what a version consists of.
+        model: shape of the whole model.
+        layers_per_stage: the cut.
+        stage: index of the stage.
+        sequences: B, sequences per microbatch.
+        tokens: T, tokens per sequence.
+        graphs_kept: forward graphs held for their backward; one more is in use.
+        averaging_codec: codec of contributions; a lossy one needs a residual.
+        state: layout of a version.
     """
     layers, is_last = layers_per_stage[stage], stage == len(layers_per_stage) - 1
     parameters = stage_parameters(model, layers_per_stage, stage)

@@ -24,7 +24,7 @@ else:
     VARIANTS = _s8.variants()
 
 KERNEL = VARIANTS[0] if VARIANTS else "torch"
-"""What quantises on the CPU: an instruction set of the kernel in C, or torch."""
+"""The quantiser on the CPU: an instruction set of the C kernel, or torch."""
 
 _BEST = 0
 

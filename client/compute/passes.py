@@ -35,7 +35,10 @@ LARGEST_LOSS = 1e24
 def forward(
     replica: Replica, request: Forward, payloads: Payloads
 ) -> tuple[Forwarded, list[memoryview]]:
-    """Run the stage; keep the graph if that is wanted and there is room."""
+    """Run the stage's forward; keep the graph if `request` asks for it and memory allows.
+
+    `replica` computes; `payloads` is the stage's input. Returns the reply and the output.
+    """
     slot = replica.at(request.step)
     _only_inner(replica)
     payloads, tokens = _with_samples(replica, request.microbatch, payloads, 0)
@@ -62,7 +65,11 @@ def forward(
 def forward_backward(
     replica: Replica, request: ForwardBackward, payloads: Payloads
 ) -> tuple[LossComputed, list[memoryview]]:
-    """Run the last stage, add its gradient, answer the loss and the gradient of its input."""
+    """Run forward and backward of the last stage and add its gradient.
+
+    `replica` computes; `request` names the microbatch and `payloads` its input. Returns the loss
+    and the gradient of the input.
+    """
     slot = replica.at(request.step)
     slot.check_counted(request.microbatch, counted=False)
     loss, gradient = _loss_and_gradient(replica, slot, request, payloads)
@@ -74,7 +81,11 @@ def forward_backward(
 def backward(
     replica: Replica, request: Backward, payloads: Payloads
 ) -> tuple[BackwardDone, list[memoryview]]:
-    """Run the stage back from the kept graph, or from its input if that is given."""
+    """Run the stage's backward from the kept graph, or from its input if that is given.
+
+    `replica` computes; `request` names the microbatch; `payloads` is the output's gradient and, to
+    recompute the forward, the input. Returns the reply and the input's gradient.
+    """
     slot = replica.at(request.step)
     slot.check_counted(request.microbatch, counted=False)
     _only_inner(replica)
@@ -102,7 +113,10 @@ def backward(
 def subtract(
     replica: Replica, request: Subtract, payloads: Payloads
 ) -> tuple[Subtracted, list[memoryview]]:
-    """Recompute a counted microbatch and take its gradient out again."""
+    """Recompute a counted microbatch and subtract its gradient from the sum.
+
+    `replica` computes; `request` names the microbatch and documents its `payloads`.
+    """
     slot = replica.at(request.step)
     slot.check_counted(request.microbatch, counted=True)
     if replica.part.has_head:
@@ -128,7 +142,10 @@ def drop(replica: Replica, request: Drop) -> tuple[Dropped, list[memoryview]]:
 
 
 def stage_input(replica: Replica, payload: Buffer, part: int) -> Tensor:
-    """What the stage runs on: tokens (B, T) int64 on the first stage, else hidden (B, T, C)."""
+    """Return the input of `replica`'s stage: tokens (B, T) int64 on the first, else (B, T, C).
+
+    `payload` is the received one, at position `part` of its request, which is blamed if it is bad.
+    """
     if replica.part.embeds:
         return replica.wire.tokens_in(payload)[0]
     return replica.wire.boundary_in(payload, "forward", part)
@@ -145,7 +162,8 @@ def _check_size(replica: Replica, x: Tensor, microbatch: int) -> None:
 
 
 def run_forward(slot: Slot, x: Tensor, *, with_graph: bool) -> Graph:
-    """Run the slot's module; a hidden input becomes the leaf of the graph."""
+    """Run the module of `slot` on `x`, recording a graph if `with_graph`; a hidden input becomes
+    the leaf of the graph."""
     with torch.set_grad_enabled(with_graph):
         leaf = x.detach().requires_grad_(with_graph) if x.is_floating_point() else None
         return Graph(leaf, slot.module(x if leaf is None else leaf))
@@ -154,7 +172,15 @@ def run_forward(slot: Slot, x: Tensor, *, with_graph: bool) -> Graph:
 def run_backward(
     replica: Replica, slot: Slot, graph: Graph, output: Tensor, gradient: Tensor | None
 ) -> list[memoryview]:
-    """Fill `flat.gradients` with this pass alone; the encoded input gradient, if there is one.
+    """Fill `flat.gradients` with the gradient of this pass alone; return the encoded input
+    gradient, if there is one.
+
+    Args:
+        replica: computes.
+        slot: parameters and buffers of the step.
+        graph: of the forward.
+        output: of the forward.
+        gradient: of the output; None if the output is the loss.
 
     Raises:
         PoisonedTensor: a gradient is not finite or of absurd magnitude.

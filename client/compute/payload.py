@@ -135,12 +135,18 @@ def read_header(
     codec: CodecName | None = None,
     direction: Direction | None = None,
 ) -> Header:
-    """Check a received payload's header and size against what the manifest says it must be.
+    """Check a received payload's header and size against the manifest; return the header.
 
-    Allocates nothing that depends on the payload.
+    It allocates nothing that depends on the payload.
+
+    Args:
+        buffer: the payload.
+        expected_shape: required shape.
+        codec: required codec; None accepts any.
+        direction: required direction; None accepts any.
 
     Raises:
-        CodecError: anything differs from what is expected; the message says what.
+        CodecError: a value differs from the expected one; the message names it.
     """
     header = _parse(buffer, tuple(expected_shape))
     if codec is not None and header.codec != codec:

@@ -53,7 +53,7 @@ class Replica:
     usual: Usual
     """Sizes of what comes from other stages."""
     samples: Samples | None = None
-    """Where the first stage reads its microbatches, unless the node brings them."""
+    """The source of the first stage's microbatches; None if the node sends them."""
     version: int = 0
     known_hash: str | None = None
     """Hash of this version, where it was computed already."""
@@ -70,7 +70,7 @@ class Replica:
 
     @property
     def state(self) -> StateSpec:
-        """What a version consists of: the sections that `state_tensors` has in their order."""
+        """The layout of a version: the sections of `state_tensors`, in their order."""
         return StateSpec(self.optimizer.spec.name, self.delayed)
 
     @property
@@ -105,7 +105,7 @@ class Replica:
 
     @property
     def state_tensors(self) -> tuple[Tensor, ...]:
-        """What a version consists of, a vector (N,) for each section of its `state`."""
+        """The tensors of a version: a vector (N,) for each section of its `state`."""
         optimizer, (*before, newest) = self.optimizer, [slot.flat.values for slot in self.slots]
         return newest, *optimizer.vectors, *before
 
@@ -141,9 +141,14 @@ class Replica:
             slot.graphs.clear()
 
     def update(self, total: Tensor, squared_norm: float, tokens: int) -> float:
-        """Make the next version from the step's gradient sum (N,); the mean gradient's norm.
+        """Make the next version; return the norm of the mean gradient.
 
-        Every replica has to call this with the same bits and ends with the same bits.
+        Equal inputs give bit-identical versions at all replicas.
+
+        Args:
+            total: gradient sum of the step, (N,).
+            squared_norm: of `total`.
+            tokens: tokens that it sums over.
         """
         config, slot = self.optimizer.spec, self.slots[0]
         scale = step_scale(squared_norm, tokens, stage_clip(config, self.part.count))
@@ -221,9 +226,15 @@ def _part(request: OpenStage) -> StageSlice:
 
 
 def step_scale(squared_norm: float, tokens: int, largest_norm: float) -> float:
-    """What to multiply a gradient sum with: 1 / tokens, less if its norm would exceed the bound.
+    """Return the factor of a gradient sum: 1 / tokens, less if its norm would exceed the bound.
 
-    Rounded to fp32, as it is used. `largest_norm` 0 means no bound.
+    Args:
+        squared_norm: of the gradient sum.
+        tokens: tokens that it sums over.
+        largest_norm: bound of the mean gradient's norm; 0: none.
+
+    Returns:
+        The factor, rounded to fp32 as it is used.
     """
     scale = 1 / tokens
     if largest_norm > 0:

@@ -1,7 +1,7 @@
-"""What the worker answers; `requests` says which request gets which of these.
+"""The worker's replies; `requests` assigns one to each request.
 
-Every reply says how long the worker computed for it. Payloads travel beside the reply, in the
-order its docstring names. Imports no torch.
+Every reply has the time that the worker computed for it. Payloads travel beside the reply, in the
+order that its docstring names. Imports no torch.
 """
 
 import msgspec
@@ -115,7 +115,7 @@ class MatmulRate(msgspec.Struct, frozen=True):
 
 
 class Probed(Reply, frozen=True, kw_only=True):
-    """What the device is and does."""
+    """The device and its measured speed."""
 
     device: str
     rates: list[MatmulRate]
@@ -140,7 +140,7 @@ class Failed(Reply, frozen=True, kw_only=True):
 
 
 class ThreadsSet(Reply, frozen=True, kw_only=True):
-    """What is computed from now on uses so many threads."""
+    """Later requests are computed with this number of threads."""
 
 
 AnyReply = (

@@ -1,13 +1,13 @@
 """Shared memory for the payloads of one direction between node and worker.
 
-A ring of one writer and one reader over an unlinked file that both processes map. Neither keeps
-a counter in the shared memory: the frames on the socket carry how far was written and how far
-was read, and passing the socket orders the memory for both. When a payload does not fit, the
-writer says so at once and the payload goes through the socket: nothing here ever waits.
+A ring of one writer and one reader over an unlinked file that both processes map. There are no
+counters in the shared memory: the frames on the socket carry the positions written and read, and
+the socket orders memory accesses for both. A payload that does not fit is refused at once and goes
+through the socket, so nothing here ever waits.
 
-State: the mapping and, on the writer's side, two positions. Positions only grow; a position's
-place in the memory is its remainder. A ring that has been read to the end is begun anew, so that
-what comes now and then stays in the same few pages: those the cache holds, and none to be zeroed.
+State: the mapping and, on the writer's side, two positions. Positions only grow; the offset in
+memory is the remainder. A ring that has been read to its end starts from its beginning again, so
+that occasional payloads stay in the same few pages, which are in the cache and need no zeroing.
 """
 
 import mmap

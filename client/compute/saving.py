@@ -41,7 +41,7 @@ LOWEST_PRIORITY = 19
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """What is to be written: a version's tensors, and what its header says."""
+    """The version to be written: its tensors, and the fields of its header."""
 
     swarm: str
     stage: int
@@ -54,7 +54,12 @@ class _Version:
     tensors: tuple[Tensor, ...]
 
     def write(self, copies: Sequence[Tensor], path: Path, *, durable: bool) -> Saved:
-        """Write the version from its copies, (N,) each.
+        """Write the version.
+
+        Args:
+            copies: its tensors, (N,) each.
+            path: the file.
+            durable: flush it to the disk before it appears.
 
         Raises:
             DiskError: the file could not be completed.
@@ -95,7 +100,12 @@ class Saver:
     def start(
         self, replica: Replica, request: Save, finish: Callable[[Callable[[], Saved]], None]
     ) -> None:
-        """Begin to save the version; `finish` is called in the thread with the function that does.
+        """Begin to save the version in a thread.
+
+        Args:
+            replica: whose state is copied now.
+            request: version and path.
+            finish: called in the thread with a function that writes the file.
 
         Raises:
             StaleRequest: the replica is at another version.
@@ -200,10 +210,15 @@ def _layout(replica: Replica) -> Layout:
 
 
 def write_atomically(path: Path, data: Sequence[memoryview], *, durable: bool) -> list[bytes]:
-    """Write the buffers as one file that appears complete or not at all; its chunk digests.
+    """Write buffers as one file that appears complete or not at all; return its chunk digests.
+
+    Args:
+        path: the file.
+        data: its content, in order.
+        durable: flush it to the disk before it appears.
 
     Raises:
-        DiskError: it could not be completed; nothing is left behind.
+        DiskError: it could not be completed; no partial file is left.
     """
     unfinished = path.with_name(f".{path.name}.tmp")
     try:

@@ -1,9 +1,9 @@
-"""What one step's microbatches are run on and counted in: parameters, gradient sum, ledger, graphs.
+"""A slot holds one step's working set: parameters, gradient sum, ledger and graphs.
 
-A replica has one slot, with the one-step-delayed update two. They alternate, they are not copied
-into each other: a kept graph refers to the buffer of its parameters, and stays valid while that
-does not change. The gradients that autograd writes (`flat.gradients`) are scratch, which slots
-share: passes and rounds run one at a time.
+A replica has one slot; with the one-step-delayed update it has two. They alternate and are not
+copied into each other, because a kept graph refers to the buffer of its parameters and is valid
+while that does not change. The gradients that autograd writes (`flat.gradients`) are scratch shared
+by the slots, because passes and rounds run one at a time.
 
 Shapes: N parameters of the stage.
 """

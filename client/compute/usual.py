@@ -55,10 +55,15 @@ class Usual:
         self._seen: dict[int, dict[Direction, float]] = {}
 
     def check(self, tensor: Tensor, direction: Direction, microbatch: int) -> None:
-        """Look at a tensor from another stage.
+        """Check the size of a tensor from another stage against earlier ones.
+
+        Args:
+            tensor: the tensor.
+            direction: of the boundary.
+            microbatch: its id; its size counts as usual after ``count``.
 
         Raises:
-            OutlierTensor: its size is far from what is usual; the payload at place 0 is to blame.
+            OutlierTensor: its size is far from the usual one; the payload at place 0 is blamed.
         """
         size = _size(tensor)
         counted = self._counted[direction]

@@ -50,10 +50,15 @@ class Wire:
         return payload
 
     def boundary_in(self, payload: Buffer, direction: Direction, part: int) -> Tensor:
-        """The tensor (B, T, C) in a payload from another stage.
+        """Return the tensor (B, T, C) in a payload from another stage.
+
+        Args:
+            payload: the payload, not yet checked.
+            direction: required direction.
+            part: position of the payload in its request, blamed if it is bad.
 
         Raises:
-            CodecError: it is none; `part` is blamed.
+            CodecError: the payload is invalid.
         """
         with blame(part):
             check_seal(payload)

@@ -1,4 +1,4 @@
-"""What the zoo needs of a model family, and where it is: in the file of the architecture's name."""
+"""The interface of a model family; each is in the file named after its architecture."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

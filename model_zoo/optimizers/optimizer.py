@@ -1,4 +1,4 @@
-"""What every optimizer of the zoo is: an update of one flat parameter buffer, and its twin.
+"""The interface of all optimizers of the zoo: an update of one flat parameter buffer.
 
 Replicas of a stage run this on different machines and must end with the same bits. Therefore
 every tensor operation of an update is a single addition, multiplication, division or square root,
@@ -43,7 +43,13 @@ class FlatOptimizer(ABC):
         self._scratch = values.new_empty((2, min(_chunk_size(values), values.numel())))
 
     def step(self, gradient: Tensor, lr: float, scale: float = 1.0) -> None:
-        """Apply one update with scale * gradient; the gradient (N,) fp32 is left as it is."""
+        """Apply one update.
+
+        Args:
+            gradient: (N,) fp32, not changed.
+            lr: learning rate.
+            scale: factor of the gradient.
+        """
         self.steps_done += 1
         self.values[: self.decay_size].mul_(1 - lr * self.spec.weight_decay)
         for p, g, *kept in _pieces(self.values, gradient, *self.vectors):
@@ -55,12 +61,14 @@ class FlatOptimizer(ABC):
     def update(
         self, values: Tensor, gradient: Tensor, kept: Sequence[Tensor], lr: float, scratch: Tensor
     ) -> None:
-        """Change a piece of the parameters, and of what is kept, in place.
+        """Update a piece of the parameters and of the optimizer's vectors in place.
 
         Args:
-            values: parameters, weight decay done; gradient: of the mean loss, free to be changed.
-            kept: the same piece of every vector.
-            scratch: as long, of any content.
+            values: parameters, after weight decay.
+            gradient: of the mean loss; it may be changed.
+            kept: the same piece of every vector of the optimizer.
+            lr: learning rate.
+            scratch: working memory of the same length.
         """
 
     @staticmethod

@@ -1,7 +1,7 @@
-"""What an architecture says of itself without torch: which shapes it takes, and its tensors.
+"""An architecture's description without torch: the shapes it accepts, and its tensors.
 
-`Shape` is the numbers of a model, whatever the architecture. An `Architecture` is a file of
-`model_zoo.specs.architectures`; its modules are the file of the same name in `model_zoo.models`.
+`Shape` has the numbers of a model of any architecture. An `Architecture` is a file of
+`model_zoo.specs.architectures`; its modules are in the file of the same name in `model_zoo.models`.
 """
 
 from abc import ABC, abstractmethod
@@ -117,12 +117,14 @@ class Architecture(ABC):
 
 
 def linear(name: str, rows: int, columns: int, *, bias: bool = False) -> Tensors:
-    """Return the parameters of a linear layer from ``columns`` to ``rows`` numbers."""
+    """Return the parameters of linear layer ``name``, from ``columns`` to ``rows`` numbers, with a
+    ``bias`` or not."""
     return {f"{name}.weight": (rows, columns)} | ({f"{name}.bias": (rows,)} if bias else {})
 
 
 def norm(name: str, width: int, *, bias: bool = False) -> Tensors:
-    """Return the parameters of a normalisation: gain, and shift where there is one."""
+    """Return the parameters of normalisation ``name`` of ``width`` numbers: gain and, with
+    ``bias``, shift."""
     gain: Tensors = {f"{name}.weight": (width,)}
     return gain | ({f"{name}.bias": (width,)} if bias else {})
 

@@ -14,7 +14,7 @@ Source = Literal["stdlib", "text", "jsonl"]
 
 
 class DataSpec(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where samples come from; any peer whose bytes have the digest can serve them.
+    """The training text; any peer whose bytes have the digest can serve it.
 
     Fields:
         source: Python's own source, a file as it is, or the `text` fields of JSON lines.

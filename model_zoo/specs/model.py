@@ -34,7 +34,7 @@ class ModelSpec(Shape, frozen=True):
 
     @property
     def facts(self) -> Architecture:
-        """What the architecture says of itself."""
+        """The description of its architecture."""
         return ARCHITECTURES[self.architecture]
 
     @property

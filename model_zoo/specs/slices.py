@@ -1,6 +1,6 @@
-"""The slices of a model that stages hold: which layers, which ends, and so which parameters.
+"""The slices of a model that stages hold: their layers, ends and parameters.
 
-Where to cut is the business of `model_zoo.cutting`.
+`model_zoo.cutting` chooses the cut.
 """
 
 from collections.abc import Sequence
@@ -62,7 +62,10 @@ def stage_parameter_count(spec: ModelSpec, part: StageSlice) -> int:
 
 
 def stage_parameters(spec: ModelSpec, layers_per_stage: Sequence[int], stage: int) -> int:
-    """Return N of one stage of a cut; takes as long for many stages as for few."""
+    """Return N, the parameters of one stage, in time independent of the number of stages.
+
+    ``spec`` is the whole model, ``layers_per_stage`` the cut, ``stage`` the index.
+    """
     last = len(layers_per_stage) - 1
     return _parameters(spec, layers_per_stage[stage], embeds=stage == 0, has_head=stage == last)
 

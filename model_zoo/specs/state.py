@@ -25,7 +25,7 @@ Layout = tuple[tuple[str, tuple[int, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
-    """What the state of every stage of a run consists of.
+    """The layout of the state of every stage of a run.
 
     Fields:
         optimizer: name of an optimizer of the zoo.
@@ -37,7 +37,7 @@ class StateSpec:
 
     @property
     def sections(self) -> tuple[str, ...]:
-        """What the names of tensors begin with in each section, in order; the first one holds the
+        """The prefixes of tensor names, one per section, in order; the first section holds the
         parameters under their own names."""
         kept = (f"{vector}/" for vector in OPTIMIZERS[self.optimizer])
         return "", *kept, *(("previous/",) if self.delayed else ())

@@ -1,4 +1,4 @@
-"""What every tokenizer of the zoo is: text to tokens and back."""
+"""The interface of all tokenizers of the zoo: text to tokens and back."""
 
 from abc import ABC, abstractmethod
 from importlib import import_module

@@ -1,1 +1,1 @@
-"""What the architectures of the zoo say of themselves, one per file."""
+"""Descriptions of the zoo's architectures, one per file."""
