@@ -1,9 +1,9 @@
-"""All tests, in two runs side by side: ``make test``.
+"""All tests, in lanes side by side: ``make test``; with ``--check`` a quick part, ``make check``.
 
-Most tests are of real processes, sockets and screens with deadlines: they run one after the other,
-at the usual priority, and often wait. The simulations only compute, on virtual time, and it is of
-no matter when: they run beside the others at the lowest priority, on what these leave of the cores,
-and on all cores once these are done. With arguments it is pytest.
+Tests of real processes, sockets and screens have deadlines and often wait: a lane runs its tests
+one after the other, and what one lane leaves idle another one uses. The simulations only compute,
+on virtual time, and it is of no matter when: they have the lowest priority, take what the others
+leave of the cores, and all cores once these are done. With other arguments it is pytest.
 """
 
 from __future__ import annotations
@@ -14,52 +14,94 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+REPOSITORY = Path(__file__).parents[1]
 PYTEST = (sys.executable, "-m", "pytest", "-q")
-SIMULATED = Path("tests/sim")
-ON_ALL_CORES = ("test_chaos_liar.py", "test_chaos_seeds.py")
 IDLE_PRIORITY = 19
 
 
+@dataclass(frozen=True)
+class Lane:
+    """Tests that run one after the other, beside those of other lanes."""
+
+    name: str
+    tests: tuple[str, ...]
+    """Folders, and files."""
+    without: tuple[str, ...] = ()
+    gives_way: bool = False
+    """Whether it has the lowest priority."""
+
+    @property
+    def command(self) -> list[str]:
+        """What runs it; only one process may write what pytest keeps for the next time."""
+        ignored = (f"--ignore={path}" for path in self.without)
+        return [*PYTEST, "-p", "no:cacheprovider", *ignored, *self.tests]
+
+
+SWEEPS = ("tests/sim/test_chaos_liar.py", "tests/sim/test_chaos_seeds.py")
+"""They use all cores by themselves."""
+MATCHING = tuple(
+    str(path.relative_to(REPOSITORY))
+    for path in sorted((REPOSITORY / "tests" / "sim").glob("test_[em]*.py"))
+)
+WORKERS = ("tests/unit/client/compute", "tests/unit/client/train")
+ALL = (
+    Lane("volunteers", ("tests/e2e", "tests/netlab")),
+    Lane("the rest", ("tests/unit", "tests/net", "tests/ui", "tests/packaging")),
+    Lane("simulations", ("tests/sim",), (*MATCHING, *SWEEPS), gives_way=True),
+    Lane("matching", MATCHING, gives_way=True),
+    Lane("sweeps of seeds", SWEEPS, gives_way=True),
+)
+CHECK = (
+    Lane("unit", ("tests/unit",), WORKERS),
+    Lane("workers", WORKERS),
+    Lane("demo", ("tests/e2e/test_e2e_demo.py",)),
+)
+
+
 def main(arguments: list[str]) -> int:
-    if arguments:
-        return subprocess.run([*PYTEST, *arguments], check=False).returncode
+    if arguments and arguments != ["--check"]:
+        return subprocess.run([*PYTEST, *arguments], cwd=REPOSITORY, check=False).returncode
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    with tempfile.TemporaryFile("w+") as said, beside(said) as process:
-        code = subprocess.run([*PYTEST, f"--ignore={SIMULATED}"], check=False).returncode
-        print(f"\n{SIMULATED}, begun beside these:", flush=True)
-        simulated_code = process.wait()
-        said.seek(0)
-        print(said.read(), flush=True)
-    return code or simulated_code
+    lanes = CHECK if arguments else ALL
+    with ExitStack() as stack:
+        running = [(lane, *stack.enter_context(started(lane))) for lane in lanes]
+        codes = [told(lane, process, said) for lane, process, said in running]
+    return next((code for code in codes if code), 0)
 
 
-def simulations() -> list[str]:
-    """Their files; those that run on all cores begin when few others are left."""
-    files = SIMULATED.glob("test_*.py")
-    ordered = sorted(files, key=lambda file: (file.name in ON_ALL_CORES, file.name))
-    return [str(file) for file in ordered]
+def told(lane: Lane, process: subprocess.Popen[str], said: IO[str]) -> int:
+    """Wait for a lane, print what it said, and return its exit code."""
+    code = process.wait()
+    said.seek(0)
+    print(f"\n{lane.name}: {' '.join(lane.tests)}\n{said.read()}", flush=True)
+    return code
 
 
 @contextmanager
-def beside(said: IO[str]) -> Iterator[subprocess.Popen[str]]:
-    """Run the simulations at the lowest priority; nothing of them is left at the end."""
-    process = subprocess.Popen(
-        [*PYTEST, "-p", "no:cacheprovider", *simulations()],
-        stdout=said,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        give_way(process.pid)
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+def started(lane: Lane) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
+    """Run a lane; nothing of it is left at the end."""
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            lane.command,
+            cwd=REPOSITORY,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            text=True,
+        )
+        try:
+            if lane.gives_way:
+                give_way(process.pid)
+            yield process, said
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def give_way(pid: int) -> None:

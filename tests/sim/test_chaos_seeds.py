@@ -1,6 +1,6 @@
-"""Thousands of seeded worlds in which two hundred things go wrong, and nothing breaks.
+"""Hundreds of seeded worlds in which two hundred things go wrong, and nothing breaks.
 
-A seed that fails is printed with the command that replays it exactly.
+A seed that fails is printed with the command that replays it exactly. ``make seeds`` runs 2,003.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from client.lab.simulate.chaos.replay import log_hash, run_once
 from client.lab.simulate.chaos.schedule import AIMED_AT, FaultKind, schedule
 from client.lab.simulate.chaos.world import ChaosWorld
 
-ONCE_STALLED = (10674, 10957)
+SWEEP = 400
+"""Every broken machine of ``chaos_mutants`` is noticed within the first 25 seeds, and ten of the
+sixteen seeds that ever showed a fault are among these: more cost much and find little."""
+ONCE_BROKE = (514, 843, 1306, 10674, 10957)
+"""Seeds beyond these that showed a fault."""
 OPEN = frozenset({986})
 """A run that still breaks, 1 of 2,003 (protocol/README.md, section 8): two survivors of three
 electors have set each other aside. To be mended, and not to be added to."""
-SEEDS = [seed for seed in (*range(2003), *ONCE_STALLED) if seed not in OPEN]
+SEEDS = [seed for seed in (*range(SWEEP), *ONCE_BROKE) if seed not in OPEN]
 FAULTS = 200
 IN_A_ROUND = ("draining", "contributing", "exchanging", "ready", "applying", "observing")
 

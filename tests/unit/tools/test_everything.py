@@ -5,17 +5,44 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
-from tests.everything import IDLE_PRIORITY, ON_ALL_CORES, give_way, simulations
-
-REPOSITORY = Path(__file__).parents[3]
+from tests.everything import ALL, CHECK, IDLE_PRIORITY, REPOSITORY, Lane, give_way, started
 
 
-def test_every_simulation_is_run_and_those_on_all_cores_come_last() -> None:
-    files = [REPOSITORY / name for name in simulations()]
-    assert set(files) == {*(REPOSITORY / "tests" / "sim").rglob("test_*.py")}
-    assert {file.name for file in files[-len(ON_ALL_CORES) :]} == set(ON_ALL_CORES)
+def files(lane: Lane) -> list[Path]:
+    """The test files that a lane runs."""
+    return [path for name in lane.tests for path in within(name) if not left_out(path, lane)]
+
+
+def within(name: str) -> list[Path]:
+    path = REPOSITORY / name
+    return [path] if path.is_file() else sorted(path.rglob("test_*.py"))
+
+
+def left_out(path: Path, lane: Lane) -> bool:
+    return any(path.is_relative_to(REPOSITORY / name) for name in lane.without)
+
+
+def test_every_test_is_in_one_lane() -> None:
+    run = Counter(path for lane in ALL for path in files(lane))
+    assert set(run) == {*(REPOSITORY / "tests").rglob("test_*.py")}
+    assert set(run.values()) == {1}
+
+
+def test_the_quick_check_runs_every_unit_test_once() -> None:
+    run = Counter(path for lane in CHECK for path in files(lane))
+    assert set(run) > {*(REPOSITORY / "tests" / "unit").rglob("test_*.py")}
+    assert set(run.values()) == {1}
+
+
+def test_a_lane_ends_with_the_code_of_its_tests_and_what_they_said(tmp_path: Path) -> None:
+    (tmp_path / "test_wrong.py").write_text("def test_wrong():\n    assert not 'found out'\n")
+    with started(Lane("wrong", (str(tmp_path),))) as (process, said):
+        assert process.wait(60) == 1
+        said.seek(0)
+        assert "found out" in said.read()
 
 
 def test_what_runs_beside_the_rest_gives_way_to_it() -> None:
