@@ -17,7 +17,7 @@ def files(lane: Lane) -> list[Path]:
 
 
 def within(name: str) -> list[Path]:
-    path = REPOSITORY / name
+    path = REPOSITORY / name.partition("::")[0]
     return [path] if path.is_file() else sorted(path.rglob("test_*.py"))
 
 
