@@ -21,7 +21,7 @@ MARGIN = 1.5
 """The wait that is left, as predicted, must exceed so many times what the other one needs."""
 LEAST_GAIN_S = 0.1
 DEVIATIONS_AT_THE_END = 2
-"""What is late when nothing is left to be given out: a needless backup keeps nobody from work."""
+"""Lateness threshold once no leases remain: a needless backup then displaces no work."""
 SHARE = 4
 """At most one in so many microbatches of a step is sent twice."""
 
@@ -29,9 +29,17 @@ SHARE = 4
 def backup_at(
     held: Timing, queue: int, since: float, other: Timing, deviations: float = DEVIATIONS
 ) -> float:
-    """Return when to give a microbatch to another replica as well, in monotonic seconds: when it is
-    late. What is late by now will take about as long again, which has to be clearly more than what
-    ``other`` needs, which has nothing to do.
+    """Return when a microbatch is late enough for a backup, monotonic seconds.
+
+    A late microbatch is expected to take about as long again. That must be clearly more than the
+    idle replica ``other`` needs.
+
+    Args:
+        held: times of its holder.
+        queue: microbatches before it at the holder, itself included.
+        since: when the holder got it, monotonic seconds.
+        other: times of the idle replica.
+        deviations: how many deviations above the mean count as late.
     """
     need_s = max(LEAST_GAIN_S, MARGIN * other.expected_s())
     known = held if held.measured else other
@@ -39,9 +47,18 @@ def backup_at(
 
 
 def slower_at(held: Timing, queue: int, since: float, other: Timing, now: float) -> float:
-    """As ``backup_at``, where it is known that nothing else is left to be given out: at once, if
-    its holder is known to be that much slower than ``other`` and has as much of it before it. A
-    longer queue alone says nothing: among equals the stages behind both are what is waited for.
+    """Return when to send a backup if nothing else is left to be leased, monotonic seconds.
+
+    As ``backup_at``, but at once (``now``) if the holder is known to be that much slower than
+    ``other`` and needs that much longer. A longer queue alone is no reason: equally fast replicas
+    both wait for the stages behind them.
+
+    Args:
+        held: times of its holder.
+        queue: microbatches before it at the holder, itself included.
+        since: when the holder got it, monotonic seconds.
+        other: times of the idle replica.
+        now: monotonic seconds.
     """
     need_s = max(LEAST_GAIN_S, MARGIN * other.expected_s())
     left_s = held.expected_s(queue) - (now - since)
@@ -90,8 +107,8 @@ SomeDue = TypeVar("SomeDue", bound=Due)
 def first_due(
     by_holder: Mapping[PeerId, Collection[SomeDue]], order: Callable[[SomeDue], tuple[float, int]]
 ) -> SomeDue | None:
-    """Return what is due next. Of what one replica has that is the last, in ``order``, once the
-    first of it is due: it has begun the first ones."""
+    """Return the next one that is due. Of one replica's work this is the last, in ``order``, once
+    its first is due: the replica has already begun the first ones."""
     ends = [
         replace(max(queue, key=order), at=min(each.at for each in queue))
         for queue in by_holder.values()
@@ -107,7 +124,7 @@ class Backup(Due):
     holder: Holder
     usual_s: float
     peer: PeerId
-    """Who is to get it."""
+    """The replica that gets the backup."""
 
     def words(self, now: float) -> str:
         """Say why."""
@@ -126,14 +143,17 @@ def next_backup(
     *,
     least_charged: int = 1,
 ) -> Backup | None:
-    """Return the backup of the newest step that is due next, None while there is none to come.
+    """Return the next backup of the newest step, or None if there will be none.
 
     Args:
-        awaited: deliveries whose gradients are out.
-        least_charged: who has fewer of ours is left alone.
+        awaited: deliveries whose gradients have not come.
+        hops: the next stage's replicas with their times.
+        budget: backups left in each step.
+        now: monotonic seconds.
+        least_charged: replicas with fewer of our microbatches get no backups taken from them.
     """
     if any(delivery.holder is None for delivery in awaited):
-        return None  # somebody waits to be sent at all
+        return None  # a microbatch waits to be sent at all
     step = max((delivery.step for delivery in awaited), default=-1)
     idle = hops.idle(now) if budget.left(step) else []
     by_holder: dict[PeerId, list[Backup]] = {}

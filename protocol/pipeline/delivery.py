@@ -1,14 +1,15 @@
 """Delivery of boundary activations to the next stage: the outgoing half of a hop.
 
-Per microbatch: idle -> asking (only when it was sent before: who holds it?) -> offered (sent, no
-receipt yet) -> held (a replica answers for it). When its holder is lost the boundary, which the
-driver still has, goes to another one, *also when its gradient has already come back*: the holder's
-ledger died with it, and the round of the next stage needs it counted again. That one rule mends
-every row of DESIGN.md section 8 in which a replica dies before its stage has committed.
+Per microbatch: idle -> asking (only if it was sent before: which replica holds it?) -> offered
+(sent, no receipt yet) -> held (a replica is responsible for it). When its holder is lost, the
+boundary, which the driver still has, goes to another replica, *even if its gradient has already
+come back*: the holder's ledger died with it, and the next stage's round needs the microbatch
+counted again. This one rule covers all cases in which a replica dies before its stage has
+committed.
 
-Who is late is asked first whether it is there (a Have for what it holds). Silence, and it is given
-up; who answers is slow, not dead, and keeps what it has, unless nothing comes from it for long. A
-replica with nothing to do may get what another one is late with as well (``backups``).
+A late replica is asked before it is given up (a Have for a microbatch it holds). A replica that
+does not answer is given up. One that answers is slow, not dead, and keeps its work, unless it
+brings nothing for long. An idle replica may get a backup of late work (``backups``).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Deliveries:
         self._to_the_last = hops_left == 1
         self._open: dict[int, Delivery] = {}
         self._awake: dict[int, Delivery] = {}
-        """Those that do not rest: of a large step few. Who touches one that rests wakes it."""
+        """Deliveries that may need action, few of a large step; touching another one wakes it."""
         self._given_away: dict[int, Delivery] = {}
         """Discarded while replicas may still send their gradients: they are not to blame."""
         self.hops = NextHop()
@@ -71,7 +72,11 @@ class Deliveries:
     def start(self, step: int, microbatch: int, *, again: bool, now: float) -> list[DeliveryEffect]:
         """Deliver a boundary whose bytes the driver now holds.
 
-        ``again`` says that some replica sent it before us, so the next stage may hold it.
+        Args:
+            step: the step.
+            microbatch: its id.
+            again: a replica sent it before us, so the next stage may hold it.
+            now: monotonic seconds.
         """
         self._now = now
         old = self._given_away.pop(microbatch, None)
@@ -85,8 +90,14 @@ class Deliveries:
     def update(
         self, rates: Rates, committed: int, now: float, *, slowest: int | None = None
     ) -> list[DeliveryEffect]:
-        """Take the next stage's live replicas with their rates, and its newest version; ``slowest``
-        is the newest that it and all stages behind it have."""
+        """Take a new view of the next stage.
+
+        Args:
+            rates: its live replicas with their rates, microbatches per second.
+            committed: its newest version.
+            now: monotonic seconds.
+            slowest: newest version that it and all stages behind it have; None: ``committed``.
+        """
         before, self._slowest = self._slowest, committed if slowest is None else slowest
         self._now = now
         if self._slowest > before:
@@ -125,7 +136,7 @@ class Deliveries:
                 self._await_gradient(delivery, holder, now)
 
     def receipt(self, sender: PeerId, receipt: Receipt, now: float) -> list[DeliveryEffect]:
-        """Take the answer to a Forward or a Have; one that answers nothing changes nothing."""
+        """Take ``sender``'s answer to a Forward or a Have; an unexpected one is ignored."""
         self._now = now
         delivery = self._open.get(receipt.microbatch)
         if delivery is None or delivery.step != receipt.step:
@@ -145,7 +156,8 @@ class Deliveries:
         return self._refused(delivery, holder, now)
 
     def gradient(self, sender: PeerId, step: int, microbatch: int, now: float) -> bool:
-        """Note a gradient; False if we never sent that microbatch to ``sender``."""
+        """Note at ``now`` the gradient of ``microbatch`` in ``step``; False if we never sent it to
+        ``sender``."""
         self._now = now
         delivery = self._open.get(microbatch) or self._given_away.get(microbatch)
         if delivery is None or delivery.step != step or sender not in delivery.sent_to:
@@ -162,8 +174,17 @@ class Deliveries:
     def redo(
         self, microbatch: int, cause: str, now: float, *, malformed_by: PeerId | None = None
     ) -> list[DeliveryEffect]:
-        """Fetch a gradient again (the one that came was corrupt). Who gave a malformed one has no
-        other: somebody else is to work it out; if nobody can, it is asked again after a pause."""
+        """Fetch a gradient again, because the received one was corrupt.
+
+        A replica that gave a malformed gradient would give the same again, so another one must
+        compute it; if no other can, the same replica is asked again after a pause.
+
+        Args:
+            microbatch: its id.
+            cause: why, in words.
+            now: monotonic seconds.
+            malformed_by: the replica that gave a malformed one, if any.
+        """
         if (delivery := self._open.get(microbatch)) is None:
             return []
         self._awake[microbatch] = delivery
@@ -346,8 +367,8 @@ class Deliveries:
             self._await_gradient(delivery, holder, now)
 
     def _absent(self, delivery: Delivery, holder: Holder, now: float) -> list[DeliveryEffect]:
-        """Not there yet, if it was late with the receipt; else it gave up its count to another
-        replica: find out to whom."""
+        """Handle a holder without the microbatch: either it has not arrived yet, or the holder left
+        its count to another replica, which is then searched."""
         if holder.held_since is None and holder.asked_at is not None:
             holder.answers += delivery.step <= self._slowest
             holder.asked_at = None
@@ -370,8 +391,8 @@ class Deliveries:
         return []
 
     def _settle_on(self, delivery: Delivery, sender: PeerId, now: float) -> None:
-        """Who brought the gradient first answers for the microbatch; also one that had been given
-        up, unless it is dead. Whoever runs it in vain stays charged until it is done, too."""
+        """Make the replica that brought the gradient first the holder, even if it had been given
+        up, unless it is dead. A replica that computes it in vain stays charged until it is done."""
         first, delivery.returned = not delivery.returned, True
         bringer = delivery.held_by(sender)
         for holder in delivery.holders():

@@ -21,7 +21,7 @@ FROM_SEVERAL = 3
 FROM_ONE = 5
 """The same if they are, and there is no other; it is not banned for so many yet."""
 SPOILT_POINTS = 10
-"""What such a tensor costs its giver, who may have been given others' absurd numbers itself."""
+"""Penalty for such a tensor; low, because its sender may have received absurd values itself."""
 
 
 class Divergence:

@@ -74,11 +74,13 @@ class Flight:
     def observe(
         self, in_flight: Set[int], done: Sequence[Set[int]], now: float, *, few: int = 1
     ) -> None:
-        """Take what we hold and what we have counted; it may have changed since the last time.
+        """Take the microbatches in flight and the counted ones.
 
         Args:
+            in_flight: ids that we hold.
             done: ledgers; a microbatch is counted if it is in one of them.
-            few: so many do not keep each other waiting for long.
+            now: monotonic seconds.
+            few: number in flight that do not delay each other noticeably.
         """
         for microbatch in [m for m in self._began if m not in in_flight]:
             begun = self._began.pop(microbatch)

@@ -1,4 +1,4 @@
-"""Who has a microbatch at the next stage: one replica, or two while a backup runs."""
+"""The holders of a microbatch at the next stage: one replica, or two while a backup runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Holder:
     queue: int = 1
     """How many of ours it had then, this one included."""
     charge_s: float | None = None
-    """What its account carries for it; None: nothing."""
+    """Seconds charged to the holder's account for it; None: nothing."""
     alone: bool = True
     """Nobody had the microbatch before: its time is worth a sample (Karn)."""
     held_since: float | None = None
@@ -43,7 +43,7 @@ class Holder:
 
 @dataclass(slots=True)
 class Delivery:
-    """Where one microbatch is on its way through the next stage."""
+    """The state of one microbatch at the next stage."""
 
     step: int
     microbatch: int
@@ -56,7 +56,7 @@ class Delivery:
     sent_to: set[PeerId] = field(default_factory=set)
     busy: set[PeerId] = field(default_factory=set)
     spoilt: set[PeerId] = field(default_factory=set)
-    """Who gave a malformed gradient of it: they would only give the same again."""
+    """Replicas that gave a malformed gradient of it; they would give the same again."""
     again: bool = False
     """Somebody else of our stage, or we, sent it before to a replica that is gone."""
     backed_up: bool = False
@@ -106,7 +106,14 @@ class Delivery:
         return others if others and self.step >= committed else set(live)
 
     def spoil(self, giver: PeerId, live: set[PeerId], committed: int, now: float) -> None:
-        """Note who gave a malformed gradient; nobody is asked for a while if only it can help."""
+        """Note that ``giver`` gave a malformed gradient; pause if no other replica can help.
+
+        Args:
+            giver: the replica.
+            live: live replicas of the next stage.
+            committed: the next stage's version.
+            now: monotonic seconds.
+        """
         self.spoilt.add(giver)
         if giver in self.helpful(live, committed):
             self.not_before = now + SPOILT_RETRY_S
@@ -120,7 +127,15 @@ class Delivery:
 def forward(
     delivery: Delivery, holder: Holder, stage: int, tokens_bytes: int, *, again: bool
 ) -> SendPayload:
-    """Return what brings a microbatch to a holder in ``stage``."""
+    """Return the effect that sends a microbatch to a holder.
+
+    Args:
+        delivery: the microbatch.
+        holder: the replica that gets it.
+        stage: the holder's stage.
+        tokens_bytes: size of the tokens in the payload.
+        again: a replica had it before.
+    """
     step, microbatch = delivery.step, delivery.microbatch
     message = Forward(stage, step, microbatch, holder.attempt, tokens_bytes, again)
     keys = (PayloadKey(step, "tokens", microbatch), PayloadKey(step, "output", microbatch))
@@ -128,7 +143,8 @@ def forward(
 
 
 def fresh_delivery(step: int, microbatch: int, old: Delivery | None) -> Delivery:
-    """Return a new delivery; one that was discarded before goes on counting its attempts."""
+    """Return a new delivery of ``microbatch`` in ``step``; it continues the attempts of ``old``, a
+    discarded one."""
     if old is None or old.step != step:
         return Delivery(step, microbatch)
     return Delivery(step, microbatch, old.attempt, sent_to=old.sent_to, again=True)

@@ -38,10 +38,10 @@ class Hop:
     """Return addresses of the gradient, each with the attempt under which it last sent the
     microbatch; empty at stage 0, more than one while two replicas work on it."""
     giver: PeerId | None = None
-    """Who gave the tensor that is worked on: the boundary, then its gradient; None: nobody, stage 0
-    reads its own samples."""
+    """The sender of the tensor being computed on: the boundary, then its gradient; None at stage 0,
+    which reads its own samples."""
     source: PeerId | None = None
-    """Who gave the boundary; None at stage 0."""
+    """The sender of the boundary; None at stage 0."""
     again: bool = False
     tokens_bytes: int = 0
     loss_sum: float = 0.0

@@ -22,7 +22,7 @@ class _Step:
     def __init__(self, per_step: int) -> None:
         self.phases: dict[Phase, set[int]] = {phase: set() for phase in Phase}
         self.ledger = bytearray((per_step + 7) // 8)
-        """What is counted, as it is reported."""
+        """Bitmap of the counted microbatches, as it is reported."""
         self.in_flight: set[int] = set()
         self.revision = 0
         self.waiting: list[tuple[bool, int]] = []

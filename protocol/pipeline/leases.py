@@ -14,7 +14,7 @@ from protocol.ids import PeerId
 
 
 class LeaseBook:
-    """Who works on which microbatch of one step."""
+    """The leases of one step: which replica works on which microbatch."""
 
     def __init__(self, ids: range) -> None:
         self._free = sorted(ids, reverse=True)  # popped from the end: oldest id first
@@ -58,10 +58,10 @@ class LeaseBook:
                 self._give(microbatch, peer)
 
     def release(self, peer: PeerId) -> list[int]:
-        """Return a dead peer's microbatches to the pool and say which they were.
+        """Return a dead peer's microbatches to the pool; return their ids.
 
-        One that had two holders goes back as well: the other may have left it to the dead one. Who
-        reports that it still has it claims it again.
+        A microbatch with two holders is also freed, because the other may have left it to the dead
+        peer. A replica that reports it later claims it again.
         """
         self._waiting.pop(peer, None)
         lost = [m for m, h in self._holder.items() if peer in (h, self._backup.get(m))]

@@ -63,9 +63,15 @@ class Lessor:
         self._in_vain.clear()
 
     def ask(self, peer: PeerId, step: int, want: int, held: int | None = None) -> None:
-        """Note a request for work from a peer that has ``held`` of the step's microbatches.
+        """Note a request for work.
 
-        What it was leased beyond these is still on its way: it does not know yet that it has it.
+        Leases beyond ``held`` are still in flight to the peer and count as part of ``want``.
+
+        Args:
+            peer: the replica that asks.
+            step: the step.
+            want: microbatches that it can take.
+            held: microbatches of the step that it has; None: unknown.
         """
         if step == self.step:
             under_way = 0 if held is None else max(0, self._book.held(peer) - held)
@@ -87,7 +93,13 @@ class Lessor:
     def grant(
         self, reports: Mapping[PeerId, HasLedger], at_step: set[PeerId], now: float
     ) -> list[tuple[PeerId, bool, list[int]]]:
-        """Lease what is free to those that asked; see ``LeaseBook.grant``."""
+        """Lease free microbatches to replicas that asked; see ``LeaseBook.grant``.
+
+        Args:
+            reports: newest ledger report of each replica.
+            at_step: live replicas of this step.
+            now: monotonic seconds.
+        """
         if not self._fresh:
             if not at_step or at_step - reports.keys():
                 return []
@@ -127,8 +139,13 @@ class Lessor:
     def tick(
         self, reports: Mapping[PeerId, HasLedger], now: float, *, all_said: bool = True
     ) -> None:
-        """Free ids that nobody reports although they were leased a while ago; not before
-        ``all_said`` what they hold."""
+        """Free ids that were leased a while ago and that no replica reports.
+
+        Args:
+            reports: newest ledger report of each replica.
+            now: monotonic seconds.
+            all_said: all replicas have reported; before that nothing is freed.
+        """
         if self._changed_at is None or now < self._changed_at + STRAY_S:
             return
         self._changed_at = now
@@ -145,8 +162,8 @@ class Lessor:
         return min(stray, self._second.at) if self._second else stray
 
     def _hear(self, reports: Mapping[PeerId, HasLedger]) -> None:
-        """Who reports no more what it has reported has left it to another replica: should that one
-        be dead, the microbatch is free."""
+        """Free microbatches that a replica no longer reports, having left them to another replica,
+        if that one is dead."""
         for peer, report in reports.items():
             before, self._heard[peer] = self._heard.get(peer), report
             if before is None or before is report:

@@ -1,15 +1,14 @@
-"""Next-hop choice: every microbatch to the replica that is expected to have it done first.
+"""Next-hop choice: each microbatch goes to the replica that is expected to finish it first.
 
-After SWARM (arXiv 2301.11913, section 3.2), with two differences. What counts is the work that is
-under way at a replica (join the shortest expected delay), not all that was ever sent there: time
-that a volunteer gives to another stage, or a slow moment, shows as work that does not come back,
-and the next microbatches go elsewhere. And a microbatch is charged with the replica's own time for
-it, 1 / rate, where that is known: the time until its gradient comes back is mostly that of the
-stages behind it, the same for a fast replica and a slow one. Timeouts count against a replica, and
-repeated ones suspend it.
+After SWARM (arXiv 2301.11913, section 3.2), with two differences. First, the load of a replica is
+its work in flight (join the shortest expected delay), not all work ever sent there: if a volunteer
+is slow, or spends time on another stage, its work does not come back and the next microbatches go
+elsewhere. Second, a microbatch is charged with the replica's own time, 1 / rate, if that is known:
+the time until its gradient comes back is mostly that of the stages behind, which is the same for a
+fast replica and a slow one. Timeouts count against a replica, and repeated ones suspend it.
 
-A rate is the replica's own word. It counts up to a few times the usual one, and only as long as the
-work comes back. How long to wait for a replica is what was measured of it (``timing``).
+A rate is the replica's own claim. It counts up to a few times the usual rate, and only as long as
+work comes back. The time to wait for a replica is measured (``timing``).
 """
 
 from __future__ import annotations
@@ -183,7 +182,14 @@ class NextHop:
     # --- learning --------------------------------------------------------------------------
 
     def settle(self, peer: PeerId, seconds: float, queue: int = 1, now: float = 0.0) -> None:
-        """Learn how long a microbatch really took there (receipt to gradient)."""
+        """Note the time a microbatch took at ``peer``.
+
+        Args:
+            peer: the replica.
+            seconds: from receipt to gradient.
+            queue: microbatches before it, itself included.
+            now: monotonic seconds.
+        """
         if candidate := self._candidates.get(peer):
             candidate.gradient.note(seconds, queue)
             candidate.caution += TRUST_ALPHA * (1 - candidate.caution)
@@ -191,14 +197,14 @@ class NextHop:
             candidate.sampled_at = now
 
     def acknowledged(self, peer: PeerId, seconds: float, queue: int) -> None:
-        """Learn how long a receipt took, with so many on their way there."""
+        """Note that ``peer``'s receipt took ``seconds``, with ``queue`` microbatches in flight."""
         if candidate := self._candidates.get(peer):
             candidate.receipt.note(seconds, queue)
 
     def told(self, peer: PeerId, queue: int, now: float) -> None:
-        """Learn how many forwards wait there, ours and those of others.
+        """Note at ``now`` that ``queue`` forwards, ours and others', wait at ``peer``.
 
-        Without rates it says nothing: the times that compare then hold such waits already.
+        Without a rate it is ignored, because measured times include such waits already.
         """
         candidate = self._candidates.get(peer)
         if candidate is not None and candidate.rate:
@@ -207,8 +213,8 @@ class NextHop:
             candidate.told_at = now
 
     def learn(self, holders: Iterable[Holder], bringer: PeerId, now: float) -> None:
-        """A first gradient: what it says of those who had the microbatch (after Karn, nothing if
-        somebody had it before them)."""
+        """Learn from a first gradient, brought by ``bringer`` at ``now``, about its ``holders``;
+        after Karn, only from holders that had no predecessor."""
         for holder in holders:
             if holder.held_since is None or not holder.alone:
                 continue
@@ -225,7 +231,8 @@ class NextHop:
             candidate.brought_at = now
 
     def timed_out(self, peer: PeerId, now: float, sent_at: float = float("inf")) -> bool:
-        """Count a missed deadline against a replica; all that was sent before it counts as one."""
+        """Count a missed deadline against ``peer`` at ``now``, unless the microbatch was sent
+        (``sent_at``) before the last counted one."""
         candidate = self._candidates.get(peer)
         if candidate is None or sent_at <= candidate.struck_at:
             return False

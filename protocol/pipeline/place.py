@@ -1,4 +1,4 @@
-"""Where a replica stands in the pipeline: the constants that its machines need."""
+"""A replica's place in the pipeline: the constants that its machines need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from protocol.ids import PeerId
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a replica stands in the pipeline."""
+    """A replica's place in the pipeline."""
 
     me: PeerId
     stage: int

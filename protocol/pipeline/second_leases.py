@@ -30,7 +30,7 @@ MAX_TIMINGS = 1024
 
 
 class HasLedger(Protocol):
-    """What a ledger report says."""
+    """The part of a ledger report used here."""
 
     @property
     def done(self) -> frozenset[int]:
@@ -72,10 +72,10 @@ class SecondLease(Due):
 
 
 class SecondLeases:
-    """What the leader of a step knows of the leases that are out.
+    """The leader's view of the leases in flight.
 
     Args:
-        delayed: whether who waits has work of the next step meanwhile.
+        delayed: whether a waiting replica has work of the next step meanwhile.
     """
 
     def __init__(self, per_step: int, *, delayed: bool = False) -> None:
@@ -98,7 +98,14 @@ class SecondLeases:
         self._heard: dict[PeerId, HasLedger] = {}
 
     def granted(self, peer: PeerId, ids: Iterable[int], now: float, *, whole: bool = True) -> None:
-        """Note leases; not ``whole`` if somebody else gave them, some time ago."""
+        """Note leases.
+
+        Args:
+            peer: the replica that got them.
+            ids: microbatches, in order.
+            now: monotonic seconds.
+            whole: False if an earlier leader granted them, at an unknown time.
+        """
         queue = sum(lease.peer == peer for lease in self._out.values())
         for position, microbatch in enumerate(ids, 1):
             self._out[microbatch] = _Lease(peer, now, queue + position, whole)
@@ -131,7 +138,7 @@ class SecondLeases:
             del self._timings[next(iter(self._timings))]
 
     def next(self, book: LeaseBook, step: int, now: float) -> SecondLease | None:
-        """Return the second lease that is due next, None while there is none to come."""
+        """Return the next second lease of ``step`` by ``book`` at ``now``, or None."""
         if book.free or not self._out or not self.budget.left(step):
             return None
         idle = [(t.expected_s(), peer) for peer in book.waiting() if (t := self._idle(peer))]

@@ -1,8 +1,8 @@
-"""Who takes work and brings nothing, while others with the same work bring theirs.
+"""Detects replicas that take work and bring nothing while their siblings bring results.
 
-Times alone prove little: where nothing comes from anybody, the stages behind are slow. So a replica
-stalls if it has had something for long, brought nothing since, and a sibling has brought what it
-got later. Decides; sends nothing.
+Time alone proves little: if no replica brings anything, the stages behind are slow. So a replica
+stalls if it has had work for long, has brought nothing since, and a sibling has brought work that
+it got later. Decides; sends nothing.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ def stalling(
     slower: Mapping[PeerId, float] | None = None,
     shown: bool = True,
 ) -> list[tuple[PeerId, float]]:
-    """Return who stalls, and for how many seconds.
+    """Return the stalling replicas, each with the seconds it has stalled.
 
     Args:
-        since: by replica, when it got the oldest of what is awaited of it.
-        brought_at: by replica, when it brought something last.
-        expected_s: by measured replica, how long a piece of work takes there.
-        fair_since: seconds before that prove nothing: not everybody could have brought something.
-        times: how many times as long they have, for the stages behind.
-        slower: by replica, how many times slower than the fastest it says that it is; who has not
-            said so may be as slow as anybody is believed to be.
-        shown: False: a sibling need not have brought anything meanwhile.
+        since: by replica, when it got the oldest work awaited from it, monotonic seconds.
+        brought_at: by replica, when it last brought a result.
+        expected_s: by measured replica, seconds per piece of work.
+        now: monotonic seconds.
+        fair_since: earlier time is ignored, because not every replica could have brought a result.
+        times: factor of the time allowed, for the stages behind.
+        slower: by replica, how many times slower than the fastest it claims to be; a replica
+            without a claim may be as slow as the slowest believed claim.
+        shown: True if a sibling must have brought something meanwhile.
     """
     found = []
     for peer, at in since.items():

@@ -1,4 +1,4 @@
-"""What the silence of a replica that has work of ours means. Decides; sends nothing."""
+"""Interprets the silence of a replica that holds work of ours. Decides; sends nothing."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ OVERSLEPT_S = 1.0
 PATIENCE = 4
 """How often, and once more per stage behind it, an answer is enough of who brings nothing."""
 SILENT_POINTS = 2
-"""What a missed deadline costs its peer's reputation: a habit adds up, a bad moment fades."""
+"""Penalty for a missed deadline; repeated ones add up, a single one fades."""
 WORKING_TIMES = 3
-"""Who brings other gradients is waited for so many times as long for this one."""
+"""A replica that brings other gradients gets this many times as long for this one."""
 
 Verdict = Literal["ask", "silent", "stuck"]
 
 
 def judge(holder: Holder, brought_at: float, patience: int, now: float) -> Verdict:
-    """Say what to do about a holder whose deadline has passed: ask whether it is there, or give it
-    up because it did not answer, or because it answers and brings nothing.
+    """Decide about a holder whose deadline has passed.
+
+    Ask it, or give it up because it did not answer, or because it answers and brings nothing.
 
     Args:
-        brought_at: when a gradient came from it last, in monotonic seconds.
-        patience: how often an answer is good enough.
+        holder: the holder.
+        brought_at: when it last brought a gradient, monotonic seconds.
+        patience: number of answers that are accepted instead of a gradient.
+        now: monotonic seconds.
     """
     if holder.asked_at is not None:
         slept = holder.deadline is not None and now > holder.deadline + OVERSLEPT_S

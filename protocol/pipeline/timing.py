@@ -17,7 +17,7 @@ MIN_SAMPLES = 3
 """Before so many samples nothing is judged by a timing: the first ones hold start-up costs."""
 LEAST_S = 1e-4
 MOST_TIMES = 3.0
-"""Whoever stays silent for so many times the usual is given up (or after ``Bounds.most_s``)."""
+"""A replica silent for this many times the usual, or ``Bounds.most_s``, is given up."""
 ANSWER_S = 1.5
 """How long an answer to "are you there?" may take."""
 
@@ -33,7 +33,7 @@ class Timing:
 
     @property
     def measured(self) -> bool:
-        """Whether it may be relied upon."""
+        """Whether there are enough measurements."""
         return self.samples >= MIN_SAMPLES
 
     def note(self, seconds: float, queue: int = 1) -> None:
@@ -83,9 +83,15 @@ GRADIENT = Bounds(unmeasured_s=20.0, least_s=3.0, most_s=6.0)
 
 
 def wait_s(own: Timing, siblings: Collection[Timing], bounds: Bounds, queue: int = 1) -> float:
-    """Return after how long to ask; ``ANSWER_S`` later the peer is given up if it says nothing.
+    """Return the seconds after which to ask a replica; it has ``ANSWER_S`` more to answer.
 
-    Who is not measured yet is judged by the slowest sibling, once all of those are.
+    An unmeasured replica is judged by its slowest sibling, once all siblings are measured.
+
+    Args:
+        own: its times.
+        siblings: its siblings' times.
+        bounds: limits of the result.
+        queue: microbatches before this one, itself included.
     """
     if own.measured:
         known, late_s = own, own.late_s(queue)

@@ -1,16 +1,16 @@
-"""For whom a replica waits in the round, and from when on it says so.
+"""Obstruction: which peers a replica waits for in the round, and from when it reports them.
 
-Every replica looks at what it knows best: whose contribution, sum, report, Ready or commit is not
-here although nothing else is missing for it. What lasts too long becomes a *claim*: heartbeats name
-the peer as missing (``SeatStatus.missing``), and those who can decide between the two do so
-(``seat/standing.py``). A peer that names somebody itself is waited for until that is settled, and
-what depends on others has more time than what does not, so that the claim meets the one at the
-root: a contribution before a sum, that before a Ready, that before a commit. In stage 0 a
-replica that has nothing left of a step waits for those that still have some of it: not for long
-once its own came back, which shows that the stages behind work (lease); else longer than these take
-to find out who holds them up (work).
+Every replica looks at what it knows best: whose contribution, sum, report, Ready or commit is
+missing although nothing else is needed for it. A wait that lasts too long becomes a *claim*:
+heartbeats name the peer as missing (``SeatStatus.missing``), and the electors decide between the
+two (``seat/standing.py``). A peer that makes a claim itself is waited for until that is settled.
+Items that depend on others get more time than items that do not, so that the claim names the root
+cause: a contribution before a sum, a sum before a Ready, a Ready before a commit. In stage 0 a
+replica with no work left in a step waits for those that still have some. It waits briefly once its
+own results came back, which shows that the stages behind work (lease); else longer than these need
+to find out what delays them (work).
 
-Holds since when each thing is waited for, and how long rounds take here. Times are monotonic
+State: since when each item is waited for, and how long rounds take here. Times are monotonic
 seconds.
 """
 
@@ -79,9 +79,9 @@ class Obstruction:
         self._since = {w: at for w, at in self._since.items() if w not in _of_work(peer)}
 
     def lost_one(self, now: float) -> None:
-        """Somebody has gone from our stage or the next: its part of the step is for others now, and
-        until the electors know nobody can close the step without it. What we wait for of itself we
-        still wait for."""
+        """Restart the waits after a peer of our stage or the next has gone: others take over its
+        part of the step, and nobody can close the step without it before the electors know. Waits
+        for the peer itself continue."""
         self._since = {w: at for w, at in self._since.items() if w[0] not in SHARED}
         self._not_before = now + LOST_S
 

@@ -1,8 +1,8 @@
-"""How long a round may take before it is planned anew: messages may have been lost with a link.
+"""The time a round may take before it is planned again, because messages may be lost with a link.
 
-A round over a slow line takes as long as its bytes do, and one that is given up begins with the
-first byte again. So the time counts from when something last came, it is a multiple of what rounds
-have taken here, and it is doubled with every attempt of a step that came to nothing.
+A round over a slow line takes as long as its bytes, and an abandoned round starts again with the
+first byte. So the time counts from the last arrival, is a multiple of earlier rounds' durations,
+and doubles with every failed attempt of a step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 ROUND_TIMEOUT_S: Final = 30.0
 USUAL_TIMES: Final = 2.0
 FORGET: Final = 0.7
-"""What a long round counts for after each shorter one."""
+"""Decay of a long round's weight with each shorter one."""
 MOST_DOUBLINGS: Final = 5
 
 

@@ -1,4 +1,4 @@
-"""What follows from a plan: its segments and their owners, and what a round is about to apply."""
+"""Values derived from a plan: segments, their owners, and the digest of what a round applies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,13 @@ class Broadcast:
 
 
 def plan_digest(leader: PeerId, plan: Plan, broadcasts: Sequence[Broadcast]) -> bytes:
-    """Return the BLAKE2b-256 that stands for everything a round is about to apply."""
+    """Return the BLAKE2b-256 of everything that a round applies.
+
+    Args:
+        leader: the plan's author.
+        plan: the plan.
+        broadcasts: of all segments, in order.
+    """
     summary = hashlib.blake2b(digest_size=32)
     summary.update(f"{leader}|{plan.stage}|{plan.step}|{plan.attempt}".encode())
     for broadcast in broadcasts:
@@ -75,12 +81,16 @@ def blame_impostor(sender: PeerId) -> Penalise:
 def split(
     reports: Mapping[PeerId, Report], members: Sequence[PeerId], step: int, per_step: int
 ) -> list[PlanMember]:
-    """Count every id for the member that has it and was done last: it is the slow one, and taking
-    a microbatch out again is work. The others take it out, also where they finish it only after
-    the plan was made (a backup that came too late).
+    """Assign every id to one member: the one that has it and was done last.
+
+    That member is the slow one, and subtracting a microbatch is work. The others subtract it, even
+    if they finish it only after the plan was made (a late backup).
 
     Args:
         reports: in the order in which their ledgers changed.
+        members: the plan's members.
+        step: the step.
+        per_step: M, microbatches per step.
     """
     taken: set[int] = set()
     result = {}

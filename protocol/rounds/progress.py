@@ -1,4 +1,4 @@
-"""Where a member stands in a round."""
+"""A member's progress in a round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replica reports of its step to whoever leads it, decoded."""
+"""A replica's decoded ledger report to the leader of its step."""
 
 from __future__ import annotations
 
@@ -71,11 +71,16 @@ class Report:
 def unfinished(
     reports: Mapping[PeerId, Report], members: Sequence[PeerId], me: PeerId, own_attempt: int
 ) -> tuple[int, bytes] | None:
-    """Return attempt and digest of a round that a lost leader may have decided.
+    """Return attempt and digest of a round that a lost leader may have decided, or None.
 
-    Only one for which we are Ready ourselves: a sibling's word alone closes no step. And none of
-    our own (``own_attempt`` is our newest): we know that we have not decided it, and who was not
-    Ready may never be.
+    We must be Ready for it ourselves: a sibling's claim alone closes no step. It must not be our
+    own attempt: we know that we have not decided it, and a member that was not Ready may never be.
+
+    Args:
+        reports: newest report of each replica.
+        members: replicas considered.
+        me: ourselves.
+        own_attempt: our newest attempt as leader.
     """
     attempt = max(reports[p].promised for p in members)
     ready = {r.ready for r in (reports[p] for p in members) if r.promised == attempt}

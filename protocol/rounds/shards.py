@@ -26,25 +26,34 @@ SLOW = 0.5
 
 
 def uplinks(replicas: Sequence[Replica], members: Sequence[PeerId], size: int) -> list[float]:
-    """Return the members' lines as a plan for ``size`` elements heeds them, in a common unit."""
+    """Return the weights of the members' uplinks in a plan, in a common unit.
+
+    Args:
+        replicas: the stage's replicas with believed bandwidths.
+        members: the plan's members, in order.
+        size: elements of the gradient.
+    """
     known = {r.peer: (r.uplink_bytes_per_s, r.downlink_bytes_per_s) for r in replicas}
     return heeded([known.get(peer, (0.0, 0.0)) for peer in members], segments(size, len(members)))
 
 
 def heeded(lines: Sequence[tuple[float, float]], count: int) -> list[float]:
-    """Return what counts of believed uplinks and downlinks (0: unknown): only that a line is slow
-    beside the others, where that makes the round faster.
+    """Return the uplink weights; only much slower links deviate from the median.
 
-    Who owns nothing sends V and receives V, the latter later by one of ``count`` segments. With a
-    share of 1/N it gathers, sending and receiving (N - 1) / N of V, and then broadcasts, the same
-    again. So owning less pays if V / least + V / (count most) < 2 (N - 1) / N V / least: with one
-    segment, on a line with one direction much better than the other, as most home lines; with
-    several, on any slow one.
+    ``lines`` are believed uplinks and downlinks (0: unknown). A slow link counts only where that
+    makes the round faster.
 
-    Any other line, and one that nobody knows, counts as the (upper) median. So no word makes
-    anybody the owner of more than its equals own, and lines that are alike get equal shards
-    although measurements differ. Where several are slow, what one does not own may be too much for
-    another: then shards are equal, too.
+    A member that owns nothing sends V and receives V, the latter later by one of ``count``
+    segments. With a share of 1/N it gathers, sending and receiving (N - 1) / N of V, and then
+    broadcasts, the same again. So owning less pays if
+    V / least + V / (count most) < 2 (N - 1) / N V / least. With one segment that holds on a line
+    with one direction much better than the other, as most home lines; with several on any slow
+    line.
+
+    Any other line, and an unknown one, counts as the (upper) median. So no claim makes a member own
+    more than its equals, and similar lines get equal shards although measurements differ. If
+    several lines are slow, the part that one does not own may be too much for another; then shards
+    are equal, too.
     """
     narrow = [min(line) for line in lines]
     known = [rate for rate in narrow if rate > 0]
@@ -68,10 +77,16 @@ def heeded(lines: Sequence[tuple[float, float]], count: int) -> list[float]:
 
 
 def round_s(share: float, line: tuple[float, float], members: int, segments: int) -> float:
-    """Return how long a round of one unit of gradient occupies a member that owns ``share``.
+    """Return how long a round of one unit of gradient occupies a member.
 
-    Gathering, it sends (1 - share) and gets (N - 1) share; then it broadcasts as much as it got
-    and gets the rest. All but one segment of these halves may overlap.
+    While gathering it sends (1 - share) and gets (N - 1) share; then it broadcasts as much as it
+    got and gets the rest. All but one segment of these halves may overlap.
+
+    Args:
+        share: the part of the gradient that it owns.
+        line: its uplink and downlink, units per second.
+        members: N.
+        segments: segments per shard.
     """
     up, down = line
     others, own = 1 - share, (members - 1) * share
@@ -144,8 +159,8 @@ def segmented(bounds: Sequence[int]) -> list[int]:
 
 
 def check_bounds(bounds: Sequence[int], members: int, size: int) -> bool:
-    """Return whether a plan's bounds cut ``size`` elements into one shard per member, and all
-    shards into equally many segments."""
+    """Return whether ``bounds`` cut ``size`` elements into one shard for each of ``members``
+    members, and all shards into equally many segments."""
     segments, rest = divmod(len(bounds) - 1, members)
     if rest or not 1 <= segments <= limits.MAX_SEGMENTS:
         return False
