@@ -1,6 +1,7 @@
 """Break ``protocol/`` at random, one place at a time, and see whether the tests notice.
 
-    python -m tests.mutants --count 100 --seed 0 [--chaos 400] [--limit 300] [--jobs 2] [--out FILE]
+    python -m tests.mutants --count 100 --seed 0 [--chaos 400] [--only chaos] [--limit 300]
+                            [--jobs 2] [--out FILE]
 
 A mutant is a comparison turned round, a branch that is always or never taken, or a call that is
 left out. Each is made in a copy of the tree. There run, until one fails or takes too long: the unit
@@ -10,7 +11,7 @@ a log line that is left out), so that not all can be noticed.
 
 The same seed makes the same mutants of the same protocol, and of 40 mutants the first 20 are those
 of ``--count 20``. To compare two sets of tests, run both on the same protocol. The chaos world says
-which seed noticed a mutant first: that is how many seeds a sweep needs.
+which seed noticed a mutant first (``--only chaos`` asks it alone): so many seeds a sweep needs.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -136,8 +137,12 @@ def _binds(test: ast.expr) -> bool:
     return any(isinstance(part, ast.NamedExpr) for part in ast.walk(test))
 
 
-def stages(mutant: Mutant | None, chaos: int) -> Iterator[tuple[str, list[str]]]:
+def stages(mutant: Mutant | None, chaos: int, only: str = "") -> Iterator[tuple[str, list[str]]]:
     """Yield what is run for a mutant, the most likely to notice it first: a name and a command."""
+    return (stage for stage in _stages(mutant, chaos) if only in ("", stage[0]))
+
+
+def _stages(mutant: Mutant | None, chaos: int) -> Iterator[tuple[str, list[str]]]:
     pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     pytest += ["--hypothesis-seed=0"]
     folder = UNIT / Path(mutant.path).parent.relative_to(MUTATED) if mutant else UNIT
@@ -164,32 +169,33 @@ class Copy:
             else:
                 shutil.copy(REPOSITORY / name, folder / name)
 
-    def tried(self, mutant: Mutant, chaos: int, limit_s: float) -> Mutant:
+    def tried(self, mutant: Mutant, chaos: int, limit_s: float, only: str = "") -> Mutant:
         """Return a mutant with what noticed it.
 
         Args:
             mutant: What to change.
             chaos: Seeds of the chaos world at most.
             limit_s: A stage that takes longer, in seconds, has noticed it.
+            only: The name of the only stages to run; empty: all of them.
         """
         file = self._folder / mutant.path
         sound = file.read_bytes()
         self._write(file, mutant.applied(sound))
         try:
-            return self._run(mutant, chaos, limit_s)
+            return self._run(mutant, stages(mutant, chaos, only), limit_s)
         finally:
             self._write(file, sound)
 
-    def holds(self, chaos: int, limit_s: float) -> str:
+    def holds(self, chaos: int, limit_s: float, only: str = "") -> str:
         """Return which stage fails although nothing is changed; empty: none."""
-        for name, command in stages(None, chaos):
+        for name, command in stages(None, chaos, only):
             code, said = self._finish(command, limit_s)
             if code:
                 return f"{name}: {said[-2000:] or 'took too long'}"
         return ""
 
-    def _run(self, mutant: Mutant, chaos: int, limit_s: float) -> Mutant:
-        for name, command in stages(mutant, chaos):
+    def _run(self, mutant: Mutant, run: Iterable[tuple[str, list[str]]], limit_s: float) -> Mutant:
+        for name, command in run:
             code, said = self._finish(command, limit_s)
             if code:
                 seed = int(said.split()[-1]) if name == "chaos" and said.split() else None
@@ -241,14 +247,16 @@ def main() -> int:
     parser.add_argument("--skip", type=int, default=0, help="leave out the first ones")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--chaos", type=int, default=50, help="seeds of the chaos world at most")
+    parser.add_argument("--only", default="", help="unit, simulation, matching or chaos")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds for each set of tests")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
     parser.add_argument("--out", type=Path, help="a file to which each mutant is added as JSON")
     given = parser.parse_args()
-    drawn = list(itertools.islice(mutants(REPOSITORY, given.seed), given.skip + given.count))
+    able = (m for m in mutants(REPOSITORY, given.seed) if any(stages(m, given.chaos, given.only)))
+    drawn = list(itertools.islice(able, given.skip, given.skip + given.count))
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copies = [Copy(Path(folder) / str(number)) for number in range(given.jobs)]
-        wrong = copies[0].holds(min(given.chaos, 1), given.limit)
+        wrong = copies[0].holds(min(given.chaos, 1), given.limit, given.only)
         if wrong:
             print(f"without a mutant fails {wrong}")
             return 1
@@ -259,12 +267,12 @@ def main() -> int:
         def tried(mutant: Mutant) -> Mutant:
             copy = idle.get()
             try:
-                return copy.tried(mutant, given.chaos, given.limit)
+                return copy.tried(mutant, given.chaos, given.limit, given.only)
             finally:
                 idle.put(copy)
 
         with ThreadPoolExecutor(given.jobs) as pool:
-            _tell(pool.map(tried, drawn[given.skip :]), given.out)
+            _tell(pool.map(tried, drawn), given.out)
     return 0
 
 
