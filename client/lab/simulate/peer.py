@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from client.lab.simulate.worker import Payloads, SimWorker
+from protocol.held_stage.machine import HeldStage
 from protocol.ids import PeerId
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
@@ -31,6 +32,16 @@ class SimPeer:
     """Of its newest version; empty at version 0."""
     epoch: int = 0
     """Rises when the seat is replaced, so that outcomes of the old one are void."""
+    held: HeldStage = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Assign the stage."""
+        self.hold(0.0)
+
+    def hold(self, now: float) -> None:
+        """Hold the stage as a new process does, to which it has just been assigned."""
+        self.held = HeldStage(self.stage, now)
+        self.held.assign(now)
 
     @property
     def serving(self) -> bool:

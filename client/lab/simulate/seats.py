@@ -15,6 +15,7 @@ from client.lab.simulate.agenda import Agenda, Range
 from client.lab.simulate.peer import SimPeer
 from client.train.workers.tasks import payload_digest
 from protocol.effects import Explain, Penalise, Send
+from protocol.held_stage.machine import Do
 from protocol.ids import PeerId, short
 from protocol.pipeline.effects import (
     Committed,
@@ -65,7 +66,17 @@ class SeatWorld(ABC, Generic[SomePeer]):
     def faulted(self, peer: SomePeer, fault: Fault) -> None:
         """A seat cannot go on."""
 
+    @abstractmethod
+    def retake(self, peer: SomePeer) -> None:
+        """Close a seat, if one is open, and acquire the stage anew."""
+
     # --- effects ---------------------------------------------------------------------------
+
+    def carry(self, peer: SomePeer, wanted: Sequence[Do]) -> None:
+        """Do what a held stage wants; no matching is told here, and nobody drains."""
+        for do in wanted:
+            if do is Do.RETAKE:
+                self.retake(peer)
 
     def perform(self, peer: SomePeer, effects: Sequence[SeatEffect], parts: Parts = ()) -> None:
         """Perform effects in order, as long as the seat that wanted them stands."""
@@ -89,6 +100,7 @@ class SeatWorld(ABC, Generic[SomePeer]):
             case Committed():
                 self.committed(peer, effect)
             case Serving():
+                self.carry(peer, peer.held.serve(self.now_of(peer)))
                 self.announce(peer)
             case Snapshot(version) if peer.worker is not None:
                 peer.snapshots[version] = peer.worker.save(version)

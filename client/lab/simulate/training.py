@@ -19,6 +19,7 @@ from client.lab.simulate.multisets import MultisetWorker
 from client.lab.simulate.peer import SimPeer
 from client.lab.simulate.seats import Parts, SeatWorld
 from client.lab.simulate.worker import OpenWorker
+from protocol.held_stage.machine import State
 from protocol.ids import PeerId, peer_id_from_key, short
 from protocol.pipeline.effects import Committed, Fault
 from protocol.pipeline.place import Place
@@ -158,6 +159,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
             serving=serving,
             delayed=config.delayed,
         )
+        self.carry(peer, peer.held.opened(self.agenda.now, serving=serving))
         self.perform(peer, peer.seat.allow_training(self.agenda.now))
 
     def _announce_all(self) -> None:
@@ -204,7 +206,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
     # --- joining ---------------------------------------------------------------------------
 
     def _ask_to_join(self, peer: SimPeer) -> None:
-        if not peer.alive or peer.seat is not None:
+        if not peer.alive or peer.held.state is not State.ACQUIRING:
             return
         for other in list(self.peers.values()):
             if other.stage == peer.stage and other.seat is not None and other.alive:
@@ -213,7 +215,8 @@ class TrainingWorld(SeatWorld[SimPeer]):
 
     def _admitted(self, peer: SimPeer, admit: Admit) -> None:
         known = [s.version for s in peer.statuses.values() if s.stage == peer.stage]
-        if peer.seat is not None or admit.version < max(known, default=0) - 1:
+        behind = admit.version < max(known, default=0) - 1
+        if peer.held.state is not State.ACQUIRING or behind:
             return  # admitted by a replica that has itself fallen behind
         self._open_seat(peer, step=admit.version, serving=False)
         peer.donor = PeerId(admit.donors[0])
@@ -234,6 +237,10 @@ class TrainingWorld(SeatWorld[SimPeer]):
 
     def _rejoin(self, peer: SimPeer, why: str) -> None:
         self.note(peer, f"rejoins: {why}")
+        self.carry(peer, peer.held.lose(self.agenda.now))
+
+    def retake(self, peer: SimPeer) -> None:
+        """See ``SeatWorld``."""
         peer.seat, peer.epoch = None, peer.epoch + 1
         self._vanish(peer)
         self.agenda.after(JOIN_RETRY_S, partial(self._ask_to_join, peer))

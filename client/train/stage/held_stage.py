@@ -30,6 +30,7 @@ from client.train.transfer.inventory import checkpoint_folder
 from client.train.workers.opening import Fit
 from client.train.workers.patience import AT_LEAST_S
 from protocol.effects import Explain
+from protocol.held_stage.acquisition import Join
 from protocol.held_stage.machine import Do, HeldStage, Phase, State
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Committed, Fault
@@ -317,7 +318,8 @@ class Tenancy:
         )
         try:
             size = await taking.open(self._fit.graphs if self._fit else 0)
-            if await taking.must_join():
+            way = await taking.way_in()
+            if isinstance(way, Join):
                 admit = await taking.admission()
                 seat = self._new_seat(size, admit.version, admit.era, serving=False)
                 seat.quorum.settle(admit.roll, admit.electors, self._house.owner.now())
@@ -326,7 +328,8 @@ class Tenancy:
                 if self.driver is not None:
                     self.driver.state_loaded()
             else:
-                lineage = await taking.begin()
+                lineage = way.lineage
+                await taking.begin(lineage)
                 seat = self._new_seat(size, lineage.version, lineage.era, serving=True)
                 self._sit(worker, seat, nursery)
         except (DownloadFailed, RequestFailed, OSError) as error:

@@ -6,7 +6,6 @@ over. Nothing here outlives the attempt except files under their final names.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import trio
-from msgspec.structs import replace
 
 from client.compute.checkpoint import read_info
 from client.compute.errors import CheckpointError
@@ -35,6 +33,7 @@ from client.train.transfer.state_size import is_plausible
 from client.train.transfer.text_search import ASK_AGAIN_S, QUERY, TextSearch
 from client.train.workers.opening import open_stage_request
 from protocol.effects import Explain, Penalise
+from protocol.held_stage.acquisition import Begin, Join, Wait, admission, way_in
 from protocol.held_stage.machine import Phase
 from protocol.ids import PeerId, short
 from protocol.manifest import Manifest
@@ -181,37 +180,18 @@ class Taking:
         opened, _ = await self._worker.call(request)
         return opened.parameters
 
-    async def must_join(self) -> bool:
-        """Whether siblings serve a later version than the one from which the lineage begins.
-
-        Waits while the swarm is past it and nobody alive has the state of this stage, or while it
-        is not settled yet where the run goes on: the history will say.
-        """
+    async def way_in(self) -> Join | Begin:
+        """Wait until there is a way to the state: from siblings, or where the lineage begins."""
         while True:
-            view, history = self._view(), self._terms.history
-            begin = history.lineage.version
-            others = [r for r in view.serving(self.stage) if r.peer != self._terms.me]
-            begun = any(view.committed(s) > begin for s in range(len(view.stages)))
-            if history.open and any(r.version > begin for r in others):
-                return True
-            may_begin = history.machine.may_begin(self.stage, self._terms.ports.now())
-            if may_begin and (others or not begun):
-                return False
-            self._waits(Phase.HISTORY, self._missing(begun))
+            machine, now = self._terms.history.machine, self._terms.ports.now()
+            way = way_in(self.stage, self._terms.me, self._view(), machine, now)
+            if not isinstance(way, Wait):
+                return way
+            self._waits(Phase.HISTORY, way.why)
             await self._next_change()
 
-    def _missing(self, begun: bool) -> str:
-        history, now = self._terms.history, self._terms.ports.now()
-        if not history.open:
-            return ""
-        begins_by = history.machine.begins_by(self.stage)
-        if begun or begins_by is None or begins_by <= now:
-            return f"waiting for somebody who has the state of stage {self.stage}"
-        left_s = math.ceil(begins_by - now)
-        return f"waiting up to {left_s} s for more of those who were here, then stage {self.stage}"
-
-    async def begin(self) -> Lineage:
-        """Load the version from which the lineage begins, from our disk or from who has it.
+    async def begin(self, lineage: Lineage) -> None:
+        """Load the version from which a lineage begins, from our disk or from who has it.
 
         A file of ours that is not that version is put away under a longer name. Where the others
         together give another state, each is asked alone.
@@ -219,9 +199,8 @@ class Taking:
         Raises:
             DownloadFailed: nobody gave that version.
         """
-        lineage = self._terms.history.lineage
         if not lineage.version:
-            return lineage  # as the worker made it from the seed
+            return  # as the worker made it from the seed
         folder = CheckpointFolder(self._terms.folders.checkpoints)
         own = Checkpoint(self.stage, lineage.version, folder.path(self.stage, lineage.version))
         if own.path.exists():
@@ -232,7 +211,7 @@ class Taking:
                     raise
                 self._put_away(folder, own, lineage, failure)
             else:
-                return lineage
+                return
         path = self._terms.folders.snapshots / f"{BEGIN}{own.path.name}"
         donors = self._terms.history.holders(self.stage)
         try:
@@ -241,7 +220,6 @@ class Taking:
             _unlink(path)
         for begun in path.parent.glob(f".{BEGIN}stage-{self.stage}-v*"):
             _unlink(begun)  # on the way to it, and to versions that nobody wants any more
-        return lineage
 
     async def admission(self) -> Admit:
         """Ask the stage's replicas to be let in, until a leader admits us at its version.
@@ -255,11 +233,7 @@ class Taking:
                 for replica in self._view().serving(self.stage):
                     self._terms.ports.send(replica.peer, JoinStage(self.stage))
                 with trio.move_on_after(JOIN_RETRY_S):
-                    admit = await self._admitted.receive()
-                    # one that has fallen behind itself may still believe that it leads
-                    ours = admit.era == self._terms.history.lineage.era
-                    if ours and admit.version >= self._view().committed(self.stage) - 1:
-                        return admit
+                    return await self._admitted.receive()
         raise DownloadFailed(f"nobody admitted us to stage {self.stage}")
 
     async def load(self, admit: Admit) -> None:
@@ -434,15 +408,11 @@ class Taking:
         return download.sources
 
     def admit(self, sender: PeerId, admit: Admit, payload: bytes) -> None:
-        """We are let in: only who serves the stage lets anybody in, and gives its state."""
-        serving = {replica.peer for replica in self._view().serving(self.stage)}
-        donors = [donor for donor in admit.donors if donor in serving]
-        if admit.stage != self.stage or sender not in serving or not donors:
-            return
-        try:
-            self._admits.send_nowait(replace(admit, donors=donors))
-        except trio.WouldBlock:
-            return  # several leaders admitted us: the first ones are enough
+        """We are let in, if what is said counts."""
+        believed = admission(self.stage, sender, admit, self._view(), self._terms.history.lineage)
+        if believed is not None:
+            with suppress(trio.WouldBlock):  # several leaders admitted us: the first are enough
+                self._admits.send_nowait(believed)
 
     async def _next_change(self) -> None:
         self._changed = trio.Event()

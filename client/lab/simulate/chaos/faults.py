@@ -204,7 +204,7 @@ class Faults:
                 after(partial(swarm.wake, victim, victim.incarnation))
             case "worker":
                 swarm.note(victim, "loses its worker")
-                swarm.retake(victim, "the worker died")
+                swarm.lose(victim, "the worker died")
             case _:
                 swarm.crash(victim, wipe=fault.kind != "crash")
                 if fault.kind == "replace":

@@ -84,8 +84,8 @@ class ChaosSwarm(SeatWorld[Volunteer]):
         """A state has arrived and is loaded."""
 
     @abstractmethod
-    def retake(self, volunteer: Volunteer, why: str) -> None:
-        """The seat is given up and taken anew."""
+    def lose(self, volunteer: Volunteer, why: str) -> None:
+        """The way into the stage or its seat is lost."""
 
     @abstractmethod
     def begin_anew(self, volunteer: Volunteer) -> None:

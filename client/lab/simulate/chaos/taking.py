@@ -1,8 +1,8 @@
 """How a volunteer gets into its stage: by asking its replicas, or from nothing at the beginning.
 
-Follows ``client/train/stage/stage_acquisition.py``: ask to join, open a seat that
-observes from the version admitted, fetch that version from a donor, load it. Whatever goes wrong on
-the way, it starts over.
+Drives ``protocol.held_stage`` as ``client/train/stage/stage_acquisition.py`` does: ask to join,
+open a seat that observes from the version admitted, fetch that version from a donor, load it.
+Whatever goes wrong on the way, it starts over.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from typing import Final
 from client.lab.simulate.agenda import Range
 from client.lab.simulate.chaos.swarm import ChaosSwarm
 from client.lab.simulate.chaos.volunteer import Volunteer
+from protocol.held_stage.acquisition import Begin, Join, admission, way_in
+from protocol.held_stage.machine import State
 from protocol.ids import PeerId
+from protocol.restore.stored import Lineage
 from protocol.wire.messages import Admit, JoinStage
 
 JOIN_RETRY_S: Final = 1.0
@@ -44,23 +47,20 @@ class Takings:
 
     def _ask(self, volunteer: Volunteer, epoch: int) -> None:
         """Ask every replica until somebody admits us, or begin where the lineage begins."""
-        if volunteer.epoch != epoch or volunteer.seat is not None or not volunteer.alive:
+        acquiring = volunteer.held.state is State.ACQUIRING
+        if volunteer.epoch != epoch or not acquiring or not volunteer.alive:
             return
         self._later(volunteer, JOIN_RETRY_S, partial(self._ask, volunteer, epoch))
-        history = volunteer.restore
-        begin, view = history.lineage.version, volunteer.believes(self._swarm.config.stages)
-        others = [r for r in view.serving(volunteer.stage) if r.peer != volunteer.peer]
-        begun = any(view.committed(s) > begin for s in range(len(view.stages)))
-        may_begin = history.may_begin(volunteer.stage, self._swarm.now_of(volunteer))
-        if history.open and any(replica.version > begin for replica in others):
-            for replica in others:
-                self._swarm.send(volunteer, replica.peer, JoinStage(volunteer.stage))
-        elif may_begin and (others or not begun):
-            self._begin(volunteer)
+        view, now = volunteer.believes(self._swarm.config.stages), self._swarm.now_of(volunteer)
+        match way_in(volunteer.stage, volunteer.peer, view, volunteer.restore, now):
+            case Join(replicas):
+                for replica in replicas:
+                    self._swarm.send(volunteer, replica, JoinStage(volunteer.stage))
+            case Begin(lineage):
+                self._begin(volunteer, lineage)
 
-    def _begin(self, volunteer: Volunteer) -> None:
+    def _begin(self, volunteer: Volunteer, lineage: Lineage) -> None:
         """Stand where the lineage begins, if somebody within reach has that version."""
-        lineage = volunteer.restore.lineage
         if not lineage.version:
             self._swarm.open_seat(volunteer, 0, serving=True)
             return
@@ -77,11 +77,13 @@ class Takings:
         linked = donor.peer in volunteer.links and donor.running
         return linked and self._swarm.network.reaches(volunteer.peer, donor.peer)
 
-    def admitted(self, volunteer: Volunteer, admit: Admit) -> None:
+    def admitted(self, volunteer: Volunteer, sender: PeerId, told: Admit) -> None:
         """A leader lets us in at its version."""
-        view = volunteer.believes(self._swarm.config.stages)
-        ours = admit.era == volunteer.restore.lineage.era and volunteer.seat is None
-        if not ours or admit.version < view.committed(volunteer.stage) - 1:
+        if volunteer.held.state is not State.ACQUIRING:
+            return
+        view, lineage = volunteer.believes(self._swarm.config.stages), volunteer.restore.lineage
+        admit = admission(volunteer.stage, sender, told, view, lineage)
+        if admit is None:
             return
         self._swarm.open_seat(volunteer, admit.version, serving=False, admit=admit)
         fetch = partial(self._fetch, volunteer, admit, volunteer.epoch, DOWNLOAD_TRIES)
@@ -98,7 +100,7 @@ class Takings:
             again = partial(self._fetch, volunteer, admit, epoch, tries - 1)
             self._later(volunteer, JOIN_RETRY_S, again)
         else:
-            self._swarm.retake(volunteer, "no donor is left")
+            self._swarm.lose(volunteer, "no donor is left")
 
     def _from_donor(self, volunteer: Volunteer, admit: Admit) -> str | None:
         for name in admit.donors:

@@ -118,3 +118,4 @@ class Volunteer(SimPeer):
         self.detector, self.contacts = Detector(), Contacts()
         self.paused = self.missed_pulse = False
         self.corrupt, self.returning, self.vow = 0, None, (0, 0)
+        self.hold(0.0)

@@ -221,6 +221,7 @@ class ChaosWorld(ChaosSwarm):
             vow=volunteer.vow,
             delayed=config.delayed,
         )
+        self.carry(volunteer, volunteer.held.opened(self.now_of(volunteer), serving=serving))
         volunteer.returning = None
         if saved:
             self._loaded(volunteer, version, volunteer.worker.load(version, saved))
@@ -236,15 +237,19 @@ class ChaosWorld(ChaosSwarm):
             self._loaded(volunteer, version, volunteer.worker.load(version, saved))
             self.perform(volunteer, volunteer.seat.state_loaded(self.now_of(volunteer)))
 
-    def retake(self, volunteer: Volunteer, why: str) -> None:
-        """The seat is given up and taken anew."""
+    def lose(self, volunteer: Volunteer, why: str) -> None:
+        """See ``ChaosSwarm``."""
         self.note(volunteer, f"takes its stage anew: {why}")
-        if volunteer.seat is not None:
-            volunteer.vow = volunteer.seat.member.vow
-        volunteer.seat = volunteer.worker = None
-        volunteer.epoch += 1
-        self.beats.say(volunteer)
-        self.takings.start(volunteer)
+        self.carry(volunteer, volunteer.held.lose(self.now_of(volunteer)))
+
+    def retake(self, peer: Volunteer) -> None:
+        """See ``SeatWorld``."""
+        if peer.seat is not None:
+            peer.vow = peer.seat.member.vow
+        peer.seat = peer.worker = None
+        peer.epoch += 1
+        self.beats.say(peer)
+        self.takings.start(peer)
 
     def begin_anew(self, volunteer: Volunteer) -> None:
         """Another lineage begins: the seat is opened again where it begins."""
@@ -252,7 +257,8 @@ class ChaosWorld(ChaosSwarm):
         back = SeatStatus(volunteer.stage, lineage.version, "fetching", 0, b"", 0, 0.0)
         volunteer.returning = msgspec.structs.replace(back, era=lineage.era)
         volunteer.snapshots = {}
-        self.retake(volunteer, "a lineage begins")
+        self.note(volunteer, "takes its stage anew: a lineage begins")
+        self.carry(volunteer, volunteer.held.begin_anew(self.now_of(volunteer)))
         volunteer.vow = (0, 0)
 
     def _loaded(self, volunteer: Volunteer, version: int, found: str) -> None:
@@ -319,7 +325,7 @@ class ChaosWorld(ChaosSwarm):
         """See ``SeatWorld``: a node takes the stage anew, whatever the reason."""
         if fault.kind == "behind":
             peer.restore.evidence.reopened(peer.stage)
-        self.retake(peer, fault.words)
+        self.lose(peer, fault.words)
 
     def send(self, peer: Volunteer, to: PeerId, message: Message, parts: Parts = ()) -> None:
         """See ``SeatWorld``."""
@@ -333,7 +339,7 @@ class ChaosWorld(ChaosSwarm):
 
     def _take(self, sender: PeerId, peer: Volunteer, message: Message, parts: Parts) -> None:
         if isinstance(message, Admit) and message.joiner == peer.peer:
-            self.takings.admitted(peer, message)
+            self.takings.admitted(peer, sender, message)
         else:
             self.take(sender, peer, message, parts)
 

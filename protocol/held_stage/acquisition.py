@@ -1,0 +1,91 @@
+"""How a stage's state is acquired: from its replicas, or where the lineage begins. Pure decisions.
+
+Both drivers of a held stage ask here, that of the node and that of the simulator: which way is open
+now, and whether an admission counts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from protocol.ids import PeerId
+from protocol.restore.machine import Restore
+from protocol.restore.stored import Lineage
+from protocol.view import SwarmView
+from protocol.wire.messages import Admit
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The stage is past the beginning of the lineage: ask these replicas to be let in."""
+
+    replicas: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The stage begins where the lineage does."""
+
+    lineage: Lineage
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Neither is possible yet."""
+
+    why: str
+    """What it waits for, in words."""
+
+
+def way_in(
+    stage: int, me: PeerId, view: SwarmView, history: Restore, now: float
+) -> Join | Begin | Wait:
+    """Return how the state of a stage can be had now.
+
+    It waits while the swarm is past the beginning of the lineage and nobody alive has the stage's
+    state, or while it is not settled where the run goes on: the history will say.
+
+    Args:
+        me: ourselves, who are not asked.
+        view: the live replicas of our lineage.
+        now: monotonic seconds.
+    """
+    lineage = history.lineage
+    others = [replica for replica in view.serving(stage) if replica.peer != me]
+    begun = any(view.committed(s) > lineage.version for s in range(len(view.stages)))
+    if history.open and any(replica.version > lineage.version for replica in others):
+        return Join(tuple(replica.peer for replica in others))
+    if history.may_begin(stage, now) and (others or not begun):
+        return Begin(lineage)
+    return Wait(_missing(stage, history, now, begun=begun))
+
+
+def _missing(stage: int, history: Restore, now: float, *, begun: bool) -> str:
+    if not history.open:
+        return "finding out where the run stands"
+    begins_by = history.begins_by(stage)
+    if begun or begins_by is None or begins_by <= now:
+        return f"waiting for somebody who has the state of stage {stage}"
+    left_s = math.ceil(begins_by - now)
+    return f"waiting up to {left_s} s for more of those who were here, then stage {stage}"
+
+
+def admission(
+    stage: int, sender: PeerId, admit: Admit, view: SwarmView, lineage: Lineage
+) -> Admit | None:
+    """Return what counts of an admission; None if nothing does.
+
+    Only who serves the stage lets anybody in, and gives its state. A replica that has fallen behind
+    may still believe that it leads: its version is too old.
+    """
+    serving = {replica.peer for replica in view.serving(stage)}
+    donors = [donor for donor in admit.donors if donor in serving]
+    ours = admit.stage == stage and admit.era == lineage.era
+    if not ours or sender not in serving or not donors:
+        return None
+    if admit.version < view.committed(stage) - 1:
+        return None
+    return replace(admit, donors=donors)
