@@ -54,6 +54,18 @@ class SeatView(Struct, frozen=True, kw_only=True):
     """0: its home; 1: its second stage."""
 
 
+class HeldView(Struct, frozen=True, kw_only=True):
+    """Where a stage that this node holds stands, from its assignment until it is given back."""
+
+    stage: int
+    state: str
+    """``acquiring``, ``observing``, ``serving``, ``draining``, ``saving`` or ``gone``."""
+    waits_for: str
+    """What it waits for, in words; empty: it serves."""
+    for_s: float
+    """Seconds since it waits for that."""
+
+
 class LeavingView(Struct, frozen=True, kw_only=True):
     """What would become of a stage that this node serves if it left now."""
 
@@ -249,6 +261,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """One per held stage, and one that stands by."""
     leaving: list[LeavingView] = field(default_factory=list)
     """One per stage that this node serves."""
+    held: list[HeldView] = field(default_factory=list)
+    """One per stage that this node holds or is about to hold."""
     paused: PauseView | None = None
     limits: LimitsView = field(default_factory=LimitsView)
     credit: CreditView = field(default_factory=CreditView)

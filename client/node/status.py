@@ -14,6 +14,7 @@ from client.config import Settings
 from client.control.snapshot import (
     Counters,
     EventView,
+    HeldView,
     LeavingView,
     LimitsView,
     NetworkView,
@@ -103,6 +104,7 @@ def take_snapshot(
         addresses=list(engine.network.addresses),
         events=[EventView.of(e) for e in _recent(engine)],
         leaving=leaving_views(staging.view, engine.signer.peer),
+        held=_held(staging, engine.now()),
         paused=paused,
         last_error=error[0] if error else "",
         last_error_at=error[1] if error else None,
@@ -145,6 +147,20 @@ def leaving_views(view: SwarmView, me: PeerId) -> list[LeavingView]:
     ]
 
 
+def _held(staging: Staging, now: float) -> list[HeldView]:
+    """Return where every stage of ours stands and what it waits for."""
+    machines = (tenancy.held for tenancy in staging.tenancies.values())
+    return [
+        HeldView(
+            stage=held.stage,
+            state=held.state.value,
+            waits_for=held.waits_for,
+            for_s=max(0.0, now - held.since),
+        )
+        for held in machines
+    ]
+
+
 def _recent(engine: Engine) -> list[Entry]:
     return list(
         engine.event_sink.log.since(max(0, engine.event_sink.log.last_seq - RECENT_EVENTS)).entries
@@ -155,10 +171,10 @@ def _state(
     engine: Engine, staging: Staging, stopping: bool, paused: PauseView | None
 ) -> tuple[NodeState, str]:
     if stopping:
-        return "stopping", "handing off and saving"
+        return "stopping", staging.draining_words
     if paused is not None:
         held = ", ".join(map(str, staging.tenancies))
-        return "paused", f"{paused.reason}; handing over stage {held}" if held else paused.reason
+        return "paused", f"{paused.reason}; draining stage {held}" if held else paused.reason
     if (problem := engine.text.problem) and not engine.membership.roster.serving(0):
         return "waiting", problem
     if engine.history is not None and (waits := engine.history.waiting()):

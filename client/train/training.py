@@ -1,7 +1,7 @@
 """The part of a node that trains: its stages, their workers, and the copies it keeps for others.
 
-It is begun when the node may hold stages and ended when it may not: a pause gives every stage up in
-order, as leaving does, and ends the worker processes, which frees their memory; the network, the
+It is begun when the node may hold stages and ended when it may not: a pause drains every stage,
+as leaving the swarm does, and ends the worker processes, which frees their memory; the network, the
 membership and the control socket stay. Going on is entering the swarm anew with the same identity.
 """
 
@@ -47,7 +47,7 @@ from client.train.workers.pool import OpenWorker
 from model_zoo.specs.data import DataSpec
 
 FINISH_S = 240.0
-"""For handing over, saving, and a copy elsewhere; each of these is bounded, too."""
+"""For draining, saving, and a copy elsewhere; each of these is bounded, too."""
 USUAL_SEATS = 2
 """The home and a second stage beside it; whether memory holds both, the matching reckons."""
 MEASURING_WORKERS = 4
@@ -145,7 +145,7 @@ class Training:
                 await finishing.run()
 
     async def _train(self) -> None:
-        """Hold stages until a pause begins; then give them up in order."""
+        """Hold stages until a pause begins; then drain them."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.staging.run)
             nursery.start_soon(self._keep_copies)

@@ -219,7 +219,7 @@ class VolunteerApp(App[int]):
         if self._source.live and self.link.state == "live":
             yield SystemCommand("Pause or resume", "Key p", self.action_pause)
             yield SystemCommand("Invite", "A fresh invite, with its QR code", self.action_invite)
-            yield SystemCommand("Finish", "Hand over, save, leave in order", self.action_finish)
+            yield SystemCommand("Finish", "Drain the stages, save, say goodbye", self.action_finish)
         yield SystemCommand("Detach", "Close this view; training goes on", self.action_detach)
         yield SystemCommand("Quit", "Detach, finish or stop, and what each costs", self.action_go)
         yield SystemCommand("Copy diagnostics", "Without addresses and secrets", self.action_copy)
@@ -300,7 +300,7 @@ class VolunteerApp(App[int]):
             self.push_screen(InviteDialog(answer.invite, ascii_only=self._ascii))
             return
         if answer.method == "stop" and answer.ok:
-            self.farewell = "it leaves in order, in the background"
+            self.farewell = "it drains its stages, saves and goes, in the background"
             self.exit(0)
             return
         self.leaving &= answer.ok or answer.method not in ("stop", "finish")
@@ -330,7 +330,7 @@ class VolunteerApp(App[int]):
             self._source.command("pause", reason="you paused it")
 
     def action_finish(self) -> None:
-        """Leave in order, once it is clear what that costs."""
+        """Drain the stages, once it is clear what that costs."""
         if not self._source.live:
             self.notify("this is a recording", severity="warning", markup=False)
         elif self._answers():

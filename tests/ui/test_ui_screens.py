@@ -104,7 +104,7 @@ def test_f_asks_before_it_finishes_and_the_view_ends_with_the_node() -> None:
     async def scene(on: Stage) -> None:
         await on.feed(recorded()[:30])
         await on.press("f")
-        assert "hands over, closes the step" in on.text()
+        assert "drains its stages: closes the step" in on.text()
         await on.press("escape")
         assert on.source.commands == []
         await on.press("f", "f")
@@ -237,7 +237,7 @@ def test_the_screen_of_a_dead_node_says_why_and_how_to_start_it(size: tuple[int,
         for said in ("ENDED at", "exit code 78", "no device 'cuda'", "give --device cpu",
                      "volunteer join --swarm demo", "below: as it was at"):  # fmt: skip
             assert said in text, said
-        for gone in ("TRAINING", "if you leave", "last error"):
+        for gone in ("TRAINING", "if you drain", "last error"):
             assert gone not in text, gone
         header = on.app.query_one("#header", Panel)
         assert "tokens/s" not in plain(header.lines)
@@ -246,7 +246,7 @@ def test_the_screen_of_a_dead_node_says_why_and_how_to_start_it(size: tuple[int,
         assert not on.app.query_one("#log", Listing).stale, "the log says why; it is to be read"
         await on.feed(recorded()[30:31])
         assert "as it was at" not in on.text()
-        assert "if you leave" in on.text()
+        assert "if you drain" in on.text()
         assert not on.app.query_one("#machine", Panel).stale
 
     play(scene, size)
@@ -257,7 +257,7 @@ def test_the_screen_of_a_dead_node_says_why_and_how_to_start_it(size: tuple[int,
     [
         (ENDED, {}, ("the volunteer has ended, nothing goes on", "--swarm demo"), "no device"),
         (LOST, {}, ("does not answer", "volunteer status tells"), "it does not answer"),
-        (Link("live"), {"state": "stopping"}, ("leaves in order",), "it leaves in order"),
+        (Link("live"), {"state": "stopping"}, ("drains its stages",), "it drains its stages"),
         (Link("live"), {"state": "paused"}, ("stays paused", "f Finish"), "it goes on"),
         (Link("live"), {"state": "done"}, ("serves the finished model",), "it goes on"),
         (Link("live"), {}, ("your machine goes on training", "s Stop"), "it goes on"),

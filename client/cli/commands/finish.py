@@ -1,4 +1,4 @@
-"""``volunteer finish``: leave the swarm so that nobody has to recover anything."""
+"""``volunteer finish``: drain every stage and leave the swarm; nobody has to recover anything."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def finish(
     json: bool = False,
     wait_s: float = 300.0,
 ) -> int:
-    """Leave the swarm in order: take no new work, close the running step, save, say goodbye.
+    """Drain every stage: take no new work, close the running step, save, say goodbye.
 
     Asks first where you are the last replica of a stage, if there is somebody to ask.
 
@@ -80,8 +80,8 @@ def finish(
             print(printable(stage.words))
     if wait_s and not left:
         raise UserError(
-            f"it has not left after {wait_s:g} s",
-            "it goes on leaving; watch it with: volunteer status --watch",
+            f"it has not drained after {wait_s:g} s",
+            "it goes on draining; watch it with: volunteer status --watch",
             ExitCode.TEMPORARY,
         )
     return ExitCode.OK
@@ -94,7 +94,7 @@ def _agreed(leaving: list[LeavingView]) -> bool:
         return True
     for stage in last:
         say(stage.words)
-    return says_yes("Leave all the same?")
+    return says_yes("Drain all the same?")
 
 
 def _wait_until_gone(node: ControlClient, wait_s: float) -> bool:

@@ -210,7 +210,7 @@ async def _stop_on_signal(
             if stop.is_set():
                 record.end("it was told twice to stop, and ended at once", "", ExitCode.INTERRUPTED)
                 os._exit(ExitCode.INTERRUPTED)
-            write(LogLine(words="stopping: handing off and saving; once more to stop at once"))
+            write(LogLine(words="stopping: draining and saving; once more to stop at once"))
             stop.set()
 
 

@@ -21,7 +21,12 @@ def status_report(now: Snapshot) -> str:
         f"progress  step {now.step} of {now.steps}, {_loss(now)}",
         *_pace_lines(now),
         *(_stage_line(stage, now.peer) for stage in now.stages),
-        *(f"leaving   {leaving.words}" for leaving in now.leaving),
+        *(
+            f"waits     {held.waits_for}, for {human_duration(held.for_s)}"
+            for held in now.held
+            if held.waits_for
+        ),
+        *(f"drain     {leaving.words}" for leaving in now.leaving),
         f"network   {_peers(now)}, {human_bytes(now.network.sent_bytes)} sent, "
         f"{human_bytes(now.network.received_bytes)} received",
         f"limits    {limits_words(now.limits)}",

@@ -239,7 +239,7 @@ class Run:
         self._watch(seconds / 4, begin=False)
 
     def _try_join_and_leave(self, seconds: float) -> None:
-        """One more joins; when it serves, it leaves in order."""
+        """One more joins; when it serves, it drains and goes."""
         newcomer = self._crew.enlist(f"v{len(self._names) + 1}", self._wires)
         self.seen.names[newcomer.peer] = newcomer.name
         self._crew.share_capacity(self._crew.volunteers[self._names[0]])

@@ -74,6 +74,12 @@ class Staging:
         phases = [tenancy.phase for tenancy in self.tenancies.values()]
         return "; ".join(phases) or "waiting for a stage"
 
+    @property
+    def draining_words(self) -> str:
+        """Say how far the stages are on their way out of the swarm."""
+        drained = (t.held.waits_for for t in self.tenancies.values() if t.held.leaving)
+        return "; ".join(drained) or ("draining" if self.tenancies else "saying goodbye")
+
     # --- what the engine tells us ------------------------------------------------------------
 
     def assign(self, stage: int) -> None:

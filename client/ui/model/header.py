@@ -133,7 +133,7 @@ def _leaving(now: Snapshot) -> Line:
         return line(("   what next     ", "muted"), WHEN_DONE)
     last = any(view.last for view in now.leaving)
     return line(
-        ("   if you leave  ", "muted"), (leaving_words(now.leaving), "warn" if last else "plain")
+        ("   if you drain  ", "muted"), (leaving_words(now.leaving), "warn" if last else "plain")
     )
 
 

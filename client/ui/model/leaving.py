@@ -34,7 +34,7 @@ STAYS = {
 def ways(record: Record, live: bool, link: Link) -> list[Way]:
     """Return the ways in the order of what they cost.
 
-    A recording can only be closed, and so can the view of a node that does not answer or leaves.
+    A recording can only be closed, and so can the view of a node that does not answer or drains.
     """
     if not live:
         return [Way("d", "detach", "Close", "this is a recording: nothing changes", "good")]
@@ -57,14 +57,14 @@ def ways(record: Record, live: bool, link: Link) -> list[Way]:
             "f",
             "finish",
             "Finish",
-            f"hands over, closes the step, saves, leaves in order; you can watch it. {cover}",
+            f"drains its stages: closes the step, saves, says goodbye; you can watch it. {cover}",
             "warn" if last else "plain",
         ),
         Way(
             "s",
             "stop",
             "Stop",
-            "the same, but this view closes at once and it leaves in the background",
+            "the same, but this view closes at once and it drains in the background",
             "warn" if last else "plain",
         ),
     ]
@@ -82,7 +82,7 @@ def farewell(record: Record, link: Link, leaving: bool) -> str:
     if link.state != "live":
         return f"it does not answer; {UNKNOWN}"
     if leaving or (record.snapshot is not None and record.snapshot.state == "stopping"):
-        return "it leaves in order, in the background"
+        return "it drains its stages, saves and goes, in the background"
     return "it goes on; volunteer attach shows it again"
 
 
@@ -91,7 +91,7 @@ def _when_closed(record: Record, link: Link) -> str:
         words = "closes this view; the volunteer has ended, nothing goes on. "
         return words + _sentence(next_step(link))
     if link.state == "live" and record.snapshot is not None:
-        return "closes only this view; the volunteer leaves in order, in the background"
+        return "closes only this view; the volunteer drains its stages in the background"
     return f"closes only this view; the volunteer does not answer: {UNKNOWN}"
 
 

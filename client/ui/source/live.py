@@ -34,8 +34,8 @@ PATIENCE_S = (0.5, 1.0, 2.0, 3.0, 5.0)
 SAID = {
     "pause": "paused: memory is given back, other volunteers take over",
     "resume": "resumed: looking for a stage",
-    "finish": "finishing: handing over, saving, leaving in order",
-    "stop": "stopping: handing over, saving, leaving in order",
+    "finish": "finishing: draining its stages, saving, saying goodbye",
+    "stop": "stopping: draining its stages, saving, saying goodbye",
 }
 NOBODY = "no volunteer answers yet"
 NOT_DONE = "nothing was done: the volunteer does not answer"

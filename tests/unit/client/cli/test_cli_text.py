@@ -12,7 +12,7 @@ from client.cli.logging.log_writer import as_json, as_text, log_writer
 from client.cli.terminal.output import human_bytes, human_duration, human_rate, printable
 from client.cli.terminal.status_text import limits_words, progress_line, status_report
 from client.config import Settings
-from client.control.snapshot import LimitsView, SeatView
+from client.control.snapshot import HeldView, LimitsView, SeatView
 from client.events import LogLine, StepCommitted
 from tests.support.control_fakes import example_snapshot
 
@@ -108,3 +108,13 @@ def test_events_below_the_level_are_left_out(capsys: pytest.CaptureFixture[str])
     said = capsys.readouterr().err
     assert "quiet" not in said
     assert json.loads(said)["words"] == "loud"
+
+
+def test_the_report_says_what_a_held_stage_waits_for_and_for_how_long() -> None:
+    serving = HeldView(stage=0, state="serving", waits_for="", for_s=900.0)
+    draining = HeldView(
+        stage=1, state="draining", waits_for="draining stage 1: its step", for_s=12.0
+    )
+    report = status_report(example_snapshot(held=[serving, draining]))
+    lines = [line for line in report.splitlines() if line.startswith("waits")]
+    assert lines == ["waits     draining stage 1: its step, for 12 s"]

@@ -11,9 +11,11 @@ import trio
 from trio.testing import MockClock
 
 from client.compute.checkpoint import verify
+from client.node.status import take_snapshot
 from client.store.checkpoints import CheckpointFolder
 from client.train.recovery.buddies import Buddies
 from client.train.stage.finishing import Finishing
+from client.train.stage.saver import StateSaver
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 
@@ -52,6 +54,40 @@ async def test_one_of_two_leaves_and_the_others_recover_nothing(
         assert [c.hash for c in commits] == [
             verify(second.disk / f"stage-0-v{at}.safetensors").hash
         ]
+
+
+async def test_the_status_says_what_a_stage_waits_for_on_its_way_out(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    final = StateSaver.final
+
+    async def on_a_slow_disk(saver: StateSaver, version: Callable[[], int]) -> None:
+        await trio.sleep(1.0)
+        await final(saver, version)
+
+    monkeypatch.setattr(StateSaver, "final", on_a_slow_disk)
+    async with open_swarm(tmp_path, steps=200) as swarm:
+        first, second, *_ = [await swarm.add(stage) for stage in (0, 0, 1, 1)]
+        swarm.start()
+        await swarm.until(lambda: second.step(0) >= 3)
+        said: list[tuple[str, str]] = []
+        waited: dict[str, float] = {}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(finish, second)
+            while second.staging.tenancies or not said:
+                await trio.sleep(0.005)
+                now = take_snapshot(second.engine, second.staging, 0.0, stopping=True)
+                for held in now.held:
+                    waited[held.state] = max(held.for_s, waited.get(held.state, 0.0))
+                    if held.waits_for and (held.state, now.reason) not in said:
+                        said.append((held.state, now.reason))
+        assert ("draining", "draining stage 0: its running step is brought to its end") in said
+        assert ("saving", "saving stage 0: writing a last checkpoint") in said
+        assert waited["draining"] > 1.9
+        assert waited["saving"] > 0.9
+        assert take_snapshot(second.engine, second.staging, 0.0, stopping=True).held == []
+        serving = take_snapshot(first.engine, first.staging, 0.0, stopping=False).held
+        assert [(held.state, held.waits_for) for held in serving] == [("serving", "")]
 
 
 async def test_all_leave_together_at_one_version(tmp_path: Path, autojump_clock: MockClock) -> None:
