@@ -29,7 +29,7 @@ line here and the file of its name in ``client/net``."""
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a peer listens.
+    """An address at which a peer listens.
 
     Attributes:
         peer: None when the address does not name it.

@@ -20,7 +20,7 @@ _PERSON = b"volunteer/1/adm"
 
 
 def admission_proof(secret: bytes, swarm: SwarmId, prover: PeerId, verifier: PeerId) -> bytes:
-    """Return the 32 bytes with which ``prover`` shows ``verifier`` that it knows the secret."""
+    """Return the 32 bytes with which ``prover`` proves the ``secret`` of ``swarm`` to ``verifier``."""
     if len(secret) != SECRET_BYTES:
         raise LocalProtocolError(f"an admission secret has {SECRET_BYTES} bytes")
     parts = "\x1f".join((swarm, prover, verifier)).encode()
@@ -30,5 +30,13 @@ def admission_proof(secret: bytes, swarm: SwarmId, prover: PeerId, verifier: Pee
 def admission_holds(
     secret: bytes, swarm: SwarmId, prover: PeerId, verifier: PeerId, proof: bytes
 ) -> bool:
-    """Check a proof in constant time."""
+    """Check a proof in constant time.
+
+    Args:
+        secret: of the private swarm.
+        swarm: its id.
+        prover: the peer that sent the proof.
+        verifier: ourselves.
+        proof: the bytes received.
+    """
     return hmac.compare_digest(admission_proof(secret, swarm, prover, verifier), proof)

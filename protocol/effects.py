@@ -1,7 +1,7 @@
-"""What a state machine wants done. Machines return effects; thin drivers perform them.
+"""Effects: the actions that a state machine requests. Machines return them; drivers perform them.
 
-Effects that belong to one machine only (compute tasks of the pipeline, say) live beside it; these
-are the ones every machine uses.
+Effects of one machine only (such as compute tasks of the pipeline) are defined beside it; these are
+common to all machines.
 """
 
 from __future__ import annotations

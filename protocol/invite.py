@@ -1,9 +1,9 @@
-"""Invites: how a stranger learns which swarm to join and whom to call first.
+"""Invites: they name a swarm to join and the members to dial first.
 
-Three spellings, told apart by ``parse_target``: the URI
+Three forms, distinguished by ``parse_target``: the URI
 ``volunteer:<swarm-id>?peer=<multiaddr>[&peer=...][&secret=...]``, the contents of a ``.swarm``
 file (JSON with the signed manifest), and a member's bare multiaddr. Parsing only: no disk, no
-network. Whoever wrote an invite is not trusted; every part is bounded and checked.
+network. The author of an invite is not trusted; every part is bounded and checked.
 """
 
 from __future__ import annotations

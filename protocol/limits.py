@@ -23,9 +23,9 @@ MAX_REPLICAS_IN_ROUND = 32
 MAX_ATTEMPT = 2**31 - 1
 """Attempts to close one step, or to deliver one microbatch."""
 MAX_ATTEMPTS_MISSED = 4096
-"""By so many may a plan's attempt exceed those of its step that the receiver knows of, so that one
-lie does not exhaust the range. Who was away may have missed some: what comes to nothing by itself
-takes 30 s at least, so 4096 attempts more than a day."""
+"""A plan's attempt may exceed the attempts known to the receiver by at most this, so that one lie
+does not exhaust the range. A replica that was away may have missed some: an attempt that fails by
+itself takes at least 30 s, so 4096 attempts take more than a day."""
 MAX_SEGMENTS = 8
 """Parts of an averaging shard that are under way one behind the other."""
 MAX_BOUNDS = MAX_REPLICAS_IN_ROUND * MAX_SEGMENTS + 1
@@ -44,8 +44,8 @@ MAX_DIGEST_ENTRIES = 512
 MAX_ENVELOPE_BODY_BYTES = 16 * 1024
 MAX_STEP = 2**40
 MAX_NUMBER = 1e30
-"""Of a loss or a rate, either sign. What is made of others' numbers has to be held to it as well:
-who says more is blamed."""
+"""Largest magnitude of a loss or a rate. Values computed from others' numbers must respect it too,
+because a peer that sends more is penalised."""
 MAX_SQUARED_NORM = 1e45
 """Of a sum: more than 2^40 numbers of 2^47, which is more than codecs let through. So whatever the
 members contribute, its honest owner can say it."""

@@ -1,7 +1,7 @@
-"""What a replica believes of the swarm: the live replicas of every stage.
+"""A replica's view of the swarm: the live replicas of every stage.
 
 Built by membership from adverts and heartbeats, read by pipeline and rounds. Immutable; a change
-is a new view.
+makes a new view.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Replica:
     moved: int = 0
     """Of the step and its round, how much is there; it changes while they go on."""
     missing: tuple[PeerId, ...] = ()
-    """Without whom its stage cannot go on, as it says."""
+    """Peers without which, by its claim, its stage cannot go on."""
     leaving: bool = False
     """It hands its work over and goes."""
     uplink_bytes_per_s: float = 0.0
-    """What is believed of its line, its owner's limit included; 0: unknown."""
+    """Believed bandwidth, including its owner's limit; 0: unknown."""
     downlink_bytes_per_s: float = 0.0
 
 
@@ -83,7 +83,10 @@ def leader(
     behind: int = 1,
     among: Collection[PeerId] = (),
 ) -> PeerId | None:
-    """Return who leads the round of a step: the first of those who can (``leaders``)."""
+    """Return the leader of a step's round in ``stage``: the first of ``leaders``, or None.
+
+    ``view``, ``step``, ``behind`` and ``among`` are as for ``leaders``.
+    """
     return next(iter(leaders(view, stage, step, behind=behind, among=among)), None)
 
 
@@ -95,13 +98,13 @@ def leaders(
     behind: int = 1,
     among: Collection[PeerId] = (),
 ) -> list[PeerId]:
-    """Return the serving replicas in the order in which they lead the round of a step: those
-    ``among`` the stage's roll, if any of them serves, the lowest rank first. Who only says that it
-    serves has to be in a round before it leads one.
+    """Return the serving replicas in the order in which they lead the round of a step.
 
-    Who was left more than ``behind`` steps behind cannot, until it has fetched the state. Every
-    replica computes it from its own view; when views differ for a moment two may lead, which costs
-    an attempt and never exactness (protocol/README.md, rounds).
+    Replicas ``among`` the stage's roll come alone, if any of them serves, the lowest rank first: a
+    replica that only claims to serve must be in a round before it leads one. A replica more than
+    ``behind`` steps behind cannot lead before it has fetched the state. Every replica computes the
+    order from its own view. While views differ two may lead, which costs an attempt but never
+    exactness (protocol/README.md, rounds).
     """
     peers = [replica.peer for replica in view.serving(stage) if replica.version >= step - behind]
     proven = [peer for peer in peers if peer in among]

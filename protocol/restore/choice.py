@@ -14,7 +14,7 @@ from protocol.restore.stored import ERA_BITS, MAX_NUMBER, Copy, Lineage, Stored,
 SEED = Lineage()
 LAST_ERA = ((MAX_NUMBER + 1) << ERA_BITS) - 1
 Weigh = Callable[[PeerId, Copy], int]
-"""What an author's word of a copy weighs; 0: nothing."""
+"""Returns the weight of an author's claim about a copy; 0: it does not count."""
 Witness = Callable[[PeerId], bool]
 """Whether an author's word stands for itself: members can be invented, who say what one says."""
 Weighed = tuple[int, bool, bytes]
@@ -30,14 +30,21 @@ def newest_whole(
     me: PeerId | None = None,
     witness: Witness = lambda _author: True,
 ) -> Lineage:
-    """Return the newest version of ``lineage`` that is complete, as where another could begin.
+    """Return the newest complete version of ``lineage``, as a lineage that begins there.
 
-    Of a version's hashes of one stage, the one that most of the weightiest words name counts, where
-    they are equal our own: a single damaged or lying copy decides nothing where there is another.
+    Of several hashes of one stage's version, the one that most of the claims with the highest
+    weight name counts; on a tie our own. A single damaged or lying copy thus decides nothing if
+    there is another.
 
     Args:
-        reached: the newest version there can be as far as we have seen: of later ones the word of a
-            single witness does not count. None: we have not seen the lineage trained.
+        stored: each peer's stored record.
+        stages: number of stages.
+        lineage: the lineage searched.
+        reached: newest version possible as far as we have seen; for later ones a single witness is
+            not enough. None: we have not seen the lineage trained.
+        weigh: weight of each claim.
+        me: ourselves, for ties.
+        witness: tells which authors count as witnesses.
     """
     said: dict[int, list[list[Weighed]]] = {}
     authors: dict[int, set[PeerId]] = {}
@@ -61,8 +68,17 @@ def newest_whole(
 def believed(
     stored: Mapping[PeerId, Stored], version: int, stages: int, weigh: Weigh, me: PeerId
 ) -> tuple[bytes, ...]:
-    """Return the hashes by stage that are believed of a version, of whatever lineage; fewer than
-    there are stages if of some of them nobody has a copy."""
+    """Return the believed hashes of a version of any lineage, by stage.
+
+    There are fewer than ``stages`` if some stages have no copy.
+
+    Args:
+        stored: each peer's stored record.
+        version: the version.
+        stages: number of stages.
+        weigh: weight of each claim.
+        me: ourselves, for ties.
+    """
     said: dict[int, list[Weighed]] = {}
     for author, one in stored.items():
         for copy in one.copies:
@@ -92,8 +108,10 @@ def newest_of_any(
     weigh: Weigh = lambda _author, _copy: 1,
     witness: Witness = lambda _author: True,
 ) -> int:
-    """Return the newest version of ``lineage`` that any stage has somewhere; ``reached`` and
-    ``witness`` as for ``newest_whole``."""
+    """Return the newest version of ``lineage`` that any stage has.
+
+    ``stored``, ``weigh``, ``reached`` and ``witness`` are as for ``newest_whole``.
+    """
     authors: dict[int, set[PeerId]] = {}
     for author, one in stored.items():
         for copy in one.copies:
@@ -119,7 +137,10 @@ def next_era(lineage: Lineage, target: Lineage, me: PeerId, seq: int) -> Lineage
 
 
 def holders(stored: Mapping[PeerId, Stored], lineage: Lineage, stage: int) -> list[PeerId]:
-    """Return who has the state of a stage from which a lineage begins, in order of peer id."""
+    """Return the peers that have the state of ``stage`` at the start of ``lineage``, by peer id.
+
+    ``stored`` has each peer's stored record.
+    """
     if not lineage.version or stage >= len(lineage.hashes):
         return []
     return sorted(

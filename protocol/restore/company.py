@@ -1,12 +1,12 @@
-"""Who may have newer copies than we: those who were in the swarm when we last knew how far it was.
+"""Company: the members that may have newer copies than ours after a restart.
 
-A swarm that comes back waits for members that may bring newer versions. Nobody can have a version
-newer than ours who was gone before ours was made: a step is closed by one side of a swarm at most
-(``rounds/quorum.py``). So it is enough to remember, of each member, how far the swarm was when it
-was last there, and whether it said goodbye: what it had by then it had told.
+A restarted swarm waits for members that may bring newer versions. A member that left before our
+version was made cannot have a newer one, because at most one side of a swarm closes a step
+(``rounds/quorum.py``). So for each member it is enough to remember the swarm's version when the
+member was last present, and whether it left in order: then it had announced all that it had.
 
-Holds one entry per member met, bounded, and outlives the process: whoever holds it writes it down
-whenever it changes. No I/O here.
+State: one entry per member met, bounded. It must survive the process, so the driver saves every
+change. No I/O here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Companion(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     version: StepIndex | None = None
     """Newest version of any stage that was served when it went; None: we did not see it go."""
     left: bool = False
-    """It said goodbye, so it has nothing newer than that. Whoever fell silent may have gone on."""
+    """It left in order, so it has nothing newer; a member that fell silent may have trained on."""
 
     def may_be_ahead(self, of: int) -> bool:
         """Whether it may have copies of a version newer than ``of``, which we have."""
@@ -57,12 +57,13 @@ class Company:
     def update(
         self, live: Collection[PeerId], newest: int | None, left: Callable[[PeerId], bool]
     ) -> bool:
-        """Take who is there besides us; return whether there is something to be written down.
+        """Take the present members; return whether the state changed and must be saved.
 
         Args:
-            newest: newest version of any stage that is served; None while nobody knows where the
-                run stands: whoever goes then may have gone on before, and counts as unseen.
-            left: whether a member that is not there any more said goodbye.
+            live: the other live members.
+            newest: newest version that any stage serves; None while it is unknown: a member that
+                goes then may have trained on before, and counts as unseen.
+            left: tells whether a member that is gone left in order.
         """
         now = frozenset(live)
         came, went = now - self._live, list[PeerId]()

@@ -1,13 +1,13 @@
-"""What a volunteer has seen of the run with its own eyes: the measure of what others say of it.
+"""Evidence: a volunteer's own observations of the run, by which it weighs others' claims.
 
-Anybody can publish a record, and name any lineage and any checkpoint in it. So words are weighed by
+Anybody can publish a record that names any lineage and any checkpoint. So claims are weighed by
 work. A peer is *proven* once a step that we have applied contains its work: it sent a contribution
-or a sum for our stage's round, or gave us an activation or a gradient that we counted. Of our own
-stage we know the hash of every version that we have made, and of other stages those that proven
-peers have named. From our last commit follows what version there can be by now.
+or a sum for our stage's round, or an activation or a gradient that we counted. For our own stage we
+know the hash of every version that we have made; for other stages, the hashes that proven peers
+have named. Our last commit bounds the version that can exist by now.
 
-Holds proven peers and their last records, hashes and the last commit, all bounded, and gives them
-as ``Kept`` to be read again after a restart. Times are monotonic seconds.
+State: proven peers and their last records, hashes and the last commit, all bounded. ``Kept`` is its
+form on disk. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AHEAD_STEPS: Final = 2
 FASTER: Final = 8.0
 """By how much the swarm may have become faster than it ever was while we were there."""
 FASTEST_STEPS_PER_S: Final = 20.0
-"""What we believe of a swarm's speed in any case."""
+"""A swarm's speed that is plausible in any case."""
 SHORTEST_STEP_S: Final = 0.001
 
 
@@ -43,7 +43,7 @@ class Word(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class Kept(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What outlives the process."""
+    """The part of the evidence that is saved."""
 
     version: StepIndex = 0
     """Newest version that a seat of ours has ever made; 0: none."""
@@ -93,8 +93,18 @@ class Evidence:
     def closed(
         self, stage: int, version: int, state: bytes, with_whom: Collection[PeerId], now: float
     ) -> bool:
-        """A seat of ours has closed a step: whose work is in it, and the version's hash. Return
-        whether this proves somebody new, or is the first one: then it ought to be written down."""
+        """Note that a seat of ours has closed a step.
+
+        Args:
+            stage: its stage.
+            version: the new version.
+            state: hash of the version.
+            with_whom: peers whose work is in it.
+            now: monotonic seconds.
+
+        Returns:
+            Whether it proves a new peer, or is the stage's first, and should be saved.
+        """
         news = stage not in self._stages or not self._proven.keys() >= set(with_whom)
         if self.closed_at is not None and version > self.version:
             usual_s = max(SHORTEST_STEP_S, (now - self.closed_at) / (version - self.version))
@@ -114,8 +124,8 @@ class Evidence:
         return news
 
     def reopened(self, stage: int) -> None:
-        """Our seat begins anew with the state of others: what it made before may have been the odd
-        one out."""
+        """Note that our seat restarts from others' state; the versions it made before may have
+        differed from theirs."""
         self._made = {k: v for k, v in self._made.items() if k[0] != stage}
 
     def begin(self, before: Lineage, lineage: Lineage) -> None:

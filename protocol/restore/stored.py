@@ -29,7 +29,7 @@ StateDigest = Annotated[bytes, Meta(min_length=HASH_BYTES, max_length=HASH_BYTES
 
 
 class Lineage(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, order=True):
-    """Where the run's present history begins. The first one: version 0, from the seed."""
+    """The start of the run's present history; the first lineage starts at version 0, the seed."""
 
     era: Era = 0
     version: StepIndex = 0
@@ -83,7 +83,13 @@ def encode_stored(stored: Stored) -> bytes:
 
 
 def parse_stored(body: bytes, key: str, signer: PeerId, stages: int) -> Stored:
-    """Check a stored record against its key, its signer and the number of stages.
+    """Parse a stored record and check it.
+
+    Args:
+        body: the record's body, canonical encoding.
+        key: the record's key, which must be the signer.
+        signer: verified author.
+        stages: number of stages in the manifest.
 
     Raises:
         RemoteProtocolError: malformed, not canonical, in another's name, or about stages that do

@@ -30,7 +30,8 @@ class Ahead:
         self._kept: dict[int, list[tuple[PeerId, RoundMessage, bytes]]] = {}
 
     def keep(self, sender: PeerId, message: RoundMessage, digest: bytes) -> bool:
-        """Keep a message unless its sender has said that much already."""
+        """Keep ``message`` of ``sender`` with its payload's ``digest``; False if it is a repetition
+        or its sender's limit is reached."""
         kept = self._kept.setdefault(message.step, [])
         own = [known for peer, known, _ in kept if peer == sender]
         if any(_same(message, known) for known in own) or len(own) >= MAX_PER_SENDER:
@@ -48,7 +49,16 @@ class Ahead:
         loaded: bool,
         serving: bool,
     ) -> list[SeatEffect]:
-        """Keep a later round's message for when a seat at ``step`` gets there."""
+        """Keep a later round's message until a seat at ``step`` gets there.
+
+        Args:
+            sender: its sender.
+            message: the message.
+            digest: of its payload.
+            step: the seat's present step.
+            loaded: whether the seat has its state.
+            serving: whether the seat serves.
+        """
         if message.step > step + (SERVING_STEPS_AHEAD if serving else MAX_STEPS_AHEAD):
             if loaded:  # then our siblings' heartbeats say how far behind we are
                 return []

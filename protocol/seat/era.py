@@ -1,7 +1,7 @@
-"""Lineages: after a roll-back, messages of the time before must not count.
+"""Eras: after a roll-back, messages of the earlier lineage must not count.
 
-A seat belongs to one era and stamps it on all that it says; its parts know nothing of it. What
-comes from another era is answered only where the sender would otherwise wait.
+A seat belongs to one era and stamps it on every message; its parts know nothing of it. A message of
+another era is answered only if the sender would otherwise wait.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def era_of(message: Message, otherwise: int) -> int:
 
 
 def other_era(stage: int, sender: PeerId, message: Message) -> list[SeatEffect]:
-    """Answer a message of another era: a Forward is not for us to run."""
+    """Answer ``sender``'s message of another era to ``stage``: refuse a Forward, ignore others."""
     if not isinstance(message, Forward):
         return []
     step, microbatch, attempt = message.step, message.microbatch, message.attempt

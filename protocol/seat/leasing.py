@@ -1,9 +1,9 @@
 """Leases of one replica of stage 0: of the current step and, with the one-step-delayed update, of
 the next one, which may be computed while the current one is being closed.
 
-Nobody asks for the next step before the leader of the current one has said that nothing is left of
-it. What a leader of the next step hands out before it is the current one is in nobody's reports
-yet; who takes over from it waits until then.
+A replica asks for the next step only after the leader of the current one has said that no leases
+are left. Leases of the next step are in no ledger report before it is the current one; a leader
+that takes over waits until then.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Leasing:
         """By step, who has told us that nothing is left of it."""
 
     def start_step(self, step: int, view: SwarmView, led_by: PeerId | None) -> None:
-        """Begin a step, with what was leased of it before."""
+        """Begin ``step`` with the leases granted earlier; ``led_by`` leads it in ``view``."""
         leads = led_by == self._place.me
         self._none_left = {of: by for of, by in self._none_left.items() if of >= step}
         self._flight.start_step()
@@ -85,7 +85,7 @@ class Leasing:
         (desk or self.desk).asked(sender, message)
 
     def leased(self, sender: PeerId, message: Lease, now: float) -> list[int]:
-        """Take a lease; return what we have to do."""
+        """Take a lease of ``sender`` at ``now``; return the ids that we must compute."""
         desk = self.desk if message.step == self._pipeline.step else self._next
         if desk is None or not 0 <= message.step - self._pipeline.step <= 1:
             return []
@@ -106,13 +106,15 @@ class Leasing:
         leads: bool,
         wants: tuple[bool, bool],
     ) -> list[Send | Explain]:
-        """Hand out work if we lead, ask for some if we can take it.
+        """Grant leases if we lead, and ask for leases if we can take work.
 
         Args:
-            reports: ledgers of the current step, if we lead it.
-            led_by: who leads the current step.
-            steps: of the whole run; nothing is leased from there on.
-            leads: whether we do, and microbatches may be leased.
+            view: the live replicas.
+            reports: ledger reports of the current step, if we lead it.
+            led_by: leader of the current step.
+            now: monotonic seconds.
+            steps: steps of the whole run; later ones are not leased.
+            leads: whether we lead and microbatches may be leased.
             wants: whether we may take work of the current step and of the next one.
         """
         step, of = self._pipeline.step, self._pipeline
@@ -146,7 +148,7 @@ class Leasing:
         return self._pipeline.in_flight(step), self._pipeline.done(step)
 
     def _leader_of_next(self, view: SwarmView) -> PeerId | None:
-        """Who is a step behind now will have caught up by then."""
+        """Return the leader of the next step; a replica one step behind will have caught up."""
         if self._next is None:
             return None
         return leader(view, self._place.stage, self._pipeline.step + 1, behind=2)

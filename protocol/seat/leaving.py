@@ -1,13 +1,13 @@
-"""Leaving a seat without losing what it has counted.
+"""Drains a seat without losing the microbatches it has counted.
 
-A seat that is to go takes nothing new: it answers ``busy``, leases nothing, and gives back what it
-has not begun. What it has begun it finishes and brings into the round of the running step. It has
-left when nobody can ask it for anything any more: its own and both neighbour stages have closed
-every step it worked on. How long that may take is the driver's decision; whoever goes earlier costs
-its stage a replay, as if it had died.
+A draining seat accepts nothing new: it answers ``busy``, leases nothing, and returns work that it
+has not begun. It finishes work that it has begun and brings it into the round of the current step.
+It is drained when no peer can need it any more: its own stage and both neighbours have closed every
+step it worked on. The driver limits the time; leaving earlier costs the stage a replay, like a
+crash.
 
-The only replica of a stage has nobody to give its work to: it still takes the running step whole,
-and so do all replicas of a stage that leave together.
+The only replica of a stage has no sibling to take its work, so it still computes the whole current
+step; so do all replicas of a stage that drain together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What it would cost the swarm if we left now, stage by stage. Pure functions of the view."""
+"""The cost of our leaving now to the swarm, stage by stage. Pure functions of the view."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protocol.view import SwarmView
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """What becomes of a stage that we hold."""
+    """The consequence of our leaving for one stage that we hold."""
 
     stage: int
     remaining: int

@@ -1,11 +1,11 @@
-"""What a stage may count: the microbatches whose gradients the stage before has made use of.
+"""Returned microbatches: a stage may count only those whose gradients the stage before has used.
 
-A replica that counts a microbatch and keeps its gradient to itself, or spoils it, would leave the
-stage before with a step that nobody can close any more: the parameters that make the gradient are
-gone as soon as the replica's stage has closed the step. So the replicas of the stage before tell
-the next one what they have counted (``Returned``), and nobody there makes or follows a plan that
-counts anything else for others. A sound swarm does not wait for that: the stage before closes its
-step no earlier. A step that most of the stage before have closed is returned whole.
+A replica that counts a microbatch but withholds or spoils its gradient would leave the stage before
+with a step that can never be closed: the parameters that make the gradient are gone once the
+replica's stage has closed the step. So the replicas of the stage before report the microbatches
+that they have counted (``Returned``), and no replica of the next stage makes or follows a plan that
+counts others. A healthy swarm never waits for this, because the stage before closes its step no
+earlier. A step closed by most of the stage before counts as returned completely.
 
 ``Telling`` is the sender's part, ``Confirmed`` the receiver's; both hold two or three steps.
 """
@@ -43,11 +43,13 @@ class Telling:
     def tell(
         self, view: SwarmView, ledgers: Mapping[int, Collection[int]], *, idle: bool, now: float
     ) -> list[Send]:
-        """Say what is new; and again what may have been lost, while it matters.
+        """Report newly counted microbatches, and repeat reports that may have been lost.
 
         Args:
-            ledgers: what we have counted, of our step and the one before.
-            idle: whether nothing more is to come of our step for now.
+            view: the live replicas.
+            ledgers: ids that we have counted, for our step and the previous one.
+            idle: whether no more results of our step are expected for now.
+            now: monotonic seconds.
         """
         effects, self.due = list[Send](), None
         if self._place.last:
@@ -71,7 +73,7 @@ class Telling:
 
 
 class Confirmed:
-    """What the stage before says that we and our siblings have returned."""
+    """The microbatches that the stage before reports as returned by us and our siblings."""
 
     def __init__(self, place: Place, step: int) -> None:
         self._place, self._step = place, step

@@ -1,8 +1,8 @@
-"""Who may use the processor next, when one volunteer holds several stages: max-weight.
+"""Chooses the stage that computes next when one volunteer holds several: max-weight.
 
 The stage with the largest rate x backlog goes first (Tassiulas & Ephremides 1992: it keeps every
-queue bounded whenever any rule does), so time flows to where work waits. A round comes before
-microbatches, for the whole stage waits for its slowest member; and nobody is passed over for ever.
+queue bounded whenever any rule does), so that time goes to the stages with waiting work. A round
+comes before microbatches, because the whole stage waits for its slowest member. No stage starves.
 
 ``Turns`` holds whose turn it is and how much it has running. It knows no clock and no task.
 """
@@ -21,7 +21,7 @@ idle while the node hears of the first."""
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one held stage has to do."""
+    """One held stage's claim on compute time."""
 
     stage: int
     rate: float

@@ -1,24 +1,24 @@
-"""Who is set aside: members of our stage and of those beside it that hold the run up.
+"""Standing: members of our stage and its neighbours that obstruct the run are set aside.
 
 A member that is set aside is treated as if it had fallen silent. The seat's view leaves it out: it
-leads nothing, gets no work and is in no plan. The quorum hears it no more, so it is lost to us
-after the usual seconds (``Contacts.shun``). Whether a step can be closed without it is therefore
-still decided by the majority of the electors alone.
+leads nothing, gets no work and is in no plan. The quorum ignores it, so it is lost to us after the
+usual seconds (``Contacts.shun``). Whether a step can be closed without it is therefore still
+decided only by the majority of the electors.
 
-What we saw ourselves needs no judge (``accuse``). What a replica says of a sibling, by naming it as
-missing in its heartbeats, is word against word: one of the two has to go, whoever lies. The stages
-beside theirs are the judges. Each replica there decides for itself and names the one that it sets
-aside in its heartbeats; then all go by the vote of most of the judges, of as many by that of the
-first judge in an order that the pair fixes, so that no two sides of a run wait for opposite ones.
-A judge decides against the one with more such disputes, else the one that has done much less for us
-lately, else the one that was spared more often, else the one that served before our eyes for a much
-shorter time, else by rank, which is the same for all. If the stage does not go on without it, the
-other one goes instead.
+Our own observations need no judge (``accuse``). A replica's claim against a sibling, made by naming
+it as missing in its heartbeats, is one word against another: one of the two must go, whichever
+lies. The neighbouring stages are the judges. Each replica there decides for itself and names the
+peer that it sets aside in its heartbeats. Then all follow the majority of the judges, or on a tie
+the first judge in an order that the pair fixes, so that no two sides of a run wait for opposite
+peers. A judge decides against the one with more such disputes, else the one that has done much less
+for us recently, else the one that was spared more often, else the one that we have seen serving for
+a much shorter time, else by rank, which is the same for all. If the stage makes no progress without
+it, the other one goes instead.
 
-Only what we decided ourselves is named: what we follow lasts as long as those who said it say so.
-Otherwise two replicas would follow each other for ever. Each time lasts twice as long as the one
+Only our own decisions are named: a followed decision lasts as long as its authors repeat it.
+Otherwise two replicas would follow each other forever. Each time lasts twice as long as the one
 before. The last replica of a stage is never set aside.
-Holds a bounded account per peer; times are monotonic seconds.
+State: a bounded account per peer; times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ UNMENDED_S: Final = 10.0
 other: five of these seconds pass before the electors list anybody as lost."""
 HALF_LIFE_S: Final = 30.0
 MUCH_LESS: Final = 4.0
-"""Who did so many times less for us than a sibling has not been working; who made so many times
-fewer versions is new."""
+"""A peer that did this many times less for us than a sibling has not been working; a peer that made
+this many times fewer versions is new."""
 FEW_VERSIONS: Final = 2
 """Two judges that watch the same replica may count so many more or less."""
 OWED_S: Final = 1.0
@@ -59,7 +59,7 @@ Pair = frozenset[PeerId]
 
 @dataclass(slots=True)
 class _Account:
-    """What is known of one peer."""
+    """Our record of one peer."""
 
     work: float = 0.0
     worked_at: float = 0.0
@@ -76,7 +76,7 @@ class _Aside:
     until: float
     stage: int
     other: PeerId | None = None
-    """With whom it could not work, if that is why."""
+    """The other peer of the dispute, if a dispute was the reason."""
     version: int = 0
     """Of its stage at that moment."""
     look_at: float = float("inf")
@@ -161,7 +161,7 @@ class Standing:
         account.work, account.worked_at = self._work(peer, now) + 1, now
 
     def observe(self, view: SwarmView, claims: Iterable[PeerId], now: float) -> list[Explain]:
-        """Take the whole view, and whom we say ourselves that our stage waits for."""
+        """Take the whole ``view`` and our own ``claims``: peers that our stage waits for."""
         self._count_versions(view, now)
         self._view = view
         said = {frozenset((self._place.me, peer)) for peer in claims}
@@ -178,7 +178,7 @@ class Standing:
         return [*self._follow_judges(now), *self._follow_our_stage(now), *self.tick(now)]
 
     def accuse(self, peer: PeerId, why: str, now: float) -> list[Explain]:
-        """Set a peer aside for what we saw ourselves."""
+        """Set ``peer`` aside at ``now`` for our own observation ``why``."""
         stages = [s for s in self._near if any(r.peer == peer for r in self._view.serving(s))]
         if peer == self._place.me or self.is_aside(peer) or not stages:
             return []
@@ -265,8 +265,9 @@ class Standing:
         return said
 
     def _follow_our_stage(self, now: float) -> list[Explain]:
-        """Whom most of our stage have set aside in a stage beside it, or one of them where we wait
-        for it in vain ourselves, holds our stage up through us alone; as long as they say so."""
+        """Set aside a peer of a neighbouring stage that most of our stage have set aside, or one of
+        them if we wait for the peer in vain ourselves, for as long as they report it: otherwise it
+        would obstruct our stage through us alone."""
         ours, said = self._view.serving(self._place.stage), list[Explain]()
         named = Counter(peer for r in ours if r.peer != self._place.me for peer in set(r.missing))
         for peer in [p for p, aside in self._aside.items() if aside.followed and p not in named]:

@@ -39,11 +39,14 @@ class WorkDesk:
     def ask(
         self, leader: PeerId, view: SwarmView, in_flight: int, held: int, now: float
     ) -> list[Send]:
-        """Ask for as much as we can take, unless we have asked for just that already.
+        """Ask for as much as we can take, unless we have asked for exactly that already.
 
         Args:
-            in_flight: microbatches that we work on, of whatever step.
-            held: microbatches of this step that we have, counted ones included.
+            leader: leader of the step.
+            view: the live replicas.
+            in_flight: microbatches that we work on, of any step.
+            held: microbatches of this step that we have, including counted ones.
+            now: monotonic seconds.
         """
         want = self.in_flight_cap(view) - in_flight
         if want <= 0 or self._asked == (leader, want):
@@ -91,10 +94,13 @@ class WorkDesk:
         *,
         say_none: bool = False,
     ) -> list[Send | Explain]:
-        """Lease what is free to those that asked; or, near the end, what somebody is late with.
+        """Lease free microbatches to replicas that asked; near the end also late ones again.
 
         Args:
-            say_none: tell those who wait, once each, when nothing is left.
+            reports: newest ledger report of each replica.
+            at_step: live replicas of this step.
+            now: monotonic seconds.
+            say_none: tell each waiting replica once when nothing is left.
         """
         granted = self._lessor.grant(reports, at_step, now)
         effects: list[Send | Explain] = [
@@ -115,7 +121,10 @@ class WorkDesk:
         self._lessor.begin()
 
     def tick(self, reports: Mapping[PeerId, HasLedger], now: float, *, all_said: bool) -> None:
-        """Free ids that nobody reports although they were leased a while ago."""
+        """Free ids that were leased a while ago and that no replica reports.
+
+        ``reports``, ``now`` and ``all_said`` are as for ``Lessor.tick``.
+        """
         self._lessor.tick(reports, now, all_said=all_said)
 
     def next_deadline(self) -> float | None:
@@ -126,7 +135,8 @@ class WorkDesk:
 def usual_in_flight(view: SwarmView, place: Place) -> int:
     """Return our share of the microbatches that occupy all replicas at once, and a quarter more.
 
-    Shares go by speed, lest the step waits for what a slow one has not begun.
+    Shares are proportional to speed, so that the step does not wait for work that a slow replica
+    has not begun.
     """
     first = view.serving(0)
     replicas = sum(len(view.serving(stage)) for stage in range(place.stages))
