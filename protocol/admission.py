@@ -20,7 +20,7 @@ _PERSON = b"volunteer/1/adm"
 
 
 def admission_proof(secret: bytes, swarm: SwarmId, prover: PeerId, verifier: PeerId) -> bytes:
-    """Return the 32 bytes with which ``prover`` proves the ``secret`` of ``swarm`` to ``verifier``."""
+    """Return the 32 bytes that prove a swarm's ``secret`` from ``prover`` to ``verifier``."""
     if len(secret) != SECRET_BYTES:
         raise LocalProtocolError(f"an admission secret has {SECRET_BYTES} bytes")
     parts = "\x1f".join((swarm, prover, verifier)).encode()
