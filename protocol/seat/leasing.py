@@ -13,11 +13,11 @@ from collections.abc import Mapping, Set
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId
 from protocol.pipeline.flight import Flight
-from protocol.pipeline.lessor import Lessor
+from protocol.pipeline.lease_server import LeaseServer
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.pipeline.second_leases import HasLedger
-from protocol.seat.work import WorkDesk, usual_in_flight
+from protocol.seat.work import LeaseClient, usual_in_flight
 from protocol.view import Replica, SwarmView, leader
 from protocol.wire.messages import Lease, LeaseRequest
 
@@ -33,7 +33,9 @@ class Leasing:
     def __init__(self, place: Place, step: int, pipeline: Pipeline, *, delayed: bool) -> None:
         self._place, self._pipeline = place, pipeline
         self._flight = Flight(ahead=delayed)
-        self.desk = WorkDesk(place, self._flight, Lessor(step, place.per_step, delayed=delayed))
+        self.desk = LeaseClient(
+            place, self._flight, LeaseServer(step, place.per_step, delayed=delayed)
+        )
         self._next = self.desk.successor(fresh=False) if delayed else None
         self._leads_next = False
         self._none_left: dict[int, set[PeerId]] = {}

@@ -1,4 +1,4 @@
-"""Work at stage 0: asking the step's leader for microbatches, and handing them out as one."""
+"""Leasing at one replica of stage 0: asks the step's leader for work, and grants it as leader."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId
 from protocol.pipeline.flight import SPARE, Flight
-from protocol.pipeline.lessor import Lessor
+from protocol.pipeline.lease_server import LeaseServer
 from protocol.pipeline.next_hop import believed_rates
 from protocol.pipeline.place import Place
 from protocol.pipeline.second_leases import HasLedger
@@ -16,11 +16,11 @@ from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Lease, LeaseRequest
 
 
-class WorkDesk:
-    """Both sides of leasing at one replica. Idle at stages other than the first."""
+class LeaseClient:
+    """Asks for leases, and owns the lease server used while we lead; idle at other stages."""
 
-    def __init__(self, place: Place, flight: Flight, lessor: Lessor) -> None:
-        self._place, self._lessor = place, lessor
+    def __init__(self, place: Place, flight: Flight, lease_server: LeaseServer) -> None:
+        self._place, self._lease_server = place, lease_server
         self._asked: tuple[PeerId, int] | None = None
         self._asked_at = 0.0
         self._flight = flight
@@ -28,11 +28,11 @@ class WorkDesk:
     def start_step(self, step: int, *, fresh: bool) -> None:
         """Begin a step; ``fresh`` if we lead it from the start."""
         self._asked = None
-        self._lessor.start_step(step, fresh=fresh)
+        self._lease_server.start_step(step, fresh=fresh)
 
-    def successor(self, *, fresh: bool) -> WorkDesk:
-        """Return the desk of the next step, with what was asked of it already."""
-        return WorkDesk(self._place, self._flight, self._lessor.successor(fresh=fresh))
+    def successor(self, *, fresh: bool) -> LeaseClient:
+        """Return the client of the next step, with the requests made to it already."""
+        return LeaseClient(self._place, self._flight, self._lease_server.successor(fresh=fresh))
 
     # --- asking ----------------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ class WorkDesk:
         if self._asked is None:
             self._asked_at = now
         self._asked = (leader, want)
-        return [Send(leader, LeaseRequest(self._lessor.step, want, held))]
+        return [Send(leader, LeaseRequest(self._lease_server.step, want, held))]
 
     def got_work(self, now: float) -> None:
         """A lease came: what we asked for is settled."""
@@ -76,15 +76,15 @@ class WorkDesk:
 
     def asked(self, sender: PeerId, message: LeaseRequest) -> None:
         """Note a request for work."""
-        self._lessor.ask(sender, message.step, message.want, message.held)
+        self._lease_server.ask(sender, message.step, message.want, message.held)
 
     def take_over(self) -> None:
         """We have become the leader in the middle of a step."""
-        self._lessor.take_over()
+        self._lease_server.take_over()
 
     def release(self, peer: PeerId, reports: Mapping[PeerId, HasLedger]) -> None:
         """A replica died: what it held is free, unless a survivor holds it too."""
-        self._lessor.release(peer, {p: r for p, r in reports.items() if p != peer})
+        self._lease_server.release(peer, {p: r for p, r in reports.items() if p != peer})
 
     def grant(
         self,
@@ -102,34 +102,36 @@ class WorkDesk:
             now: monotonic seconds.
             say_none: tell each waiting replica once when nothing is left.
         """
-        granted = self._lessor.grant(reports, at_step, now)
+        granted = self._lease_server.grant(reports, at_step, now)
         effects: list[Send | Explain] = [
-            Send(peer, Lease(self._lessor.step, ids, again)) for peer, again, ids in granted
+            Send(peer, Lease(self._lease_server.step, ids, again)) for peer, again, ids in granted
         ]
-        if second := self._lessor.grant_second(now):
-            effects.append(Send(second.peer, Lease(self._lessor.step, [second.microbatch], True)))
+        if second := self._lease_server.grant_second(now):
+            effects.append(
+                Send(second.peer, Lease(self._lease_server.step, [second.microbatch], True))
+            )
             effects.append(Explain("pipeline", second.words(now)))
-        told = self._lessor.in_vain() if say_none else []
-        return [*effects, *(Send(peer, Lease(self._lessor.step, [], False)) for peer in told)]
+        told = self._lease_server.in_vain() if say_none else []
+        return [*effects, *(Send(peer, Lease(self._lease_server.step, [], False)) for peer in told)]
 
     def without_backups(self) -> None:
         """Lease nothing twice on suspicion of being slow; to compare."""
-        self._lessor.seconds.budget.enabled = False
+        self._lease_server.seconds.budget.enabled = False
 
     def begin(self) -> None:
         """Its step is the current one from now on."""
-        self._lessor.begin()
+        self._lease_server.begin()
 
     def tick(self, reports: Mapping[PeerId, HasLedger], now: float, *, all_said: bool) -> None:
         """Free ids that were leased a while ago and that no replica reports.
 
-        ``reports``, ``now`` and ``all_said`` are as for ``Lessor.tick``.
+        ``reports``, ``now`` and ``all_said`` are as for ``LeaseServer.tick``.
         """
-        self._lessor.tick(reports, now, all_said=all_said)
+        self._lease_server.tick(reports, now, all_said=all_said)
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
-        return self._lessor.next_deadline()
+        return self._lease_server.next_deadline()
 
 
 def usual_in_flight(view: SwarmView, place: Place) -> int:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.ids import PeerId, peer_id_from_key
+from protocol.pipeline.lease_server import STRAY_S, LeaseServer
 from protocol.pipeline.leases import LeaseBook
-from protocol.pipeline.lessor import STRAY_S, Lessor
 
 A, B, C = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
 PER_STEP = 8
@@ -94,161 +94,161 @@ class TestLeaseBook:
             assert held + book.free == PER_STEP, f"seed {seed}"
 
 
-class TestLessor:
-    def fresh(self, step: int = 2) -> Lessor:
-        lessor = Lessor(step - 1, PER_STEP)
-        lessor.start_step(step, fresh=True)
-        return lessor
+class TestLeaseServer:
+    def fresh(self, step: int = 2) -> LeaseServer:
+        lease_server = LeaseServer(step - 1, PER_STEP)
+        lease_server.start_step(step, fresh=True)
+        return lease_server
 
     def test_a_leader_from_the_start_grants_at_once(self) -> None:
-        lessor = self.fresh()
-        lessor.ask(A, 2, 2)
-        assert lessor.grant({}, {A}, 0.0) == [(A, False, [16, 17])]
+        lease_server = self.fresh()
+        lease_server.ask(A, 2, 2)
+        assert lease_server.grant({}, {A}, 0.0) == [(A, False, [16, 17])]
 
     def test_what_is_on_its_way_is_not_leased_again(self) -> None:
         """Over a long line a replica asks several times before the first lease arrives."""
-        lessor = self.fresh()
-        lessor.ask(A, 2, 2, held=0)
-        assert lessor.grant({}, {A}, 0.0) == [(A, False, [16, 17])]
-        lessor.ask(A, 2, 2, held=0)
-        assert lessor.grant({}, {A}, 0.1) == []
-        lessor.ask(A, 2, 3, held=0)
-        assert lessor.grant({}, {A}, 0.2) == [(A, False, [18])]
-        lessor.ask(A, 2, 2, held=3)
-        assert lessor.grant({}, {A}, 0.3) == [(A, False, [19, 20])]
+        lease_server = self.fresh()
+        lease_server.ask(A, 2, 2, held=0)
+        assert lease_server.grant({}, {A}, 0.0) == [(A, False, [16, 17])]
+        lease_server.ask(A, 2, 2, held=0)
+        assert lease_server.grant({}, {A}, 0.1) == []
+        lease_server.ask(A, 2, 3, held=0)
+        assert lease_server.grant({}, {A}, 0.2) == [(A, False, [18])]
+        lease_server.ask(A, 2, 2, held=3)
+        assert lease_server.grant({}, {A}, 0.3) == [(A, False, [19, 20])]
 
     def test_who_has_more_than_it_was_leased_gets_what_it_asks_for(self) -> None:
-        lessor = self.fresh()
-        lessor.ask(A, 2, 2, held=5)
-        assert lessor.grant({}, {A}, 0.0) == [(A, False, [16, 17])]
+        lease_server = self.fresh()
+        lease_server.ask(A, 2, 2, held=5)
+        assert lease_server.grant({}, {A}, 0.0) == [(A, False, [16, 17])]
 
     def test_requests_a_step_early_are_kept(self) -> None:
-        lessor = self.fresh()
-        lessor.ask(A, 3, 2)
-        assert lessor.grant({}, {A}, 0.0) == []
-        lessor.start_step(3, fresh=True)
-        assert lessor.grant({}, {A}, 1.0) == [(A, False, [24, 25])]
+        lease_server = self.fresh()
+        lease_server.ask(A, 3, 2)
+        assert lease_server.grant({}, {A}, 0.0) == []
+        lease_server.start_step(3, fresh=True)
+        assert lease_server.grant({}, {A}, 1.0) == [(A, False, [24, 25])]
 
     def test_not_that_of_one_who_has_died_since(self) -> None:
-        lessor = self.fresh(2)
-        lessor.ask(A, 3, 4)
-        lessor.release(A, {})
-        lessor.start_step(3, fresh=True)
-        assert lessor.grant({}, set(), 0.0) == []
+        lease_server = self.fresh(2)
+        lease_server.ask(A, 3, 4)
+        lease_server.release(A, {})
+        lease_server.start_step(3, fresh=True)
+        assert lease_server.grant({}, set(), 0.0) == []
 
     def test_what_was_leased_before_the_step_began_is_no_stray_when_it_begins(self) -> None:
         """The round of the step before took long; who holds it has not reported of this one."""
-        lessor = Lessor(1, PER_STEP, delayed=True).successor(fresh=True)
-        lessor.ask(A, 2, PER_STEP)
-        lessor.grant({}, set(), 0.0)
+        lease_server = LeaseServer(1, PER_STEP, delayed=True).successor(fresh=True)
+        lease_server.ask(A, 2, PER_STEP)
+        lease_server.grant({}, set(), 0.0)
         began = 3 * STRAY_S
-        lessor.begin()
-        lessor.grant({}, {A, B}, began)
-        lessor.tick({}, began)
-        lessor.ask(B, 2, PER_STEP)
-        assert lessor.grant({}, {A, B}, began + 1) == []
-        lessor.tick({}, began + STRAY_S, all_said=False)
-        assert lessor.grant({}, {A, B}, began + STRAY_S) == []
-        lessor.tick({}, began + 2 * STRAY_S)
-        assert ids_of(lessor.grant({}, {A, B}, began + 2 * STRAY_S), B)
+        lease_server.begin()
+        lease_server.grant({}, {A, B}, began)
+        lease_server.tick({}, began)
+        lease_server.ask(B, 2, PER_STEP)
+        assert lease_server.grant({}, {A, B}, began + 1) == []
+        lease_server.tick({}, began + STRAY_S, all_said=False)
+        assert lease_server.grant({}, {A, B}, began + STRAY_S) == []
+        lease_server.tick({}, began + 2 * STRAY_S)
+        assert ids_of(lease_server.grant({}, {A, B}, began + 2 * STRAY_S), B)
 
     def test_who_was_lost_and_is_back_hears_again_that_nothing_is_left(self) -> None:
-        lessor = self.fresh(2)
-        lessor.ask(A, 2, PER_STEP)
-        lessor.grant({}, {A, B}, 0.0)
-        lessor.ask(B, 2, 1)
-        assert lessor.in_vain() == [B]
-        assert lessor.in_vain() == []
-        lessor.release(B, {})
-        lessor.ask(B, 2, 1)
-        assert lessor.in_vain() == [B]
+        lease_server = self.fresh(2)
+        lease_server.ask(A, 2, PER_STEP)
+        lease_server.grant({}, {A, B}, 0.0)
+        lease_server.ask(B, 2, 1)
+        assert lease_server.in_vain() == [B]
+        assert lease_server.in_vain() == []
+        lease_server.release(B, {})
+        lease_server.ask(B, 2, 1)
+        assert lease_server.in_vain() == [B]
 
     def test_requests_for_other_steps_are_dropped(self) -> None:
-        lessor = self.fresh()
+        lease_server = self.fresh()
         for step in (0, 1, 4, 2**40):
-            lessor.ask(A, step, 2)
-        assert lessor.grant({}, {A}, 0.0) == []
-        lessor.start_step(3, fresh=True)
-        assert lessor.grant({}, {A}, 0.0) == []
+            lease_server.ask(A, step, 2)
+        assert lease_server.grant({}, {A}, 0.0) == []
+        lease_server.start_step(3, fresh=True)
+        assert lease_server.grant({}, {A}, 0.0) == []
 
     def test_a_successor_waits_for_every_report(self) -> None:
-        lessor = self.fresh()
-        lessor.take_over()
-        lessor.ask(A, 2, PER_STEP)
-        assert lessor.grant({}, set(), 0.0) == []
-        assert lessor.grant({A: Report()}, {A, B}, 0.0) == []
+        lease_server = self.fresh()
+        lease_server.take_over()
+        lease_server.ask(A, 2, PER_STEP)
+        assert lease_server.grant({}, set(), 0.0) == []
+        assert lease_server.grant({A: Report()}, {A, B}, 0.0) == []
         reports = {A: Report(done=frozenset({16})), B: Report(in_flight=frozenset({17, 18}))}
-        granted = lessor.grant(reports, {A, B}, 0.0)
+        granted = lease_server.grant(reports, {A, B}, 0.0)
         assert granted == [(A, True, list(range(19, 24)))]
 
     def test_what_the_dead_held_is_granted_again(self) -> None:
-        lessor = self.fresh()
-        lessor.ask(A, 2, 2)
-        lessor.grant({}, {A, B}, 0.0)
-        lessor.release(A, {B: Report()})
-        lessor.ask(B, 2, 2)
-        assert lessor.grant({B: Report()}, {B}, 1.0) == [(B, True, [16, 17])]
+        lease_server = self.fresh()
+        lease_server.ask(A, 2, 2)
+        lease_server.grant({}, {A, B}, 0.0)
+        lease_server.release(A, {B: Report()})
+        lease_server.ask(B, 2, 2)
+        assert lease_server.grant({B: Report()}, {B}, 1.0) == [(B, True, [16, 17])]
 
     def test_unless_a_survivor_holds_it_too(self) -> None:
-        lessor = self.fresh()
-        lessor.ask(A, 2, 2)
-        lessor.grant({}, {A, B}, 0.0)
+        lease_server = self.fresh()
+        lease_server.ask(A, 2, 2)
+        lease_server.grant({}, {A, B}, 0.0)
         survivor = {B: Report(in_flight=frozenset({16}))}
-        lessor.release(A, survivor)
-        lessor.ask(B, 2, 1)
-        assert lessor.grant(survivor, {B}, 1.0) == [(B, True, [17])]
+        lease_server.release(A, survivor)
+        lease_server.ask(B, 2, 1)
+        assert lease_server.grant(survivor, {B}, 1.0) == [(B, True, [17])]
 
     def test_a_lost_lease_is_granted_again_after_a_while(self) -> None:
-        lessor = self.fresh()
-        lessor.ask(A, 2, 2)
-        lessor.grant({}, {A}, 0.0)
+        lease_server = self.fresh()
+        lease_server.ask(A, 2, 2)
+        lease_server.grant({}, {A}, 0.0)
         reports = {A: Report(in_flight=frozenset({17}))}  # 16 never arrived
-        lessor.tick(reports, STRAY_S - 0.1)
-        lessor.ask(B, 2, 1)
-        assert ids_of(lessor.grant(reports, {A, B}, STRAY_S - 0.1), B) == [18]
-        assert lessor.next_deadline() == STRAY_S - 0.1 + STRAY_S
+        lease_server.tick(reports, STRAY_S - 0.1)
+        lease_server.ask(B, 2, 1)
+        assert ids_of(lease_server.grant(reports, {A, B}, STRAY_S - 0.1), B) == [18]
+        assert lease_server.next_deadline() == STRAY_S - 0.1 + STRAY_S
         reports[B] = Report(in_flight=frozenset({18}))
-        lessor.tick(reports, 2 * STRAY_S)
-        lessor.ask(B, 2, 1)
-        assert lessor.grant(reports, {A, B}, 2 * STRAY_S) == [(B, True, [16])]
+        lease_server.tick(reports, 2 * STRAY_S)
+        lease_server.ask(B, 2, 1)
+        assert lease_server.grant(reports, {A, B}, 2 * STRAY_S) == [(B, True, [16])]
 
     def test_what_its_holder_left_to_one_that_died_since_is_free(self) -> None:
         """Nobody has it any more; waiting for it to count as stray would cost its gradient."""
-        lessor = self.fresh()
-        lessor.ask(A, 2, 1)
-        lessor.grant({}, {A, B}, 0.0)
+        lease_server = self.fresh()
+        lease_server.ask(A, 2, 1)
+        lease_server.grant({}, {A, B}, 0.0)
         reports = {A: Report(in_flight=frozenset({16})), B: Report(done=frozenset({16}))}
-        lessor.grant(reports, {A, B}, 1.0)
+        lease_server.grant(reports, {A, B}, 1.0)
         reports = {A: Report(), B: reports[B]}  # the plan counts it for B
-        assert lessor.grant(reports, {A, B}, 2.0) == []
-        lessor.release(B, {A: reports[A]})
-        lessor.ask(A, 2, 1)
-        assert lessor.grant({A: reports[A]}, {A}, 3.0) == [(A, True, [16])]
+        assert lease_server.grant(reports, {A, B}, 2.0) == []
+        lease_server.release(B, {A: reports[A]})
+        lease_server.ask(A, 2, 1)
+        assert lease_server.grant({A: reports[A]}, {A}, 3.0) == [(A, True, [16])]
 
     def test_given_up_when_the_other_is_dead_already(self) -> None:
-        lessor = self.fresh()
-        lessor.ask(A, 2, 1)
-        lessor.grant({}, {A, B}, 0.0)
-        lessor.grant({A: Report(done=frozenset({16}))}, {A}, 1.0)
-        lessor.ask(A, 2, 1)
-        assert lessor.grant({A: Report()}, {A}, 2.0) == [(A, True, [16])]
+        lease_server = self.fresh()
+        lease_server.ask(A, 2, 1)
+        lease_server.grant({}, {A, B}, 0.0)
+        lease_server.grant({A: Report(done=frozenset({16}))}, {A}, 1.0)
+        lease_server.ask(A, 2, 1)
+        assert lease_server.grant({A: Report()}, {A}, 2.0) == [(A, True, [16])]
 
     def test_who_leads_again_relies_on_reports_alone(self) -> None:
-        lessor = self.fresh()
-        lessor.ask(A, 2, 1)
-        lessor.grant({}, {A}, 0.0)
-        lessor.take_over()
-        lessor.ask(A, 2, 1)
-        assert lessor.grant({A: Report()}, {A}, 1.0) == [(A, True, [16])]
+        lease_server = self.fresh()
+        lease_server.ask(A, 2, 1)
+        lease_server.grant({}, {A}, 0.0)
+        lease_server.take_over()
+        lease_server.ask(A, 2, 1)
+        assert lease_server.grant({A: Report()}, {A}, 1.0) == [(A, True, [16])]
 
     @given(st.sets(st.integers(0, 10**6), max_size=20))
     def test_reports_of_ids_that_are_not_ours_free_nothing(self, strange: set[int]) -> None:
         """The decoder refuses them; were they to come through, the step's ids stay whole."""
-        lessor = self.fresh()
-        lessor.take_over()
-        lessor.ask(A, 2, PER_STEP)
+        lease_server = self.fresh()
+        lease_server.take_over()
+        lease_server.ask(A, 2, PER_STEP)
         ours = set(range(16, 24))
-        granted = lessor.grant({A: Report(in_flight=frozenset(strange))}, {A}, 0.0)
+        granted = lease_server.grant({A: Report(in_flight=frozenset(strange))}, {A}, 0.0)
         assert set(ids_of(granted, A)) == ours - strange
 
 
@@ -257,117 +257,117 @@ class TestSecondLeases:
 
     def led(
         self, took_s: float = 1.0, *, delayed: bool = False
-    ) -> tuple[Lessor, dict[PeerId, Report], float]:
+    ) -> tuple[LeaseServer, dict[PeerId, Report], float]:
         """A step whose first six microbatches were done, three by each."""
-        lessor = Lessor(1, PER_STEP, delayed=delayed)
-        lessor.start_step(2, fresh=True)
+        lease_server = LeaseServer(1, PER_STEP, delayed=delayed)
+        lease_server.start_step(2, fresh=True)
         now, done = 0.0, {A: frozenset[int](), B: frozenset[int]()}
         reports = {A: Report(), B: Report()}
         for _ in range(3):
             for peer in (A, B):
-                lessor.ask(peer, 2, 1)
-            for peer, _, ids in lessor.grant(reports, {A, B}, now):
+                lease_server.ask(peer, 2, 1)
+            for peer, _, ids in lease_server.grant(reports, {A, B}, now):
                 done[peer] |= set(ids)
             now += took_s
             reports = {peer: Report(done[peer]) for peer in (A, B)}
-        lessor.ask(A, 2, 2)
-        assert lessor.grant(reports, {A, B}, now) == [(A, False, [22, 23])]
+        lease_server.ask(A, 2, 2)
+        assert lease_server.grant(reports, {A, B}, now) == [(A, False, [22, 23])]
         reports[A] = Report(done[A], frozenset({22, 23}))
-        lessor.ask(B, 2, 4)
-        assert lessor.grant(reports, {A, B}, now) == []
-        return lessor, reports, now
+        lease_server.ask(B, 2, 4)
+        assert lease_server.grant(reports, {A, B}, now) == []
+        return lease_server, reports, now
 
     def test_at_once_the_last_of_two_whose_holder_is_slow_and_why(self) -> None:
-        lessor, _, now = self.led()
-        assert lessor.grant_second(now) is None, "among equals a queue is no reason"
+        lease_server, _, now = self.led()
+        assert lease_server.grant_second(now) is None, "among equals a queue is no reason"
         for _ in range(20):
-            lessor.seconds._timings[A].note(4.0)
-        second = lessor.grant_second(now)
+            lease_server.seconds._timings[A].note(4.0)
+        second = lease_server.grant_second(now)
         assert second is not None
         assert (second.microbatch, second.holder, second.peer) == (23, A, B)
         assert "nothing left" in second.words(now)
 
     def test_with_work_of_the_next_step_to_do_only_for_what_is_late(self) -> None:
-        lessor, _, now = self.led(delayed=True)
+        lease_server, _, now = self.led(delayed=True)
         for _ in range(20):
-            lessor.seconds._timings[A].note(4.0)
-        assert lessor.grant_second(now) is None
-        due = lessor.next_deadline()
+            lease_server.seconds._timings[A].note(4.0)
+        assert lease_server.grant_second(now) is None
+        due = lease_server.next_deadline()
         assert due is not None
         assert due - now > 5
-        assert lessor.grant_second(due) is not None
+        assert lease_server.grant_second(due) is not None
 
     def test_what_was_measured_serves_the_next_step_too(self) -> None:
-        lessor, _, _ = self.led(delayed=True)
-        lessor.seconds.budget.enabled = False
-        following = lessor.successor(fresh=True)
+        lease_server, _, _ = self.led(delayed=True)
+        lease_server.seconds.budget.enabled = False
+        following = lease_server.successor(fresh=True)
         assert following.seconds._timings[A].measured
         assert not following.seconds.budget.enabled
-        assert following.seconds.budget.allowed == lessor.seconds.budget.allowed
+        assert following.seconds.budget.allowed == lease_server.seconds.budget.allowed
 
     def test_a_single_one_when_it_is_late(self) -> None:
-        lessor, reports, now = self.led()
+        lease_server, reports, now = self.led()
         reports[A] = Report(reports[A].done | {23}, frozenset({22}))
-        lessor.grant(reports, {A, B}, now)
-        assert lessor.grant_second(now) is None
-        due = lessor.next_deadline()
+        lease_server.grant(reports, {A, B}, now)
+        assert lease_server.grant_second(now) is None
+        due = lease_server.next_deadline()
         assert due is not None
         assert 1 < due - now < 4
-        second = lessor.grant_second(due)
+        second = lease_server.grant_second(due)
         assert second is not None
         assert second.microbatch == 22
 
     def test_one_at_a_time_and_each_once(self) -> None:
-        lessor, reports, now = self.led()
-        assert lessor.grant_second(now + 9) is not None
-        assert lessor.grant_second(now + 90) is None, "B is busy with it"
+        lease_server, reports, now = self.led()
+        assert lease_server.grant_second(now + 9) is not None
+        assert lease_server.grant_second(now + 90) is None, "B is busy with it"
         reports[B] = Report(reports[B].done | {23})
-        lessor.ask(B, 2, 4)
-        lessor.grant(reports, {A, B}, now + 91)
-        second = lessor.grant_second(now + 91)
+        lease_server.ask(B, 2, 4)
+        lease_server.grant(reports, {A, B}, now + 91)
+        second = lease_server.grant_second(now + 91)
         assert second is not None
         assert second.microbatch == 22
         reports[B] = Report(reports[B].done | {22})
-        lessor.grant(reports, {A, B}, now + 92)
-        assert lessor.grant_second(now + 920) is None
+        lease_server.grant(reports, {A, B}, now + 92)
+        assert lease_server.grant_second(now + 920) is None
 
     def test_a_quarter_of_the_step_at_most(self) -> None:
-        lessor, reports, now = self.led()
-        lessor.seconds.budget.allowed = 1
-        assert lessor.grant_second(now + 9) is not None
+        lease_server, reports, now = self.led()
+        lease_server.seconds.budget.allowed = 1
+        assert lease_server.grant_second(now + 9) is not None
         reports[B] = Report(reports[B].done | {23})
-        lessor.ask(B, 2, 4)
-        lessor.grant(reports, {A, B}, now + 10)
-        assert lessor.grant_second(now + 90) is None
+        lease_server.ask(B, 2, 4)
+        lease_server.grant(reports, {A, B}, now + 10)
+        assert lease_server.grant_second(now + 90) is None
 
     def test_not_while_something_is_free(self) -> None:
-        lessor, reports, now = self.led()
-        lessor.tick({A: Report(reports[A].done), B: reports[B]}, now + STRAY_S)
-        assert lessor.grant_second(now + 90) is None
+        lease_server, reports, now = self.led()
+        lease_server.tick({A: Report(reports[A].done), B: reports[B]}, now + STRAY_S)
+        assert lease_server.grant_second(now + 90) is None
 
     def test_not_to_one_that_is_busy_or_unknown(self) -> None:
-        lessor, reports, now = self.led()
+        lease_server, reports, now = self.led()
         reports[B] = Report(reports[B].done, frozenset({21}))
-        lessor.grant(reports, {A, B}, now)
-        assert lessor.grant_second(now + 90) is None
+        lease_server.grant(reports, {A, B}, now)
+        assert lease_server.grant_second(now + 90) is None
         reports[B] = Report(reports[B].done)
-        lessor.ask(B, 2, 1)
-        lessor.grant(reports, {A, B}, now)
-        lessor.seconds._timings.clear()
-        assert lessor.grant_second(now + 90) is None
+        lease_server.ask(B, 2, 1)
+        lease_server.grant(reports, {A, B}, now)
+        lease_server.seconds._timings.clear()
+        assert lease_server.grant_second(now + 90) is None
 
     def test_a_dead_first_holder_leaves_it_to_the_second(self) -> None:
-        lessor, reports, now = self.led()
-        assert lessor.grant_second(now + 9) is not None
+        lease_server, reports, now = self.led()
+        assert lease_server.grant_second(now + 9) is not None
         reports[B] = Report(reports[B].done, frozenset({23}))
-        lessor.grant(reports, {A, B}, now + 9.5)
-        lessor.release(A, {B: reports[B]})
-        lessor.ask(B, 2, PER_STEP)
-        granted = lessor.grant({B: reports[B]}, {B}, now + 10)
+        lease_server.grant(reports, {A, B}, now + 9.5)
+        lease_server.release(A, {B: reports[B]})
+        lease_server.ask(B, 2, PER_STEP)
+        granted = lease_server.grant({B: reports[B]}, {B}, now + 10)
         assert 22 in ids_of(granted, B)
         assert 23 not in ids_of(granted, B)
 
     def test_disabled(self) -> None:
-        lessor, _, now = self.led()
-        lessor.seconds.budget.enabled = False
-        assert lessor.grant_second(now + 90) is None
+        lease_server, _, now = self.led()
+        lease_server.seconds.budget.enabled = False
+        assert lease_server.grant_second(now + 90) is None

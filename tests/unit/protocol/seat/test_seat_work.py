@@ -6,17 +6,17 @@ import pytest
 
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.flight import Flight
-from protocol.pipeline.lessor import Lessor
+from protocol.pipeline.lease_server import LeaseServer
 from protocol.pipeline.place import Place
-from protocol.seat.work import WorkDesk
+from protocol.seat.work import LeaseClient
 from protocol.view import Replica, SwarmView
 
 ME, OTHER, THIRD = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
 
 
-def desk_of(peer: PeerId) -> WorkDesk:
+def desk_of(peer: PeerId) -> LeaseClient:
     place = Place(peer, 0, 3, 64)
-    return WorkDesk(place, Flight(), Lessor(0, place.per_step))
+    return LeaseClient(place, Flight(), LeaseServer(0, place.per_step))
 
 
 def view(mine: float, theirs: float) -> SwarmView:

@@ -1,7 +1,7 @@
-"""Handing out leases at the leader of stage 0, across steps and changes of leader.
+"""The lease server at the leader of stage 0, across steps and changes of leader.
 
-A leader that leads a step from its start knows that nothing is leased yet. One that takes over in
-the middle waits until every live replica has reported what it has done and holds.
+A leader that leads a step from its start knows that nothing is leased yet. One that takes over
+later waits until every live replica has reported its counted and held microbatches.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ STRAY_S = 10.0
 """A leased id that no replica reports for so long is leased again: the lease was lost."""
 
 
-class Lessor:
+class LeaseServer:
     """Owns the ``LeaseBook`` of the current step; requests may come a step early.
 
     Args:
-        delayed: whether work of the next step is leased meanwhile, by another lessor.
+        delayed: whether work of the next step is leased meanwhile, by another lease server.
     """
 
     def __init__(self, step: int, per_step: int, *, delayed: bool = False) -> None:
@@ -45,9 +45,9 @@ class Lessor:
         for peer, want in early.items():
             self._book.ask(peer, want)
 
-    def successor(self, *, fresh: bool) -> Lessor:
-        """Return the lessor of the next step, with what was asked of it already."""
-        successor = Lessor(self.step, self._per_step, delayed=self._delayed)
+    def successor(self, *, fresh: bool) -> LeaseServer:
+        """Return the lease server of the next step, with what was asked of it already."""
+        successor = LeaseServer(self.step, self._per_step, delayed=self._delayed)
         successor._early, self._early = self._early, {}
         successor.seconds = self.seconds.successor()
         successor.start_step(self.step + 1, fresh=fresh)
