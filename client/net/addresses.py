@@ -20,7 +20,7 @@ from protocol.ids import PeerId
 
 @dataclass(frozen=True, slots=True)
 class Destination(Address):
-    """Where a peer can be dialled, and who must answer there."""
+    """An address at which a peer can be dialled, with the peer id that must answer."""
 
     peer: PeerId
 

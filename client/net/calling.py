@@ -1,18 +1,18 @@
-"""Whom we call because an advert says so: what a few lies about addresses may make us dial.
+"""Limits dialling on the word of an advert, so that lies about addresses have little effect.
 
-An advert may name anybody's address. So a call on its word alone needs a reason to believe it:
+An advert may name anybody's address. So dialling it needs a reason to believe it:
 
-- A range that the internet does not route (loopback, private networks) is called only if we have
-  met somebody there: strangers far away cannot send us into our own machine or network.
-- An address at which its peer has answered us is *proven*: it is called whenever it is wanted.
-- One whose peer was linked with us from the same host is *likely*: once in a few seconds.
-- Any other is called once a minute, whoever names it, and all of them together within a small
+- A range that the internet does not route (loopback, private networks) is dialled only if we have
+  met a peer there: distant strangers cannot make us dial our own machine or network.
+- An address at which its peer has answered us is *proven*: it is dialled whenever it is wanted.
+- An address whose peer was linked with us from the same host is *likely*: once in a few seconds.
+- Any other is dialled once a minute, whoever names it, and all of them together within a small
   budget.
 
-At one host few addresses that are not proven are called in a minute.
+At one host only a few unproven addresses are dialled per minute.
 
-What the user named is not asked about here. State: ranges and hosts met, addresses proven, the last
-calls; all bounded. The clock is passed in.
+Addresses named by the user are not limited here. State: ranges and hosts met, proven addresses, the
+last attempts; all bounded. The clock is passed in.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ WINDOW_BYTES: Mapping[str, int] = {
     "bulk": 16 * 1024 * 1024,
     "background": 16 * 1024 * 1024,
 }
-"""What a peer may have on its way to us at most, within the budget of its connection."""
+"""The most bytes that a peer may have in flight to us, within the budget of its connection."""
 OPEN_S = 10.0
 """Deadline for agreeing on a lane."""
 STALL_S = 30.0
@@ -96,11 +96,11 @@ class Refused:
 
 @dataclass(frozen=True)
 class CarrierHooks:
-    """What a carrier tells its link.
+    """Callbacks from a carrier to its link.
 
-    deliver: a message came; may wait, and the peer waits with it.
-    refused: a rule was broken; the connection goes on unless the score says otherwise.
-    up: all of our lanes are agreed on.
+    deliver: a message came; it may block, which applies backpressure to the peer.
+    refused: a rule was broken; the connection stays open unless the score is too high.
+    up: all of our lanes are negotiated.
     admitted: waits until the peer's Hello has been accepted.
     sent: some frames have been handed to the connection.
     """
@@ -176,7 +176,7 @@ class Carrier:
         return not self._lanes_to_open
 
     def unsent_bytes(self, name: str) -> int:
-        """What has left the queue of a lane and has not been handed to the connection."""
+        """Return the bytes that have left a lane's queue and not reached the connection yet."""
         if name not in self._writing:
             return 0
         stream, end = self._writing[name]

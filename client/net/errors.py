@@ -1,4 +1,4 @@
-"""What can go wrong on the network, in words a user or a driver can act on."""
+"""Network errors, in words that a user or a driver can act on."""
 
 from __future__ import annotations
 

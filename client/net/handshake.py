@@ -1,4 +1,4 @@
-"""Who is at the other end: from a fresh byte stream to a channel with a proved peer id.
+"""The secure handshake: turns a fresh byte stream into a channel with a proven peer id.
 
 multistream-select agrees on Noise, the library's Noise XX handshake proves the identities,
 multistream-select inside agrees on Yamux. Nothing else is offered and nothing else is accepted.

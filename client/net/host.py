@@ -1,9 +1,9 @@
 """The host: listens, dials, authenticates, and keeps the number of connections bounded.
 
 State: the addresses it listens on and the connections that are alive; the door decides who is let
-in. What a connection is *for* is not the host's business: it runs the one handler it was opened
-with, once for each authenticated connection.
-Nothing that happens on one connection, including an exception in the handler, may end another.
+in. The host does not know the purpose of a connection: it runs the one handler it was opened with,
+once for each authenticated connection.
+No event on one connection, including an exception in the handler, may end another.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Connection:
         except RemoteProtocolError as error:
             self.violation = error
             self.close(error.reason)
-        # What has arrived may still be read; a task that waits for more finds out by itself.
+        # Received data may still be read; a task that waits for more notices the end by itself.
         await trio.sleep(DRAIN_S)
         self._scope.cancel()
 
@@ -135,14 +135,14 @@ class Host:
         self._limits = limits
         self._bound = bound
         self.is_member: Callable[[PeerId], bool] = _everybody
-        """Whose connections have places apart from those of strangers."""
+        """Tells which peers are members; their connections have places apart from strangers'."""
         self.door = Door(limits, lambda peer: self.is_member(peer), trio.current_time())
         self.refused: Counter[str] = Counter()
         """Connections that did not come about or ended by a violation, by reason."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where others reach us now: this machine may move to another network."""
+        """The addresses at which others reach us now; they change with the network."""
         return tuple(
             str(replace(bound, host=host, peer=self.peer_id))
             for bound in self._bound

@@ -40,11 +40,12 @@ _PREFIX = "/memory/"
 
 @dataclass(frozen=True)
 class Faults:
-    """What the hub does to each message, independently.
+    """Faults that the hub injects into each message, independently.
 
     Attributes:
-        loss, duplicate: probabilities.
-        delay_s: least and most delay.
+        loss: probability.
+        duplicate: probability.
+        delay_s: least and most delay, seconds.
         reorder: whether a message may overtake another on the same link.
     """
 
@@ -128,7 +129,7 @@ class MemoryHub:
             self._nursery.start_soon(self._pump, sender, to, pipe)
 
     def unlink(self, a: PeerId, b: PeerId, reason: str) -> None:
-        """Take a link down at both ends."""
+        """Take down the link between ``a`` and ``b`` at both ends, with a ``reason``."""
         for sender, to in ((a, b), (b, a)):
             if pipe := self._pipes.pop((sender, to), None):
                 pipe.scope.cancel()
@@ -195,11 +196,11 @@ class MemoryNetwork:
 
     @property
     def events(self) -> BoundedQueue[NetEvent]:
-        """What happens, in order for each peer unless the hub reorders."""
+        """Network events, in order for each peer unless the hub reorders."""
         return self._events
 
     async def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        """Queue a message, waiting for room. See `Network.send`."""
+        """Queue ``message`` with its ``payload`` for ``peer``; blocks while the lane is full."""
         parcel = self._hub.parcel(message, payload)
         if peer in self._wanted and peer not in self._hub.linked(self._peer):
             self._try(peer)
@@ -210,7 +211,7 @@ class MemoryNetwork:
         self._count_out(message, parcel)
 
     def send_nowait(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        """Queue a message or raise PeerUnreachable or LinkFull."""
+        """Queue ``message`` with its ``payload``, or raise PeerUnreachable or LinkFull."""
         parcel = self._hub.parcel(message, payload)
         self._hub.pipe(self._peer, peer).put_nowait(parcel)
         self._count_out(message, parcel)
@@ -267,7 +268,7 @@ class MemoryNetwork:
         await trio.lowlevel.checkpoint()
 
     def penalise(self, peer: PeerId, points: int, reason: str) -> None:
-        """Count a broken rule; at 100 points the link is cut and the peer banned for a while."""
+        """Add ``points`` to ``peer``'s score for ``reason``; at 100 it is cut off and banned."""
         self._refused[reason] += 1
         if self.penalties.add(peer, points, trio.current_time()):
             self._hub.unlink(self._peer, peer, f"banned: {reason}")
@@ -285,7 +286,7 @@ class MemoryNetwork:
             events_waiting=len(self._events),
         )
 
-    # What the hub calls.
+    # Called by the hub.
 
     def tell(self, event: PeerUp | PeerDown) -> None:
         """Note that a link came up or went down."""

@@ -1,8 +1,8 @@
-"""What the rest of the client sees of the network: typed messages to and from peers.
+"""The network's interface for the rest of the client: typed messages to and from peers.
 
-Two implementations stand behind it: `libp2p_network.py` (real sockets) and `memory_network.py` (a
-lossy hub for tests). A link delivers in order within a lane while it is up; when it goes down,
-messages on their way are lost, and so may be a few when two simultaneous connections are merged.
+It has two implementations: `libp2p_network.py` (real sockets) and `memory_network.py` (a lossy hub
+for tests). A link delivers in order within a lane while it is up. When it goes down, messages in
+flight are lost, and a few may be lost when two simultaneous connections are merged.
 """
 
 from __future__ import annotations
@@ -83,11 +83,16 @@ class Network(Protocol):
 
     @property
     def events(self) -> trio.abc.ReceiveChannel[NetEvent]:
-        """What happens; bounded, and while it is full peers are made to wait."""
+        """Network events; a bounded queue that applies backpressure to peers while it is full."""
         ...
 
     async def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        """Queue a message, waiting for room in its lane.
+        """Queue a message; blocks while its lane is full.
+
+        Args:
+            peer: the receiver.
+            message: the message.
+            payload: bytes that follow it, for bulk messages.
 
         Raises:
             PeerUnreachable: there is no link, and a wanted peer's did not come up in time.
@@ -95,7 +100,12 @@ class Network(Protocol):
         ...
 
     def send_nowait(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        """Queue a message or raise PeerUnreachable (no link) or LinkFull (no room)."""
+        """Queue ``message`` with its ``payload`` for ``peer`` without blocking.
+
+        Raises:
+            PeerUnreachable: there is no link.
+            LinkFull: its lane is full.
+        """
         ...
 
     def unsent_bytes(self, peer: PeerId, lane: Lane) -> int:
@@ -139,7 +149,8 @@ class Network(Protocol):
         ...
 
     def penalise(self, peer: PeerId, points: int, reason: str) -> None:
-        """Add to a peer's score; at 100 points its link is cut and it is banned for a while."""
+        """Add ``points`` to ``peer``'s score for ``reason``; at 100 its link is cut and it is
+        banned for a while."""
         ...
 
     def statistics(self) -> NetworkStatistics:

@@ -20,13 +20,13 @@ import trio
 from client.net.yielding import Yielding
 
 BURST_S = 0.25
-"""What was not used in so long may be caught up at once."""
+"""Unused capacity of at most this long may be used at once."""
 MIN_BURST_BYTES = 256 * 1024
 """One write of a tensor lane."""
 SMALL_BURST_BYTES = 1024 * 1024
 """Small messages that may go in a row before they wait, too."""
 WINDOW_S = 1.0
-"""What a peer may have on its way to us when receiving is limited, in time at our rate."""
+"""Seconds' worth of data, at our rate, that a peer may have in flight when receiving is limited."""
 
 Pace = Callable[[int], Awaitable[None]]
 """Waits until so many bytes may go."""
@@ -41,9 +41,9 @@ class Rates:
 
 
 class TokenBucket:
-    """Who reserves bytes is told how long to wait; the order of reservations is kept.
+    """A token bucket: a reservation of bytes returns the time to wait, in order of reservation.
 
-    What was reserved and has waited never exceeds ``burst + rate * time``.
+    Bytes whose wait is over never exceed ``burst + rate * time``.
     """
 
     def __init__(self, rate_bytes_per_s: float, burst_bytes: float, now: float) -> None:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass
 class _Turn(Generic[T]):
-    """What a waiting task wants to put, and whether that has happened."""
+    """A waiting task's item, and whether it has been put."""
 
     item: T
     done: bool = False

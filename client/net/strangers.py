@@ -1,10 +1,10 @@
-"""What strangers may cost us while they are connected: bytes per connection, messages in all.
+"""Limits the cost of connected strangers: bytes per connection, messages in all.
 
-A stranger is a peer that is no member (yet): before its Hello is accepted, or after it, as long as
-no advert of its own has been heard. It may say who it is, join, and ask for what newcomers and
-observers ask for. Reading from it is paced, each connection by itself, so that nobody pays for the
-others' floods; what it says is taken from all strangers together at a bounded rate, in turn, so
-that no crowd of them takes the time of those who train.
+A stranger is a peer that is not a member yet: before its Hello is accepted, or after it until an
+advert of its own has been heard. It may introduce itself, join, and make the requests of newcomers
+and observers. Reading from each connection is paced separately, so that no peer suffers from
+another's flood. Messages of all strangers together are processed at a bounded rate, in turn, so
+that a crowd of them does not slow down training.
 
 State: the token buckets. Members pass without waiting.
 """
@@ -22,11 +22,11 @@ INTAKE_BYTES_PER_S, INTAKE_BURST_BYTES = 32 * 1024, 512 * 1024
 """Of each stranger: records of a large swarm that a peer pushes before its own advert come to some
 300 KB."""
 FRAME_COST_BYTES = 64
-"""What a frame is charged beyond its size: an empty one costs us time, too."""
+"""Bytes charged for a frame beyond its size, because an empty frame also costs time."""
 MESSAGES_PER_S, MESSAGES_BURST = 200.0, 400.0
 """Of all strangers together; a newcomer needs some ten to become a member."""
 RECHECK_S = 0.5
-"""Who has become a member meanwhile waits no longer than this."""
+"""The longest wait of a peer that has become a member meanwhile."""
 
 
 class Strangers:

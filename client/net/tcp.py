@@ -21,9 +21,9 @@ from client.net.transport import Buffer, ByteStream, Listener, Transport, closin
 from protocol.address import Address
 
 UNSENT_BYTES = 64 * 1024
-"""What the kernel may hold unsent: more would delay control messages behind tensors."""
+"""Unsent bytes in the kernel; more would delay control messages behind tensors."""
 SEND_BUFFER_BYTES = 32 * 1024 * 1024
-"""What the kernel may hold until acknowledged, with its bookkeeping: 400 Mb/s over 300 ms."""
+"""Unacknowledged bytes in the kernel, with its bookkeeping: 400 Mb/s over 300 ms."""
 MAX_LOW_WATER_BYTES = 16 * 1024
 """Asked to wait for much more than this, Linux (6.18) clamps the receive window to it."""
 SO_SNDBUFFORCE = 32  # Linux; not named by the socket module
@@ -84,7 +84,7 @@ class TcpListener(Listener[TcpStream]):
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
+        """The address on which it listens."""
         return self._address
 
     async def accept(self) -> TcpStream:

@@ -1,8 +1,8 @@
-"""What a link needs of a byte stream, and of the transport that such streams come from.
+"""The interface of a byte stream, and of a transport that opens such streams.
 
-A transport carries bytes between two machines in order and proves nothing: the handshake that
-follows does. It is a file of its own beside this one, named in ``protocol.address.TRANSPORTS``,
-which defines ``TRANSPORT``. The rest of this folder knows none of them, only what is said here.
+A transport carries bytes between two machines in order. It proves no identity; the handshake that
+follows does. Each transport is a file beside this one, named in ``protocol.address.TRANSPORTS``,
+which defines ``TRANSPORT``. The rest of this folder uses only this interface.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ Stream = TypeVar("Stream", bound=ByteStream, covariant=True)
 
 
 class Listener(trio.abc.Listener[Stream]):
-    """Where others reach us by one transport; ``accept`` waits for the next of them."""
+    """Listens by one transport; ``accept`` waits for the next connection."""
 
     @property
     @abstractmethod
     def address(self) -> Address:
-        """Where it listens, without our peer id: the port is the one that the system chose, the
-        host may be 0.0.0.0."""
+        """The address on which it listens, without our peer id. The port is the one that the system
+        chose; the host may be 0.0.0.0."""
 
 
 class Transport(ABC):

@@ -1,8 +1,8 @@
-"""Whose turn it is to write on a connection: what is urgent goes first.
+"""Schedules writes on a connection: urgent data goes first.
 
-State: whether somebody writes, and who waits, in two rows. Each row is served in order; the usual
-one only while nobody urgent waits. So a small message waits for the slice that is being written and
-for nothing else, however many tensors are queued.
+State: whether a task is writing, and two queues of waiting tasks. Each queue is FIFO, and the
+normal one is served only while the urgent one is empty. So a small message waits only for the slice
+being written, however many tensors are queued.
 """
 
 from __future__ import annotations

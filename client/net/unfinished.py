@@ -1,17 +1,18 @@
-"""Frames that a peer has begun and not finished: what they may hold, and how long they may take.
+"""Limits unfinished frames: the bytes they may hold, and the time they may take.
 
-Whoever connects may announce a frame of 64 MiB and never end it. Three rules bound that:
+A peer may announce a frame of 64 MiB and never finish it. Three rules bound that:
 
-- Patience. Between two frames a lane waits for ever; inside one, for 60 s, which run only while
-  nothing lies here to be read, so that neither our own pacing nor a busy client counts against the
-  sender. What comes earns time back at 4 kB/s: who keeps to that is waited for however long it
-  takes, and pauses of a minute are forgiven.
+- Patience. Between two frames a lane waits without limit; inside a frame, for 60 s. The time runs
+  only while no data is ready to be read, so that neither our own pacing nor a busy client counts
+  against the sender. Received data earns time back at 4 kB/s: a sender of that speed may take as
+  long as it needs, and pauses of a minute are forgiven.
 - A frame is no larger than any that the run can need, once that is known.
 - A budget of bytes over all connections, some of the run's usual frames. When it is exceeded, the
-  frame that was begun first goes, with its connection: a newcomer is not shut out by those who only
-  hold on, and an honest frame is seldom the oldest.
+  oldest unfinished frame is dropped with its connection: idle holders do not shut out a newcomer,
+  and an honest frame is seldom the oldest.
 
-State: of each lane, the patience left; of the network, what the lanes hold, oldest frame first.
+State: for each lane, the patience left; for the network, the bytes that lanes hold, oldest frame
+first.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ USUAL_FRAMES = 32
 
 
 class UnfinishedFrames:
-    """What the lanes of one network hold of unfinished frames."""
+    """The bytes of unfinished frames that the lanes of one network hold."""
 
     def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
         self._budget_bytes = budget_bytes
@@ -105,8 +106,9 @@ class Arrival:
         """Note a piece that was read.
 
         Args:
+            size_bytes: size of the piece.
             completed: whether a frame ended in it.
-            held_bytes: what there is now of the frame that has not ended.
+            held_bytes: bytes held now of the frame that has not ended.
         """
         earned_s = size_bytes / FLOOR_BYTES_PER_S
         self._patience_s = PATIENCE_S if completed else min(PATIENCE_S, self._patience_s + earned_s)

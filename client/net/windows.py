@@ -1,9 +1,9 @@
-"""How much a peer may have on its way to us: windows that grow to what the line holds, and no more.
+"""Receive windows that grow to the bandwidth-delay product, within a budget.
 
 A stream's window starts at the 256 KiB that Yamux fixes. While its reader keeps up, it grows to
-twice what arrives in one round trip, so that it never holds up a line it can cover. What all
-streams of a connection are granted beyond their start comes out of one budget, which bounds what a
-peer can make us hold, however fast or far away it claims to be. Sans-IO: the clock is passed in.
+twice the data that arrives in one round trip, so that it does not limit the line. Grants to all
+streams of a connection beyond their start come out of one budget, which bounds the memory a peer
+can make us hold, however fast or far away it claims to be. Sans-IO: the clock is passed in.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RETURN_SHARE = 4
 
 
 class WindowBudget:
-    """What the streams of one connection may be granted beyond their start, in bytes."""
+    """Bytes that the streams of one connection may be granted beyond their start."""
 
     def __init__(self, size_bytes: int) -> None:
         self.left_bytes = size_bytes
@@ -57,7 +57,16 @@ class ReceiveWindow:
         self.open_bytes -= size_bytes
 
     def take(self, size_bytes: int, trip_s: float, now: float) -> int:
-        """Count data that the reader took; return by how much to open the window, 0: not yet."""
+        """Count data that the reader took; return the bytes by which to open the window.
+
+        Args:
+            size_bytes: bytes taken.
+            trip_s: round trip, seconds.
+            now: monotonic seconds.
+
+        Returns:
+            0 if the window need not be opened yet.
+        """
         self._owed_bytes += size_bytes
         self._measured_bytes += size_bytes
         if self._owed_bytes * RETURN_SHARE < self.granted_bytes:

@@ -1,15 +1,15 @@
 """Yamux: many streams over one secure channel, with every window enforced.
 
-The wire protocol of hashicorp/yamux (spec.md), as libp2p uses it. Why not the library's: it buffers
-whatever a peer sends (234 MiB were put on one stream), kills a writer that waits 5 s for a window,
-polls for windows every 10 ms, and cuts frames so that each costs two Noise messages.
+The wire protocol of hashicorp/yamux (spec.md), as libp2p uses it. The library's own implementation
+buffers whatever a peer sends (234 MiB were put on one stream), kills a writer that waits 5 s for a
+window, polls for windows every 10 ms, and cuts frames so that each costs two Noise messages.
 
 State of a session: its streams, by id; of a stream: its receive buffer and both windows. Memory:
 a peer can make a session hold at most twice the sum of the windows it was granted, which a budget
-bounds; sending more is a violation that ends the session. It may not block reading on writing:
-replies go out by a task of their own (two readers that wait for each other's writes would never
-end). What is urgent overtakes the rest between two frames, so frames are short where the line is
-slow and long where they cost more than the line does.
+bounds; sending more is a violation that ends the session. Reading must not block on writing, so
+replies are sent by a separate task (two readers that wait for each other's writes would deadlock).
+Urgent data overtakes the rest between two frames, so frames are short on a slow line, and long
+where their overhead costs more than the line does.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MEASURE_S = 2.0
 
 @dataclass(frozen=True)
 class YamuxLimits:
-    """What a peer may make a session hold."""
+    """Limits of the memory that a peer can make a session hold."""
 
     inbound_streams: int = 16
     pending_accepts: int = 8
@@ -63,7 +63,7 @@ class YamuxLimits:
     """Streams that a peer may open, refused ones included: each costs some 0.1 ms. Ours are three;
     other clients open some for `identify` and `ping`."""
     window_bytes: int = 16 * 1024 * 1024
-    """What all streams together are granted beyond their first windows: 400 Mb/s over 300 ms."""
+    """Bytes granted to all streams beyond their first windows: 400 Mb/s over 300 ms."""
 
 
 class YamuxSession:

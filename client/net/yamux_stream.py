@@ -35,7 +35,7 @@ never hold on to a whole Noise message."""
 
 
 class Session(Protocol):
-    """What a stream needs of its session."""
+    """The part of a session that a stream uses."""
 
     closed: bool
     trip_s: float
@@ -81,7 +81,7 @@ class YamuxStream:
 
     @property
     def window_bytes(self) -> int:
-        """What the peer may have on its way and in the buffer together."""
+        """Bytes that the peer may have in flight and in the buffer together."""
         return self._window.granted_bytes
 
     def let_window_grow(self, most_bytes: int) -> None:
@@ -166,7 +166,7 @@ class YamuxStream:
             self._session.reply(self._frame(WINDOW_UPDATE, RST, 0))
             self.on_reset()
 
-    # What the session calls when a frame arrives.
+    # Called by the session when a frame arrives.
 
     def on_data(self, data: memoryview) -> None:
         """Keep data that was charged; the memory behind it must not change any more."""

@@ -17,10 +17,9 @@ from contextlib import contextmanager
 import trio
 
 SHARE = 1 / 4
-"""Of what is sent while tensors wait."""
+"""Share of the bytes sent while tensors wait."""
 MOST_CREDIT_BYTES = 256 * 1024
-"""What was not used of the share does not add up to more, nor what went beyond it (but for one
-piece that is larger)."""
+"""Bound of unused and of overdrawn share (except for one larger piece)."""
 MOST_WAIT_S = 1.0
 
 
@@ -56,6 +55,6 @@ class Yielding:
             while self._tensors and self._credit_bytes <= 0:
                 await self._changed.park()
         if self._tensors:
-            # What went by force, beside a peer that takes nothing, does not add up for the others.
+            # Bytes forced through beside a peer that takes nothing do not count against the others.
             most_debt = max(size_bytes, MOST_CREDIT_BYTES)
             self._credit_bytes = max(self._credit_bytes - size_bytes, -most_debt)
