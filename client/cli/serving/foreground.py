@@ -18,7 +18,7 @@ from client.cli.logging.crash import keep_traceback
 from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json, log_writer
 from client.cli.reach.home import Home
-from client.cli.serving.systemd import Notifier
+from client.cli.serving.supervision import Notifier
 from client.cli.terminal.output import say
 from client.cli.terminal.progress_line import ProgressLine
 from client.cli.terminal.status_text import progress_line
