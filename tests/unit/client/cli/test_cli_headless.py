@@ -26,9 +26,9 @@ from client.cli.logging.log_file import (
 from client.cli.logging.log_writer import as_json, log_writer
 from client.cli.reach.home import Home, find_home
 from client.cli.serving import foreground as serving
-from client.cli.serving.foreground import Supervised, report_progress
+from client.cli.serving.foreground import report_progress
 from client.cli.serving.metrics import METRICS, REQUEST_TIMEOUT_S, exposition, serve_metrics
-from client.cli.serving.supervision import Notifier
+from client.cli.serving.supervision import Notifier, Supervised
 from client.config import Settings
 from client.errors import UserError
 from client.events import Event, LogLine
