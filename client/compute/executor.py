@@ -42,7 +42,6 @@ from client.compute.requests import (
     Subtract,
 )
 from client.compute.slicing import is_out_of_memory
-from client.compute.throttle import Throttle
 
 Answer = Callable[[Reply, Sequence[Buffer]], None]
 _Result = tuple[Reply, Sequence[Buffer]]
@@ -74,7 +73,7 @@ class Executor:
         self._owns_process = owns_process
         self._opened: _Opened | None = None
         self._saver = saving.Saver()
-        self._throttle = Throttle()
+        self._throttle = allowance.Throttle()
         self._useful_threads = sys.maxsize
 
     def execute(self, request: AnyRequest, payloads: Sequence[Buffer], answer: Answer) -> None:
@@ -167,7 +166,7 @@ class Executor:
         if self._owns_process:
             allowance.enforce(request, chosen)
         torch.set_num_threads(request.threads)
-        self._throttle = Throttle(request.compute_share, on_cpu=chosen.type == "cpu")
+        self._throttle = allowance.Throttle(request.compute_share, on_cpu=chosen.type == "cpu")
         replica = open_replica(request, chosen)
         device.warm_up(replica)
         self._choose_threads(request, replica)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client.compute.throttle import Throttle
+from client.compute.allowance import Throttle
 
 
 class Clock:
