@@ -12,7 +12,7 @@ the current step has nothing to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Set
 
 from protocol import limits
 from protocol.effects import Effect, Penalise, Send
@@ -68,7 +68,6 @@ class Pipeline:
     """See the module's docstring. All methods return effects; ``now`` is monotonic seconds.
 
     Args:
-        closed: whether the round applies this step: a task given now would run at the next version.
         delayed: whether the run uses the one-step-delayed update.
     """
 
@@ -77,7 +76,6 @@ class Pipeline:
         place: Place,
         step: int,
         *,
-        closed: Callable[[], bool] = bool,
         delayed: bool = False,
     ) -> None:
         self._place = place
@@ -91,7 +89,8 @@ class Pipeline:
         )
         self._divergence = Divergence(place.stage)
         self._oldest_kept = step
-        self._closed = closed
+        self._closed = False
+        """The next version is being made: a task of this step given now would run at that one."""
         self.refused_from: int | None = None
         """The seat is leaving: nothing new is taken of this step and later ones."""
 
@@ -178,8 +177,12 @@ class Pipeline:
         for before in [before for before in self._hops.steps() if before < step]:
             for microbatch in list(self._hops.in_flight(before)):
                 effects += self.drop(microbatch)
-        self.step = step
+        self.step, self._closed = step, False
         return [*effects, *self._schedule(now)]
+
+    def close(self) -> None:
+        """Give the worker nothing more of this step: the next version is being made."""
+        self._closed = True
 
     def update_view(self, view: SwarmView, now: float) -> list[PipelineEffect]:
         """Take a new view: re-route what lost replicas held, free what nobody can ask for."""
@@ -349,7 +352,7 @@ class Pipeline:
 
     def _ready_steps(self) -> range:
         """Return the steps of which the worker can be given something."""
-        return range(self.step + 1 if self._closed() else self.step, self.step + self._ahead + 1)
+        return range(self.step + 1 if self._closed else self.step, self.step + self._ahead + 1)
 
     def _next(self) -> Hop | None:
         """Return what the worker does next: by step, oldest backward, then oldest forward."""

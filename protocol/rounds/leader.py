@@ -15,7 +15,7 @@ attempt are Ready with one digest, that attempt is completed instead of planning
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Literal
@@ -59,44 +59,40 @@ Restart = Literal[
 """Why a round was planned anew."""
 
 
+@dataclass(frozen=True, slots=True)
+class OwnPart:
+    """What a leader has to know of its own replica's part in the round, as it is at a call."""
+
+    closed: bool = False
+    """Whether we know the step's commit, our own or another's: then nothing is planned."""
+    promised: int = 0
+    """The newest attempt that we follow: an older one of ours is not decided any more."""
+    received: int = 0
+    """How much of the round has come to us."""
+    returned: bool = True
+    """Whether the stage before has got the gradients of the whole step."""
+
+
+NO_PART = OwnPart()
+
+
 class RoundLeader:
-    """Runs at every replica all the time; acts only while ``leading``.
+    """Runs at every replica all the time; acts only while ``leading``."""
 
-    Args:
-        closed: whether we know the step's commit, our own or another's: then nothing is planned.
-        promised: the newest attempt that we follow: an older one of ours is not decided any more.
-        received: how much of the round has come to us.
-        state: digest of our version's state, empty where not known.
-        returned: whether the stage before has got the gradients of the whole step.
-    """
-
-    def __init__(
-        self,
-        place: Place,
-        size: int,
-        step: int,
-        quorum: Quorum | None = None,
-        closed: Callable[[], bool] = bool,
-        promised: Callable[[], int] = int,
-        received: Callable[[], int] = int,
-        state: Callable[[], bytes] = bytes,
-        returned: Callable[[], bool] = lambda: True,
-    ) -> None:
+    def __init__(self, place: Place, size: int, step: int, quorum: Quorum | None = None) -> None:
         self._place, self._size = place, size
-        self._closed, self._promised, self._received = closed, promised, received
-        self._returned = returned
         self._quorum = quorum or Quorum(place.me, place.stage, None)
         self._view = SwarmView(((),) * place.stages)
-        self._newcomers = Newcomers(place, state)
+        self._newcomers = Newcomers(place)
         self._next: dict[PeerId, LedgerReport] = {}
         self._last_attempt, self._patience = (step, 0), Patience()
         self.restarts: Counter[Restart] = Counter()
         """Rounds that we have planned anew, of all steps, by why."""
-        self._reset(step)
+        self._reset(step, b"")
         self.leading = False
 
-    def _reset(self, step: int) -> None:
-        self.step = step
+    def _reset(self, step: int, state: bytes) -> None:
+        self.step, self._state = step, state
         self.reports: dict[PeerId, Report] = {}
         self._plan: Plan | None = None
         self._complete_since: float | None = None
@@ -117,18 +113,26 @@ class RoundLeader:
         self._look_at: float | None = None
         """When to look again for a quorum, or to say the commit again."""
 
-    def start_step(self, step: int, now: float) -> list[Effect]:
-        """Begin a step; reports that came early count at once."""
+    def start_step(
+        self, step: int, now: float, state: bytes = b"", own: OwnPart = NO_PART
+    ) -> list[Effect]:
+        """Begin a step; reports that came early count at once.
+
+        Args:
+            state: digest of the version at ``step``, empty if not known.
+        """
         early, self._next = self._next, {}
-        self._reset(step)
+        self._reset(step, state)
         self._patience.start_step()
         effects: list[Effect] = []
         for peer, report in early.items():
             if report.step == step:
-                effects += self.report(peer, report, now)
+                effects += self.report(peer, report, now, own)
         return effects
 
-    def update_view(self, view: SwarmView, leading: bool, now: float) -> list[Effect]:
+    def update_view(
+        self, view: SwarmView, leading: bool, now: float, own: OwnPart = NO_PART
+    ) -> list[Effect]:
         """Take a new view and whether we lead this step."""
         lost = {r.peer for r in self._view.serving(self._place.stage)}
         self._view, self.leading = view, leading
@@ -140,7 +144,7 @@ class RoundLeader:
             return self._apply_if_last(now)
         if self._plan is not None and any(m.peer not in live for m in self._plan.members):
             self._void("member lost")
-        return self._act(now)
+        return self._act(now, own)
 
     def _void(self, why: Restart) -> None:
         """Give up the plan; the next one has a higher attempt."""
@@ -149,7 +153,9 @@ class RoundLeader:
 
     # --- ledgers ---------------------------------------------------------------------------
 
-    def report(self, sender: PeerId, message: LedgerReport, now: float) -> list[Effect]:
+    def report(
+        self, sender: PeerId, message: LedgerReport, now: float, own: OwnPart = NO_PART
+    ) -> list[Effect]:
         """Take a replica's ledger."""
         if message.step == self.step + 1:
             self._next[sender] = message
@@ -175,7 +181,7 @@ class RoundLeader:
                 self._voided[sender] += 1
             elif message.promised < plan.attempt and now > self._patience.planned_at + RESEND_S:
                 return [Send(sender, plan)]  # it was lost on its way, or refused too early
-        return self._act(now)
+        return self._act(now, own)
 
     def _fits(self, peer: PeerId) -> bool:
         """Whether a member still has what the plan counts for it; what else it finishes meanwhile
@@ -206,7 +212,9 @@ class RoundLeader:
 
     # --- obstruction -----------------------------------------------------------------------
 
-    def awaited(self, led_by: PeerId | None, now: float, *, leases: bool) -> list[Wait]:
+    def awaited(
+        self, led_by: PeerId | None, now: float, *, leases: bool, own: OwnPart = NO_PART
+    ) -> list[Wait]:
         """Return for whom, and for what of it, the step waits as far as we know.
 
         Args:
@@ -216,10 +224,10 @@ class RoundLeader:
         if self._decided is not None:
             told = () if self._told_self else sorted(self._deciders)
             return [("commit", peer) for peer in told]
-        if self._closed():
+        if own.closed:
             return []
         if not self.leading:
-            return [] if led_by is None else self._awaited_of(led_by, leases=leases)
+            return [] if led_by is None else self._awaited_of(led_by, own, leases=leases)
         often = {peer for peer, times in self._spoilt.items() if times >= SPOILT_TIMES}
         often |= {peer for peer, times in self._voided.items() if times >= VOIDED_TIMES}
         waits: list[Wait] = [("spoilt", peer) for peer in sorted(often - {self._place.me})]
@@ -234,10 +242,10 @@ class RoundLeader:
 
     def _lessees(self) -> list[Wait]:
         """Return who still has some of the step, if we have nothing left of it."""
-        own = self.reports.get(self._place.me)
-        if own is None or own.in_flight:
+        ours = self.reports.get(self._place.me)
+        if ours is None or ours.in_flight:
             return []
-        kind: Kind = "lease" if own.bits else "work"
+        kind: Kind = "lease" if ours.bits else "work"
         there = [p for p in self._serving_step() if p in self.reports]
         return [(kind, peer) for peer in there if self.reports[peer].in_flight]
 
@@ -249,7 +257,7 @@ class RoundLeader:
         absent = self._quorum.absent(laggards.union(there, ahead), now)
         return [*self._silent(there), *behind, *absent]
 
-    def _awaited_of(self, led_by: PeerId, *, leases: bool) -> list[Wait]:
+    def _awaited_of(self, led_by: PeerId, own: OwnPart, *, leases: bool) -> list[Wait]:
         """Say what we miss of who leads: nobody who leads may keep to itself what all need."""
         at_step = self._serving_step()
         silent = self._silent(at_step)
@@ -259,16 +267,16 @@ class RoundLeader:
             return [("report", led_by)]
         reports = [self.reports[p] for p in at_step if p in self.reports]
         done = reduce(or_, (report.bits for report in reports), 0)
-        whole = done == (1 << self._place.per_step) - 1 and self._returned()
+        whole = done == (1 << self._place.per_step) - 1 and own.returned
         idle = leases and not any(report.in_flight for report in reports)
         if whole or idle:
             return [("plan", led_by)]
         return self._lessees() if leases else []
 
-    def _is_complete(self, members: list[PeerId], now: float) -> bool:
+    def _is_complete(self, members: list[PeerId], now: float, own: OwnPart) -> bool:
         """Whether the members' ledgers are the whole step, and no straggler is to be waited for."""
         union = reduce(or_, (self.reports[peer].bits for peer in members), 0)
-        if union != (1 << self._place.per_step) - 1 or not self._returned():
+        if union != (1 << self._place.per_step) - 1 or not own.returned:
             self._complete_since = None
             return False
         if self._complete_since is None:
@@ -294,16 +302,16 @@ class RoundLeader:
         """Whether we may follow a plan: what we have decided ourselves is the step's only one."""
         return self._decided is None or self._decided.attempt == attempt
 
-    def _act(self, now: float) -> list[Effect]:
-        if not self.leading or self._decided is not None or self._closed():
+    def _act(self, now: float, own: OwnPart) -> list[Effect]:
+        if not self.leading or self._decided is not None or own.closed:
             return []
         self._look_at, effects = None, self._admit(now)
-        here = self._received() + len(self._ready)
+        here = own.received + len(self._ready)
         if self._plan is not None and self._patience.ran_out(here, now):
             effects.append(Explain("round", self._patience.words(self.step), "warning"))
             self._void("nothing came")
         if self._plan is not None:
-            return [*effects, *self._try_decide(now)]
+            return [*effects, *self._try_decide(now, own)]
         members = self._at_step()
         if not members:
             return effects
@@ -311,8 +319,8 @@ class RoundLeader:
         if may_be_decided is not None:
             if self._may_close(members, now):
                 effects += self._complete(may_be_decided, members, now)
-        elif self._is_complete(members, now) and self._may_close(members, now):
-            effects += self._make_plan(members, now)
+        elif self._is_complete(members, now, own) and self._may_close(members, now):
+            effects += self._make_plan(members, now, own)
         return effects
 
     def _complete(
@@ -327,7 +335,7 @@ class RoundLeader:
             *self._decide(commit, members, self._newcomers.observing(now), now),
         ]
 
-    def _make_plan(self, members: list[PeerId], now: float) -> list[Effect]:
+    def _make_plan(self, members: list[PeerId], now: float, own: OwnPart) -> list[Effect]:
         promised = max(self.reports[peer].promised for peer in members)
         if promised > (self._last_attempt[1] if self._last_attempt[0] == self.step else 0):
             self.restarts["leader changed"] += 1
@@ -349,7 +357,7 @@ class RoundLeader:
             electors=list[str](electors(self._view, self._place.stage, self._place.me)),
         )
         self._ready = {}
-        self._patience.planned(self._received(), now)
+        self._patience.planned(own.received, now)
         return [Send(peer, self._plan) for peer in [*members, *observers]]
 
     def _next_attempt(self, promised: int) -> int:
@@ -360,7 +368,9 @@ class RoundLeader:
         leap = min(max(promised - known, 0) + 1, limits.MAX_ATTEMPTS_MISSED)
         return min(known + leap, limits.MAX_ATTEMPT)
 
-    def ready(self, sender: PeerId, message: Ready, now: float) -> list[Effect]:
+    def ready(
+        self, sender: PeerId, message: Ready, now: float, own: OwnPart = NO_PART
+    ) -> list[Effect]:
         """Take a member's Ready; commit when all agree."""
         plan = self._plan
         if plan is None or message.step != self.step or message.attempt != plan.attempt:
@@ -368,13 +378,13 @@ class RoundLeader:
         if self._decided is not None or all(m.peer != sender for m in plan.members):
             return []
         if message.digest == REFUSED:
-            return self._refused(sender, now)
+            return self._refused(sender, now, own)
         self._ready[sender] = message
         if sender == self._place.me:
             self._own_attempt = message.attempt
-        return self._try_decide(now)
+        return self._try_decide(now, own)
 
-    def _refused(self, sender: PeerId, now: float) -> list[Effect]:
+    def _refused(self, sender: PeerId, now: float, own: OwnPart) -> list[Effect]:
         """Have everything sent again, a few times; who keeps on spoiling it is banned by then."""
         self._refusals += 1
         self._spoilt[sender] += 1
@@ -382,42 +392,44 @@ class RoundLeader:
             return []
         self._void("malformed shard")
         words = f"step {self.step}: {short(sender)} got a malformed shard; planning it anew"
-        return [Explain("round", words, "warning"), *self._act(now)]
+        return [Explain("round", words, "warning"), *self._act(now, own)]
 
-    def _try_decide(self, now: float) -> list[Effect]:
+    def _try_decide(self, now: float, own: OwnPart) -> list[Effect]:
         """Commit once every member is Ready with the same digest, and we still have a quorum."""
         plan = self._plan
         if plan is None or self._decided is not None or len(self._ready) < len(plan.members):
             return []
-        if self._promised() > plan.attempt:
+        if own.promised > plan.attempt:
             return []  # our own Ready for it counts no more
         digests = {message.digest for message in self._ready.values()}
         if len(digests) > 1:
-            return self._unlike(now)
+            return self._unlike(now, own)
         members = [PeerId(member.peer) for member in plan.members]
         if not self._may_close(members, now):
-            return self._plan_with_those_back(members, now)
+            return self._plan_with_those_back(members, now, own)
         shares = [(self._ready[PeerId(m.peer)].loss_sum, _ones(m.counted)) for m in plan.members]
-        own = members.index(self._place.me) if self._place.me in members else None
-        loss_sum = min(max(vouched_sum(shares, own), -limits.MAX_NUMBER), limits.MAX_NUMBER)
+        mine = members.index(self._place.me) if self._place.me in members else None
+        loss_sum = min(max(vouched_sum(shares, mine), -limits.MAX_NUMBER), limits.MAX_NUMBER)
         commit = Commit(plan.stage, plan.step, plan.attempt, digests.pop(), loss_sum)
         return self._decide(commit, members, list(map(PeerId, plan.observers)), now)
 
-    def _unlike(self, now: float) -> list[Effect]:
+    def _unlike(self, now: float, own: OwnPart) -> list[Effect]:
         """Have everything sent again, a few times, and note who differs from the most of them, of
         two from us."""
         digests = Counter(message.digest for message in self._ready.values())
-        own = self._ready.get(self._place.me)
-        usual = max(digests, key=lambda d: (digests[d], own is not None and d == own.digest, d))
+        ours = self._ready.get(self._place.me)
+        usual = max(digests, key=lambda d: (digests[d], ours is not None and d == ours.digest, d))
         self._spoilt.update(p for p, said in self._ready.items() if said.digest != usual)
         self._refusals += 1
         words = f"step {self.step}: members hold different gradients"
         if self._refusals > MAX_REFUSALS:
             return []
         self._void("gradients differ")
-        return [Explain("round", f"{words}; planning it anew", "error"), *self._act(now)]
+        return [Explain("round", f"{words}; planning it anew", "error"), *self._act(now, own)]
 
-    def _plan_with_those_back(self, members: list[PeerId], now: float) -> list[Effect]:
+    def _plan_with_those_back(
+        self, members: list[PeerId], now: float, own: OwnPart
+    ) -> list[Effect]:
         """Who was away when we planned may serve this step again: it may not be closed without."""
         serving = {r.peer for r in self._view.serving(self._place.stage) if r.version == self.step}
         back = (self._quorum.roll & serving).difference(members)
@@ -426,7 +438,7 @@ class RoundLeader:
         self._void("member came back")
         names = ", ".join(map(short, sorted(back)))
         words = f"step {self.step}: {names} came back; planning it anew"
-        return [Explain("round", words), *self._act(now)]
+        return [Explain("round", words), *self._act(now, own)]
 
     def _decide(
         self, commit: Commit, members: list[PeerId], observers: list[PeerId], now: float
@@ -475,10 +487,10 @@ class RoundLeader:
 
     # --- newcomers -------------------------------------------------------------------------
 
-    def join(self, joiner: PeerId, now: float) -> list[Effect]:
+    def join(self, joiner: PeerId, now: float, own: OwnPart = NO_PART) -> list[Effect]:
         """Note a newcomer that wants in; whoever leads when no plan is out admits it."""
         self._newcomers.ask(joiner, now)
-        return self._act(now)
+        return self._act(now, own)
 
     def admitted(self, joiner: PeerId, now: float) -> None:
         """A leader has admitted a newcomer: it observes our rounds too, if we lead next."""
@@ -492,11 +504,11 @@ class RoundLeader:
         siblings = self._view.serving(self._place.stage)
         serving = [replica.peer for replica in siblings if replica.version == self.step]
         held = {replica.peer for replica in self._view.stages[self._place.stage]}
-        return self._newcomers.admit(serving, held, self.step, self._quorum, now)
+        return self._newcomers.admit(serving, held, self.step, self._state, self._quorum, now)
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float, own: OwnPart = NO_PART) -> list[Effect]:
         """Act on deadlines that have passed."""
-        return self._say_again(now) if self._decided is not None else self._act(now)
+        return self._say_again(now) if self._decided is not None else self._act(now, own)
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""

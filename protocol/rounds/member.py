@@ -12,7 +12,8 @@ before they are summed, sums before their members say Ready.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Sequence, Set
+from typing import Protocol
 
 from protocol import limits
 from protocol.effects import Effect, Explain, Penalise, Send
@@ -50,18 +51,34 @@ from protocol.wire.messages import Plan, Ready, Reduced, Segment
 RoundEffect = Effect | Compute | SendPayload | Keep | Fault
 
 
+class Accumulator(Protocol):
+    """What a round asks of the pipeline: the gradients of the step that the worker has summed."""
+
+    def done(self) -> Set[int]:
+        """Return the microbatches that it holds."""
+
+    @property
+    def accumulating(self) -> bool:
+        """Whether the worker has a task that will change it."""
+
+    def drop(self, microbatch: int) -> Sequence[Send]:
+        """A microbatch is subtracted: another replica counts it."""
+
+    def loss_sum(self, ids: frozenset[int]) -> float:
+        """Return the summed token losses of microbatches (0 except at the last stage)."""
+
+    def close(self) -> None:
+        """The next version is being made: nothing more is added."""
+
+
 class RoundMember:
     """See the module's docstring. Methods return effects.
 
     Args:
         place: where this replica stands.
         size: elements of the stage's flat gradient.
-        ledger: returns the ids of the current step in the worker's accumulator.
-        accumulating: whether the worker has a task that will change the accumulator.
-        drop: called with an id whose gradient is being subtracted; returns effects.
-        loss_sum: summed token losses of the given ids (0 except at the last stage).
+        accumulator: the gradients of the step that the worker has summed.
         loaded: whether the worker holds the state of the current version.
-        state: hash of that state, empty where not known.
         vow: step and attempt that an earlier seat of ours has promised. What it sent for that
             attempt may still arrive, and must not be taken for ours.
     """
@@ -72,22 +89,16 @@ class RoundMember:
         size: int,
         step: int,
         *,
-        ledger: Callable[[], Set[int]],
-        accumulating: Callable[[], bool],
-        drop: Callable[[int], list[RoundEffect]],
-        loss_sum: Callable[[frozenset[int]], float],
-        loaded: Callable[[], bool],
-        state: Callable[[], bytes] = bytes,
+        accumulator: Accumulator,
+        loaded: bool,
         vow: tuple[int, int] = (0, 0),
     ) -> None:
         self._place, self._size = place, size
-        self._ledger, self._accumulating = ledger, accumulating
-        self._drop, self._loss_sum, self._loaded = drop, loss_sum, loaded
-        self._state, self._vow = state, vow
-        self._reset(step)
+        self._accumulator, self.loaded, self._vow = accumulator, loaded, vow
+        self._reset(step, b"")
 
-    def _reset(self, step: int) -> None:
-        self.step = step
+    def _reset(self, step: int, state: bytes) -> None:
+        self.step, self.state = step, state
         self.promised = self._vow[1] if step == self._vow[0] else 0
         self._leapt = 0
         """What an attempt may exceed after leaps that we refused: it is said again if it is true,
@@ -104,9 +115,14 @@ class RoundMember:
         self._short_of_memory = -1
         """The attempt for which contributing was tried once more."""
 
-    def start_step(self, step: int) -> None:
-        """Begin the round of a new step."""
-        self._reset(step)
+    def start_step(self, step: int, state: bytes = b"") -> None:
+        """Begin the round of a new step; ``state``: digest of its version, empty if not known."""
+        self._reset(step, state)
+
+    def state_loaded(self) -> list[RoundEffect]:
+        """The worker holds the state of our version."""
+        self.loaded = True
+        return self.try_apply()
 
     def forget(self, peer: PeerId) -> None:
         """A peer is lost: what it sent for attempts not begun is not its next process's word."""
@@ -176,7 +192,7 @@ class RoundMember:
             return spoilt
         if self.progress is Progress.READY and self._commit is None:
             return [*spoilt, ("commit", self._leader)]
-        if self.progress is Progress.DRAINING and not self._accumulating():
+        if self.progress is Progress.DRAINING and not self._accumulator.accumulating:
             return [*spoilt, ("plan", self._leader)]  # one that does not fit what we have
         return spoilt
 
@@ -199,7 +215,7 @@ class RoundMember:
             return [Penalise(sender, "plan-with-wrong-bounds", 20)]
         if mine is not None and not counts_all_once(plan.members, self._place.per_step):
             return [Penalise(sender, "plan-that-miscounts", 20)]
-        if plan.state and self._state() not in (b"", plan.state):
+        if plan.state and self.state not in (b"", plan.state):
             words = f"our state of version {self.step} differs from our siblings'"
             return [Fault("behind", words)]
         if mine is None:
@@ -226,9 +242,9 @@ class RoundMember:
     def advance(self) -> list[RoundEffect]:
         """Go on if the accumulator holds what the plan counts for us; the rest is taken out, for
         the plan counts it for others."""
-        if self.progress is not Progress.DRAINING or self._accumulating():
+        if self.progress is not Progress.DRAINING or self._accumulator.accumulating:
             return []
-        ledger = self._ledger()
+        ledger = self._accumulator.done()
         if not self._counted <= ledger:
             return []  # the plan is out of date; our next report makes the leader plan anew
         effects: list[RoundEffect] = []
@@ -236,7 +252,7 @@ class RoundMember:
             ledger - self._counted
         ):  # the worker is first in, first out: no need to wait
             effects.append(Compute(SubtractTask(self.step, microbatch)))
-            effects += self._drop(microbatch)
+            effects += self._accumulator.drop(microbatch)
         return [*effects, *self._contribute()]
 
     def _contribute(self) -> list[RoundEffect]:
@@ -295,7 +311,7 @@ class RoundMember:
         if self.progress is Progress.OBSERVING:
             return self.try_apply()
         self.progress = Progress.READY
-        loss_sum = self._loss_sum(self._counted)
+        loss_sum = self._accumulator.loss_sum(self._counted)
         ready = Ready(plan.stage, plan.step, plan.attempt, digest, loss_sum)
         return [Send(self._leader, ready), *self.try_apply()]
 
@@ -312,7 +328,7 @@ class RoundMember:
     def try_apply(self) -> list[RoundEffect]:
         """Apply if the commit and all that it covers are here and the state is loaded."""
         plan = self._plan
-        if self._commit is None or plan is None or not self._digest or not self._loaded():
+        if self._commit is None or plan is None or not self._digest or not self.loaded:
             return []
         attempt, digest = self._commit
         if attempt != plan.attempt or self.progress is Progress.APPLYING:
@@ -321,6 +337,7 @@ class RoundMember:
             words = f"step {self.step} was committed with other gradients than the ones we hold"
             return [Fault("behind", words)]
         self.progress = Progress.APPLYING
+        self._accumulator.close()
         if len(plan.members) == 1 and not plan.observers:
             return [Compute(ApplyLocalTask(plan.step))]
         return [Compute(self._inbox.apply_task(plan))]

@@ -5,7 +5,7 @@ Every replica notes both, for any may lead next. Times are monotonic seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from protocol import limits
@@ -21,10 +21,10 @@ DONORS: Final = 3
 
 
 class Newcomers:
-    """See the module's docstring; ``state``: digest of our version's state, empty if not known."""
+    """See the module's docstring."""
 
-    def __init__(self, place: Place, state: Callable[[], bytes] = bytes) -> None:
-        self._place, self._state = place, state
+    def __init__(self, place: Place) -> None:
+        self._place = place
         self._asking: dict[PeerId, float] = {}
         self._observing: dict[PeerId, float] = {}
 
@@ -57,11 +57,16 @@ class Newcomers:
         serving: Sequence[PeerId],
         held: Collection[PeerId],
         step: int,
+        state: bytes,
         quorum: Quorum,
         now: float,
     ) -> list[Effect]:
         """Let in whoever asks, with ``serving`` (who are at ``step``) as donors, as long as all who
-        hold the stage (``held``, fetching ones included) could take part in one round."""
+        hold the stage (``held``, fetching ones included) could take part in one round.
+
+        Args:
+            state: digest of the version at ``step``, empty if not known.
+        """
         self._asking = {p: until for p, until in self._asking.items() if until > now}
         effects: list[Effect] = []
         for joiner in [p for p in self._asking if p not in serving and serving]:
@@ -77,7 +82,7 @@ class Newcomers:
                 list[str](donors),
                 roll=list[str](sorted(quorum.roll)[: limits.MAX_REPLICAS_IN_ROUND]),
                 electors=list[str](sorted(quorum.electors)[: limits.MAX_REPLICAS_IN_ROUND]),
-                state=self._state(),
+                state=state,
             )
             effects += [Send(peer, admit) for peer in [*serving, joiner]]
             words = f"{short(joiner)} joins stage {self._place.stage} at version {step}"

@@ -10,7 +10,7 @@ if it did not wait while we slept; so we look again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Container
 
 from protocol.ids import PeerId
 from protocol.view import Replica, SwarmView
@@ -21,14 +21,10 @@ LOOK_S = 0.5
 
 
 class Following:
-    """Holds since when we are behind.
+    """Holds since when we are behind."""
 
-    Args:
-        hears: whether what a peer says at a moment did not wait while we slept.
-    """
-
-    def __init__(self, stage: int, hears: Callable[[PeerId, float], bool]) -> None:
-        self._stage, self._hears = stage, hears
+    def __init__(self, stage: int) -> None:
+        self._stage = stage
         self._behind_since: float | None = None
         self._look_at = 0.0
 
@@ -42,13 +38,19 @@ class Following:
         self._behind_since = None
 
     def compare(
-        self, view: SwarmView, step: int, now: float, promised: int | None
+        self,
+        view: SwarmView,
+        step: int,
+        now: float,
+        promised: int | None,
+        heard: Container[PeerId],
     ) -> Replica | None:
         """Look at the serving siblings; return one whose version our step's commit has made.
 
         Args:
             promised: the attempt that we follow; None for who has what it needs to catch up: an
                 observer may be far behind.
+            heard: the siblings whose word did not wait while we slept.
         """
         newer = [replica for replica in view.serving(self._stage) if replica.version > step]
         if not newer:
@@ -59,7 +61,7 @@ class Following:
         self._look_at = now + LOOK_S
         if promised is None:
             return next((r for r in newer if r.version == step + 1 and r.digest), None)
-        there = [replica for replica in newer if self._hears(replica.peer, now)]
+        there = [replica for replica in newer if replica.peer in heard]
         left_out = any(r.version > step + 1 or (r.digest and r.attempt != promised) for r in there)
         near = (*view.serving(self._stage - 1), *view.serving(self._stage + 1))
         witnesses = {replica.peer for replica in (*there, *near) if replica.version > step}

@@ -8,7 +8,7 @@ unchanged ledger is repeated now and then while the step stays open, in case the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Set
+from collections.abc import Set
 from dataclasses import dataclass
 
 from protocol.ids import PeerId
@@ -18,6 +18,21 @@ from protocol.wire.messages import LedgerReport
 
 REPORT_S = 0.25
 REPEAT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a replica reports of its step."""
+
+    step: int
+    revision: int
+    """Rises when ``done`` or ``in_flight`` changes."""
+    done: bytes
+    """A bitmap."""
+    in_flight: Set[int]
+    promised: int
+    state: bytes
+    ready: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +57,7 @@ class LedgerReporter:
     def report(
         self,
         leader: PeerId,
-        step: int,
-        revision: int,
-        ledger: Callable[[], bytes],
-        in_flight: Set[int],
-        promised: int,
-        state: bytes,
-        ready: bytes,
+        held: Held,
         now: float,
         *,
         also_to: int = 0,
@@ -56,25 +65,23 @@ class LedgerReporter:
         """Return the report to send to ``leader`` now, or None.
 
         Args:
-            revision: rises when the ledger or ``in_flight`` changes.
-            ledger: returns what is counted, as a bitmap.
             also_to: to how many others it goes as well, who would lead after that one.
         """
-        news = _News(leader, step, revision, ready, also_to)
-        if not self._is_due(news, now, busy=bool(in_flight)):
+        news = _News(leader, held.step, held.revision, held.ready, also_to)
+        if not self._is_due(news, now, busy=bool(held.in_flight)):
             return None
         self._last, self.due = news, now + REPEAT_S
         self._seq += 1
         per_step = self._place.per_step
         return LedgerReport(
             stage=self._place.stage,
-            step=step,
+            step=held.step,
             seq=self._seq,
-            done=ledger(),
-            in_flight=to_bitmap(in_flight, step, per_step),
-            promised=promised,
-            state=state,
-            ready=ready,
+            done=held.done,
+            in_flight=to_bitmap(held.in_flight, held.step, per_step),
+            promised=held.promised,
+            state=held.state,
+            ready=held.ready,
         )
 
     def _is_due(self, news: _News, now: float, *, busy: bool) -> bool:

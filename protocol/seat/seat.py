@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Literal
@@ -41,7 +42,7 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
-from protocol.rounds.leader import RoundLeader
+from protocol.rounds.leader import OwnPart, RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.rounds.obstruction import Obstruction, Wait
 from protocol.rounds.quorum import Quorum, Touch
@@ -53,7 +54,7 @@ from protocol.seat.era import era_of, other_era, stamped
 from protocol.seat.following import Following
 from protocol.seat.leasing import Leasing
 from protocol.seat.leaving import Departure, others_stay
-from protocol.seat.reporting import LedgerReporter
+from protocol.seat.reporting import Held, LedgerReporter
 from protocol.seat.returned import Confirmed, Telling
 from protocol.seat.standing import Standing
 from protocol.view import SwarmView, leaders
@@ -68,6 +69,7 @@ from protocol.wire.messages import (
     LedgerReport,
     Message,
     Plan,
+    Ready,
     Reduced,
     Returned,
     Segment,
@@ -78,6 +80,19 @@ from protocol.wire.routes import ROUTES, State
 Handler = Callable[[float], Sequence[SeatEffect]]
 TELL_OTHERS_S = 1.5
 """A step that is open for so long may have a leader that does not lead."""
+
+
+@dataclass(slots=True)
+class _OpenStep:
+    """What is known of the running step only."""
+
+    commit_loss: float | None = None
+    unconfirmed: tuple[PeerId, Plan] | None = None
+    """A plan that counts what the stage before has not got yet."""
+    claims: tuple[PeerId, ...] = ()
+    """Of whom we say that the step waits for them."""
+    since: float | None = None
+    """When it could have been closed: from then on more than one is told of our ledger."""
 
 
 class Seat:
@@ -110,64 +125,40 @@ class Seat:
         delayed: bool = False,
     ) -> None:
         self.place, self.size, self.step, self.serving, self.era = place, size, step, serving, era
-        self.loaded = serving
         self._steps, self._tokens_per_step = steps, tokens_per_step
-        self.pipeline = Pipeline(place, step, closed=lambda: self.member.applying, delayed=delayed)
-        self.quorum = Quorum(place.me, place.stage, touch)
-        self.member: RoundMember
-        of = (lambda: self.member.knows_commit, lambda: self.member.promised)
-        here = lambda: self.member.received  # noqa: E731
-        self._confirmed, self._telling = Confirmed(place, step), Telling(place)
-        self._ledger_before: frozenset[int] = frozenset()
-        self._unconfirmed: tuple[PeerId, Plan] | None = None
-        """A plan that counts what the stage before has not got yet."""
-        self.leader = RoundLeader(
-            place,
-            size,
-            step,
-            self.quorum,
-            *of,
-            received=here,
-            state=lambda: self._state,
-            returned=self._confirmed.whole,
-        )
-        self.member = RoundMember(
-            place,
-            size,
-            step,
-            ledger=self.pipeline.done,
-            accumulating=lambda: self.pipeline.accumulating,
-            drop=lambda microbatch: list(self.pipeline.drop(microbatch)),
-            loss_sum=self.pipeline.loss_sum,
-            loaded=lambda: self.loaded,
-            state=lambda: self._state,
-            vow=vow,
-        )
-        self.departure = Departure(self.pipeline, self.member)
-        self.leasing = Leasing(place, step, self.pipeline, delayed=delayed)
         self.training_allowed = False
         """Nothing is leased before the swarm has started (every stage covered)."""
-        self._view = SwarmView(((),) * place.stages)
-        self._ahead, self._reporter = Ahead(), LedgerReporter(place)
+        self._view = self._seen = SwarmView(((),) * place.stages)
+        """Without whom we have set aside; and as we see it."""
         self._made_by: tuple[int, bytes] = (0, b"")
-        self._state: bytes = (
-            b""  # of our version, once we have made one: compared with siblings' (I2)
+        self._ledger_before: frozenset[int] = frozenset()
+        self._open = _OpenStep()
+        # a part knows those made before it, and none after it
+        self.quorum = Quorum(place.me, place.stage, touch)
+        self.pipeline = Pipeline(place, step, delayed=delayed)
+        self.member = RoundMember(
+            place, size, step, accumulator=self.pipeline, loaded=serving, vow=vow
         )
-        self._following = Following(place.stage, self.quorum.hears)
-        self._commit_loss: float | None = None
-        owed = (self.pipeline.owed_for, self.pipeline.overdue)
-        self.standing, self._seen = Standing(place, touch, *owed), self._view
-        self._obstruction = Obstruction()
-        self._claims: tuple[PeerId, ...] = ()
-        self._handlers: dict[type, Callable[..., Sequence[SeatEffect]]] = {
-            kind: attrgetter(route.handler)(self)
-            for kind, route in ROUTES.items()
-            if route.taker == "seat"
-        }
-        self._step_at: float | None = None
-        """Since when the step could have been closed: from then on more than one is told of it."""
+        self.leader = RoundLeader(place, size, step, self.quorum)
+        self.leasing = Leasing(place, step, self.pipeline, delayed=delayed)
+        self.departure = Departure(self.pipeline, self.member)
+        self.standing = Standing(place, touch, self.pipeline.owed_for, self.pipeline.overdue)
+        self._confirmed, self._telling = Confirmed(place, step), Telling(place)
+        self._ahead, self._reporter = Ahead(), LedgerReporter(place)
+        self._following, self._obstruction = Following(place.stage), Obstruction()
+        self._handlers = self._routed()
+
+    def _routed(self) -> dict[type, Callable[..., Sequence[SeatEffect]]]:
+        """Return our handlers by message, as the routing table names them."""
+        ours = {kind: route.handler for kind, route in ROUTES.items() if route.taker == "seat"}
+        return {kind: attrgetter(name)(self) for kind, name in ours.items()}
 
     # --- queries ---------------------------------------------------------------------------
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the worker holds the state of our version."""
+        return self.member.loaded
 
     @property
     def finished(self) -> bool:
@@ -184,7 +175,7 @@ class Seat:
 
     def _missing(self) -> tuple[PeerId, ...]:
         """Return without whom our stage cannot go on: of the roll, and those we wait for."""
-        named = (*self._claims, *self.quorum.missing, *self.standing.beside())
+        named = (*self._open.claims, *self.quorum.missing, *self.standing.beside())
         return tuple(dict.fromkeys(named))[: limits.MAX_MISSING]
 
     def why(self) -> str:
@@ -255,13 +246,14 @@ class Seat:
         if self.serving and not self.finished:
             led_by = self.current_leader() if self.member.plan_followed is None else None
             leases = self.place.first and self._working()
-            waits = [*self.member.awaited(), *self.leader.awaited(led_by, now, leases=leases)]
+            others = self.leader.awaited(led_by, now, leases=leases, own=self._part())
+            waits = [*self.member.awaited(), *others]
         siblings = self._seen.serving(self.place.stage)
         there = {r.peer for r in self._view.serving(self.place.stage)}
         excused = frozenset(r.peer for r in siblings if not there.isdisjoint(r.missing))
         rate = next((r.rate for r in siblings if r.peer == self.place.me), 0.0)
-        self._claims = self._obstruction.claims(waits, excused, 1 / rate if rate else 0.0, now)
-        return list(self.standing.observe(self._seen, self._claims, now))
+        self._open.claims = self._obstruction.claims(waits, excused, 1 / rate if rate else 0.0, now)
+        return list(self.standing.observe(self._seen, self._open.claims, now))
 
     def _set_aside(self, seen: Obstructs, now: float) -> list[SeatEffect]:
         """Go on without a member that holds us up before our eyes."""
@@ -300,12 +292,11 @@ class Seat:
 
     def state_loaded(self, now: float) -> list[SeatEffect]:
         """Our version's state is in the worker: catch up with the rounds since."""
-        self.loaded = True
-        return self._settle([*self.member.try_apply(), *self._try_serve()], now)
+        return self._settle([*self.member.state_loaded(), *self._try_serve()], now)
 
     def tick(self, now: float) -> list[SeatEffect]:
         """Act on deadlines that have passed."""
-        effects: list[SeatEffect] = [*self.pipeline.tick(now), *self.leader.tick(now)]
+        effects: list[SeatEffect] = [*self.pipeline.tick(now), *self.leader.tick(now, self._part())]
         if now >= min(self._obstruction.look_at, self.standing.next_deadline() or math.inf):
             effects += self._watch(now)
         if self.standing.without(self._seen) != self._view:
@@ -342,7 +333,7 @@ class Seat:
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
         """Follow a plan, once the stage before has got what it counts."""
         if self.serving and not self._confirmed.covers(message):
-            self._unconfirmed = sender, message
+            self._open.unconfirmed = sender, message
             return []
         if not self.leader.may_follow(message.attempt):
             return []
@@ -368,7 +359,9 @@ class Seat:
 
     def on_join(self, sender: PeerId, message: JoinStage, now: float) -> list[SeatEffect]:
         """Note who wants to join the stage, unless it is set aside."""
-        return [] if self.standing.is_aside(sender) else [*self.leader.join(sender, now)]
+        return (
+            [] if self.standing.is_aside(sender) else [*self.leader.join(sender, now, self._part())]
+        )
 
     def on_lease(self, sender: PeerId, message: Lease, now: float) -> list[SeatEffect]:
         """Work on what is leased to us."""
@@ -382,10 +375,14 @@ class Seat:
         self.leasing.asked(sender, message)
         return []
 
+    def on_ready(self, sender: PeerId, message: Ready, now: float) -> list[SeatEffect]:
+        """A member holds all that the step's plan would apply."""
+        return list(self.leader.ready(sender, message, now, self._part()))
+
     def on_returned(self, sender: PeerId, message: Returned, now: float) -> list[SeatEffect]:
         """The stage before has got gradients: a plan that waits for them may be followed."""
         refused = self._confirmed.returned(sender, message)
-        return [*refused, *self._now_confirmed(now), *self.leader.tick(now)]
+        return [*refused, *self._now_confirmed(now), *self.leader.tick(now, self._part())]
 
     def on_commit_ack(self, sender: PeerId, message: CommitAck, now: float) -> list[SeatEffect]:
         """A member knows the commit."""
@@ -396,7 +393,7 @@ class Seat:
     def on_report(self, sender: PeerId, message: LedgerReport, now: float) -> list[SeatEffect]:
         """Take a replica's ledger."""
         before = self.leader.reports.get(sender)
-        effects = self.leader.report(sender, message, now)
+        effects = self.leader.report(sender, message, now, self._part())
         after = self.leader.reports.get(sender)
         if before is not None and after is not None and after.bits != before.bits:
             self._obstruction.brought(sender)
@@ -404,14 +401,14 @@ class Seat:
 
     def _now_confirmed(self, now: float) -> list[SeatEffect]:
         """What the last plan counts may have been returned by now."""
-        waiting, self._unconfirmed = self._unconfirmed, None
+        waiting, self._open.unconfirmed = self._open.unconfirmed, None
         return [] if waiting is None else [*self._handler(*waiting)(now)]
 
     def on_commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
         """Learn that the step is closed, and tell its leader that we know."""
         if message.step != self.step or (self.serving and not self.quorum.hears(sender, now)):
             return []  # a word that waited while we slept may be of the dead; the living repeat it
-        self._commit_loss = message.loss_sum
+        self._open.commit_loss = message.loss_sum
         effects: list[SeatEffect] = list(self.member.committed(message.attempt, message.digest))
         if sender != self.place.me:
             known = self.member.applied[0] or self.member.promised
@@ -442,7 +439,7 @@ class Seat:
         """Version t has become t + 1: everything starts over for the next step."""
         if outcome.error:
             return list(self.member.not_applied(outcome))
-        loss = self._commit_loss if self.place.last else None
+        loss = self._open.commit_loss if self.place.last else None
         committed = Committed(
             stage=self.place.stage,
             version=self.step + 1,
@@ -457,16 +454,14 @@ class Seat:
         self._made_by = self.member.applied
         if plan := self.member.plan_followed:
             self.quorum.settle([member.peer for member in plan.members], plan.electors, now)
-        self._state = state_digest(outcome.hash)
         self._ledger_before = frozenset(self.pipeline.done())
-        self.step, self._commit_loss = self.step + 1, None
+        self.step, self._open = self.step + 1, _OpenStep()
         self._confirmed.start_step(self.step)
         self._following.caught_up()
         self._obstruction.closed(now)
-        self._unconfirmed = None
-        self._claims, self._step_at = (), None
-        self.member.start_step(self.step)
-        effects: list[SeatEffect] = [committed, *self.leader.start_step(self.step, now)]
+        self.member.start_step(self.step, state_digest(outcome.hash))
+        leads = self.leader.start_step(self.step, now, self.member.state, self._part())
+        effects: list[SeatEffect] = [committed, *leads]
         effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]
         self.leasing.start_step(self.step, self._view, self.current_leader())
         for sender, message, digest in self._ahead.take(self.step):
@@ -495,13 +490,16 @@ class Seat:
     def _lead(self, now: float) -> list[Effect]:
         leading = self.current_leader() == self.place.me and self.serving
         leading = leading and not self._following.behind
-        return self.leader.update_view(self._view, leading, now)
+        return self.leader.update_view(self._view, leading, now, self._part())
 
     def _follow_siblings(self, now: float) -> list[SeatEffect]:
         """A sibling that has applied our step proves the commit, should its message be lost."""
         lacks = self.serving and not self.member.knows_commit and not self._ahead
         seen, promised = self._seen, self.member.promised if lacks else None
-        proof = self._following.compare(seen, self.step, now, promised) if self.loaded else None
+        heard = {r.peer for r in seen.serving(self.place.stage) if self.quorum.hears(r.peer, now)}
+        proof = None
+        if self.loaded:
+            proof = self._following.compare(seen, self.step, now, promised, heard)
         said = self.member.committed(proof.attempt, proof.digest) if proof else []
         if self.member.applying:  # all that it takes is here, however slow the machine is
             self._following.caught_up()
@@ -535,23 +533,32 @@ class Seat:
         if self.place.first:
             effects += self._lease(now)
         if not self.finished and (to := self.current_leader()) is not None:
-            of, member = self.pipeline, self.member
-            held = (of.revision, lambda: of.ledger, of.in_flight())
-            said = (self.step, *held, member.promised, self._state, member.ready)
-            ledgers = {self.step - 1: self._ledger_before, self.step: of.done()}
-            idle = not of.in_flight()
+            held = self._held()
+            ledgers = {self.step - 1: self._ledger_before, self.step: self.pipeline.done()}
+            idle = not held.in_flight
             effects += self._telling.tell(self._seen, ledgers, idle=idle, now=now)
             others = self._who_else_may_lead(to, now)
-            report = self._reporter.report(to, *said, now, also_to=len(others))
+            report = self._reporter.report(to, held, now, also_to=len(others))
             effects += [Send(peer, report) for peer in (to, *others)] if report else []
         return effects
+
+    def _held(self) -> Held:
+        """Return what we report of our step."""
+        of, member = self.pipeline, self.member
+        said = (member.promised, member.state, member.ready)
+        return Held(self.step, of.revision, of.ledger, of.in_flight(), *said)
+
+    def _part(self) -> OwnPart:
+        """Return what the leader has to know of our own part in the round."""
+        member, returned = self.member, self._confirmed.whole()
+        return OwnPart(member.knows_commit, member.promised, member.received, returned)
 
     def _who_else_may_lead(self, led_by: PeerId, now: float) -> list[PeerId]:
         """Return who is told of our ledger as well: who leads next, should this one not lead, when
         the step has been open for a while, and more of them as time goes on."""
-        if self._step_at is None:
-            self._step_at = now
-        open_s, count = now - self._step_at, 0
+        if self._open.since is None:
+            self._open.since = now
+        open_s, count = now - self._open.since, 0
         while open_s >= TELL_OTHERS_S and count < limits.MAX_REPLICAS_IN_ROUND:
             open_s, count = open_s / 2, count + 1
         return [peer for peer in self._leaders() if peer != led_by][:count]

@@ -128,7 +128,7 @@ ROUTES: Final[Mapping[type[Wire], Route]] = MappingProxyType(
         Plan: Route("seat", "on_plan", "serves stage", "stage", ALWAYS, early=True),
         Segment: Route("seat", "on_segment", "stage", "stage"),
         Reduced: Route("seat", "on_reduced", "stage", "stage", ALWAYS, early=True, sealed=True),
-        Ready: Route("seat", "leader.ready", "stage", "stage"),
+        Ready: Route("seat", "on_ready", "stage", "stage"),
         Commit: Route("seat", "on_commit", "serves stage", "stage", ALWAYS, early=True),
         CommitAck: Route("seat", "on_commit_ack", "stage", "stage"),
     }

@@ -115,7 +115,7 @@ def counts_doubles_for_both(patch: Patch) -> None:
 def closes_an_incomplete_step(patch: Patch) -> None:
     """The leader plans although ids are missing, and the members follow it."""
     follow_unsound_plans(patch)
-    patch.setattr(RoundLeader, "_is_complete", lambda self, members, now: True)
+    patch.setattr(RoundLeader, "_is_complete", lambda self, members, now, own: True)
 
 
 def applies_its_own_bytes(patch: Patch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.effects import (
@@ -31,24 +33,44 @@ class Table:
     """A member with the ledger and the worker's state that a test gives it."""
 
     def __init__(self, *done: int, loaded: bool = True, vow: tuple[int, int] = (0, 0)) -> None:
-        self.done = set(done)
-        self.busy = False
-        self.loaded = loaded
+        self.worker = Summed(set(done))
         self.member = RoundMember(
             Place(ME, STAGE, 2, PER_STEP),
             SIZE,
             STEP,
-            ledger=lambda: set(self.done),
-            accumulating=lambda: self.busy,
-            drop=self.drop,
-            loss_sum=lambda ids: float(sum(ids)),
-            loaded=lambda: self.loaded,
+            accumulator=self.worker,
+            loaded=loaded,
             vow=vow,
         )
 
-    def drop(self, microbatch: int) -> list[object]:  # type: ignore[override]
-        self.done.discard(microbatch)
+    @property
+    def done(self) -> set[int]:
+        return self.worker.ids
+
+    @done.setter
+    def done(self, ids: set[int]) -> None:
+        self.worker.ids = ids
+
+
+@dataclass
+class Summed:
+    """What the worker has summed, as a test says."""
+
+    ids: set[int]
+    accumulating: bool = False
+
+    def done(self) -> set[int]:
+        return set(self.ids)
+
+    def drop(self, microbatch: int) -> list[Send]:
+        self.ids.discard(microbatch)
         return []
+
+    def loss_sum(self, ids: frozenset[int]) -> float:
+        return float(sum(ids))
+
+    def close(self) -> None:
+        pass
 
 
 def bitmap(ids: object) -> bytes:

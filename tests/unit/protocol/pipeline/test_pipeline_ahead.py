@@ -32,10 +32,8 @@ class Line:
     """A replica of one of three stages; everybody is at the same version."""
 
     def __init__(self, stage: int = 1, *, delayed: bool = True) -> None:
-        self.stage, self.closed = stage, False
-        self.made = Pipeline(
-            Place(ME, stage, 3, PER_STEP), STEP, closed=lambda: self.closed, delayed=delayed
-        )
+        self.stage = stage
+        self.made = Pipeline(Place(ME, stage, 3, PER_STEP), STEP, delayed=delayed)
         stages = [[Replica(peer(9), STEP, True)] for _ in range(3)]
         stages[stage] = [Replica(ME, STEP, True)]
         if stage < 2:
@@ -101,10 +99,9 @@ class TestWhatTheWorkerIsGiven:
     def test_not_in_a_synchronous_run(self) -> None:
         line = Line(delayed=False)
         assert line.offer(NEXT[0]) == []
-        line.closed = True
+        line.made.close()
         assert line.offer(NEXT[1]) == []
         assert line.made.newest == STEP
-        line.closed = False
         begun = line.start_step(STEP + 1)
         assert begun == [ForwardTask(STEP + 1, m) for m in NEXT[:2]]
 
@@ -152,7 +149,7 @@ class TestWhatTheWorkerIsGiven:
 
     def test_while_the_round_applies_only_the_next_step(self) -> None:
         line = Line()
-        line.closed = True
+        line.made.close()
         assert line.offer(NOW[0]) == []
         assert line.offer(NEXT[0]) == [ForwardTask(STEP + 1, NEXT[0])]
         assert line.done(ForwardTask(STEP + 1, NEXT[0])) == []
@@ -160,9 +157,8 @@ class TestWhatTheWorkerIsGiven:
 
     def test_never_the_step_after_the_next(self) -> None:
         line = Line()
-        line.closed = True
+        line.made.close()
         assert line.offer(AFTER_NEXT[0]) == []
-        line.closed = False
         assert line.start_step(STEP + 1) == [ForwardTask(STEP + 2, AFTER_NEXT[0])]
 
     def test_the_last_stage_does_so_too(self) -> None:

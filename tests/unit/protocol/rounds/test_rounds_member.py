@@ -179,9 +179,9 @@ class TestTheLedger:
 
     def test_it_waits_for_the_worker(self) -> None:
         table = Table(8)
-        table.busy = True
+        table.worker.accumulating = True
         assert table.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}})) == []
-        table.busy = False
+        table.worker.accumulating = False
         assert table.member.advance() == []
         table.done.add(9)
         [task] = tasks(list(table.member.advance()))
@@ -197,11 +197,11 @@ class TestTheLedger:
     def test_a_double_finished_after_the_plan_was_made_is_subtracted_too(self) -> None:
         """The leader could not know of it: the worker was at it."""
         table = Table(8, 9)
-        table.busy = True
+        table.worker.accumulating = True
         order = plan({ME: {8, 9}, B: {10, 11}})
         assert table.member.plan(LEADER, order) == []
         table.done.add(10)
-        table.busy = False
+        table.worker.accumulating = False
         doing = tasks(list(table.member.advance()))
         assert doing == [SubtractTask(STEP, 10), ContributeTask(STEP, 1, tuple(order.bounds))]
 
@@ -326,13 +326,13 @@ class TestObservers:
     def test_it_applies_the_broadcasts_once_loaded(self) -> None:
         table, agreed = self.observer()
         assert table.member.committed(1, agreed) == []
-        table.loaded = True
+        table.member.loaded = True
         [task] = tasks(list(table.member.try_apply()))
         assert isinstance(task, ApplyTask)
 
     def test_it_applies_nothing_uncommitted(self) -> None:
         table, _ = self.observer()
-        table.loaded = True
+        table.member.loaded = True
         assert table.member.try_apply() == []
 
 

@@ -47,7 +47,8 @@ def test_everybody_hears_of_an_admission() -> None:
 
 def test_an_admission_says_what_state_the_donors_give() -> None:
     place = Place(ME, STAGE, 2, PER_STEP)
-    made = RoundLeader(place, SIZE, STEP, state=lambda: state_digest("ab"))
+    made = RoundLeader(place, SIZE, STEP - 1)
+    made.start_step(STEP, 0.0, state_digest("ab"))
     made.update_view(view(ME, B), True, 0.0)
     for _, admit in admits(list(made.join(NEW, 0.0))):
         assert admit.state == state_digest("ab")

@@ -8,6 +8,7 @@ from protocol.effects import Send
 from protocol.membership.contacts import Contacts
 from protocol.pipeline.place import Place
 from protocol.rounds.leader import (
+    OwnPart,
     RoundLeader,
 )
 from protocol.rounds.patience import ROUND_TIMEOUT_S
@@ -65,10 +66,11 @@ class TestTakingOver:
     def test_who_knows_the_commit_neither_plans_nor_completes(self) -> None:
         """A sibling has applied another attempt and died; we cannot apply it."""
         for own in (ready_report(3), report(IDS)):
-            made = RoundLeader(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP, closed=lambda: True)
-            made.update_view(view(ME), True, 0.0)
-            assert made.report(ME, own, 1.0) == []
-            assert made.tick(1.0 + ROUND_TIMEOUT_S) == []
+            made = RoundLeader(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP)
+            knows = OwnPart(closed=True)
+            made.update_view(view(ME), True, 0.0, knows)
+            assert made.report(ME, own, 1.0, knows) == []
+            assert made.tick(1.0 + ROUND_TIMEOUT_S, knows) == []
 
     def test_who_has_decided_follows_no_other_plan(self) -> None:
         """Nobody may know the commit yet but a member that is silent just now."""
@@ -88,14 +90,11 @@ class TestTakingOver:
     def test_who_has_promised_a_later_attempt_decides_its_own_no_more(self) -> None:
         """The others may close the step with that one, and it is Ready for it."""
         for newest, told in ((1, [B]), (2, [])):
-            made = RoundLeader(
-                Place(ME, STAGE, 2, PER_STEP), SIZE, STEP, promised=lambda newest=newest: newest
-            )
-            made.update_view(view(ME, B), True, 0.0)
+            made, part = leader(ME, B), OwnPart(promised=newest)
             for peer, done in ((ME, range(16, 20)), (B, range(20, 24))):
-                made.report(peer, report(done), 0.0)
-            made.ready(ME, ready(), 1.0)
-            assert commits(list(made.ready(B, ready(), 1.0))) == told
+                made.report(peer, report(done), 0.0, part)
+            made.ready(ME, ready(), 1.0, part)
+            assert commits(list(made.ready(B, ready(), 1.0, part))) == told
 
     def test_different_digests_are_of_different_plans(self) -> None:
         made = leader(ME, B)

@@ -37,10 +37,10 @@ ATTEMPT = 3
 def test_who_was_left_out_waits_for_nothing(
     ahead: int, attempt: int, promised: int | None, lost_after_s: float | None
 ) -> None:
-    following = Following(STAGE, lambda peer, now: True)
+    following = Following(STAGE)
     sibling = Replica(SIBLING, STEP + ahead, True, attempt, bytes(32))
     witness = Replica(OTHER, STEP + 1, True)
-    following.compare(SwarmView.of([[witness], [sibling]]), STEP, 100.0, promised)
+    following.compare(SwarmView.of([[witness], [sibling]]), STEP, 100.0, promised, {SIBLING})
     if lost_after_s is None:
         assert following.next_deadline() is None
         assert not following.is_lost(1e9)
@@ -52,10 +52,10 @@ def test_who_was_left_out_waits_for_nothing(
 
 
 def test_one_word_alone_is_not_enough_to_give_up_what_we_hold() -> None:
-    following = Following(STAGE, lambda peer, now: True)
+    following = Following(STAGE)
     liar = Replica(SIBLING, STEP + 2, True, ATTEMPT, bytes(32))
     view = SwarmView.of([[Replica(OTHER, STEP, True)], [liar]])
-    following.compare(view, STEP, 100.0, ATTEMPT)
+    following.compare(view, STEP, 100.0, ATTEMPT, {SIBLING})
     assert not following.is_lost(100.0 + BEHIND_S - 0.1)
     assert following.is_lost(100.0 + BEHIND_S)
 

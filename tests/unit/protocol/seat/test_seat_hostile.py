@@ -15,6 +15,7 @@ from protocol.effects import Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.effects import ApplyLocalTask, ApplyTask, Compute, Fault, Keep, Outcome, Task
 from protocol.pipeline.ledger import to_bitmap
+from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
@@ -176,7 +177,7 @@ def test_a_plan_with_wrong_bounds_is_penalised() -> None:
 
 def test_who_only_fetches_the_stage_plans_and_commits_nothing() -> None:
     target = seat()
-    target._state = b"s"
+    target.member.state = b"s"
     foreign = msgspec.structs.replace(
         plan(1, members=[ME, SIBLING], counted={SIBLING: THEIRS}), state=b"x"
     )
@@ -249,17 +250,9 @@ def test_a_replica_whose_state_differs_from_its_siblings_takes_its_stage_anew() 
     assert {p.state for p in plans.values() if isinstance(p, Plan)} == {b"a"}
 
     def member(state: bytes) -> RoundMember:
-        return RoundMember(
-            place,
-            SIZE,
-            3,
-            ledger=lambda: {12},
-            accumulating=lambda: False,
-            drop=lambda _: [],
-            loss_sum=lambda _: 0.0,
-            loaded=lambda: True,
-            state=lambda: state,
-        )
+        made = RoundMember(place, SIZE, 2, accumulator=Pipeline(place, 3), loaded=True)
+        made.start_step(3, state)
+        return made
 
     plan_for_all = plans[ME]
     assert isinstance(plan_for_all, Plan)

@@ -10,14 +10,13 @@ import pytest
 
 from client.train.engine import Engine
 from protocol.pipeline.pipeline import Pipeline
-from protocol.rounds.leader import RoundLeader
 from protocol.seat.seat import Seat
 from protocol.wire import messages
 from protocol.wire.routes import ROUTES
 
 ROOT = Path(__file__).parents[4]
 MESSAGES = set(get_args(messages.Message))
-PARTS = {"pipeline": Pipeline, "leader": RoundLeader}
+PARTS = {"pipeline": Pipeline}
 MAY_LOOK = {
     "client/net/carrier.py": "Ping and Pong end on the link",
     "client/node/gather.py": "an observer collects offers while nothing is downloaded",
