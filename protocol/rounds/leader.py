@@ -15,12 +15,14 @@ attempt are Ready with one digest, that attempt is completed instead of planning
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Literal
 
 from protocol import limits
+from protocol.answer import YES, Answer, no
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
@@ -90,6 +92,8 @@ class RoundLeader:
         """Rounds that we have planned anew, of all steps, by why."""
         self._reset(step, b"")
         self.leading = False
+        self.may_plan = YES
+        """The last answer to whether we, who lead, may plan the step now."""
 
     def _reset(self, step: int, state: bytes) -> None:
         self.step, self._state = step, state
@@ -105,6 +109,8 @@ class RoundLeader:
         self._untaken: set[PeerId] = set()
         """Whom we told it, observers too, that have not said that they follow a later attempt."""
         self._told_self = False
+        self.refused = ""
+        """Why a whole step was not closed when we last looked; empty: it was, or is not whole."""
         self._refusals = 0
         self._spoilt: Counter[PeerId] = Counter()
         """How often somebody refused a plan, or was Ready with another digest than most."""
@@ -273,34 +279,43 @@ class RoundLeader:
             return [("plan", led_by)]
         return self._lessees() if leases else []
 
-    def _is_complete(self, members: list[PeerId], now: float, own: OwnPart) -> bool:
+    def _is_complete(self, members: list[PeerId], now: float, own: OwnPart) -> Answer:
         """Whether the members' ledgers are the whole step, and no straggler is to be waited for."""
         union = reduce(or_, (self.reports[peer].bits for peer in members), 0)
-        if union != (1 << self._place.per_step) - 1 or not own.returned:
+        if union != (1 << self._place.per_step) - 1:
             self._complete_since = None
-            return False
+            return no(f"{union.bit_count()} of {self._place.per_step} microbatches are counted")
+        if not own.returned:
+            self._complete_since = None
+            return no("the stage before has not got all gradients of the step yet")
         if self._complete_since is None:
             self._complete_since = now
-        return not self._laggards() or now >= self._complete_since + LAGGARD_S
+        laggards = self._laggards()
+        if not laggards or now >= self._complete_since + LAGGARD_S:
+            return YES
+        return no(f"{_names(laggards)} still applies the step before")
 
     def _laggards(self) -> set[PeerId]:
         stage, roll = self._view.serving(self._place.stage), self._quorum.roll
         behind = {r.peer for r in stage if r.version == self.step - 1}
         return behind & roll if roll else behind
 
-    def _may_close(self, members: list[PeerId], now: float) -> bool:
+    def _may_close(self, members: list[PeerId], now: float) -> Answer:
         """Whether we have a quorum for closing the step with these members alone."""
         missing = self._quorum.roll - set(members) - self._laggards()
-        if self._quorum.holds(now) and self._quorum.may_go_on_without(missing, now):
-            return True
-        self._look_at = now + VOTE_S
-        return False
+        answer = self._quorum.holds(now) and self._quorum.may_go_on_without(missing, now)
+        self.refused = "" if answer else answer.reason
+        if not answer:
+            self._look_at = now + VOTE_S
+        return answer
 
     # --- plan and commit -------------------------------------------------------------------
 
-    def may_follow(self, attempt: int) -> bool:
+    def may_follow(self, attempt: int) -> Answer:
         """Whether we may follow a plan: what we have decided ourselves is the step's only one."""
-        return self._decided is None or self._decided.attempt == attempt
+        if self._decided is None or self._decided.attempt == attempt:
+            return YES
+        return no(f"we have committed attempt {self._decided.attempt}")
 
     def _act(self, now: float, own: OwnPart) -> list[Effect]:
         if not self.leading or self._decided is not None or own.closed:
@@ -314,14 +329,17 @@ class RoundLeader:
             return [*effects, *self._try_decide(now, own)]
         members = self._at_step()
         if not members:
+            silent = self._silent(self._serving_step())
+            self.may_plan = no(f"{_names(silent) or 'nobody'} has not reported its ledger")
             return effects
         may_be_decided = unfinished(self.reports, members, self._place.me, self._own_attempt)
+        whole = YES if may_be_decided is not None else self._is_complete(members, now, own)
+        self.may_plan = whole and self._may_close(members, now)
+        if not self.may_plan:
+            return effects
         if may_be_decided is not None:
-            if self._may_close(members, now):
-                effects += self._complete(may_be_decided, members, now)
-        elif self._is_complete(members, now, own) and self._may_close(members, now):
-            effects += self._make_plan(members, now, own)
-        return effects
+            return [*effects, *self._complete(may_be_decided, members, now)]
+        return [*effects, *self._make_plan(members, now, own)]
 
     def _complete(
         self, decided: tuple[int, bytes], members: list[PeerId], now: float
@@ -521,6 +539,10 @@ class RoundLeader:
             elif self._complete_since is not None and self._laggards():
                 waits.append(self._complete_since + LAGGARD_S)
         return min((at for at in waits if at is not None), default=None)
+
+
+def _names(peers: Iterable[PeerId]) -> str:
+    return ", ".join(map(short, sorted(peers)))
 
 
 def _ones(bitmap: bytes) -> int:

@@ -445,9 +445,8 @@ class RoundMember:
         return [*self._blame_owner(self._plan, outcome.part), fault]
 
     def why(self) -> str:
-        """Say in words where the round stands."""
-        attempt = f"attempt {self.promised} by {short(self._leader)}" if self._plan else "no plan"
-        return f"step {self.step}: {self.progress.value}, {attempt}"
+        """Say in words where the round stands that a plan has begun."""
+        return f"{self.progress.value}, attempt {self.promised} by {short(self._leader)}"
 
     def _require_plan(self) -> Plan:
         if self._plan is None:

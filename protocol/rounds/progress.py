@@ -6,7 +6,7 @@ import enum
 
 
 class Progress(enum.Enum):
-    """``waiting``: no plan yet.
+    """``waiting``: for a plan.
 
     ``draining``: the worker still has a task that adds to the gradient. ``observing``: the plan
     lists us as a joining peer, we only collect and apply what is broadcast.

@@ -29,7 +29,8 @@ from collections.abc import Collection, Iterable
 from typing import Final, Protocol
 
 from protocol import limits
-from protocol.ids import PeerId, rank
+from protocol.answer import YES, Answer, no
+from protocol.ids import PeerId, rank, short
 from protocol.view import SwarmView
 
 MAX_ELECTORS: Final = 16
@@ -104,17 +105,23 @@ class Quorum:
             self.electors |= set(electors(view, self._stage, self._me))
             self.roll |= {replica.peer for replica in view.serving(self._stage)}
 
-    def holds(self, now: float) -> bool:
+    def holds(self, now: float) -> Answer:
         """Whether we are in touch with a majority of the electors."""
         touch = self._touch
         if touch is None:
-            return True
+            return YES
         for_us = [e for e in self.electors if self._counts(e, now) and not self._lost_us(e, now)]
         majority = self._is_majority(for_us)
         if self._had_majority and not majority:
             self._cut_off_at = now
         self._had_majority |= majority
-        return majority and now >= self._looking_since(touch, now) + LOOK_AROUND_S
+        if not majority:
+            return no(
+                f"{len(for_us)} of {len(self.electors)} electors are in touch with us: too few"
+            )
+        if now < self._looking_since(touch, now) + LOOK_AROUND_S:
+            return no(f"we were cut off or asleep and look around for {LOOK_AROUND_S:.0f} s")
+        return YES
 
     def _looking_since(self, touch: Touch, now: float) -> float:
         cut_off = -math.inf if self._cut_off_at is None else self._cut_off_at
@@ -126,13 +133,16 @@ class Quorum:
         """Whether what a peer says did not wait while we slept."""
         return peer == self._me or self._touch is None or self._touch.hears(peer, now)
 
-    def may_go_on_without(self, missing: Collection[PeerId], now: float) -> bool:
+    def may_go_on_without(self, missing: Collection[PeerId], now: float) -> Answer:
         """Whether the step may be closed without these replicas of the roll."""
         if self._touch is None:
-            return True
+            return YES
         asked = [p for p in sorted(missing) if p != self._me and not self._is_out_itself(p, now)]
         self.missing = tuple(asked[: limits.MAX_MISSING])
-        return all(self._is_voted_out(peer, now) for peer in asked)
+        kept = next((peer for peer in asked if not self._is_voted_out(peer, now)), None)
+        if kept is None:
+            return YES
+        return no(f"{short(kept)} is missing, and most electors do not say that they have lost it")
 
     def absent(self, there: Collection[PeerId], now: float) -> list[PeerId]:
         """Return those of the roll that are not there and have not said that they serve no more."""

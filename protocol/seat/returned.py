@@ -16,6 +16,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from protocol.answer import YES, Answer, no
 from protocol.effects import Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
@@ -110,12 +111,16 @@ class Confirmed:
         past = sum(replica.version > self._step for replica in before)
         return not before or 2 * past > len(before)
 
-    def covers(self, plan: Plan) -> bool:
+    def covers(self, plan: Plan) -> Answer:
         """Whether all that a plan of our step counts for others has been returned."""
         if self.whole():
-            return True
+            return YES
         here, counted = self._ids.get(plan.step, set[int]()), set[int]()
         for member in plan.members:
             if member.peer != self._place.me:
                 counted |= from_bitmap(member.counted, plan.step, self._place.per_step)
-        return counted <= here
+        if counted <= here:
+            return YES
+        return no(
+            f"the stage before has not got {len(counted - here)} gradients that a plan counts"
+        )

@@ -21,6 +21,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from protocol import limits
+from protocol.answer import YES, Answer, no
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, short
 from protocol.pipeline.effects import (
@@ -181,15 +182,43 @@ class Seat:
     def why(self) -> str:
         """Return one sentence about what the seat is doing, for whoever runs it."""
         stage = f"stage {self.place.stage}"
-        if not self.serving:
-            return f"{stage}: catching up at version {self.step}"
-        if self.finished:
-            return f"{stage}: the run is complete"
-        if missing := self._view.empty_stages():
-            return f"waiting for a volunteer in stage {', '.join(map(str, missing))}"
+        for may in (self.may_serve, self.may_train):
+            if not (answer := may()):
+                return f"{stage}: {answer.reason}"
         counted = f"{len(self.pipeline.done())}/{self.place.per_step} counted here"
+        begun = self.member.plan_followed is not None
+        round_now = self.member.why() if begun else self.may_close().reason or "closing"
         led_by = short(self.current_leader() or "?")
-        return f"{stage}, {counted}; {self.member.why()}; led by {led_by}"
+        return f"{stage}, {counted}; step {self.step}: {round_now}; led by {led_by}"
+
+    def may_serve(self) -> Answer:
+        """Whether we are a replica of the stage, and not an observer that catches up."""
+        if self.serving:
+            return YES
+        if not self.loaded:
+            return no(f"catching up at version {self.step}: the state is on its way")
+        return no(f"catching up at version {self.step}: what was closed meanwhile is applied")
+
+    def may_train(self) -> Answer:
+        """Whether microbatches of our step may be leased: the swarm has begun and is whole."""
+        if self.finished:
+            return no("the run is complete")
+        if missing := self._view.empty_stages():
+            return no(f"waiting for a volunteer in stage {', '.join(map(str, missing))}")
+        if not self.training_allowed:
+            return no("the swarm has not started yet")
+        return YES
+
+    def may_close(self) -> Answer:
+        """Whether the step may be closed as far as we know; a replica that does not lead it follows
+        the leader's plan."""
+        if self._following.behind:
+            return no("a sibling has closed it: we look for what it takes to follow")
+        if self._open.unconfirmed is not None:
+            return self._confirmed.covers(self._open.unconfirmed[1])
+        if (led_by := self.current_leader()) != self.place.me:
+            return no(f"waiting for the plan of {short(led_by or '?')}")
+        return self.leader.may_plan
 
     def current_leader(self) -> PeerId | None:
         """Return who leads our step, as far as we can see."""
@@ -200,7 +229,7 @@ class Seat:
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
-        leads = self.leader.leading and self._working()
+        leads = self.leader.leading and bool(self.may_train())
         desk = self.leasing.desk.next_deadline() if leads else None
         parts = (part.next_deadline() for part in (self.pipeline, self.leader, self._following))
         report = None if self.finished else self._reporter.due
@@ -245,7 +274,7 @@ class Seat:
         waits: list[Wait] = []
         if self.serving and not self.finished:
             led_by = self.current_leader() if self.member.plan_followed is None else None
-            leases = self.place.first and self._working()
+            leases = self.place.first and bool(self.may_train())
             others = self.leader.awaited(led_by, now, leases=leases, own=self._part())
             waits = [*self.member.awaited(), *others]
         siblings = self._seen.serving(self.place.stage)
@@ -301,7 +330,7 @@ class Seat:
             effects += self._watch(now)
         if self.standing.without(self._seen) != self._view:
             effects += self._take_view(now)
-        if self.leader.leading and self._working():
+        if self.leader.leading and bool(self.may_train()):
             self.leasing.tick(self._view, self.leader.reports, now)
         effects += self._follow_siblings(now) if self._following.behind else []
         if self._following.is_lost(now):
@@ -505,10 +534,6 @@ class Seat:
             self._following.caught_up()
         return list(said)
 
-    def _working(self) -> bool:
-        """Whether microbatches of our step may be leased: the swarm has begun and is whole."""
-        return self.training_allowed and not self.finished and not self._view.empty_stages()
-
     # --- settling --------------------------------------------------------------------------
 
     def _settle(self, effects: list[SeatEffect], now: float) -> list[SeatEffect]:
@@ -565,7 +590,7 @@ class Seat:
 
     def _lease(self, now: float) -> list[SeatEffect]:
         """Stage 0: hand out work if we lead, ask for some if we can take it."""
-        leads = self.leader.leading and self._working()
+        leads = self.leader.leading and bool(self.may_train())
         more = self.training_allowed and not self.finished
         wants = [more and self.departure.wants_work(self.step + k) for k in (0, 1)]
         seen = (self._view, self.leader.reports, self.current_leader(), now)

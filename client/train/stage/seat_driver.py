@@ -29,7 +29,7 @@ from client.train.workers.patience import Patience
 from client.train.workers.task_scheduler import TaskScheduler
 from client.train.workers.tasks import Call, Place, to_call, to_outcome
 from model_zoo.specs.tokens import token_bytes, token_dtype
-from protocol.effects import Penalise
+from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
 from protocol.pipeline.effects import (
@@ -116,7 +116,7 @@ class SeatDriver:
         shard = Header(manifest.averaging_codec, "average", (seat.size,))
         self._largest_shard = shard.size_bytes
         self._closed, self._patience = False, Patience()
-        self._told = (seat.step, seat.serving)
+        self._told, self._refused = (seat.step, seat.serving), ""
         self.answers_by = 0.0
         """Until when the worker has to have answered what it was given last."""
         self.busy_s = 0.0
@@ -195,8 +195,17 @@ class SeatDriver:
         if (self.seat.step, self.seat.serving) != self._told and not self._closed:
             self._told = (self.seat.step, self.seat.serving)
             self._hooks.changed()
+        self._tell_refusal()
         if self.seat.departure.complete and not self._closed:
             self._hooks.left()
+
+    def _tell_refusal(self) -> None:
+        """Tell once why a step that is complete may not be closed."""
+        refused = self.seat.leader.refused
+        if refused and refused != self._refused and not self._closed:
+            words = f"stage {self.seat.place.stage}, step {self.seat.step} stays open: {refused}"
+            self._ports.perform(Explain("round", words))
+        self._refused = refused
 
     def _perform_one(self, effect: SeatEffect, parts: tuple[bytes, ...]) -> None:
         match effect:
