@@ -117,7 +117,7 @@ class Quorum:
         self._had_majority |= majority
         if not majority:
             return no(
-                f"{len(for_us)} of {len(self.electors)} electors are in touch with us: too few"
+                f"{len(for_us)} of {len(self.electors)} electors are in touch with us, too few"
             )
         if now < self._looking_since(touch, now) + LOOK_AROUND_S:
             return no(f"we were cut off or asleep and look around for {LOOK_AROUND_S:.0f} s")

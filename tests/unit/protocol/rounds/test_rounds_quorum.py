@@ -11,11 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from protocol.ids import PeerId, peer_id_from_key, rank
+from protocol.ids import PeerId, peer_id_from_key, rank, short
 from protocol.limits import MAX_LOST, MAX_MISSING, MAX_REPLICAS_IN_ROUND
 from protocol.membership.contacts import CONTACT_S, LOST_AFTER_S, Contacts, missed
+from protocol.pipeline.place import Place
+from protocol.rounds.leader import RoundLeader
 from protocol.rounds.quorum import LOOK_AROUND_S, Quorum, electors
 from protocol.view import Replica, SwarmView
+from protocol.wire.messages import LedgerReport
 from protocol.wire.parts import SeatStatus
 
 PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(6))
@@ -58,7 +61,20 @@ def may_close(me: PeerId, side: set[PeerId], everybody: list[PeerId], after_s: f
     contacts = contacts_of(me, side, since=100.0, now=100.0 + after_s, everybody=everybody)
     made = quorum(me, contacts, everybody)
     now = 100.0 + after_s
-    return made.holds(now) and made.may_go_on_without(set(everybody) - side, now)
+    return bool(made.holds(now) and made.may_go_on_without(set(everybody) - side, now))
+
+
+def test_a_refusal_says_what_is_missing() -> None:
+    me, *others = PEERS[:3]
+    now = 100.0 + LOST_AFTER_S + 1
+    alone = quorum(me, contacts_of(me, {me}, since=100.0, now=now, everybody=PEERS[:3]), PEERS[:3])
+    assert alone.holds(now).reason == "1 of 3 electors are in touch with us, too few"
+    missing = alone.may_go_on_without(others, now)
+    assert missing.reason.startswith(f"{short(min(others))} is missing")
+    made = RoundLeader(Place(me, STAGE, 2, 1), 64, 0, alone)
+    made.update_view(SwarmView.of([[], [Replica(me, 0, True)]]), True, now)
+    made.report(me, LedgerReport(STAGE, 0, 1, b"\1", b"\0", 0), now)
+    assert made.refused == made.may_plan.reason == alone.holds(now).reason
 
 
 class TestSplit:

@@ -1,0 +1,85 @@
+"""Why a seat waits: every "may I" says what is missing, in the words that people read."""
+
+from protocol.ids import short
+from protocol.pipeline.ledger import to_bitmap
+from protocol.pipeline.place import Place
+from protocol.rounds.leader import OwnPart, RoundLeader
+from protocol.seat.seat import Seat
+from protocol.view import Replica, SwarmView
+from protocol.wire.messages import LedgerReport
+from tests.support.protocol_examples import peer
+
+ME, SIBLING, BEFORE = sorted(peer(n) for n in (1, 2, 3))
+PER_STEP, STEP = 4, 3
+IDS = range(12, 16)
+
+
+def make_seat(*, serving: bool = True, steps: int = 100, step: int = STEP) -> Seat:
+    place = Place(ME, 1, 2, PER_STEP)
+    return Seat(place, size=64, steps=steps, tokens_per_step=1, step=step, serving=serving)
+
+
+def view(*ours: Replica) -> SwarmView:
+    return SwarmView.of([[Replica(BEFORE, STEP, True)], list(ours)])
+
+
+def report(ids: object, seq: int = 1) -> LedgerReport:
+    done = to_bitmap(ids, STEP, PER_STEP)  # type: ignore[arg-type]
+    return LedgerReport(1, STEP, seq, done, bytes(len(done)), 0)
+
+
+def leading(*ours: Replica) -> RoundLeader:
+    made = RoundLeader(Place(ME, 1, 2, PER_STEP), 64, STEP)
+    made.update_view(view(*ours), True, 0.0)
+    return made
+
+
+HERE, THERE = Replica(ME, STEP, True), Replica(SIBLING, STEP, True)
+
+
+def test_who_joins_says_what_it_waits_for() -> None:
+    seat = make_seat(serving=False)
+    assert not seat.may_serve()
+    assert seat.why() == "stage 1: catching up at version 3: the state is on its way"
+
+
+def test_nothing_is_leased_before_the_swarm_is_whole_and_has_started() -> None:
+    seat = make_seat()
+    seat.update_view(SwarmView.of([[], [HERE]]), 0.0)
+    assert seat.why() == "stage 1: waiting for a volunteer in stage 0"
+    seat.update_view(view(HERE), 0.0)
+    assert seat.may_train().reason == "the swarm has not started yet"
+    seat.allow_training(0.0)
+    assert seat.may_train()
+    assert make_seat(steps=STEP).may_train().reason == "the run is complete"
+
+
+def test_who_does_not_lead_waits_for_the_leaders_plan() -> None:
+    seat = make_seat()
+    seat.allow_training(0.0)
+    seat.update_view(view(HERE, THERE), 0.0)
+    led_by = seat.current_leader()
+    assert led_by is not None
+    if led_by != ME:
+        assert seat.may_close().reason == f"waiting for the plan of {short(led_by)}"
+    assert seat.why().endswith(f"led by {short(led_by)}")
+    assert seat.may_close().reason in seat.why()
+
+
+def test_who_leads_says_what_the_step_lacks() -> None:
+    made = leading(HERE, THERE)
+    made.report(ME, report([12]), 0.0)
+    assert made.may_plan.reason == f"{short(SIBLING)} has not reported its ledger"
+    made.report(SIBLING, report([13]), 0.0)
+    assert made.may_plan.reason == "2 of 4 microbatches are counted"
+    made.report(SIBLING, report([13, 14, 15], seq=2), 0.0, OwnPart(returned=False))
+    assert made.may_plan.reason == "the stage before has not got all gradients of the step yet"
+    assert made.refused == ""
+    made.tick(1.0, OwnPart(returned=True))
+    assert made.may_plan
+
+
+def test_a_straggler_is_named() -> None:
+    made = leading(HERE, Replica(SIBLING, STEP - 1, True))
+    made.report(ME, report(IDS), 0.0)
+    assert made.may_plan.reason == f"{short(SIBLING)} still applies the step before"
