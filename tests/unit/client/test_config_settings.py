@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from client.cli.settings.flags import SettingFlags
 from client.config import SETTINGS, Settings, resolve
 from client.errors import ConfigError, ExitCode
 from client.quantities import parse_rate, parse_size, spell_rate, spell_size
@@ -26,6 +28,25 @@ def test_defaults() -> None:
     assert resolved.settings == Settings()
     assert set(resolved.origins) == set(SETTINGS) == set(Settings.__struct_fields__)
     assert set(resolved.origins.values()) == {"default"}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_declaration_is_enough(name: str, tmp_path: Path) -> None:
+    """Each is a flag, a variable and a key, with a sentence on it; its own spelling is a value."""
+    setting = SETTINGS[name]
+    assert setting.about.help.endswith(".")
+    spelled = setting.words(setting.default)
+    if spelled in (setting.about.zero, "none", "not set"):
+        spelled = "" if setting.default in ("", ()) else "0"
+    for flags, environ, file in (
+        ({name: spelled}, {}, ""),
+        ({}, {setting.variable: spelled}, ""),
+        ({}, {}, f"{name} = '{spelled}'"),
+    ):
+        resolved = resolve(flags, environ, toml(tmp_path, "config.toml", file))
+        assert resolved.settings == Settings()
+        assert resolved.origins[name] != "default"
+    assert name in {field.name for field in fields(SettingFlags)}
 
 
 def test_every_source_beats_the_next(tmp_path: Path) -> None:
