@@ -44,8 +44,11 @@ test: $(STAMP)
 	$(BIN)/python -m tests.everything $(PYTEST_ARGS)
 
 seeds: $(STAMP)
-	$(BIN)/python -m client.lab.simulate.chaos --seed 0 --count 2003
-	$(BIN)/python -m client.lab.simulate.chaos --seed 0 --count 250 --liar
+	@status=0; \
+	for sweep in "--count 2003" "--count 250 --liar"; do \
+		$(BIN)/python -m client.lab.simulate.chaos --seed 0 $$sweep || status=1; \
+	done; \
+	exit $$status
 
 lint: $(STAMP)
 	@status=0; \
