@@ -373,7 +373,7 @@ class Node:
 
     def _serves_nothing_because(self) -> str:
         """Handing over what we hold comes before the quota; helping others does not."""
-        spent = self._limiting.used_up and not self._training.staging.tenancies
+        spent = self._limiting.used_up and not self._training.staging.held
         return "its owner's quota for today is used up" if spent else ""
 
     async def _cap_power(self) -> None:

@@ -33,7 +33,7 @@ from client.limits.decision import when_words
 from client.store.pause import KeptPause
 from client.train.engine import Engine
 from client.train.machine.core_sharing import Share
-from client.train.stage.held_stages import Staging
+from client.train.stage.held_stages import HeldStages
 from protocol.ids import PeerId
 from protocol.seat.parting import partings
 from protocol.view import SwarmView
@@ -43,7 +43,7 @@ RECENT_EVENTS = 20
 
 def take_snapshot(
     engine: Engine,
-    staging: Staging,
+    staging: HeldStages,
     started: float,
     stopping: bool,
     paused: PauseView | None = None,
@@ -147,17 +147,17 @@ def leaving_views(view: SwarmView, me: PeerId) -> list[LeavingView]:
     ]
 
 
-def _held(staging: Staging, now: float) -> list[HeldView]:
+def _held(staging: HeldStages, now: float) -> list[HeldView]:
     """Return where every stage of ours stands and what it waits for."""
-    machines = (tenancy.held for tenancy in staging.tenancies.values())
+    machines = (held.machine for held in staging.held.values())
     return [
         HeldView(
-            stage=held.stage,
-            state=held.state.value,
-            waits_for=held.waits_for,
-            for_s=max(0.0, now - held.since),
+            stage=machine.stage,
+            state=machine.state.value,
+            waits_for=machine.waits_for,
+            for_s=max(0.0, now - machine.since),
         )
-        for held in machines
+        for machine in machines
     ]
 
 
@@ -168,12 +168,12 @@ def _recent(engine: Engine) -> list[Entry]:
 
 
 def _state(
-    engine: Engine, staging: Staging, stopping: bool, paused: PauseView | None
+    engine: Engine, staging: HeldStages, stopping: bool, paused: PauseView | None
 ) -> tuple[NodeState, str]:
     if stopping:
         return "stopping", staging.draining_words
     if paused is not None:
-        held = ", ".join(map(str, staging.tenancies))
+        held = ", ".join(map(str, staging.held))
         return "paused", f"{paused.reason}; draining stage {held}" if held else paused.reason
     if (problem := engine.text.problem) and not engine.membership.roster.serving(0):
         return "waiting", problem
@@ -182,8 +182,8 @@ def _state(
     seats = [driver.seat for driver in staging.drivers()]
     serving = [seat for seat in seats if seat.serving]
     if not serving:
-        state: NodeState = "fetching" if staging.tenancies else "matching"
-        return state, staging.phase if staging.tenancies else _waits_for(engine) or staging.phase
+        state: NodeState = "fetching" if staging.held else "matching"
+        return state, staging.phase if staging.held else _waits_for(engine) or staging.phase
     if all(seat.finished for seat in serving):
         return "done", "the run is complete; serving its last version"
     if not engine.started or staging.view.empty_stages():
@@ -228,11 +228,10 @@ def _peers(engine: Engine) -> list[PeerView]:
     return views
 
 
-def _workers(staging: Staging) -> list[WorkerView]:
+def _workers(staging: HeldStages) -> list[WorkerView]:
     """Every worker, those of held stages first; one that starts if there is none."""
     views = [
-        _worker(tenancy.worker, tenancy.stage, tenancy.worker_restarts)
-        for tenancy in staging.tenancies.values()
+        _worker(held.worker, held.stage, held.worker_restarts) for held in staging.held.values()
     ]
     if staging.closed:
         return views or [WorkerView(state="stopped")]
@@ -254,7 +253,7 @@ def _worker(worker: Worker | None, stage: int | None, restarts: int) -> WorkerVi
     )
 
 
-def _counters(engine: Engine, staging: Staging) -> Counters:
+def _counters(engine: Engine, staging: HeldStages) -> Counters:
     counters = staging.counters
     open_seats = sum(driver.miscounted for driver in staging.drivers())
     restarts = Counter(counters.restarts)
@@ -273,9 +272,9 @@ def _counters(engine: Engine, staging: Staging) -> Counters:
     )
 
 
-def _own_share(engine: Engine, staging: Staging) -> float:
+def _own_share(engine: Engine, staging: HeldStages) -> float:
     """Our share of the work of each stage we hold, added up."""
-    return sum(_share_of(engine, stage) for stage in staging.tenancies)
+    return sum(_share_of(engine, stage) for stage in staging.held)
 
 
 def _share_of(engine: Engine, stage: int) -> float:

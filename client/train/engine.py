@@ -2,7 +2,7 @@
 
 Owns membership and matching and is the only place where they and the seats meet. Everything runs
 in one thread without waiting: what takes time (opening a stage, downloads, saving) is a task of
-``Staging``. It decides nothing; it carries.
+``HeldStages``. It decides nothing; it carries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import KeptLinks
 from client.train.messaging.loopback import Loopback
 from client.train.messaging.outbox import Outbox
-from client.train.ports import Copied, Take, Tenant
+from client.train.ports import Copied, StageHolder, Take
 from client.train.recovery.history import History
 from client.train.reporting.event_sink import EventSink
 from client.train.swarm.agreements import Agreements
@@ -102,7 +102,7 @@ class Engine:
         self.handshake: Handshake
         self.history: History | None = None
         """None: we only look on."""
-        self.staging: Tenant | None = None
+        self.staging: StageHolder | None = None
         self.kept_links = KeptLinks()
         self.started = False
         """Every stage was covered at some time: training goes on."""

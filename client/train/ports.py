@@ -30,8 +30,8 @@ class Ports(Protocol):
         """Perform an effect that every machine may return."""
 
 
-class Tenant(Protocol):
-    """What sits on the engine: a volunteer's stages (``Staging``) or a mere observer."""
+class StageHolder(Protocol):
+    """What sits on the engine: a volunteer's stages (``HeldStages``) or a mere observer."""
 
     view: SwarmView
 

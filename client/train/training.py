@@ -35,8 +35,8 @@ from client.train.recovery.buddies import Buddies
 from client.train.recovery.history import History
 from client.train.reporting.counters import Counters
 from client.train.reporting.event_sink import EventSink
-from client.train.stage.finishing import Finishing
-from client.train.stage.held_stages import Staging
+from client.train.stage.drain_all import DrainAll
+from client.train.stage.held_stages import HeldStages
 from client.train.stage.stage_acquisition import Folders, Terms
 from client.train.swarm.presence import Presence
 from client.train.swarm.views import hosts
@@ -139,10 +139,10 @@ class Training:
         staging, engine = self.staging, self._engine
         with trio.move_on_after(FINISH_S):
             async with self._leaving:  # a pause may be at it already
-                finishing = Finishing(engine, engine.signer.peer, staging, staging.buddies)
-                finishing.prepare()
+                drain = DrainAll(engine, engine.signer.peer, staging, staging.buddies)
+                drain.prepare()
                 engine.withdraw()
-                await finishing.run()
+                await drain.run()
 
     async def _train(self) -> None:
         """Hold stages until a pause begins; then drain them."""
@@ -157,7 +157,7 @@ class Training:
         self._engine.retire()
 
     def _computes(self) -> bool:
-        return bool(self.staging.tenancies)
+        return bool(self.staging.held)
 
     def _set_threads(self, threads: int) -> None:
         self.staging.set_threads(threads)
@@ -237,10 +237,10 @@ class Training:
 
     # --- parts -------------------------------------------------------------------------------
 
-    def _new_staging(self) -> Staging:
+    def _new_staging(self) -> HeldStages:
         """Return stages to be held; the engine and the history know them from now on."""
         engine = self._engine
-        staging = Staging(engine, self._terms, self._start_worker, self.counters)
+        staging = HeldStages(engine, self._terms, self._start_worker, self.counters)
         staging.pause = lambda reason: self._pauses.pause(None, reason)
         staging.buddies = Buddies(
             engine,
@@ -251,7 +251,7 @@ class Training:
             engine.shelf,
             self._history,
             view=lambda: staging.view,
-            held=lambda: staging.tenancies.keys(),
+            held=lambda: staging.held.keys(),
             places=partial(hosts, engine.membership.roster),
         )
         engine.staging = self._history.seats = staging

@@ -32,8 +32,8 @@ from client.train.machine.core_sharing import CoreSharing
 from client.train.messaging.handshake import Handshake
 from client.train.recovery.history import History
 from client.train.reporting.event_sink import EventSink
-from client.train.stage.held_stage import Tenancy
-from client.train.stage.held_stages import Staging
+from client.train.stage.held_stage import HeldStageDriver
+from client.train.stage.held_stages import HeldStages
 from client.train.stage.stage_acquisition import Folders, Terms
 from client.train.workers.pool import OpenWorker
 from model_zoo.data import Corpus
@@ -76,7 +76,7 @@ class Volunteer:
     """One of them."""
 
     engine: RecordingEngine
-    staging: Staging
+    staging: HeldStages
     losses: dict[int, float]
     workers: list[LocalWorker]
     life: trio.CancelScope
@@ -92,17 +92,17 @@ class Volunteer:
     def start(self, replicas: tuple[int, ...]) -> None:
         self.engine.matched([GangStart(replicas)])
 
-    def tenancy(self, stage: int) -> Tenancy:
-        return self.staging.tenancies[stage]
+    def held(self, stage: int) -> HeldStageDriver:
+        return self.staging.held[stage]
 
     def step(self, stage: int) -> int:
         """The version its seat is at; -1 without a seat."""
-        tenancy = self.staging.tenancies.get(stage)
-        return tenancy.driver.seat.step if tenancy and tenancy.driver else -1
+        held = self.staging.held.get(stage)
+        return held.driver.seat.step if held and held.driver else -1
 
     def serves(self, stage: int) -> bool:
-        tenancy = self.staging.tenancies.get(stage)
-        return bool(tenancy and tenancy.driver and tenancy.driver.seat.serving)
+        held = self.staging.held.get(stage)
+        return bool(held and held.driver and held.driver.seat.serving)
 
 
 class TestSwarm:
@@ -173,7 +173,7 @@ class TestSwarm:
         )
         terms = self._terms(engine, number, memory_bytes, str(self._text) if text else "")
         start_worker = open_worker if self._processes else _starter(workers)
-        staging = Staging(engine, terms, start_worker)
+        staging = HeldStages(engine, terms, start_worker)
         engine.staging = history.seats = staging
         life = trio.CancelScope()
         self._nursery.start_soon(_within, life, engine.run, history.run, staging.run)

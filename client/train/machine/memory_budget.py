@@ -1,6 +1,6 @@
 """Divides this machine's memory among the stages it holds.
 
-State: the memory of every open stage. A stage that is leaving keeps its memory until it is closed,
+State: the memory of every open stage. A stage that is draining keeps its memory until it is closed,
 because a move is make before break; the next stage waits for it.
 """
 
@@ -24,7 +24,7 @@ class MemoryBudget:
     def __init__(self, manifest: Manifest, usable_bytes: Callable[[], int]) -> None:
         self._manifest, self._usable_bytes = manifest, usable_bytes
         self._taken: dict[int, Fit] = {}
-        self._leaving: set[int] = set()
+        self._draining: set[int] = set()
         self._changed = trio.Event()
 
     @property
@@ -33,7 +33,7 @@ class MemoryBudget:
         return self._usable_bytes() - sum(fit.size_bytes for fit in self._taken.values())
 
     async def take(self, stage: int) -> Fit:
-        """Reserve memory for a stage; waits for leaving stages if there is not enough.
+        """Reserve memory for a stage; waits for draining stages if there is not enough.
 
         Raises:
             UserError: there is not enough, or three stages are held.
@@ -42,7 +42,7 @@ class MemoryBudget:
             try:
                 self._taken[stage] = self._fit(stage)
             except UserError:
-                if not self._leaving:
+                if not self._draining:
                     raise
                 await self._changed.wait()
             else:
@@ -58,17 +58,17 @@ class MemoryBudget:
             return True
         return False
 
-    def set_leaving(self, stage: int, leaving: bool) -> None:
+    def set_draining(self, stage: int, draining: bool) -> None:
         """Note that a stage will be closed soon, or stays after all."""
-        if leaving and stage in self._taken:
-            self._leaving.add(stage)
+        if draining and stage in self._taken:
+            self._draining.add(stage)
         else:
-            self._leaving.discard(stage)
+            self._draining.discard(stage)
 
     def release(self, stage: int) -> None:
         """Free the memory of a stage that is closed and whose worker is gone."""
         self._taken.pop(stage, None)
-        self._leaving.discard(stage)
+        self._draining.discard(stage)
         self._changed.set()
         self._changed = trio.Event()
 

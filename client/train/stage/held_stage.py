@@ -23,8 +23,8 @@ from client.train.ports import Copied, Take
 from client.train.stage.payloads import Payloads
 from client.train.stage.saver import StateSaver
 from client.train.stage.seat_driver import SeatDriver, SeatHooks
-from client.train.stage.stage_acquisition import Taking
-from client.train.stage.stage_context import House
+from client.train.stage.stage_acquisition import StageAcquisition
+from client.train.stage.stage_context import StageContext
 from client.train.transfer.blobs import DownloadFailed
 from client.train.transfer.inventory import checkpoint_folder
 from client.train.workers.opening import Fit
@@ -44,7 +44,7 @@ from protocol.wire.parts import SeatStatus
 
 RETRY_S = 2.0
 MAX_WORKER_RESTARTS = 5
-"""Within one tenancy; a worker that dies more often has a reason that a restart does not mend."""
+"""For one stage; a worker that dies more often has a reason that a restart does not mend."""
 NO_MEMORY = "close other programs, give --device cpu, or join a swarm with shorter sequences"
 
 DIVERGED = (
@@ -57,13 +57,15 @@ class Diverged(UserError):
     """Training has diverged here, again and with nobody else's tensors: to be paused, not ended."""
 
 
-class Tenancy:
+class HeldStageDriver:
     """See the module's docstring; ``run`` is its life."""
 
-    def __init__(self, house: House, stage: int, view: SwarmView, *, allowed: bool) -> None:
-        self._house, self.stage, self._view = house, stage, view
+    def __init__(
+        self, context: StageContext, stage: int, view: SwarmView, *, allowed: bool
+    ) -> None:
+        self._context, self.stage, self._view = context, stage, view
         self._allowed = allowed
-        self.held = HeldStage(stage, house.owner.now())
+        self.machine = HeldStage(stage, context.owner.now())
         self.again = False
         """The stage was assigned again while it was being given up."""
         self.worker: Worker | None = None
@@ -71,7 +73,7 @@ class Tenancy:
         self.driver: SeatDriver | None = None
         self.saver: StateSaver | None = None
         self._fit: Fit | None = None
-        self._taking: Taking | None = None
+        self._acquisition: StageAcquisition | None = None
         self._answers_by = -math.inf
         """Until when the worker has to have answered what the seat before gave it."""
         self._diverged = False
@@ -89,20 +91,20 @@ class Tenancy:
     @property
     def phase(self) -> str:
         """Say in words what is being done."""
-        follows = self.held.state in (State.OBSERVING, State.SERVING)
+        follows = self.machine.state in (State.OBSERVING, State.SERVING)
         if follows and self.driver is not None and self.driver.seat.loaded:
             return self.driver.seat.why()
-        return self.held.waits_for
+        return self.machine.waits_for
 
     # --- what staging tells us ---------------------------------------------------------------
 
     def assign(self) -> None:
         """The matching gives us the stage, perhaps while it is being given up."""
-        self._perform(self.held.assign(self._house.owner.now()))
+        self._perform(self.machine.assign(self._context.owner.now()))
 
     def drain(self) -> None:
         """Give the stage up: at once if nothing is lost by it, else when the step is closed."""
-        self._perform(self.held.drain(self._house.owner.now()))
+        self._perform(self.machine.drain(self._context.owner.now()))
 
     def save_when_drained(self, copy: Callable[[int], Awaitable[None]] | None) -> None:
         """Write a last checkpoint before the stage is given up.
@@ -111,16 +113,16 @@ class Tenancy:
             copy: has a neighbour keep a copy of that version; None: others have the state.
         """
         self._copy = copy
-        self.held.save_when_drained()
+        self.machine.save_when_drained()
 
     def stand_still(self) -> None:
         """No step closes any more, because a stage of the swarm is empty."""
-        self._perform(self.held.stand_still(self._house.owner.now()))
+        self._perform(self.machine.stand_still(self._context.owner.now()))
 
     def begin_anew(self) -> None:
         """The swarm begins a new lineage: take the stage from its beginning."""
         self._view = SwarmView(((),) * len(self._view.stages))
-        self._perform(self.held.begin_anew(self._house.owner.now()))
+        self._perform(self.machine.begin_anew(self._context.owner.now()))
 
     def allow_training(self) -> None:
         """The swarm has started."""
@@ -142,24 +144,24 @@ class Tenancy:
             self.driver.update_view(view)
         if ending and self.driver and self.saver and self.driver.seat.serving:
             self.saver.checkpoint(self.driver.seat.step)
-        if self._taking is not None:
-            self._taking.view_changed()
+        if self._acquisition is not None:
+            self._acquisition.view_changed()
 
     def peer_lost(self, peer: PeerId) -> None:
         """A peer is gone."""
-        if self._taking is not None:
-            self._taking.peer_lost(peer)
+        if self._acquisition is not None:
+            self._acquisition.peer_lost(peer)
 
     def taker(self, message: Message) -> Take | None:
         """Return who takes a message to this stage: its seat, or the attempt to get one."""
-        if isinstance(message, Admit) and message.joiner == self._house.terms.me:
-            return None if self._taking is None else self._taking.admit
+        if isinstance(message, Admit) and message.joiner == self._context.terms.me:
+            return None if self._acquisition is None else self._acquisition.admit
         return None if self.driver is None else self.driver.receive
 
     def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
         """Hand a part of a blob to the attempt to get the stage."""
-        if self._taking is not None:
-            self._taking.copied(peer, message, payload)
+        if self._acquisition is not None:
+            self._acquisition.copied(peer, message, payload)
 
     def tick(self, now: float) -> None:
         """Let the stage and its seat act on their deadlines."""
@@ -171,20 +173,20 @@ class Tenancy:
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
         seat = self.driver.seat.next_deadline() if self.driver else None
-        return min((d for d in (seat, self.held.next_deadline()) if d is not None), default=None)
+        return min((d for d in (seat, self.machine.next_deadline()) if d is not None), default=None)
 
     def status(self) -> SeatStatus | None:
         """Return what heartbeats say of our seat."""
         if self.driver is None:
-            return self._returning() if self.held.returning else None
-        if not self.held.leaving:  # then the matching knows it no more
-            self._seat_number = self._house.owner.seat_of(self.stage)
+            return self._returning() if self.machine.returning else None
+        if not self.machine.leaving:  # then the matching knows it no more
+            self._seat_number = self._context.owner.seat_of(self.stage)
         status = self.driver.seat.status(self.driver.rate())
         return msgspec.structs.replace(status, seat=self._seat_number)
 
     def _returning(self) -> SeatStatus:
         """What is said of a seat that is coming back: the stage is ours as it was."""
-        lineage = self._house.terms.history.lineage
+        lineage = self._context.terms.history.lineage
         return SeatStatus(
             self.stage, lineage.version, "fetching", 0, b"", 0, 0.0, self._seat_number, lineage.era
         )
@@ -206,7 +208,7 @@ class Tenancy:
                 case Do.SAVE if self._seat_nursery is not None:
                     self._seat_nursery.start_soon(self._save)
                 case Do.RELEASE:
-                    self._house.memory_budget.set_leaving(self.stage, True)
+                    self._context.memory_budget.set_draining(self.stage, True)
                     self._close_seat()
                     self._life.cancel()
                 case Do.COME_BACK:
@@ -215,21 +217,21 @@ class Tenancy:
                     self.again = False
 
     def _announce(self) -> None:
-        self._house.owner.serving(self.stage)
-        if self._house.memory_budget.has_room():
-            self._house.workers.warm()  # the next assignment does not wait for a process
+        self._context.owner.serving(self.stage)
+        if self._context.memory_budget.has_room():
+            self._context.workers.warm()  # the next assignment does not wait for a process
 
     def _drain(self) -> None:
-        self._house.memory_budget.set_leaving(self.stage, True)
+        self._context.memory_budget.set_draining(self.stage, True)
         if self.driver is not None:
             self.driver.leave()
-        self._house.owner.seats_changed()
+        self._context.owner.seats_changed()
 
     def _keep(self) -> None:
-        self._house.memory_budget.set_leaving(self.stage, False)
+        self._context.memory_budget.set_draining(self.stage, False)
         if self.driver is not None:
             self.driver.seat.departure.cancel()
-        self._house.owner.seats_changed()
+        self._context.owner.seats_changed()
 
     async def _save(self) -> None:
         """Write a last checkpoint and wait until it is on disk, and at a neighbour's."""
@@ -238,10 +240,10 @@ class Tenancy:
             if driver is not None and saver is not None:
                 await saver.final(lambda: driver.seat.step)
                 if self._copy is not None and saver.saved_version > 0:
-                    self.held.copies()
+                    self.machine.copies()
                     await self._copy(saver.saved_version)
         finally:
-            self._perform(self.held.saved(self._house.owner.now()))
+            self._perform(self.machine.saved(self._context.owner.now()))
 
     # --- running -----------------------------------------------------------------------------
 
@@ -251,23 +253,23 @@ class Tenancy:
         Raises:
             UserError: it cannot be held at all.
         """
-        house = self._house
+        context = self._context
         try:
             with self._life:
-                self._fit = await house.memory_budget.take(self.stage)
+                self._fit = await context.memory_budget.take(self.stage)
                 while True:
                     await self._hold()
         except UserError:
-            self._perform(self.held.fail(house.owner.now()))
+            self._perform(self.machine.fail(context.owner.now()))
             raise
         finally:
-            house.memory_budget.release(self.stage)
+            context.memory_budget.release(self.stage)
 
     async def _hold(self) -> None:
         """Hold the stage with one worker until the worker dies."""
         self._waits(Phase.WORKER)
         try:
-            async with self._house.workers.lend() as worker:
+            async with self._context.workers.lend() as worker:
                 self.worker = worker
                 while True:
                     await self._serve(worker)
@@ -292,7 +294,7 @@ class Tenancy:
                     self._close_seat()
                 nursery.cancel_scope.cancel()
         finally:
-            self._taking = self._seat_nursery = None
+            self._acquisition = self._seat_nursery = None
         if self._failure is not None:
             raise self._failure
 
@@ -303,38 +305,38 @@ class Tenancy:
             WorkerDied: it hangs: the seat was lost before that was noticed.
         """
         self._waits(Phase.WORKER)
-        busy_s = max(0.0, self._answers_by - self._house.owner.now())
+        busy_s = max(0.0, self._answers_by - self._context.owner.now())
         try:
             with trio.fail_after(busy_s + AT_LEAST_S):
-                await worker.call(SetThreads(threads=self._house.terms.cores.threads))
+                await worker.call(SetThreads(threads=self._context.terms.cores.threads))
         except trio.TooSlowError:
             words = f"it had not answered for {busy_s + AT_LEAST_S:.0f} s"
             raise WorkerDied(-signal.SIGKILL, (words,)) from None
 
     async def _take(self, worker: Worker, nursery: trio.Nursery) -> None:
         """One attempt to serve the stage; ends when the seat stands, whose tasks go on."""
-        taking = self._taking = Taking(
-            self._house.terms, self.stage, worker, lambda: self._view, self._waits
+        acquisition = self._acquisition = StageAcquisition(
+            self._context.terms, self.stage, worker, lambda: self._view, self._waits
         )
         try:
-            size = await taking.open(self._fit.graphs if self._fit else 0)
-            way = await taking.way_in()
+            size = await acquisition.open(self._fit.graphs if self._fit else 0)
+            way = await acquisition.way_in()
             if isinstance(way, Join):
-                admit = await taking.admission()
+                admit = await acquisition.admission()
                 seat = self._new_seat(size, admit.version, admit.era, serving=False)
-                seat.quorum.settle(admit.roll, admit.electors, self._house.owner.now())
+                seat.quorum.settle(admit.roll, admit.electors, self._context.owner.now())
                 self._sit(worker, seat, nursery)
-                await taking.load(admit)
+                await acquisition.load(admit)
                 if self.driver is not None:
                     self.driver.state_loaded()
             else:
                 lineage = way.lineage
-                await taking.begin(lineage)
+                await acquisition.begin(lineage)
                 seat = self._new_seat(size, lineage.version, lineage.era, serving=True)
                 self._sit(worker, seat, nursery)
         except (DownloadFailed, RequestFailed, OSError) as error:
             words = f"stage {self.stage}: {error}; trying again"
-            self._house.owner.perform(Explain("transfer", words, "warning"))
+            self._context.owner.perform(Explain("transfer", words, "warning"))
             self._waits(Phase.RETRY)
             await trio.sleep(RETRY_S)
             self._lose()
@@ -345,12 +347,12 @@ class Tenancy:
 
     def _waits(self, phase: Phase, words: str = "") -> None:
         """The way into the stage has reached a phase."""
-        self.held.waits(phase, self._house.owner.now(), words)
+        self.machine.waits(phase, self._context.owner.now(), words)
 
     # --- the seat ----------------------------------------------------------------------------
 
     def _new_seat(self, size: int, version: int, era: int, *, serving: bool) -> Seat:
-        terms, manifest = self._house.terms, self._house.terms.manifest
+        terms, manifest = self._context.terms, self._context.terms.manifest
         return Seat(
             Place(terms.me, self.stage, manifest.stage_count, manifest.microbatches_per_step),
             size=size,
@@ -366,16 +368,16 @@ class Tenancy:
 
     def _sit(self, worker: Worker, seat: Seat, nursery: trio.Nursery) -> None:
         """Open the seat: from now on messages and the view reach it."""
-        if self._retake.is_set() or self.held.state is not State.ACQUIRING:
+        if self._retake.is_set() or self.machine.state is not State.ACQUIRING:
             return  # to be acquired anew, or not at all
-        house, terms, settings = self._house, self._house.terms, self._house.terms.settings
+        context, terms, settings = self._context, self._context.terms, self._context.terms.settings
         self.saver = StateSaver(
             worker,
             self.stage,
             checkpoint_folder(terms.folders.checkpoints, settings),
             terms.folders.snapshots,
             terms.shelf,
-            house.owner,
+            context.owner,
             nursery,
             terms.history.protected,
             terms.history.stored,
@@ -386,13 +388,13 @@ class Tenancy:
             terms.manifest,
             worker,
             Payloads(store),
-            house.owner,
+            context.owner,
             self._hooks(),
             nursery,
-            house.scheduler,
+            context.scheduler,
         )
-        self._house.owner.seats_changed()
-        self._perform(self.held.opened(house.owner.now(), serving=seat.serving))
+        self._context.owner.seats_changed()
+        self._perform(self.machine.opened(context.owner.now(), serving=seat.serving))
         if self._allowed:
             driver.allow_training()
         driver.update_view(self._view)
@@ -401,8 +403,8 @@ class Tenancy:
         return SeatHooks(
             changed=self._seat_changed,
             committed=self._committed,
-            rerouted=self._house.counters.note_rerouted,
-            accepted=self._house.counters.note_accepted,
+            rerouted=self._context.counters.note_rerouted,
+            accepted=self._context.counters.note_accepted,
             snapshot=self._snapshot,
             fault=self._fault,
             worker_died=self._worker_lost,
@@ -412,34 +414,34 @@ class Tenancy:
     def _look(self) -> None:
         """Go on with draining and saving, if it is time."""
         drained = self.driver is not None and self.driver.seat.departure.complete
-        self._perform(self.held.look(self._house.owner.now(), drained=drained))
+        self._perform(self.machine.look(self._context.owner.now(), drained=drained))
 
     def _close_seat(self) -> None:
         if self.driver is None:
             return
-        self._house.counters.miscounted += self.driver.miscounted
-        self._house.counters.restarts.update(self.driver.seat.leader.restarts)
+        self._context.counters.miscounted += self.driver.miscounted
+        self._context.counters.restarts.update(self.driver.seat.leader.restarts)
         self._vow = (self.driver.seat.era, self.driver.seat.member.vow)
         self._answers_by = self.driver.answers_by
         self.driver.close()
         self.driver = self.saver = None
-        self._house.owner.seats_changed()
+        self._context.owner.seats_changed()
 
     # --- what the seat tells us --------------------------------------------------------------
 
     def _seat_changed(self) -> None:
         if self.driver is None:
             return
-        self._house.owner.seats_changed()
+        self._context.owner.seats_changed()
         if self.driver is not None and self.driver.seat.serving:
-            self._perform(self.held.serve(self._house.owner.now()))
+            self._perform(self.machine.serve(self._context.owner.now()))
 
     def _committed(self, committed: Committed) -> None:
         era = self.driver.seat.era if self.driver is not None else 0
-        self._house.counters.note_committed(committed, era)
-        self._house.terms.history.closed(committed, era)
-        self._house.owner.stage_closed(committed)
-        manifest = self._house.terms.manifest
+        self._context.counters.note_committed(committed, era)
+        self._context.terms.history.closed(committed, era)
+        self._context.owner.stage_closed(committed)
+        manifest = self._context.terms.manifest
         due = committed.version % manifest.policy.checkpoint_every == 0 or is_ending(self._view)
         if self.saver is not None and (due or committed.version >= manifest.steps):
             self.saver.checkpoint(committed.version)
@@ -457,14 +459,14 @@ class Tenancy:
             self._fail(UserError(fault.words, NO_MEMORY, ExitCode.CONFIG))
             return
         if fault.kind in ("behind", "poisoned", "diverged"):  # another state is what is needed
-            self._house.terms.history.reopened(self.stage)
+            self._context.terms.history.reopened(self.stage)
         words = f"{fault.words}; taking the stage anew"
-        self._house.owner.perform(Explain("round", words, "warning"))
+        self._context.owner.perform(Explain("round", words, "warning"))
         self._lose()
 
     def _lose(self) -> None:
         """The attempt or its seat is lost."""
-        self._perform(self.held.lose(self._house.owner.now()))
+        self._perform(self.machine.lose(self._context.owner.now()))
 
     def _worker_lost(self, death: WorkerDied) -> None:
         """The worker is to be replaced."""
@@ -474,13 +476,13 @@ class Tenancy:
     def _fail(self, failure: UserError) -> None:
         """The stage cannot be held: unwind to ``run`` or beyond."""
         self._failure = self._failure or failure
-        self._perform(self.held.fail(self._house.owner.now()))
+        self._perform(self.machine.fail(self._context.owner.now()))
 
     def _worker_died(self, death: WorkerDied) -> None:
         self.worker_restarts += 1
-        self._house.counters.worker_restarts += 1
+        self._context.counters.worker_restarts += 1
         if self.worker_restarts > MAX_WORKER_RESTARTS:
             words = f"the compute worker died {self.worker_restarts} times"
             raise UserError(words, "see the log; fewer --threads may help")
         words = f"{death}; starting it again"
-        self._house.terms.event_sink.recovery(words, "worker", "detected")
+        self._context.terms.event_sink.recovery(words, "worker", "detected")

@@ -1,6 +1,6 @@
 """A volunteer's stages: opened and given up as the matching says, up to three at a time.
 
-Holds the tenancies by stage and hands each what concerns it; what a stage needs, its tenancy does.
+Holds a driver for each stage and hands it what concerns the stage.
 A stage that cannot be held is told to the matching; only when it was the last one the node fails.
 """
 
@@ -18,10 +18,10 @@ from client.train.machine.memory_budget import MemoryBudget
 from client.train.ports import Copied, Take
 from client.train.recovery.buddies import Buddies
 from client.train.reporting.counters import Counters
-from client.train.stage.held_stage import Diverged, Tenancy
+from client.train.stage.held_stage import Diverged, HeldStageDriver
 from client.train.stage.seat_driver import SeatDriver
 from client.train.stage.stage_acquisition import Terms, TextMissing, offer_text, prepare_request
-from client.train.stage.stage_context import House, Owner
+from client.train.stage.stage_context import Owner, StageContext
 from client.train.workers.pool import OpenWorker, WorkerPool
 from client.train.workers.task_scheduler import TaskScheduler
 from protocol.effects import Explain
@@ -33,8 +33,8 @@ from protocol.wire.parts import SeatStatus
 from protocol.wire.routes import addressed_stage
 
 
-class Staging:
-    """See the module's docstring. A ``Tenant`` of the engine."""
+class HeldStages:
+    """See the module's docstring. A ``StageHolder`` of the engine."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Staging:
         self.pause: Callable[[str], object] = lambda reason: None
         """Has everything given up until the user resumes, with the reason."""
         """Why this volunteer cannot go on at all."""
-        self.tenancies: dict[int, Tenancy] = {}
+        self.held: dict[int, HeldStageDriver] = {}
         """What is held, the oldest first."""
         self.workers = WorkerPool(start_worker)
         self.counters = counters or Counters(owner, terms.event_sink)
@@ -62,81 +62,81 @@ class Staging:
         memory_budget = MemoryBudget(
             terms.manifest, lambda: usable_memory_bytes(terms.capacity(), terms.settings)
         )
-        self._house = House(
+        self._context = StageContext(
             owner, terms, self.workers, TaskScheduler(), memory_budget, self.counters
         )
         self._allowed = False
-        self._opened, self._to_open = trio.open_memory_channel[Tenancy](math.inf)
+        self._opened, self._to_open = trio.open_memory_channel[HeldStageDriver](math.inf)
 
     @property
     def phase(self) -> str:
         """Say in words what is being done."""
-        phases = [tenancy.phase for tenancy in self.tenancies.values()]
+        phases = [held.phase for held in self.held.values()]
         return "; ".join(phases) or "waiting for a stage"
 
     @property
     def draining_words(self) -> str:
         """Say how far the stages are on their way out of the swarm."""
-        drained = (t.held.waits_for for t in self.tenancies.values() if t.held.leaving)
-        return "; ".join(drained) or ("draining" if self.tenancies else "saying goodbye")
+        drained = (held.machine.waits_for for held in self.held.values() if held.machine.leaving)
+        return "; ".join(drained) or ("draining" if self.held else "saying goodbye")
 
     # --- what the engine tells us ------------------------------------------------------------
 
     def assign(self, stage: int) -> None:
         """The matching gives us a stage, besides those we hold."""
-        if (held := self.tenancies.get(stage)) is not None:
+        if (held := self.held.get(stage)) is not None:
             held.assign()
             return
-        tenancy = Tenancy(self._house, stage, self.view, allowed=self._allowed)
-        tenancy.assign()
-        self.tenancies[stage] = tenancy
-        self._opened.send_nowait(tenancy)
+        held = HeldStageDriver(self._context, stage, self.view, allowed=self._allowed)
+        held.assign()
+        self.held[stage] = held
+        self._opened.send_nowait(held)
 
     def unassign(self, stage: int, reason: str) -> None:
         """The matching takes a stage away; what its seat has counted still counts."""
-        if (held := self.tenancies.get(stage)) is not None:
+        if (held := self.held.get(stage)) is not None:
             held.drain()
 
     def allow_training(self) -> None:
         """The swarm has started."""
         self._allowed = True
-        for tenancy in self._all():
-            tenancy.allow_training()
+        for held in self._all():
+            held.allow_training()
 
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""
         self.view = view
         self.newest = [max(old, view.committed(s)) for s, old in enumerate(self.newest)]
-        for tenancy in self._all():
-            tenancy.update_view(view)
+        for held in self._all():
+            held.update_view(view)
 
     def peer_lost(self, peer: PeerId) -> None:
         """A peer is gone."""
         if self.buddies is not None:
             self.buddies.peer_lost(peer)
-        for tenancy in self._all():
-            tenancy.peer_lost(peer)
+        for held in self._all():
+            held.peer_lost(peer)
 
     def taker(self, message: Message) -> Take | None:
         """Return who takes a message to a stage; one for a stage we do not hold is nothing."""
         stage = addressed_stage(message)
-        held = None if stage is None else self.tenancies.get(stage)
+        held = None if stage is None else self.held.get(stage)
         return None if held is None else held.taker(message)
 
     def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
         """Hand a part of a blob to whoever downloads it: the buddies, or an attempt at a stage."""
         if self.buddies is not None and self.buddies.receive(peer, message, payload):
             return
-        if (held := self.tenancies.get(message.stage)) is not None:
+        if (held := self.held.get(message.stage)) is not None:
             held.copied(peer, message, payload)
 
     def begin_anew(self, lineage: Lineage) -> None:
         """Take every stage anew from the beginning of this lineage."""
-        self._house.terms.event_sink.rolled_back(lineage.version)
+        self._context.terms.event_sink.rolled_back(lineage.version)
         self.view = SwarmView(((),) * len(self.newest))
         self.newest = [lineage.version] * len(self.newest)
-        for tenancy in self._all():
-            tenancy.begin_anew()
+        for held in self._all():
+            held.begin_anew()
 
     def has_quorum(self, now: float) -> bool:
         """Whether all our seats are in touch with a majority of their electors."""
@@ -144,27 +144,27 @@ class Staging:
 
     def tick(self, now: float) -> None:
         """Let the seats act on their deadlines."""
-        for tenancy in self._all():
-            tenancy.tick(now)
+        for held in self._all():
+            held.tick(now)
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
-        deadlines = (tenancy.next_deadline() for tenancy in self._all())
+        deadlines = (held.next_deadline() for held in self._all())
         return min((d for d in deadlines if d is not None), default=None)
 
     def set_threads(self, threads: int) -> None:
         """Have every stage that is open computed with so many threads from now on."""
-        for tenancy in self._all():
-            tenancy.set_threads(threads)
+        for held in self._all():
+            held.set_threads(threads)
 
     def seats(self) -> list[SeatStatus]:
         """Return what heartbeats say of our seats."""
-        statuses = (tenancy.status() for tenancy in self._all())
+        statuses = (held.status() for held in self._all())
         return [status for status in statuses if status is not None]
 
     def drivers(self) -> list[SeatDriver]:
         """Return the drivers of the seats that are open."""
-        drivers = (tenancy.driver for tenancy in self._all())
+        drivers = (held.driver for held in self._all())
         return [driver for driver in drivers if driver is not None]
 
     # --- running -----------------------------------------------------------------------------
@@ -173,13 +173,13 @@ class Staging:
         """Keep the workers and hold whatever is assigned, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.workers.run)
-            async for tenancy in self._to_open:
-                nursery.start_soon(self._hold, tenancy)
+            async for held in self._to_open:
+                nursery.start_soon(self._hold, held)
 
     def close(self) -> None:
         """Hold nothing any more: ``run`` has ended."""
         self.closed, self.buddies = True, None
-        self.tenancies.clear()  # one that was assigned too late to be opened
+        self.held.clear()  # one that was assigned too late to be opened
 
     async def worker_ready(self) -> Worker:
         """Wait for a compute worker that no stage has taken."""
@@ -192,39 +192,39 @@ class Staging:
         """
         worker = await self.worker_ready()
         try:
-            await worker.call(prepare_request(self._house.terms))
+            await worker.call(prepare_request(self._context.terms))
         except RequestFailed as failure:
-            self._house.owner.perform(Explain("transfer", failure.message))
+            self._context.owner.perform(Explain("transfer", failure.message))
             return failure.message
-        await offer_text(self._house.terms)
+        await offer_text(self._context.terms)
         return ""
 
-    async def _hold(self, tenancy: Tenancy) -> None:
+    async def _hold(self, held: HeldStageDriver) -> None:
         failure: UserError | None = None
         try:
-            await tenancy.run()
+            await held.run()
         except UserError as error:
             failure = error
         finally:
-            del self.tenancies[tenancy.stage]
-            self._house.owner.seats_changed()
+            del self.held[held.stage]
+            self._context.owner.seats_changed()
         if failure is not None:
-            self._failed(tenancy, failure)
-        elif tenancy.again:
-            self.assign(tenancy.stage)
+            self._failed(held, failure)
+        elif held.again:
+            self.assign(held.stage)
 
-    def _failed(self, tenancy: Tenancy, failure: UserError) -> None:
+    def _failed(self, held: HeldStageDriver, failure: UserError) -> None:
         if isinstance(failure, Diverged):
-            self._house.owner.perform(Explain("round", str(failure), "error"))
+            self._context.owner.perform(Explain("round", str(failure), "error"))
             self.pause(f"{failure}; {failure.next_step}")
             return
-        if not self.tenancies and not isinstance(failure, TextMissing):
+        if not self.held and not isinstance(failure, TextMissing):
             self.failure = failure
             return
-        words = f"stage {tenancy.stage} is given up: {failure}"
-        self._house.owner.perform(Explain("transfer", words, "warning"))
-        self._house.owner.lost(tenancy.stage, str(failure))
+        words = f"stage {held.stage} is given up: {failure}"
+        self._context.owner.perform(Explain("transfer", words, "warning"))
+        self._context.owner.lost(held.stage, str(failure))
 
-    def _all(self) -> list[Tenancy]:
-        """The tenancies; a list, for what they do may end one."""
-        return list(self.tenancies.values())
+    def _all(self) -> list[HeldStageDriver]:
+        """The drivers; a list, for what they do may end one."""
+        return list(self.held.values())

@@ -108,7 +108,7 @@ def prepare_request(terms: Terms) -> PrepareData:
     return PrepareData(source=terms.data_source, digest=digest, path=path)
 
 
-class Taking:
+class StageAcquisition:
     """One attempt to take ``stage`` with ``worker``.
 
     Args:

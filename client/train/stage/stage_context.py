@@ -15,7 +15,7 @@ from protocol.pipeline.effects import Committed
 
 
 class Owner(Ports, Protocol):
-    """What a tenancy needs of the engine beyond its ports."""
+    """What a held stage needs of the engine beyond its ports."""
 
     def seats_changed(self) -> None:
         """One of our seats changed: tell the neighbours."""
@@ -34,7 +34,7 @@ class Owner(Ports, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class StageContext:
     """What the stages of one volunteer share."""
 
     owner: Owner

@@ -1,7 +1,7 @@
 """What the parts of the chaos world work on: the volunteers, the network between them, the checks.
 
-``Faults``, ``Takings`` and ``Histories`` hold a swarm and let things happen to its volunteers. How
-these happen is said by the whole world (``world``), which is made of those parts.
+``Faults``, ``Acquisitions`` and ``Histories`` hold a swarm and let things happen to its volunteers.
+How these happen is said by the whole world (``world``), which is made of those parts.
 """
 
 from __future__ import annotations

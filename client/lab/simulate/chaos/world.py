@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from client.lab.simulate.agenda import Range
+from client.lab.simulate.chaos.acquisition import Acquisitions
 from client.lab.simulate.chaos.beats import PULSE_S, PULSES_PER_BEAT, Beats, Said
 from client.lab.simulate.chaos.clock import Clock
 from client.lab.simulate.chaos.config import STEPS, ChaosConfig
@@ -22,7 +23,6 @@ from client.lab.simulate.chaos.history import Histories
 from client.lab.simulate.chaos.liar import BEATS, Liar, Lie
 from client.lab.simulate.chaos.schedule import Fault, schedule
 from client.lab.simulate.chaos.swarm import ChaosSwarm
-from client.lab.simulate.chaos.taking import Takings
 from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import InvariantViolation
 from client.lab.simulate.multisets import MultisetWorker
@@ -82,7 +82,7 @@ class ChaosWorld(ChaosSwarm):
             keep_links=config.links_survive_silence,
         )
         self.histories = Histories(self)
-        self.takings = Takings(self, self.histories.donors)
+        self.acquisitions = Acquisitions(self, self.histories.donors)
         self.faults = Faults(self, self.schedule)
         self.events = 0
         self._steps = STEPS
@@ -126,7 +126,7 @@ class ChaosWorld(ChaosSwarm):
         self.note(volunteer, "starts")
         self.histories.begin(volunteer)
         self._pulse_later(volunteer)
-        self.takings.start(volunteer)
+        self.acquisitions.start(volunteer)
 
     def replace(self, gone: Volunteer) -> None:
         """Somebody else takes the place of a volunteer that never comes back."""
@@ -249,7 +249,7 @@ class ChaosWorld(ChaosSwarm):
         peer.seat = peer.worker = None
         peer.epoch += 1
         self.beats.say(peer)
-        self.takings.start(peer)
+        self.acquisitions.start(peer)
 
     def begin_anew(self, volunteer: Volunteer) -> None:
         """Another lineage begins: the seat is opened again where it begins."""
@@ -339,7 +339,7 @@ class ChaosWorld(ChaosSwarm):
 
     def _take(self, sender: PeerId, peer: Volunteer, message: Message, parts: Parts) -> None:
         if isinstance(message, Admit) and message.joiner == peer.peer:
-            self.takings.admitted(peer, sender, message)
+            self.acquisitions.admitted(peer, sender, message)
         else:
             self.take(sender, peer, message, parts)
 

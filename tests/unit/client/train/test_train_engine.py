@@ -73,7 +73,7 @@ async def test_who_has_a_slow_line_reduces_nothing_and_every_step_is_exact(
         swarm.start()
 
         def planned() -> bool:
-            driver = slow.tenancy(0).driver
+            driver = slow.held(0).driver
             plan = driver.seat.member.plan_followed if driver else None
             if plan is not None:
                 sizes = [end - start for start, end in itertools.pairwise(plan.bounds)]

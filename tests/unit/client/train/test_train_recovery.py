@@ -36,11 +36,11 @@ async def test_who_also_holds_the_stage_takes_over_at_once(
     async with open_swarm(tmp_path, steps=20) as swarm:
         *homes, dual = await dual_home(swarm)
         before = dual.step(stage)
-        seat = dual.tenancy(stage).driver
+        seat = dual.held(stage).driver
         swarm.vanish(homes[stage])
         await swarm.until_done()
         assert before < 20, "it died while there was something to do"
-        assert dual.tenancy(stage).driver is seat, "its copy was current: nothing was loaded"
+        assert dual.held(stage).driver is seat, "its copy was current: nothing was loaded"
         assert lineage(dual).number == 0, "nothing was rolled back"
         swarm.assert_exact()
 

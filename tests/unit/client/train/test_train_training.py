@@ -67,7 +67,7 @@ async def test_every_step_is_exact_over_a_pause(
 
         pauses.pause(None, "")
         await swarm.until(lambda: training.staging.closed)
-        assert training.staging.tenancies == {}
+        assert training.staging.held == {}
         assert workers
         assert all(worker._dead for worker in workers), "no process is left"
         assert pauser.engine.staging is training.staging

@@ -15,7 +15,7 @@ from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 def replica_of(volunteer: Volunteer, stage: int) -> Any:
     """The state in the worker that computes a stage."""
-    worker: Any = volunteer.tenancy(stage).worker
+    worker: Any = volunteer.held(stage).worker
     return worker._executor._opened.replica
 
 
@@ -31,11 +31,11 @@ async def test_a_worker_that_dies_is_replaced_and_a_sibling_gives_the_state(
 ) -> None:
     async with open_swarm(tmp_path, steps=16) as swarm:
         first, second, _ = await two_replicas_of_stage_0(swarm)
-        worker, served = second.tenancy(0).worker, first.engine.shelf.served_bytes
+        worker, served = second.held(0).worker, first.engine.shelf.served_bytes
         next(w for w in second.workers if w is worker).die()
-        await swarm.until(lambda: second.tenancy(0).worker_restarts == 1)
+        await swarm.until(lambda: second.held(0).worker_restarts == 1)
         await swarm.until(lambda: second.serves(0))
-        assert second.tenancy(0).worker is not worker
+        assert second.held(0).worker is not worker
         assert first.engine.shelf.served_bytes - served >= 12 * replica_of(first, 0).size
         assert second.engine.history.lineage.version == 0, "nothing was rolled back"
         at = second.step(0)
@@ -52,12 +52,12 @@ async def test_a_worker_that_hangs_counts_as_dead_and_the_others_go_on(
     """They do not wait for it, and its seat may be lost before the node has noticed."""
     async with open_swarm(tmp_path, steps=60) as swarm:
         _, second, last = await two_replicas_of_stage_0(swarm)
-        at, worker = last.step(1), second.tenancy(0).worker
+        at, worker = last.step(1), second.held(0).worker
         next(w for w in second.workers if w is worker).hang()
         await swarm.until(lambda: last.step(1) > at + 5)
-        await swarm.until(lambda: second.tenancy(0).worker_restarts == 1)
+        await swarm.until(lambda: second.held(0).worker_restarts == 1)
         await swarm.until(lambda: second.serves(0))
-        assert second.tenancy(0).worker is not worker
+        assert second.held(0).worker is not worker
         await swarm.until_done()
         swarm.assert_exact()
 
@@ -80,7 +80,7 @@ async def test_a_worker_short_of_memory_goes_on_in_slices(
         await swarm.until_done()
         swarm.assert_exact()
         assert replica_of(last, 1).sequences_at_once == 1
-        assert last.tenancy(1).worker_restarts == 0
+        assert last.held(1).worker_restarts == 0
 
 
 async def test_a_seat_that_never_fits_is_given_up_in_words(
@@ -100,6 +100,6 @@ async def test_a_seat_that_never_fits_is_given_up_in_words(
         assert "not even one sequence" in failure.message
         assert "--device cpu" in failure.next_step
         assert failure.exit_code == ExitCode.CONFIG
-        assert not second.staging.tenancies
+        assert not second.staging.held
         at = first.step(0)
         await swarm.until(lambda: first.step(0) > at + 1)

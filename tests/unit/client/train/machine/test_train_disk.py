@@ -29,7 +29,7 @@ async def test_a_disk_that_takes_no_state_does_not_end_the_node(
         swarm.start()
         await swarm.until(lambda: first.step(0) >= 2)
         newcomer = await swarm.add()
-        snapshots = newcomer.staging._house.terms.folders.snapshots
+        snapshots = newcomer.staging._context.terms.folders.snapshots
         with monkeypatch.context() as patch:
             if problem == "full":
                 usage = shutil.disk_usage(tmp_path)._replace(free=100)

@@ -54,7 +54,7 @@ async def test_the_next_one_waits_for_the_one_that_leaves(
 ) -> None:
     tight = memory_budget(1)
     await tight.take(0)
-    tight.set_leaving(0, True)
+    tight.set_draining(0, True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tight.take, 1)
         await trio.testing.wait_all_tasks_blocked()
@@ -69,7 +69,7 @@ async def test_the_next_one_waits_for_the_one_that_leaves(
 async def test_one_that_stays_after_all_is_not_waited_for() -> None:
     tight = memory_budget(1)
     await tight.take(0)
-    tight.set_leaving(0, True)
-    tight.set_leaving(0, False)
+    tight.set_draining(0, True)
+    tight.set_draining(0, False)
     with pytest.raises(UserError):
         await tight.take(1)

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from client.compute.checkpoint import read_info
 from client.compute.replica import state_hash
-from client.train.stage.stage_acquisition import Taking, Terms
+from client.train.stage.stage_acquisition import StageAcquisition, Terms
 from client.train.transfer.blobs import Shelf, offer_of_file
 from client.train.transfer.inventory import offer_stored
 from protocol.effects import Effect, Explain
@@ -174,11 +174,13 @@ async def admission(*said: tuple[PeerId, Admit]) -> Admit | None:
     )
     ports = SimpleNamespace(send=lambda *_: None)
     terms = SimpleNamespace(ports=ports, me=ME, history=SimpleNamespace(lineage=Lineage()))
-    taking = Taking(cast(Terms, terms), 0, cast(Any, None), lambda: view, lambda *_: None)
+    acquisition = StageAcquisition(
+        cast(Terms, terms), 0, cast(Any, None), lambda: view, lambda *_: None
+    )
     for sender, admit in said:
-        taking.admit(sender, admit, b"")
+        acquisition.admit(sender, admit, b"")
     with trio.move_on_after(5):
-        return await taking.admission()
+        return await acquisition.admission()
     return None
 
 

@@ -32,7 +32,7 @@ def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def text_of(volunteer: Volunteer) -> Path:
-    return volunteer.staging._house.terms.folders.data
+    return volunteer.staging._context.terms.folders.data
 
 
 def snapshot(volunteer: Volunteer) -> Snapshot:
@@ -122,7 +122,7 @@ async def test_where_nobody_has_the_text_everybody_is_told_the_same(
         assert warned == [words, words], "each says it once"
         assert alone.engine.text.unable() == {Stage(0): words}
         alone.assign(0)
-        await swarm.until(lambda: 0 not in alone.staging.tenancies)
+        await swarm.until(lambda: 0 not in alone.staging.held)
         assert alone.staging.failure is None, "it stays: somebody may come who has the text"
 
 

@@ -14,7 +14,7 @@ import trio
 
 from client.train.ports import Ports
 from client.train.recovery.buddies import Buddies
-from client.train.stage.held_stages import Staging
+from client.train.stage.held_stages import HeldStages
 from protocol.effects import Explain
 from protocol.ids import PeerId
 from protocol.seat.parting import partings
@@ -24,10 +24,12 @@ COPY_S = 60.0
 """How long the last replica of a stage waits for its buddy to have a copy."""
 
 
-class Finishing:
+class DrainAll:
     """Gives up all stages of a volunteer in order."""
 
-    def __init__(self, ports: Ports, me: PeerId, staging: Staging, buddies: Buddies | None) -> None:
+    def __init__(
+        self, ports: Ports, me: PeerId, staging: HeldStages, buddies: Buddies | None
+    ) -> None:
         self._ports, self._me, self._staging, self._buddies = ports, me, staging, buddies
 
     def prepare(self) -> None:
@@ -35,18 +37,18 @@ class Finishing:
         alone = {
             parting.stage for parting in partings(self._staging.view, self._me) if parting.last
         }
-        for stage, tenancy in self._staging.tenancies.items():
+        for stage, held in self._staging.held.items():
             copied = stage in alone and self._buddies is not None
-            tenancy.save_when_drained(partial(self._leave_a_copy, stage) if copied else None)
+            held.save_when_drained(partial(self._leave_a_copy, stage) if copied else None)
 
     async def run(self) -> None:
         """Give up every stage; returns when none is held."""
-        for tenancy in list(self._staging.tenancies.values()):
-            tenancy.drain()
-        while self._staging.tenancies:
+        for held in list(self._staging.held.values()):
+            held.drain()
+        while self._staging.held:
             if self._staging.view.empty_stages():
-                for tenancy in list(self._staging.tenancies.values()):
-                    tenancy.stand_still()
+                for held in list(self._staging.held.values()):
+                    held.stand_still()
             await trio.sleep(LOOK_S)
 
     async def _leave_a_copy(self, stage: int, version: int) -> None:

@@ -21,7 +21,7 @@ def counted(volunteer: Volunteer, stage: int) -> int:
 
 def has_work(volunteer: Volunteer, stage: int) -> bool:
     """Whether its seat has counted something that no round has taken yet."""
-    driver = volunteer.tenancy(stage).driver
+    driver = volunteer.held(stage).driver
     return driver is not None and bool(driver.seat.pipeline.done())
 
 
@@ -76,7 +76,7 @@ async def test_giving_the_second_stage_up_loses_nothing(
         await swarm.until(lambda: has_work(dual, 0))
         step, before = dual.step(0), counted(dual, 0)
         dual.unassign(0)
-        await swarm.until(lambda: 0 not in dual.staging.tenancies)
+        await swarm.until(lambda: 0 not in dual.staging.held)
         assert counted(dual, 0) > before, "what it had counted was in its step's round"
         await swarm.until_done()
         later = [c for c in dual.engine.commits if c.stage == 0 and c.version > step + 1]
@@ -107,11 +107,11 @@ async def test_with_real_workers_and_the_real_clock(tmp_path: Path) -> None:
         tmp_path, steps=100, microbatches=12, sequences=12, processes=True
     ) as swarm:
         first, dual = await dual_home(swarm)
-        worker = dual.tenancy(0).worker
+        worker = dual.held(0).worker
         assert worker is not None
         await swarm.until(lambda: has_work(dual, 0))
         dual.unassign(0)
-        await swarm.until(lambda: 0 not in dual.staging.tenancies)
+        await swarm.until(lambda: 0 not in dual.staging.held)
         assert not psutil.pid_exists(worker.pid), "its memory is free"
         await swarm.until_done()
         assert counted(first, 0)
@@ -134,7 +134,7 @@ async def test_a_move_while_training_loses_nothing(
         await swarm.until(lambda: new in mover.engine.served)
         assert mover.serves(old), "make before break"
         mover.unassign(old)
-        await swarm.until(lambda: list(mover.staging.tenancies) == [new])
+        await swarm.until(lambda: list(mover.staging.held) == [new])
         await swarm.until(lambda: counted(mover, new))
         await swarm.until_done()
         assert counted(mover, old)
@@ -147,11 +147,11 @@ async def test_a_dead_worker_concerns_its_stage_only(
 ) -> None:
     async with open_swarm(tmp_path, steps=24) as swarm:
         first, dual = await dual_home(swarm)
-        home, worker = dual.tenancy(1).driver, dual.tenancy(0).worker
+        home, worker = dual.held(1).driver, dual.held(0).worker
         next(w for w in dual.workers if w is worker).die()
-        await swarm.until(lambda: dual.tenancy(0).worker_restarts)
+        await swarm.until(lambda: dual.held(0).worker_restarts)
         await swarm.until(lambda: dual.engine.served.count(0) == 2)
-        assert dual.tenancy(1).driver is home
+        assert dual.held(1).driver is home
         assert first.step(0) < 24, "it serves again while there is something to do"
         await swarm.until_done()
         swarm.assert_exact()
@@ -168,7 +168,7 @@ async def test_a_second_stage_that_does_not_fit_is_refused(
         small.assign(0)
         await swarm.until(lambda: small.engine.given_up)
         assert "of memory" in small.engine.given_up[0]
-        assert list(small.staging.tenancies) == [1]
+        assert list(small.staging.held) == [1]
         await swarm.until_done()
         assert first.staging.failure is None
         swarm.assert_exact()
@@ -196,7 +196,7 @@ async def test_unassigned_while_fetching_nothing_is_left(
         await swarm.until(lambda: dual.step(0) >= 0)
         assert not dual.serves(0)
         dual.unassign(0)
-        await swarm.until(lambda: 0 not in dual.staging.tenancies)
+        await swarm.until(lambda: 0 not in dual.staging.held)
         assert [seat.stage for seat in dual.staging.seats()] == [1]
         await swarm.until_done()
         swarm.assert_exact()
@@ -209,9 +209,9 @@ async def test_assigned_again_while_leaving_it_stays(
         _, dual = await dual_home(swarm)
         await swarm.until(lambda: has_work(dual, 0))
         dual.unassign(0)
-        assert dual.tenancy(0).held.leaving
+        assert dual.held(0).machine.leaving
         dual.assign(0)
-        assert not dual.tenancy(0).held.leaving
+        assert not dual.held(0).machine.leaving
         assert dual.engine.served[-1] == 0, "the matching hears of it"
         before = counted(dual, 0)
         await swarm.until_done()
@@ -228,8 +228,8 @@ async def test_one_process_stands_by_and_no_more(tmp_path: Path, autojump_clock:
         assert len(dual.workers) == 3
         spare = dual.staging.workers.idle
         dual.unassign(0)
-        await swarm.until(lambda: 0 not in dual.staging.tenancies)
+        await swarm.until(lambda: 0 not in dual.staging.held)
         dual.assign(0)
-        await swarm.until(lambda: dual.tenancy(0).worker is spare)
+        await swarm.until(lambda: dual.held(0).worker is spare)
         await swarm.until_done()
         swarm.assert_exact()

@@ -26,7 +26,7 @@ DOWNLOAD_S: Range = (0.05, 1.0)
 DOWNLOAD_TRIES: Final = 4
 
 
-class Takings:
+class Acquisitions:
     """See the module's docstring.
 
     Args:

@@ -14,7 +14,7 @@ from client.compute.checkpoint import verify
 from client.node.status import take_snapshot
 from client.store.checkpoints import CheckpointFolder
 from client.train.recovery.buddies import Buddies
-from client.train.stage.finishing import Finishing
+from client.train.stage.drain_all import DrainAll
 from client.train.stage.saver import StateSaver
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
@@ -22,11 +22,11 @@ from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 async def finish(volunteer: Volunteer) -> None:
     """As a node does, short of its goodbye."""
     engine, staging = volunteer.engine, volunteer.staging
-    finishing = Finishing(engine, engine.signer.peer, staging, staging.buddies)
+    drain = DrainAll(engine, engine.signer.peer, staging, staging.buddies)
     engine.history.end()
-    finishing.prepare()
+    drain.prepare()
     engine.withdraw()
-    await finishing.run()
+    await drain.run()
 
 
 def newest(volunteer: Volunteer, stage: int) -> int:
@@ -45,7 +45,7 @@ async def test_one_of_two_leaves_and_the_others_recover_nothing(
         await finish(second)
         at = newest(second, 0)
         assert at >= 3
-        assert not second.staging.tenancies
+        assert not second.staging.held
         await swarm.until_done()
         swarm.assert_exact()
         assert sum(v.staging.counters.replayed for v in swarm.volunteers) == 0
@@ -74,7 +74,7 @@ async def test_the_status_says_what_a_stage_waits_for_on_its_way_out(
         waited: dict[str, float] = {}
         async with trio.open_nursery() as nursery:
             nursery.start_soon(finish, second)
-            while second.staging.tenancies or not said:
+            while second.staging.held or not said:
                 await trio.sleep(0.005)
                 now = take_snapshot(second.engine, second.staging, 0.0, stopping=True)
                 for held in now.held:
@@ -139,7 +139,7 @@ def keeper(swarm: TestSwarm, volunteer: Volunteer) -> Buddies:
         engine.shelf,
         engine.history,
         view=lambda: staging.view,
-        held=lambda: staging.tenancies.keys(),
+        held=lambda: staging.held.keys(),
     )
     return staging.buddies
 
