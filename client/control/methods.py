@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from client.control import rpc
 from client.control.matches import MatchesSnapshot
-from client.control.snapshot import EventView, InviteView, LeavingView, PauseView, Snapshot
+from client.control.snapshot import DrainCostView, EventView, InviteView, PauseView, Snapshot
 from client.control.updates import MAX_POINTS, Curve, StepPoint, Subscribe, Subscribed
 
 MAX_EVENTS_PER_ANSWER = 500
@@ -37,7 +37,7 @@ class Provider(Protocol):
     def stop(self) -> None:
         """Begin an orderly stop and return at once."""
 
-    def finish(self) -> list[LeavingView]:
+    def finish(self) -> list[DrainCostView]:
         """As ``stop``; return what becomes of the stages that the node serves."""
 
     def history(self, points: int) -> list[StepPoint]:
@@ -90,7 +90,7 @@ class Stopping(Struct, frozen=True):
 class Finishing(Struct, frozen=True):
     """Answer to ``finish``: the node hands over, saves, and leaves."""
 
-    leaving: list[LeavingView]
+    leaving: list[DrainCostView]
 
 
 class Pausing(Struct, frozen=True):

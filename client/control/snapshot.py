@@ -66,7 +66,7 @@ class HeldView(Struct, frozen=True, kw_only=True):
     """Seconds since it waits for that."""
 
 
-class LeavingView(Struct, frozen=True, kw_only=True):
+class DrainCostView(Struct, frozen=True, kw_only=True):
     """What would become of a stage that this node serves if it left now."""
 
     stage: int
@@ -259,7 +259,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     events: list[EventView] = field(default_factory=list)
     workers: list[WorkerView] = field(default_factory=list)
     """One per held stage, and one that stands by."""
-    leaving: list[LeavingView] = field(default_factory=list)
+    leaving: list[DrainCostView] = field(default_factory=list)
     """One per stage that this node serves."""
     held: list[HeldView] = field(default_factory=list)
     """One per stage that this node holds or is about to hold."""

@@ -117,7 +117,7 @@ class Observer:
     def assign(self, stage: int) -> None:
         """Never happens: an observer does not take part in the matching."""
 
-    def unassign(self, stage: int, reason: str) -> None:
+    def drain(self, stage: int, reason: str) -> None:
         """Never happens."""
 
     def allow_training(self) -> None:

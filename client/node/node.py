@@ -24,9 +24,9 @@ from client.control.methods import Provider
 from client.control.server import serve_control
 from client.control.snapshot import (
     WHEN_DONE,
+    DrainCostView,
     EventView,
     InviteView,
-    LeavingView,
     PauseView,
     Snapshot,
 )
@@ -41,7 +41,7 @@ from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
 from client.net.pacing import Rates
 from client.node.matches import describe_matching
-from client.node.status import leaving_views, limits_view, pause_view, take_snapshot
+from client.node.status import drain_costs_of, limits_view, pause_view, take_snapshot
 from client.store.curve import CurveFile
 from client.store.identity import IdentityLock, ensure_identity, load_identity
 from client.store.last_run import RunRecord
@@ -238,13 +238,13 @@ class Node:
         return [EventView.of(entry) for entry in self._event_sink.log.since(since).entries]
 
     def stop(self) -> None:
-        """Begin to leave in order."""
+        """Begin to drain."""
         self._stop_asked.set()
 
-    def finish(self) -> list[LeavingView]:
-        """Begin to leave in order; return what becomes of our stages."""
+    def finish(self) -> list[DrainCostView]:
+        """Begin to drain; return what becomes of our stages."""
         self.stop()
-        return leaving_views(self._training.staging.view, self._signer.peer)
+        return drain_costs_of(self._training.staging.view, self._signer.peer)
 
     def history(self, points: int) -> list[StepPoint]:
         """Return the loss curve of the run, as far as we have seen it."""
@@ -434,7 +434,7 @@ class Node:
         """Hand over and save what we hold, then say goodbye: until then we do our part."""
         self._stop_asked.set()
         self._history.end()
-        await self._training.leave(for_good=True)
+        await self._training.drain(for_good=True)
         self._engine.leave()
         with trio.move_on_after(STOP_S):
             for peer in self._network.statistics().peers:

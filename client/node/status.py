@@ -13,9 +13,9 @@ from client.compute.process import Worker
 from client.config import Settings
 from client.control.snapshot import (
     Counters,
+    DrainCostView,
     EventView,
     HeldView,
-    LeavingView,
     LimitsView,
     NetworkView,
     NodeState,
@@ -35,7 +35,7 @@ from client.train.engine import Engine
 from client.train.machine.core_sharing import Share
 from client.train.stage.held_stages import HeldStages
 from protocol.ids import PeerId
-from protocol.seat.parting import partings
+from protocol.seat.drain_cost import drain_costs
 from protocol.view import SwarmView
 
 RECENT_EVENTS = 20
@@ -103,7 +103,7 @@ def take_snapshot(
         uptime_s=time.monotonic() - started,
         addresses=list(engine.network.addresses),
         events=[EventView.of(e) for e in _recent(engine)],
-        leaving=leaving_views(staging.view, engine.signer.peer),
+        leaving=drain_costs_of(staging.view, engine.signer.peer),
         held=_held(staging, engine.now()),
         paused=paused,
         last_error=error[0] if error else "",
@@ -139,11 +139,11 @@ def limits_view(settings: Settings, used_bytes: int, share: Share) -> LimitsView
     )
 
 
-def leaving_views(view: SwarmView, me: PeerId) -> list[LeavingView]:
+def drain_costs_of(view: SwarmView, me: PeerId) -> list[DrainCostView]:
     """Return what would become of our stages if we left."""
     return [
-        LeavingView(stage=p.stage, remaining=p.remaining, last=p.last, words=p.words)
-        for p in partings(view, me)
+        DrainCostView(stage=p.stage, remaining=p.remaining, last=p.last, words=p.words)
+        for p in drain_costs(view, me)
     ]
 
 

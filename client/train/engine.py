@@ -420,7 +420,7 @@ class Engine:
                 case Unassign(stage, reason):
                     self.event_sink.assigned(stage, "left", reason)
                     if self.staging is not None:
-                        self.staging.unassign(stage, reason)
+                        self.staging.drain(stage, reason)
                 case GangStart():
                     self._start()
                 case Agreed(stage, version):
@@ -460,13 +460,13 @@ class Engine:
         if self.staging is not None:
             self._progress_report.closed(committed, self.staging.view)
 
-    def withdraw(self) -> None:
-        """Take no part in the matching any more; every stage of ours is given up."""
+    def drain(self) -> None:
+        """Take no part in the matching any more; every stage of ours is drained."""
         if self.matching is not None:
             self.matched(self.matching.leave(self.now()))
 
     def retire(self) -> None:
-        """Stay a member without seats until we are described anew; ``withdraw`` went before."""
+        """Stay a member without seats until we are described anew; ``drain`` went before."""
         self.matching = None
         self.own_advert.retire()
 

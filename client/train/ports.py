@@ -50,7 +50,7 @@ class StageHolder(Protocol):
     def assign(self, stage: int) -> None:
         """The matching gives us a stage, besides those we hold."""
 
-    def unassign(self, stage: int, reason: str) -> None:
+    def drain(self, stage: int, reason: str) -> None:
         """The matching takes a stage away."""
 
     def allow_training(self) -> None:

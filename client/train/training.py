@@ -133,7 +133,7 @@ class Training:
                     self.staging = self._new_staging()
                 await self._train()
 
-    async def leave(self, *, for_good: bool = False) -> None:
+    async def drain(self, *, for_good: bool = False) -> None:
         """Hand over and save what we hold, within ``FINISH_S``; nothing is held afterwards."""
         self._over = self._over or for_good
         staging, engine = self.staging, self._engine
@@ -141,7 +141,7 @@ class Training:
             async with self._leaving:  # a pause may be at it already
                 drain = DrainAll(engine, engine.signer.peer, staging, staging.buddies)
                 drain.prepare()
-                engine.withdraw()
+                engine.drain()
                 await drain.run()
 
     async def _train(self) -> None:
@@ -151,7 +151,7 @@ class Training:
             nursery.start_soon(self._keep_copies)
             nursery.start_soon(self._enter)
             await self._pauses.wait_paused()
-            await self.leave()
+            await self.drain()
             nursery.cancel_scope.cancel()
         self.staging.close()
         self._engine.retire()

@@ -187,8 +187,8 @@ class HeldStage:
     # --- queries ---------------------------------------------------------------------------
 
     @property
-    def leaving(self) -> bool:
-        """Whether it is given up, or is about to be."""
+    def drains(self) -> bool:
+        """Whether it drains or has drained."""
         return self.state in (State.DRAINING, State.SAVING, State.GONE)
 
     @property

@@ -1,8 +1,8 @@
 """A replica's part in the round that closes a step: contribute, reduce, get ready, apply.
 
-    waiting -> draining -> contributing -> exchanging -> ready -> applying
+    waiting -> settling -> contributing -> exchanging -> ready -> applying
 
-A plan with a higher attempt starts over from ``draining`` at any point before ``applying``; the
+A plan with a higher attempt starts over from ``settling`` at any point before ``applying``; the
 promise not to go back to a lower attempt is what keeps one lineage (I5). Two-phase: a member that
 has said Ready can still be told to start over, and nothing is applied before Commit, so a death in
 the middle costs one attempt and no state. Nor does what is no tensor: contributions are decoded
@@ -192,7 +192,7 @@ class RoundMember:
             return spoilt
         if self.progress is Progress.READY and self._commit is None:
             return [*spoilt, ("commit", self._leader)]
-        if self.progress is Progress.DRAINING and not self._accumulator.accumulating:
+        if self.progress is Progress.SETTLING and not self._accumulator.accumulating:
             return [*spoilt, ("plan", self._leader)]  # one that does not fit what we have
         return spoilt
 
@@ -223,7 +223,7 @@ class RoundMember:
         counted = from_bitmap(mine.counted, plan.step, self._place.per_step)
         self.promised, self._plan, self._leader = plan.attempt, plan, sender
         self._counted, self._digest = counted, b""
-        self.progress = Progress.DRAINING
+        self.progress = Progress.SETTLING
         return [*self._expose(), *self.advance()]
 
     def _observe(self, leader: PeerId, plan: Plan) -> list[RoundEffect]:
@@ -242,7 +242,7 @@ class RoundMember:
     def advance(self) -> list[RoundEffect]:
         """Go on if the accumulator holds what the plan counts for us; the rest is taken out, for
         the plan counts it for others."""
-        if self.progress is not Progress.DRAINING or self._accumulator.accumulating:
+        if self.progress is not Progress.SETTLING or self._accumulator.accumulating:
             return []
         ledger = self._accumulator.done()
         if not self._counted <= ledger:

@@ -8,12 +8,12 @@ import enum
 class Progress(enum.Enum):
     """``waiting``: for a plan.
 
-    ``draining``: the worker still has a task that adds to the gradient. ``observing``: the plan
+    ``settling``: the worker still has a task that adds to the gradient. ``observing``: the plan
     lists us as a joining peer, we only collect and apply what is broadcast.
     """
 
     WAITING = "waiting"
-    DRAINING = "draining"
+    SETTLING = "settling"
     CONTRIBUTING = "contributing"
     EXCHANGING = "exchanging"
     READY = "ready"

@@ -50,11 +50,11 @@ from protocol.rounds.quorum import Quorum, Touch
 from protocol.rounds.reports import state_digest
 from protocol.seat.ahead import Ahead, RoundMessage
 from protocol.seat.audience import is_for, may_send, turned_away, unheard
+from protocol.seat.draining import Draining, others_stay
 from protocol.seat.effects import SeatEffect, Serving, Snapshot
 from protocol.seat.era import era_of, other_era, stamped
 from protocol.seat.following import Following
 from protocol.seat.leasing import Leasing
-from protocol.seat.leaving import Departure, others_stay
 from protocol.seat.reporting import Held, LedgerReporter
 from protocol.seat.returned import Confirmed, Telling
 from protocol.seat.standing import Standing
@@ -142,7 +142,7 @@ class Seat:
         )
         self.leader = RoundLeader(place, size, step, self.quorum)
         self.leasing = Leasing(place, step, self.pipeline, delayed=delayed)
-        self.departure = Departure(self.pipeline, self.member)
+        self.draining = Draining(self.pipeline, self.member)
         self.standing = Standing(place, touch, self.pipeline.owed_for, self.pipeline.overdue)
         self._confirmed, self._telling = Confirmed(place, step), Telling(place)
         self._ahead, self._reporter = Ahead(), LedgerReporter(place)
@@ -172,7 +172,7 @@ class Seat:
         state: Literal["serving", "fetching"] = "serving" if self.serving else "fetching"
         told = SeatStatus(stage, self.step, state, attempt, digest, queue, rate, era=self.era)
         moved = (len(self.pipeline.done()) + self.member.received) % 2**16
-        return replace(told, leaving=self.departure.begun, moved=moved, missing=self._missing())
+        return replace(told, leaving=self.draining.begun, moved=moved, missing=self._missing())
 
     def _missing(self) -> tuple[PeerId, ...]:
         """Return without whom our stage cannot go on: of the roll, and those we wait for."""
@@ -261,7 +261,7 @@ class Seat:
             self.leasing.release(peer, self.leader.reports)
             self.member.forget(peer)
         if not others_stay(view, self.place):
-            self.departure.go_on()
+            self.draining.go_on()
         return effects
 
     def _lost(self, view: SwarmView, stage: int) -> set[PeerId]:
@@ -294,10 +294,10 @@ class Seat:
         self.training_allowed = True
         return self._settle([], now)
 
-    def leave(self, now: float) -> list[SeatEffect]:
-        """Take no new work and finish what is begun; ``departure`` says when that is done."""
+    def drain(self, now: float) -> list[SeatEffect]:
+        """Take no new work and finish what is begun; ``draining`` says when that is done."""
         alone = not others_stay(self._view, self.place)
-        return self._settle([*self.departure.begin(alone=alone)], now)
+        return self._settle([*self.draining.begin(alone=alone)], now)
 
     def receive(
         self, sender: PeerId, message: Message, now: float, digest: bytes = b""
@@ -592,7 +592,7 @@ class Seat:
         """Stage 0: hand out work if we lead, ask for some if we can take it."""
         leads = self.leader.leading and bool(self.may_train())
         more = self.training_allowed and not self.finished
-        wants = [more and self.departure.wants_work(self.step + k) for k in (0, 1)]
+        wants = [more and self.draining.wants_work(self.step + k) for k in (0, 1)]
         seen = (self._view, self.leader.reports, self.current_leader(), now)
         how = (wants[0], wants[1])
         return list(self.leasing.follow_up(*seen, steps=self._steps, leads=leads, wants=how))

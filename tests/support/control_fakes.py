@@ -12,9 +12,9 @@ from client.control.matches import (
 )
 from client.control.snapshot import (
     Counters,
+    DrainCostView,
     EventView,
     InviteView,
-    LeavingView,
     NetworkView,
     PauseView,
     Replica,
@@ -61,7 +61,7 @@ def example_snapshot(**changes: object) -> Snapshot:
         "rss_bytes": 1000,
         "uptime_s": 12.5,
         "leaving": [
-            LeavingView(stage=0, remaining=2, last=False, words="stage 0 keeps 2 replicas")
+            DrainCostView(stage=0, remaining=2, last=False, words="stage 0 keeps 2 replicas")
         ],
     }
     return Snapshot(**{**fields, **changes})  # type: ignore[arg-type]
@@ -180,7 +180,7 @@ class FakeProvider:
     def stop(self) -> None:
         self.stops += 1
 
-    def finish(self) -> list[LeavingView]:
+    def finish(self) -> list[DrainCostView]:
         self.stop()
         return example_snapshot().leaving
 

@@ -18,9 +18,9 @@ import trio
 from client.control.matches import MatchesSnapshot
 from client.control.server import serve_control
 from client.control.snapshot import (
+    DrainCostView,
     EventView,
     InviteView,
-    LeavingView,
     PauseView,
     Replica,
     SeatView,
@@ -82,7 +82,7 @@ class ScriptedVolunteer:
     def stop(self) -> None:
         self.stopped.set()
 
-    def finish(self) -> list[LeavingView]:
+    def finish(self) -> list[DrainCostView]:
         self.stop()
         return []
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from client.control.matches import MatchesSnapshot, SeatMatch, StageMatch
 from client.control.snapshot import (
     Counters,
+    DrainCostView,
     EventView,
-    LeavingView,
     NetworkView,
     PeerView,
     Replica,
@@ -62,7 +62,9 @@ def snapshot(**changes: object) -> Snapshot:
         "rss_bytes": 10**8,
         "uptime_s": 75.0,
         "addresses": ["/ip4/192.0.2.7/tcp/4001/p2p/" + ME],
-        "leaving": [LeavingView(stage=0, remaining=1, last=False, words="stage 0 keeps 1 replica")],
+        "leaving": [
+            DrainCostView(stage=0, remaining=1, last=False, words="stage 0 keeps 1 replica")
+        ],
     }
     return Snapshot(**{**fields, **changes})  # type: ignore[arg-type]
 

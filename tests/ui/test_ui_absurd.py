@@ -12,7 +12,7 @@ from client.control.matches import Explanation, PayingMove
 from client.control.snapshot import (
     Counters,
     CreditView,
-    LeavingView,
+    DrainCostView,
     LimitsView,
     NetworkView,
     PauseView,
@@ -70,7 +70,7 @@ def updates(draw: st.DrawFn) -> Update:
         limits=LimitsView(memory_bytes=number(), upload_bytes_per_s=number(),
                           daily_bytes=number(), used_bytes=number(), when=[text()] * 9),
         credit=CreditView(microbatches=number(), tokens=number()),
-        leaving=[LeavingView(stage=number(), remaining=number(), last=True, words=text())],
+        leaving=[DrainCostView(stage=number(), remaining=number(), last=True, words=text())],
         paused=PauseView(reason=text(), until=real(), since=real()),
         last_error=text(),
     )  # fmt: skip

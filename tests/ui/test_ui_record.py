@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from client.control.snapshot import LeavingView, NetworkView, PauseView
+from client.control.snapshot import DrainCostView, NetworkView, PauseView
 from client.control.updates import StepPoint
-from client.ui.model.header import header, leaving_words, reason
+from client.ui.model.header import drain_words, header, reason
 from client.ui.model.leaving import ways
 from client.ui.model.logs import chosen as chosen_logs
 from client.ui.model.logs import event_details, log_rows, log_title
@@ -116,7 +116,7 @@ def test_a_warning_that_is_no_error_of_the_node_is_not_its_last_error() -> None:
 
 
 def test_a_finished_run_says_what_to_do_next_and_no_speed() -> None:
-    leaving = [LeavingView(stage=0, remaining=2, last=False, words="stage 0 keeps 2 replicas")]
+    leaving = [DrainCostView(stage=0, remaining=2, last=False, words="stage 0 keeps 2 replicas")]
     done = {"state": "done", "reason": "the run is complete", "leaving": leaving}
     record = recorded_from(update(1, **done))
     text = plain(header(record, LIVE, WIDE))
@@ -148,9 +148,9 @@ def test_a_pause_says_until_when_and_how_to_end_it() -> None:
 
 
 def test_last_replica_is_a_warning_everywhere() -> None:
-    last = [LeavingView(stage=1, remaining=0, last=True, words="")]
-    assert leaving_words(last) == "stage 1 would have nobody: the swarm would wait"
-    assert leaving_words([]) == "nothing is lost: you serve no stage"
+    last = [DrainCostView(stage=1, remaining=0, last=True, words="")]
+    assert drain_words(last) == "stage 1 would have nobody: the swarm would wait"
+    assert drain_words([]) == "nothing is lost: you serve no stage"
     found = {
         way.name: way for way in ways(recorded_from(update(1, leaving=last)), True, Link("live"))
     }

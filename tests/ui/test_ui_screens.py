@@ -6,7 +6,7 @@ import pytest
 from textual.events import Key
 from textual.widgets import ContentSwitcher, Input
 
-from client.control.snapshot import InviteView, LeavingView, PauseView
+from client.control.snapshot import DrainCostView, InviteView, PauseView
 from client.errors import ConfigError
 from client.qr_code import qr_lines
 from client.store.last_run import Ending
@@ -118,7 +118,7 @@ def test_f_asks_before_it_finishes_and_the_view_ends_with_the_node() -> None:
 
 def test_f_warns_the_last_replica() -> None:
     async def scene(on: Stage) -> None:
-        last = [LeavingView(stage=0, remaining=0, last=True, words="")]
+        last = [DrainCostView(stage=0, remaining=0, last=True, words="")]
         await on.feed([update(1, leaving=last)])
         assert "stage 0 would have nobody" in on.text()
         await on.press("f")

@@ -13,7 +13,7 @@ from client.cli.terminal.ask import says_yes
 from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import RunningSwarm
 from client.control.client import ControlClient, NotRunning
-from client.control.snapshot import LeavingView
+from client.control.snapshot import DrainCostView
 from client.errors import ExitCode, UserError
 
 LOOK_S = 0.5
@@ -25,7 +25,7 @@ class Finished(Struct, frozen=True, kw_only=True):
     swarm: str
     swarm_name: str
     peer: str
-    leaving: list[LeavingView]
+    leaving: list[DrainCostView]
     """What becomes of the stages that it served."""
     left: bool
     """Whether it had gone when this was printed."""
@@ -87,7 +87,7 @@ def finish(
     return ExitCode.OK
 
 
-def _agreed(leaving: list[LeavingView]) -> bool:
+def _agreed(leaving: list[DrainCostView]) -> bool:
     """Whether to leave although the swarm will have to wait; asks only a person."""
     last = [stage for stage in leaving if stage.last]
     if not last or not sys.stdin.isatty():

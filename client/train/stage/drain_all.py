@@ -17,7 +17,7 @@ from client.train.recovery.buddies import Buddies
 from client.train.stage.held_stages import HeldStages
 from protocol.effects import Explain
 from protocol.ids import PeerId
-from protocol.seat.parting import partings
+from protocol.seat.drain_cost import drain_costs
 
 LOOK_S = 0.2
 COPY_S = 60.0
@@ -34,9 +34,7 @@ class DrainAll:
 
     def prepare(self) -> None:
         """Have the state of every stage saved; then the matching may take the stages away."""
-        alone = {
-            parting.stage for parting in partings(self._staging.view, self._me) if parting.last
-        }
+        alone = {cost.stage for cost in drain_costs(self._staging.view, self._me) if cost.last}
         for stage, held in self._staging.held.items():
             copied = stage in alone and self._buddies is not None
             held.save_when_drained(partial(self._leave_a_copy, stage) if copied else None)

@@ -35,8 +35,8 @@ from protocol.held_stage.machine import Do, HeldStage, Phase, State
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Committed, Fault
 from protocol.pipeline.place import Place
+from protocol.seat.drain_cost import is_ending
 from protocol.seat.effects import Snapshot
-from protocol.seat.parting import is_ending
 from protocol.seat.seat import Seat
 from protocol.view import SwarmView
 from protocol.wire.messages import Admit, Message
@@ -179,7 +179,7 @@ class HeldStageDriver:
         """Return what heartbeats say of our seat."""
         if self.driver is None:
             return self._returning() if self.machine.returning else None
-        if not self.machine.leaving:  # then the matching knows it no more
+        if not self.machine.drains:  # then the matching knows it no more
             self._seat_number = self._context.owner.seat_of(self.stage)
         status = self.driver.seat.status(self.driver.rate())
         return msgspec.structs.replace(status, seat=self._seat_number)
@@ -224,13 +224,13 @@ class HeldStageDriver:
     def _drain(self) -> None:
         self._context.memory_budget.set_draining(self.stage, True)
         if self.driver is not None:
-            self.driver.leave()
+            self.driver.drain()
         self._context.owner.seats_changed()
 
     def _keep(self) -> None:
         self._context.memory_budget.set_draining(self.stage, False)
         if self.driver is not None:
-            self.driver.seat.departure.cancel()
+            self.driver.seat.draining.cancel()
         self._context.owner.seats_changed()
 
     async def _save(self) -> None:
@@ -408,12 +408,12 @@ class HeldStageDriver:
             snapshot=self._snapshot,
             fault=self._fault,
             worker_died=self._worker_lost,
-            left=self._look,
+            drained=self._look,
         )
 
     def _look(self) -> None:
         """Go on with draining and saving, if it is time."""
-        drained = self.driver is not None and self.driver.seat.departure.complete
+        drained = self.driver is not None and self.driver.seat.draining.complete
         self._perform(self.machine.look(self._context.owner.now(), drained=drained))
 
     def _close_seat(self) -> None:

@@ -77,7 +77,7 @@ class HeldStages:
     @property
     def draining_words(self) -> str:
         """Say how far the stages are on their way out of the swarm."""
-        drained = (held.machine.waits_for for held in self.held.values() if held.machine.leaving)
+        drained = (held.machine.waits_for for held in self.held.values() if held.machine.drains)
         return "; ".join(drained) or ("draining" if self.held else "saying goodbye")
 
     # --- what the engine tells us ------------------------------------------------------------
@@ -92,7 +92,7 @@ class HeldStages:
         self.held[stage] = held
         self._opened.send_nowait(held)
 
-    def unassign(self, stage: int, reason: str) -> None:
+    def drain(self, stage: int, reason: str) -> None:
         """The matching takes a stage away; what its seat has counted still counts."""
         if (held := self.held.get(stage)) is not None:
             held.drain()

@@ -80,8 +80,8 @@ class SeatHooks:
     snapshot: Callable[[Snapshot], None]
     fault: Callable[[Fault], None]
     worker_died: Callable[[WorkerDied], None]
-    left: Callable[[], None]
-    """The seat was to leave, and nobody needs it any more."""
+    drained: Callable[[], None]
+    """The seat drains, and nobody needs it any more."""
 
 
 class SeatDriver:
@@ -164,9 +164,9 @@ class SeatDriver:
         """Let the seat act on its deadlines."""
         self._perform(self.seat.tick(self._ports.now()))
 
-    def leave(self) -> None:
-        """Take no more work; ``left`` is called when what was begun is done."""
-        self._perform(self.seat.leave(self._ports.now()))
+    def drain(self) -> None:
+        """Take no more work; ``drained`` is called when what was begun is done."""
+        self._perform(self.seat.drain(self._ports.now()))
 
     def close(self) -> None:
         """Forget the seat; outcomes still on their way are ignored."""
@@ -196,8 +196,8 @@ class SeatDriver:
             self._told = (self.seat.step, self.seat.serving)
             self._hooks.changed()
         self._tell_refusal()
-        if self.seat.departure.complete and not self._closed:
-            self._hooks.left()
+        if self.seat.draining.complete and not self._closed:
+            self._hooks.drained()
 
     def _tell_refusal(self) -> None:
         """Tell once why a step that is complete may not be closed."""

@@ -3,7 +3,7 @@ last error. Pure."""
 
 from __future__ import annotations
 
-from client.control.snapshot import WHEN_DONE, LeavingView, Snapshot
+from client.control.snapshot import WHEN_DONE, DrainCostView, Snapshot
 from client.ui.model import words
 from client.ui.model.gone import headline, is_gone
 from client.ui.model.plot import progress
@@ -62,7 +62,7 @@ def reason(now: Snapshot) -> str:
     return f"{mine}; {rest}"
 
 
-def leaving_words(leaving: list[LeavingView], *, done: bool = False) -> str:
+def drain_words(leaving: list[DrainCostView], *, done: bool = False) -> str:
     """Say who covers us if we leave; ``done``: the run is complete, and nobody has to."""
     if not leaving:
         return "nothing is lost: you serve no stage"
@@ -133,7 +133,7 @@ def _leaving(now: Snapshot) -> Line:
         return line(("   what next     ", "muted"), WHEN_DONE)
     last = any(view.last for view in now.leaving)
     return line(
-        ("   if you drain  ", "muted"), (leaving_words(now.leaving), "warn" if last else "plain")
+        ("   if you drain  ", "muted"), (drain_words(now.leaving), "warn" if last else "plain")
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client.ui.model.gone import UNKNOWN, next_step
-from client.ui.model.header import leaving_words
+from client.ui.model.header import drain_words
 from client.ui.model.record import Record
 from client.ui.model.span import Tone
 from client.ui.source.mailbox import Link
@@ -50,7 +50,7 @@ def ways(record: Record, live: bool, link: Link) -> list[Way]:
         "good",
     )
     last = any(view.last for view in now.leaving)
-    cover = _sentence(leaving_words(now.leaving, done=now.state == "done"))
+    cover = _sentence(drain_words(now.leaving, done=now.state == "done"))
     return [
         detach,
         Way(

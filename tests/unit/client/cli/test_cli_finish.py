@@ -14,14 +14,14 @@ import pytest
 import trio
 
 from client.control.server import serve_control
-from client.control.snapshot import LeavingView, Snapshot
+from client.control.snapshot import DrainCostView, Snapshot
 from client.control.sockets import socket_path
 from client.errors import ExitCode
 from client.store.paths import runtime_folder
 from tests.support.cli_process import Within
 from tests.support.control_fakes import FakeProvider, example_snapshot
 
-LAST = LeavingView(stage=0, remaining=0, last=True, words="you are the last replica of stage 0")
+LAST = DrainCostView(stage=0, remaining=0, last=True, words="you are the last replica of stage 0")
 
 
 class LastReplica(FakeProvider):
@@ -30,7 +30,7 @@ class LastReplica(FakeProvider):
     def snapshot(self) -> Snapshot:
         return example_snapshot(leaving=[LAST])
 
-    def finish(self) -> list[LeavingView]:
+    def finish(self) -> list[DrainCostView]:
         self.stop()
         return [LAST]
 

@@ -17,7 +17,7 @@ from client.cli.logging.log_writer import as_json
 from client.cli.serving.metrics import exposition
 from client.cli.terminal.output import json_document, json_line
 from client.control.matches import Explanation, MatchesSnapshot
-from client.control.snapshot import EventView, LeavingView, PeerView, Replica, Snapshot, StageView
+from client.control.snapshot import DrainCostView, EventView, PeerView, Replica, Snapshot, StageView
 from client.events import Entry, LogLine
 from client.store.paths import home_folders
 from tests.support.cli_process import Within
@@ -43,7 +43,7 @@ class HostileProvider(FakeProvider):
             last_error=NASTY,
             peers=[PeerView(peer=NASTY, state=NASTY)],
             stages=[StageView(stage=0, layers=2, version=3, replicas=[replica])],
-            leaving=[LeavingView(stage=0, remaining=1, last=False, words=NASTY)],
+            leaving=[DrainCostView(stage=0, remaining=1, last=False, words=NASTY)],
             events=self._events,
         )
 

@@ -107,7 +107,7 @@ async def test_who_leaves_for_good_does_not_come_back(
         await trio.sleep(1)
         pauses.pause(None, "")
         await swarm.until(lambda: training.staging.closed)
-        await training.leave(for_good=True)
+        await training.drain(for_good=True)
         pauses.resume()
         await trio.sleep(60)
         assert training.staging.closed

@@ -175,7 +175,7 @@ class TestTheLedger:
         table = Table(8, 9)
         effects = list(table.member.plan(LEADER, plan({ME: counted, B: IDS - counted})))
         assert tasks(effects) == []
-        assert table.member.progress is Progress.DRAINING
+        assert table.member.progress is Progress.SETTLING
 
     def test_it_waits_for_the_worker(self) -> None:
         table = Table(8)

@@ -25,7 +25,7 @@ async def finish(volunteer: Volunteer) -> None:
     drain = DrainAll(engine, engine.signer.peer, staging, staging.buddies)
     engine.history.end()
     drain.prepare()
-    engine.withdraw()
+    engine.drain()
     await drain.run()
 
 

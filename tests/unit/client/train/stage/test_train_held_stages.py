@@ -209,9 +209,9 @@ async def test_assigned_again_while_leaving_it_stays(
         _, dual = await dual_home(swarm)
         await swarm.until(lambda: has_work(dual, 0))
         dual.unassign(0)
-        assert dual.held(0).machine.leaving
+        assert dual.held(0).machine.drains
         dual.assign(0)
-        assert not dual.held(0).machine.leaving
+        assert not dual.held(0).machine.drains
         assert dual.engine.served[-1] == 0, "the matching hears of it"
         before = counted(dual, 0)
         await swarm.until_done()

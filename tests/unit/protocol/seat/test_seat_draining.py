@@ -59,27 +59,27 @@ def verdicts(effects: list[SeatEffect]) -> dict[int, str]:
 
 def test_a_seat_without_work_has_left_at_once() -> None:
     seat = make_seat()
-    assert not seat.departure.complete
-    seat.leave(0.0)
-    assert seat.departure.complete
+    assert not seat.draining.complete
+    seat.drain(0.0)
+    assert seat.draining.complete
 
 
 def test_nothing_new_is_taken_and_what_waits_is_given_back() -> None:
     seat = make_seat()
     assert [offer(seat, 12 + m) for m in range(4)] == ["accepted"] * 4
     assert offer(seat, 16) == "accepted"  # of the next step
-    given_back = verdicts(seat.leave(0.0))
+    given_back = verdicts(seat.drain(0.0))
     assert given_back == {14: "busy", 15: "busy", 16: "busy"}, "two are with the worker"
     assert offer(seat, 14) == "busy"
     assert offer(seat, 17) == "busy"
     assert offer(seat, 12) == "known"
-    assert not seat.departure.complete
+    assert not seat.draining.complete
 
 
 def test_what_is_begun_is_finished() -> None:
     seat = make_seat()
     offer(seat, 12)
-    seat.leave(0.0)
+    seat.drain(0.0)
     effects = seat.computed(ForwardTask(3, 12), Outcome(), 0.0)
     assert any(isinstance(e, SendPayload) and e.peer == AFTER for e in effects)
 
@@ -87,7 +87,7 @@ def test_what_is_begun_is_finished() -> None:
 def test_it_has_left_when_nobody_can_ask_it_any_more() -> None:
     seat = make_seat()
     offer(seat, 12)
-    seat.leave(0.0)
+    seat.drain(0.0)
     closed = SwarmView.of(
         [
             [Replica(BEFORE, 4, True)],
@@ -96,16 +96,16 @@ def test_it_has_left_when_nobody_can_ask_it_any_more() -> None:
         ]
     )
     seat.update_view(closed, 0.0)
-    assert not seat.departure.complete, "its own step is still open"
+    assert not seat.draining.complete, "its own step is still open"
     seat.pipeline.start_step(4, 0.0)
     seat.pipeline.update_view(closed, 0.0)
-    assert seat.departure.complete
+    assert seat.draining.complete
 
 
 def test_the_only_replica_takes_the_running_step_whole() -> None:
     seat = make_seat(alone=True)
     assert offer(seat, 12) == "accepted"
-    seat.leave(0.0)
+    seat.drain(0.0)
     assert offer(seat, 13) == "accepted"
     assert offer(seat, 16) == "busy"
 
@@ -123,9 +123,9 @@ def test_a_leaving_seat_asks_for_no_work() -> None:
 
     seat = next(s for s in map(at_stage_0, range(9)) if s.current_leader() == SIBLING)
     assert asks(renewed(seat))
-    seat.leave(1.0)
+    seat.drain(1.0)
     assert not asks(renewed(seat))
-    seat.departure.cancel()
+    seat.draining.cancel()
     assert asks(renewed(seat))
 
 
@@ -162,7 +162,7 @@ def with_sibling_leaving(seat: Seat, step: int = 3) -> None:
 
 def test_replicas_that_leave_together_take_the_running_step_whole() -> None:
     seat = make_seat()
-    seat.leave(0.0)
+    seat.drain(0.0)
     assert offer(seat, 12) == "busy"
     with_sibling_leaving(seat)
     assert offer(seat, 12) == "accepted"
@@ -172,9 +172,9 @@ def test_replicas_that_leave_together_take_the_running_step_whole() -> None:
 def test_who_stays_is_not_asked_to_go_on() -> None:
     seat = make_seat()
     with_sibling_leaving(seat)
-    assert not seat.departure.begun
+    assert not seat.draining.begun
     assert not seat.status(1.0).leaving
-    seat.leave(0.0)
+    seat.drain(0.0)
     assert seat.status(1.0).leaving
     assert offer(seat, 12) == "accepted", "the sibling leaves: we are as good as alone"
 
@@ -189,30 +189,30 @@ def test_the_last_replica_takes_the_next_step_whole_if_it_has_begun_it() -> None
     assert offer(seat, 16) == "accepted"
     assert offer(seat, 20) == "accepted", "kept, of the step after it"
     assert seat.pipeline.newest == 4
-    assert verdicts(seat.leave(0.0)) == {20: "busy"}
+    assert verdicts(seat.drain(0.0)) == {20: "busy"}
     assert [offer(seat, m) for m in (12, 17, 20)] == ["accepted", "accepted", "busy"]
     for step in (3, 4):
-        assert not seat.departure.complete
+        assert not seat.draining.complete
         seat.computed(ApplyLocalTask(step), Outcome(hash="h"), 0.0)
         if step == 3:
             seat.update_view(all_at(4), 0.0)
             assert [offer(seat, m) for m in (18, 21)] == ["accepted", "busy"]
     seat.update_view(all_at(5), 0.0)
-    assert seat.departure.complete
+    assert seat.draining.complete
 
 
 def test_and_only_the_running_one_if_it_has_not() -> None:
     seat = make_seat(alone=True, delayed=True)
     assert offer(seat, 12) == "accepted"
     assert offer(seat, 16) == "accepted", "it waits"
-    assert verdicts(seat.leave(0.0)) == {16: "busy"}
+    assert verdicts(seat.drain(0.0)) == {16: "busy"}
     assert [offer(seat, m) for m in (13, 17)] == ["accepted", "busy"]
 
 
 def test_who_leaves_others_behind_finishes_what_it_has_begun_of_the_next_step() -> None:
     seat = make_seat(delayed=True)
     assert [offer(seat, m) for m in (16, 17)] == ["accepted"] * 2
-    assert verdicts(seat.leave(0.0)) == {17: "busy"}
+    assert verdicts(seat.drain(0.0)) == {17: "busy"}
     assert [offer(seat, m) for m in (12, 16, 18)] == ["busy", "known", "busy"]
     effects = seat.computed(ForwardTask(4, 16), Outcome(), 0.0)
     assert any(isinstance(e, SendPayload) and e.peer == AFTER for e in effects)
@@ -221,7 +221,7 @@ def test_who_leaves_others_behind_finishes_what_it_has_begun_of_the_next_step() 
 def test_replicas_that_leave_together_take_the_next_step_whole_too() -> None:
     seat = make_seat(delayed=True)
     offer(seat, 16)
-    seat.leave(0.0)
+    seat.drain(0.0)
     assert offer(seat, 17) == "busy"
     with_sibling_leaving(seat)
     assert [offer(seat, m) for m in (12, 17, 20)] == ["accepted", "accepted", "busy"]

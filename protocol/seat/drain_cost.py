@@ -1,4 +1,4 @@
-"""The cost of our leaving now to the swarm, stage by stage. Pure functions of the view."""
+"""The cost of our draining now to the swarm, stage by stage. Pure functions of the view."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from protocol.view import SwarmView
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
-    """The consequence of our leaving for one stage that we hold."""
+class DrainCost:
+    """The consequence of our draining for one stage that we hold."""
 
     stage: int
     remaining: int
-    """Replicas that serve it without us and do not leave either."""
+    """Replicas that serve it without us and do not drain either."""
 
     @property
     def last(self) -> bool:
@@ -40,12 +40,12 @@ def is_ending(view: SwarmView) -> bool:
     return any(serving and all(r.leaving for r in serving) for serving in stages)
 
 
-def partings(view: SwarmView, me: PeerId) -> tuple[Parting, ...]:
-    """Return what becomes of every stage that ``me`` serves if it leaves."""
+def drain_costs(view: SwarmView, me: PeerId) -> tuple[DrainCost, ...]:
+    """Return what becomes of every stage that ``me`` serves if it drains."""
     found = []
     for stage in range(len(view.stages)):
         serving = view.serving(stage)
         if any(replica.peer == me for replica in serving):
             staying = [r for r in serving if r.peer != me and not r.leaving]
-            found.append(Parting(stage, len(staying)))
+            found.append(DrainCost(stage, len(staying)))
     return tuple(found)

@@ -19,8 +19,8 @@ from protocol.rounds.progress import Progress
 from protocol.view import SwarmView
 
 
-class Departure:
-    """Whether a seat is leaving, and whether it has left."""
+class Draining:
+    """Whether a seat drains, and whether it has drained."""
 
     def __init__(self, pipeline: Pipeline, member: RoundMember) -> None:
         self._pipeline, self._member = pipeline, member
@@ -28,7 +28,7 @@ class Departure:
 
     @property
     def begun(self) -> bool:
-        """Whether the seat is leaving."""
+        """Whether the seat drains."""
         return self._pipeline.refused_from is not None
 
     @property
@@ -43,7 +43,7 @@ class Departure:
         return list(self._pipeline.refuse_from(self._began_at + 1 if alone else step))
 
     def go_on(self) -> None:
-        """Those we left the work to leave as well: take the step whole in which we began to."""
+        """Those we left the work to drain as well: take the step whole in which we began to."""
         if self._pipeline.refused_from is not None:
             self._pipeline.refused_from = max(self._pipeline.refused_from, self._began_at + 1)
 
@@ -58,5 +58,5 @@ class Departure:
 
 
 def others_stay(view: SwarmView, place: Place) -> bool:
-    """Whether another replica of the stage serves and does not leave."""
+    """Whether another replica of the stage serves and does not drain."""
     return any(r.peer != place.me and not r.leaving for r in view.serving(place.stage))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.ids import PeerId
-from protocol.seat.parting import Parting, is_ending, partings
+from protocol.seat.drain_cost import DrainCost, drain_costs, is_ending
 from protocol.view import Replica, SwarmView
 
 ME, A, B, C = (PeerId(name) for name in ("me", "a", "b", "c"))
@@ -18,14 +18,14 @@ def test_what_becomes_of_the_stages_we_serve() -> None:
             [Replica(ME, 3, False)],
         ]
     )
-    found = partings(view, ME)
-    assert found == (Parting(0, 2), Parting(1, 0))
-    assert [parting.words for parting in found] == [
+    found = drain_costs(view, ME)
+    assert found == (DrainCost(0, 2), DrainCost(1, 0))
+    assert [cost.words for cost in found] == [
         "stage 0 keeps 2 replicas",
         "you are the last replica of stage 1: the swarm will wait for another volunteer",
     ]
-    assert [parting.last for parting in found] == [False, True]
-    assert partings(view, C) == ()
+    assert [cost.last for cost in found] == [False, True]
+    assert drain_costs(view, C) == ()
 
 
 def test_who_leaves_as_well_does_not_count() -> None:
@@ -33,8 +33,8 @@ def test_who_leaves_as_well_does_not_count() -> None:
     view = SwarmView.of(
         [[Replica(ME, 3, True), leaving], [Replica(ME, 3, True), Replica(B, 3, True)]]
     )
-    assert [parting.remaining for parting in partings(view, ME)] == [0, 1]
-    assert partings(view, ME)[1].words == "stage 1 keeps 1 replica"
+    assert [cost.remaining for cost in drain_costs(view, ME)] == [0, 1]
+    assert drain_costs(view, ME)[1].words == "stage 1 keeps 1 replica"
 
 
 def test_a_stage_ends_when_all_who_serve_it_leave() -> None:
