@@ -9,7 +9,7 @@ Found = TypeVar("Found", bound=BaseException)
 
 
 class ExitCode(IntEnum):
-    """What ``volunteer`` tells the shell; stable, scripts rely on it."""
+    """Exit codes of ``volunteer``; stable, because scripts rely on them."""
 
     OK = 0
     RUNTIME = 1

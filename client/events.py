@@ -1,7 +1,7 @@
-"""What happened in a node, typed, and the ring that front ends read it from.
+"""A node's typed events, and the ring buffer from which front ends read them.
 
-Events are said once and never change. The ring keeps the newest; whoever reads too rarely learns
-how many it missed. No I/O here.
+An event is published once and never changes. The ring keeps the newest; a slow reader learns how
+many it missed. No I/O here.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PeerChanged(Event):
     peer: str
     state: Literal["up", "suspect", "down"]
     stages: tuple[int, ...] = ()
-    """What it served lately, when it went."""
+    """Stages that it served shortly before it went."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a reader gets: entries in order, and how many it came too late for."""
+    """The result of a read: entries in order, and the number of missed ones."""
 
     entries: tuple[Entry, ...]
     missed: int

@@ -117,11 +117,11 @@ def _parse(text: str) -> Failpoint:
 
 
 class Failpoints:
-    """What is armed in this process.
+    """The failpoints armed in this process.
 
     Args:
         text: the value of ``VOLUNTEER_FAILPOINTS``.
-        log: file for what was reached; None: not written.
+        log: file for the failpoints reached; None: not written.
     """
 
     def __init__(self, text: str, log: Path | None) -> None:

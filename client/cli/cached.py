@@ -1,8 +1,8 @@
-"""What a volunteer keeps on disk, by kind, and what of it may go.
+"""A volunteer's files on disk, by kind, and which of them may be removed.
 
-What can be had again (training texts of others, working copies, files set aside) may be removed
-without asking the swarm; checkpoints are what training has made and the texts of swarms founded
-here are what it is made of, and their last copy may be here.
+Files that can be fetched again (others' training texts, working copies, files set aside) may be
+removed without asking the swarm. Checkpoints and the texts of swarms founded here are different:
+their last copy may be here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Asks a person once for each swarm what may be used of this machine, and remembers the answer.
+"""Asks a person, once for each swarm, to agree to its use of this machine, and saves the answer.
 
-The person is told what the swarm is and what it costs. What runs without anybody to ask (headless,
-services, scripts) was set up by somebody who agreed; nothing is remembered of that.
+The question describes the swarm and its costs. A run without a terminal (headless, services,
+scripts) counts as agreed by the person who set it up; nothing is saved for it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a node says of its matching: the typed answer of the control socket's ``matches``.
+"""A node's matching: the typed answer of the control socket's ``matches``.
 
 Plain data, no behaviour. As with ``client.control.snapshot``, fields may be added;
-``MATCHES_VERSION`` rises when one changes its meaning or goes away. Rates and levels are in
-microbatches per second. Scores and cutoffs are ordinals below 2**62: they say who comes first.
+``MATCHES_VERSION`` rises when one changes its meaning or is removed. Rates and levels are in
+microbatches per second. Scores and cutoffs are ordinals below 2**62.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MATCHES_VERSION = 1
 MAX_EXPLANATIONS = 50
 
 Proof = Literal["valid", "earlier", "own", "unasked", "none"]
-"""What proves that we hold a stage.
+"""The proof that we hold a stage.
 
 ``valid``: a match record with the present steward, both signatures checked; ``earlier``: one with a
 steward before it; ``own``: we are the steward; ``unasked``: a second seat asks nobody; ``none``.
@@ -38,9 +38,9 @@ class SeatMatch(Struct, frozen=True, kw_only=True):
     steward: str = ""
     epoch: int = 0
     rate: float = 0.0
-    """What we offer."""
+    """The rate that we offer."""
     score: int = 0
-    """What the stage thinks of us."""
+    """Our score at the stage."""
     proof: Proof = "none"
 
 
@@ -116,7 +116,7 @@ class MatchesSnapshot(Struct, frozen=True, kw_only=True):
     swarm: str
     swarm_name: str
     state: str
-    """Where our first seat is; ``measuring`` before the matching has begun."""
+    """State of our first seat; ``measuring`` before the matching has begun."""
     seats: list[SeatMatch]
     stages: list[StageMatch]
     """The most wanted first; those that have a steward."""

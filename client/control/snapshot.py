@@ -55,19 +55,19 @@ class SeatView(Struct, frozen=True, kw_only=True):
 
 
 class HeldView(Struct, frozen=True, kw_only=True):
-    """Where a stage that this node holds stands, from its assignment until it is given back."""
+    """The state of a stage that this node holds, from its assignment until it is given back."""
 
     stage: int
     state: str
     """``acquiring``, ``observing``, ``serving``, ``draining``, ``saving`` or ``gone``."""
     waits_for: str
-    """What it waits for, in words; empty: it serves."""
+    """The reason why it waits, in words; empty: it serves."""
     for_s: float
     """Seconds since it waits for that."""
 
 
 class DrainCostView(Struct, frozen=True, kw_only=True):
-    """What would become of a stage that this node serves if it left now."""
+    """The consequence of leaving now for a stage that this node serves."""
 
     stage: int
     remaining: int
@@ -87,7 +87,7 @@ class PeerView(Struct, frozen=True, kw_only=True):
 
 
 class NetworkView(Struct, frozen=True, kw_only=True):
-    """What crossed this node's sockets since it started."""
+    """Traffic of this node's sockets since it started."""
 
     sent_bytes: int = 0
     sent_tensor_bytes: int = 0
@@ -222,7 +222,7 @@ class InviteView(Struct, frozen=True, kw_only=True):
     """Addresses to call."""
     private: bool = False
     notes: list[str] = field(default_factory=list)
-    """What whoever gives it away should know, in words."""
+    """Notes for a person who shares the invite."""
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):

@@ -1,10 +1,10 @@
-"""Where the control sockets of this user's nodes are, which are alive, and who is at the other end.
+"""Finds the control sockets of this user's nodes, and identifies the user at the other end.
 
 A socket is a file ``<swarm>-<peer>.sock`` in a folder that only its owner may enter. A file whose
 node died refuses connections; that, and nothing about its age, makes it stale.
 
-The node's own user and root may change the node; whoever else the socket's permissions let in may
-look, and so may whom the kernel does not name.
+The node's own user and root may control the node. Any other user that the socket's permissions let
+in may only look, and so may a user that the kernel does not identify.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def remove_stale(path: Path) -> None:
 
 
 class Connected(Protocol):
-    """What is needed of a socket; trio's and the standard library's both have it."""
+    """The part of a socket used here; trio's and the standard library's both have it."""
 
     def getsockopt(self, level: int, name: int, size: int, /) -> bytes:
         """Return an option of the socket."""

@@ -1,6 +1,6 @@
-"""What a front end that has subscribed is sent: the typed ``update`` notification.
+"""The typed ``update`` notification, which subscribed front ends receive.
 
-Plain data, no behaviour. The same, one per line, makes a recorded run.
+Plain data, no behaviour. A recorded run is a file of updates, one per line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What drivers need of the node: the network, the clock, events. One interface, so each is thin."""
+"""Ports: the node's interface for its drivers (network, clock, effects)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protocol.wire.parts import SeatStatus
 Take = Callable[[PeerId, Any, bytes], None]
 """Takes a message of a peer, with its payload."""
 Copied = BlobOffer | NoBlob | Chunk
-"""What comes to whoever downloads a blob."""
+"""The messages to a peer that downloads a blob."""
 
 
 class Ports(Protocol):
@@ -31,7 +31,7 @@ class Ports(Protocol):
 
 
 class StageHolder(Protocol):
-    """What sits on the engine: a volunteer's stages (``HeldStages``) or a mere observer."""
+    """The part above the engine: a volunteer's stages (``HeldStages``) or an observer."""
 
     view: SwarmView
 

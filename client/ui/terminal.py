@@ -1,4 +1,4 @@
-"""What the terminal can show, as the environment says, and what is done to each line for that.
+"""The terminal's abilities, by its environment, and the conversion of each line for them.
 
 No colour, or nothing but ASCII: works on everything, Textual's own widgets included.
 """

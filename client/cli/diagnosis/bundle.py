@@ -1,7 +1,7 @@
-"""What a report of a problem should hold, in one file, without secrets.
+"""Collects the files of a problem report, without secrets.
 
-A ZIP of small text files: what doctor found, the settings, the state of what runs, and the end of
-the log. The private key is never looked at.
+A ZIP of small text files: doctor's findings, the settings, the state of running nodes, and the end
+of the log. The private key is never read.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def check_import(name: str) -> Check:
 
 
 def check_kernel() -> Check:
-    """What quantises tensors for the wire: the kernel in C, where it was built."""
+    """Check the quantiser for the wire: the C kernel, if it was built."""
     from client.compute.native import KERNEL, VARIANTS
 
     if VARIANTS:

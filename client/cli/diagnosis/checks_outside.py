@@ -104,7 +104,7 @@ def check_swarms(home: Home) -> Iterator[Check]:
 
 
 def check_node(home: Home) -> Iterator[Check]:
-    """What the volunteers that run here say of themselves."""
+    """Check the volunteers that run here by their own status."""
     running = running_nodes(home.folders.runtime)
     if not running:
         yield _check_last_run(RunRecord(home.folders.data))

@@ -79,7 +79,7 @@ class RunChoices:
 
     @property
     def state(self) -> StateSpec:
-        """What the state of every stage consists of."""
+        """The layout of every stage's state."""
         return StateSpec(self.optimizer, self.delayed_update)
 
     @property

@@ -1,10 +1,10 @@
-"""What each stage of a cut costs: measured on the founder's machine, or reckoned.
+"""The cost of each stage of a cut: measured on the founder's machine, or computed.
 
-A volunteer says how many FLOP/s it reaches multiplying matrices. No stage runs at that speed, and
-the ends less than the middle: a lookup moves memory, small layers are mostly overhead. So a stage's
-cost is what it *takes*: its seconds here, forward and backward, times the FLOP/s that this machine
-reaches in the very measurement that volunteers make. Their FLOP/s divided by this cost is then the
-microbatches per second to expect, and the costs of stages compare as their seconds do.
+A volunteer states the FLOP/s that it reaches multiplying matrices. No stage runs at that speed, the
+ends less than the middle: a lookup moves memory, small layers are mostly overhead. So a stage's
+cost is its *time*: seconds of forward and backward here, times the FLOP/s that this machine reaches
+in the same measurement that volunteers make. A volunteer's FLOP/s divided by this cost is then its
+expected microbatches per second, and the costs of stages compare as their seconds do.
 
 Every distinct kind of stage (embedding end, middle, head end, by number of layers) is run once as a
 whole where that is quick, otherwise added up from its parts. Imports torch; holds nothing.

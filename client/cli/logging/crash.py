@@ -1,4 +1,4 @@
-"""Where tracebacks go: a file for the report, so that users see one clear line instead."""
+"""Writes tracebacks to a file for the report, so that users see one clear line instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where ``sample`` and ``export`` get the model from: checkpoints on disk, else the swarm."""
+"""Gets the model for ``sample`` and ``export``: from checkpoints on disk, else from the swarm."""
 
 from __future__ import annotations
 

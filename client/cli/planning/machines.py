@@ -1,7 +1,7 @@
-"""The machines of a plan: from flags for alike ones, or from a table in TOML or JSON.
+"""The machines of a plan: equal ones from flags, or different ones from a table in TOML or JSON.
 
-What is left out is as this machine: its speed is measured, its memory and line are what it would
-lend to a swarm. Imports torch only to measure.
+Missing values are taken from this machine: its speed is measured; memory and bandwidth are those it
+would lend to a swarm. Imports torch only to measure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What stages of a model cost, for any cut and microbatch: measured here, reckoned, or founded.
+"""The costs of a model's stages, for any cut and microbatch: measured, computed, or founded.
 
 Imports torch. Costs are in the unit of the manifest: seconds on one thread of this machine times
 the FLOP/s that it reaches (``pricing``), or FLOPs counted. A manifest's own stages cost what it

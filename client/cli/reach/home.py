@@ -22,7 +22,7 @@ _NOWHERE = ("192.0.2.1", 9)
 
 @dataclass(frozen=True)
 class Home:
-    """Where this volunteer keeps things, and how it is set up."""
+    """This volunteer's folders and settings."""
 
     folders: Folders
     resolved: Resolved

@@ -1,6 +1,6 @@
-"""Finds the running node that a command is about, among those that this user can reach.
+"""Finds the running node for a command, among those that this user can reach.
 
-Where none runs, the error says how the newest run of this home ended, and why, and which others of
+If none runs, the error says how and why the newest run of this home ended, and which other nodes of
 this machine run.
 """
 

@@ -1,4 +1,4 @@
-"""What ``--swarm`` means: an invite, a ``.swarm`` file, a member's address, or ``-`` for stdin."""
+"""Parses ``--swarm``: an invite, a ``.swarm`` file, a member's address, or ``-`` for stdin."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What commands print: data on stdout, everything said to the user on stderr.
+"""Output of commands: data on stdout, messages to the user on stderr.
 
-Names and reasons come from strangers and text from a model, so whatever reaches a terminal goes
-through ``printable``, and documents through ``json_line`` or ``json_document``: nobody else moves
-the cursor, sets the title or turns the reading order around.
+Names and reasons come from strangers and text from a model. So all text for a terminal goes through
+``printable``, and documents through ``json_line`` or ``json_document``: no input can move the
+cursor, set the title or reverse the reading order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the runs of a pair share: one signed manifest, so that they train the very same steps.
+"""The common ground of a pair of runs: one signed manifest, so that both train the same steps.
 
 Imports torch. The wire formats are fp32: S8 keeps residuals at each replica, which a kill loses, so
 that two runs would differ by more than the order of sums.

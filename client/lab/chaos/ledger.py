@@ -1,4 +1,4 @@
-"""What the logs prove: who applied which step with how many microbatches, and what was undone.
+"""Reads from the logs which volunteer applied which step with how many microbatches.
 
 Pure. A volunteer logs every step it applies with its own share and the hash of the result, so that
 exactly-once (I1), identity (I2) and one lineage (I5) can be checked from outside. A roll-back

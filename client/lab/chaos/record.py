@@ -1,4 +1,4 @@
-"""What the volunteers wrote into their logs, read while they write. Text of theirs is bounded."""
+"""Reads the volunteers' logs while they write them; their text is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pair of runs says, as data (``chaos.json``) and as Markdown (``chaos.md``). Pure."""
+"""The report of a pair of runs, as data (``chaos.json``) and as Markdown (``chaos.md``). Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One run: a swarm is started, watched for a while, hit by what its schedule says, and ended.
+"""One run: starts a swarm, observes it, injects the faults of its schedule, and ends it.
 
-The paired run is the same with an empty schedule. What was seen is put into a ``Seen``; what it
-means is the business of ``measure``.
+The paired run is the same with an empty schedule. Observations are collected in a ``Seen``;
+``measure`` evaluates them.
 """
 
 from __future__ import annotations

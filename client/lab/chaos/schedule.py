@@ -1,7 +1,7 @@
-"""When which fault is done to whom: drawn from a seed, the same for the same settings. Pure.
+"""The schedule of faults: time, kind and victim, drawn from a seed; deterministic. Pure.
 
-A schedule does not name a volunteer, for who holds a stage is the swarm's own business: it says
-which of those who do, in the order of their names.
+A schedule does not name a volunteer, because the swarm decides which volunteers hold a stage. It
+names the position of the victim among a stage's holders, in the order of their names.
 """
 
 from __future__ import annotations

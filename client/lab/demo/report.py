@@ -1,4 +1,4 @@
-"""What the demo found, as data and as text: loss, speed, recovery, and the two invariants."""
+"""The demo's results, as data and as text: loss, speed, recovery, and the two invariants."""
 
 from __future__ import annotations
 

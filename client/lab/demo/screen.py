@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a block redrawn in a terminal, plain lines elsewhere.
+"""The demo's display while it runs: a block redrawn in a terminal, plain lines elsewhere.
 
 Pure layout plus one writer; it learns everything from the view it is given.
 """

@@ -1,4 +1,4 @@
-"""What ``volunteer simulate`` shows: a bar on stderr while it works, a table when it is done."""
+"""The display of ``volunteer simulate``: a bar on stderr while it works, then a table."""
 
 from __future__ import annotations
 

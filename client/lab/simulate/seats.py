@@ -1,7 +1,7 @@
-"""What simulated seats want done, done: the part that every world of seats shares.
+"""Performs the effects of simulated seats: the part common to all worlds of seats.
 
-Holds the agenda, the log and the serial worker of each peer. How messages travel, who believes what
-and how a stage is taken is the business of the worlds built on it (``training``, ``chaos``).
+State: the agenda, the log and the serial worker of each peer. The worlds built on it (``training``,
+``chaos``) define the network, the beliefs and the acquisition of a stage.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A seeded discrete-event world that trains with the real seat machines.
 
-What the replicas compute with is a ``SimWorker``: by default multisets of ids, which make I1 and I2
-exact; ``tensors`` puts the real executor there. On every commit the world checks that replicas at
+The replicas compute with a ``SimWorker``: by default multisets of ids, which make I1 and I2 exact;
+``tensors`` uses the real executor instead. On every commit the world checks that replicas at
 one version have one hash (I2) and that two never exist for one (stage, version) (I5). Messages take
 random time, per lane in order, as on a TCP stream; a killed peer is noticed by the others some time
 later, each in its own moment.

@@ -1,8 +1,8 @@
-"""What a simulated peer computes with: the seam between a world and its arithmetic.
+"""The interface of a simulated peer's worker: it separates a world from its arithmetic.
 
-A world moves payloads as opaque bytes and runs tasks one after the other; what the bytes mean and
-what a task does with them is the worker's business. Two exist: ``multisets`` (exact, fast) and
-``tensors`` (the real executor). Holds no state.
+A world moves payloads as opaque bytes and runs tasks one after the other; only the worker
+interprets the bytes. There are two: ``multisets`` (exact, fast) and ``tensors`` (the real
+executor). No state.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The run's history as this volunteer knows it: drives the machine of ``protocol.restore``.
+"""Drives the machine of ``protocol.restore``: the run's history as this volunteer knows it.
 
-Tells it what is on our disk and what we see of the swarm, and performs what it decides: when a new
-lineage begins, checkpoints of the one that ended are set aside and every seat begins anew.
+It gives the machine the checkpoints on our disk and our view of the swarm, and performs its
+decisions: when a new lineage begins, checkpoints of the old one are set aside and every seat
+restarts.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ from protocol.rounds.quorum import Touch
 from protocol.view import SwarmView
 
 COMPANY_EVERY_S: Final = 1.0
-"""Who is there is written down once in so long at most."""
+"""Shortest time between two writes of the present members."""
 UNREAD_S: Final = 30.0
 """A disk of which not everything could be read is looked at again after so long."""
 
 
 class Restarts(Protocol):
-    """Whoever holds our seats."""
+    """The owner of our seats."""
 
     def begin_anew(self, lineage: Lineage) -> None:
-        """Take every stage anew from the beginning of this lineage."""
+        """Acquire every stage again from the start of this lineage."""
 
     def has_quorum(self, now: float) -> bool:
         """Whether all our seats are in touch with a majority of their electors."""
@@ -110,7 +111,7 @@ class History:
 
     @property
     def lineage(self) -> Lineage:
-        """Where the run's present history begins."""
+        """The start of the run's present history."""
         return self.machine.lineage
 
     @property

@@ -1,8 +1,8 @@
-"""What signed records say of checkpoints, for who only looks on and knows nobody.
+"""Evaluates signed records about checkpoints for an observer, which has worked with nobody.
 
-Anybody who is admitted can say anything, so words are weighed: those of a stage's serving replicas
-come before those of others who keep copies. A version counts when somebody names it for every
-stage; its hash in a stage is the one that most of the weightier ones name.
+Any admitted peer can claim anything, so claims are weighed: those of a stage's serving replicas
+count before those of other peers with copies. A version counts if it is named for every stage; its
+hash in a stage is the one that most of the claims with the highest weight name.
 """
 
 from __future__ import annotations

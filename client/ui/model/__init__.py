@@ -1,1 +1,1 @@
-"""What the terminal interface says, as plain data: no Textual, no sockets, no clock."""
+"""The content of the terminal interface as plain data: no Textual, no sockets, no clock."""

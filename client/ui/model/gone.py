@@ -1,4 +1,4 @@
-"""What is said while nobody answers: that the node ended or is silent, why, what to do. Pure."""
+"""The message while no node answers: that it ended or is silent, why, and what to do. Pure."""
 
 from __future__ import annotations
 

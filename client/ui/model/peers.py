@@ -53,7 +53,7 @@ class PeerRow:
 
     @property
     def words(self) -> str:
-        """What a filter looks into."""
+        """The text that a filter searches."""
         stages = " ".join(f"stage {stage} {state}" for stage, state in self.seats.items())
         return f"{self.peer} {self.state} {stages}".lower()
 

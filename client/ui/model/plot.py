@@ -30,8 +30,7 @@ def curve(
 ) -> list[Line]:
     """Return ``box.height`` lines: the curve, a scale on the left, a scale below.
 
-    Of more points than there are columns the curve is a smoothed line over the points, which are
-    faint.
+    With more points than columns the curve is a smoothed line over the points, which are faint.
 
     Args:
         points: (x, y) with x rising; absurd ones are left out.

@@ -1,6 +1,6 @@
-"""What this front end has seen of the node so far: the newest update, and bounded histories.
+"""This front end's record of the node: the newest update, and bounded histories.
 
-Holds no view and no clock: every moment comes from the updates themselves.
+It has no view and no clock: all times come from the updates.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Record:
             seen.clear()
 
     def _fresh(self, update: Update) -> list[EventView]:
-        """Return the events not seen yet; a node that was started again numbers them anew."""
+        """Return the events not seen yet; a restarted node numbers its events from the start."""
         again = self.snapshot is not None and self.snapshot.pid != update.snapshot.pid
         last = self.events[-1].seq if self.events and not again else 0
         return [_timely(event) for event in update.events if event.seq > last]

@@ -34,7 +34,7 @@ class Incident:
     step: int
     peer: str = ""
     stages: tuple[int, ...] = ()
-    """What the lost one served."""
+    """Stages that the lost volunteer served."""
     bare: frozenset[int] = frozenset()
     """Of these, the stages that nobody was left to serve."""
     in_order: bool = False
@@ -43,7 +43,7 @@ class Incident:
     transferred: float | None = None
     resumed: float | None = None
     heirs: tuple[str, ...] = ()
-    """Who was given the stage."""
+    """The volunteers that got the stage."""
     notes: list[str] = field(default_factory=list)
     steps_lost: int = 0
     _before: dict[int, frozenset[str]] = field(default_factory=dict, repr=False)

@@ -11,7 +11,7 @@ from client.ui.text import clean
 NONE = "–"
 ABSURD = "?"
 MAX_SENSIBLE = 1e18
-"""Whoever says more than that is not right in the head; NaN is no number at all."""
+"""Larger numbers, and NaN, are shown as unknown."""
 _STATES: dict[str, tuple[str, Tone]] = {
     "connecting": ("CONNECTING", "accent"),
     "matching": ("MATCHING", "accent"),

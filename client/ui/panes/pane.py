@@ -1,4 +1,4 @@
-"""What every tab can be asked: show, filter, sort, open a row."""
+"""The interface of every tab: show, filter, sort, open a row."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where updates come from: a running node, or a recorded run."""
+"""Sources of updates: a running node, or a recorded run."""

@@ -1,7 +1,7 @@
 """A running node: subscribes, falls back to asking, and connects again when the connection breaks.
 
-Holds one thread and one connection. The node is never waited for by the interface, only here. What
-is asked of a node while none answers is refused at once: a command is never kept for the next node.
+It has one thread and one connection. Only this thread waits for the node, never the interface. A
+command while no node answers is refused at once and never kept for the next node.
 """
 
 from __future__ import annotations

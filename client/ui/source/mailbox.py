@@ -1,6 +1,6 @@
-"""Where a source leaves what it has for the interface: the newest update, never a queue of them.
+"""The mailbox between a source and the interface: holds the newest update, never a queue.
 
-Shared by two threads. Bounded: updates that were not taken in time are merged into one.
+Shared by two threads. Bounded: updates that were not read in time are merged into one.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a command."""
+    """The result of a command."""
 
     method: str
     ok: bool
     words: str
     invite: InviteView | None = None
-    """What ``invite`` was answered with."""
+    """The answer to ``invite``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What has come since the last look."""
+    """Everything that came since the last read."""
 
     update: Update | None
     link: Link

@@ -1,4 +1,4 @@
-"""What the interface asks of a source, be it a running node or a recording."""
+"""The interface of a source: a running node or a recording."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """What is shown: a socket's or a recording's file name."""
+        """The name to show: a socket's or a recording's file name."""
 
     def start(self, mailbox: Mailbox) -> None:
         """Begin; returns at once."""

@@ -85,7 +85,7 @@ class Listing(Toned, ScrollView, can_focus=True):
 
     @property
     def rows(self) -> list[Row]:
-        """What is shown."""
+        """The rows to show."""
         return self._rows
 
     @property

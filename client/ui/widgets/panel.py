@@ -49,7 +49,7 @@ class Panel(Toned):
 
     @property
     def lines(self) -> list[Line]:
-        """What is shown."""
+        """The lines to show."""
         return self._lines
 
     def show(self, view: View | None = None) -> None:

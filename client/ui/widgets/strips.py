@@ -1,4 +1,4 @@
-"""The one-line bars: tabs above, keys below. What they show can be clicked."""
+"""The one-line bars: tabs above, keys below. Their items can be clicked."""
 
 from __future__ import annotations
 

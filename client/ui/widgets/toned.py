@@ -21,7 +21,7 @@ class Toned(Widget):
     """
 
     stale = False
-    """What it shows is of the past: everything is written alike, and pale."""
+    """Its content is out of date; it is drawn in one pale tone."""
 
     def set_stale(self, stale: bool) -> None:
         """Say whether what it shows is of the past."""

@@ -1,4 +1,4 @@
-"""What has to hold of a run, at every commit, now and then, and at its end.
+"""The invariants of a run, checked at every commit, periodically, and at its end.
 
 I1 and I4: what a stage has applied at a version is the chain of exactly the ids of each step, which
 is computed here without any machine; so a run with faults makes what a run without would have made.

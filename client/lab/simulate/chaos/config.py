@@ -1,4 +1,4 @@
-"""What a chaos run looks like: the swarm, its speeds, and how much goes wrong."""
+"""Configuration of a chaos run: the swarm, its speeds, and the number of faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a volunteer has written down: it outlives the process, unless the disk is lost too."""
+"""A simulated volunteer's disk: it survives the process, unless the disk is lost too."""
 
 from __future__ import annotations
 

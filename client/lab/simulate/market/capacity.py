@@ -1,6 +1,6 @@
-"""What is served at this instant, and the throughput that follows from it.
+"""The stages served at this time, and the resulting throughput.
 
-State: who serves which stages. Throughput is the lowest level over the stages. A volunteer with
+State: each volunteer's stages. Throughput is the lowest level over the stages. A volunteer with
 two adjacent stages splits its time between them so that the lowest level is highest, which is what
 max-weight scheduling tends to. Rates are integers (micro-microbatches per second), so sums are
 exact however often somebody comes and goes.
