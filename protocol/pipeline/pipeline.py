@@ -57,9 +57,9 @@ WORKER_DEPTH = 2
 """Tasks given to the worker at once: one runs, one waits, so that it never idles for a round trip
 to the node; more would let a forward overtake a backward that has just arrived."""
 STEPS_BEHIND = 2
-"""Steps before the current one that are kept where a neighbour stage has not closed them as far as
-we see: with the delayed update it may be two behind. Who has set a whole stage aside does not see
-it go on, although its own stage does."""
+"""Steps before the current one that are kept while, as far as we see, a neighbour has not closed
+them: with the delayed update it may be two behind. A replica that has set a whole stage aside does
+not see its progress, although its own stage continues."""
 DEPTH_AHEAD = 1
 """The same for tasks of the next step: what closes the current one waits behind them."""
 
@@ -223,16 +223,22 @@ class Pipeline:
         return effects
 
     def lease(self, ids: list[int], *, again: bool, now: float) -> list[PipelineEffect]:
-        """Stage 0: work on these microbatches, of a step that we can compute."""
+        """Stage 0: queue leased microbatches of a step that we can compute.
+
+        Args:
+            ids: the leased microbatches.
+            again: they were leased to another replica before.
+            now: monotonic seconds.
+        """
         for microbatch in ids:
             if self._computable(step := microbatch // self._place.per_step):
                 self._hops.add(Hop(step, microbatch, Phase.QUEUED, again=again))
         return self._schedule(now)
 
     def planned(self, plan: Plan) -> list[PipelineEffect]:
-        """All of the step is counted somewhere: begin nothing that is not counted here.
+        """Begin nothing that is not counted here: the plan counts the whole step.
 
-        What the worker adds to the gradient at this moment is finished, and taken out again.
+        A microbatch that the worker is adding to the gradient now is finished and subtracted again.
         """
         place = self._place
         mine = next((member for member in plan.members if member.peer == place.me), None)
@@ -254,7 +260,7 @@ class Pipeline:
     # --- messages --------------------------------------------------------------------------
 
     def forward(self, sender: PeerId, message: Forward, now: float) -> list[PipelineEffect]:
-        """Take a boundary activation (its payload is kept only if we say so)."""
+        """Take ``sender``'s boundary activation at ``now``; its payload is kept only on request."""
         hop = self._hops.get(message.microbatch)
         if hop is not None and hop.step == message.step:
             return [self._receipt(sender, message, "known"), *self._repeat(hop, sender, message)]
@@ -291,11 +297,11 @@ class Pipeline:
         return [self._receipt(sender, message, "known"), *self._repeat(hop, sender, message)]
 
     def receipt(self, sender: PeerId, message: Receipt, now: float) -> list[PipelineEffect]:
-        """Take the next stage's answer to what we sent."""
+        """Take ``sender``'s receipt (``message``) for a boundary that we sent."""
         return list(self._deliveries.receipt(sender, message, now))
 
     def backward(self, sender: PeerId, message: Backward, now: float) -> list[PipelineEffect]:
-        """Take a boundary gradient; a repeated one changes nothing."""
+        """Take ``sender``'s boundary gradient (``message``) at ``now``; a repetition is ignored."""
         if not self._deliveries.gradient(sender, message.step, message.microbatch, now):
             return [Penalise(sender, "gradient-not-asked-for", points=2)]
         hop = self._hops.get(message.microbatch)
@@ -314,13 +320,14 @@ class Pipeline:
     def computed(
         self, task: ForwardTask | LossTask | BackwardTask, outcome: Outcome, now: float
     ) -> list[PipelineEffect]:
-        """Take the outcome of a task; its payload is stored under the task's key already."""
+        """Take the ``outcome`` of a ``task`` at ``now``; its payload is already stored under the
+        task's key."""
         self._computing -= 1
         hop = self._hops.get(task.microbatch)
         if hop is None or hop.step != task.step or not self._computable(task.step):
             return self._schedule(now)
         if hop.phase is not (Phase.BACKWARD if isinstance(task, BackwardTask) else Phase.FORWARD):
-            return self._schedule(now)  # we gave it away meanwhile, and it has come anew
+            return self._schedule(now)  # we gave it away meanwhile, and it has come again
         if outcome.error:
             return [*self._failed(hop, task, outcome, now), *self._schedule(now)]
         effects: list[PipelineEffect]
@@ -385,7 +392,7 @@ class Pipeline:
         ]
 
     def _queued_until(self, step: int) -> int:
-        """What waits for later steps is in nobody's way: it may wait for this one to be closed."""
+        """Return the microbatches queued for steps up to ``step``; those of later ones can wait."""
         until = (known for known in self._hops.steps() if known <= step)
         return sum(self._hops.count(known, Phase.QUEUED) for known in until)
 

@@ -1,15 +1,15 @@
 """The leader's part in a round: collect ledgers, plan, commit. Any replica can take over.
 
 A plan exists only when the union of the live replicas' ledgers is exactly the step's M microbatches
-(I1): each id is counted for one member and taken out by the others. The commit exists only when
-every member has said Ready with the same digest. A member's death or a ledger that lacks what is
-counted of it voids the plan until then; the next one has a higher attempt. Once decided, a commit
-is final: the leader tells the others first and applies it itself when one of them knows (or none is
-left), so that no single death can leave a version that only the dead have seen.
+(I1): each id is counted for one member and subtracted by the others. The commit exists only when
+every member is Ready with the same digest. Before that, a member's death or a ledger that lacks an
+id counted for it voids the plan; the next plan has a higher attempt. Once decided, a commit is
+final. The leader sends it to the others first and applies it itself when one of them knows it (or
+none is left), so that no single death can leave a version that only dead peers have seen.
 
-Plans and commits are made with a quorum only (quorum.py), so that of a split stage one part goes
-on. And a dead leader may have decided what it told only the dead: where all survivors of the newest
-attempt are Ready with one digest, that attempt is completed instead of planning anew (I5).
+Plans and commits need a quorum (quorum.py), so that only one part of a split stage continues. A
+dead leader may also have decided a commit and told only peers that died too: if all survivors of
+the newest attempt are Ready with one digest, that attempt is completed instead of a new plan (I5).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Restart = Literal[
     "member came back",
     "leader changed",
 ]
-"""Why a round was planned anew."""
+"""Reason why a round was planned again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class RoundLeader:
         self._next: dict[PeerId, LedgerReport] = {}
         self._last_attempt, self._patience = (step, 0), Patience()
         self.restarts: Counter[Restart] = Counter()
-        """Rounds that we have planned anew, of all steps, by why."""
+        """Rounds of all steps that we have planned again, by reason."""
         self._reset(step, b"")
         self.leading = False
         self.may_plan = YES
@@ -105,9 +105,10 @@ class RoundLeader:
         """Newest attempt of ours for which we are Ready: nobody else can have decided it."""
         self._decided: Commit | None = None
         self._deciders: frozenset[PeerId] = frozenset()
-        """Who applies the decided commit; we do so when one of them knows, or all are lost."""
+        """The members that apply the decided commit; we apply it when one of them knows it, or all
+        are lost."""
         self._untaken: set[PeerId] = set()
-        """Whom we told it, observers too, that have not said that they follow a later attempt."""
+        """The peers we sent it to, including observers, that do not follow a later attempt."""
         self._told_self = False
         self.refused = ""
         """Why a whole step was not closed when we last looked; empty: it was, or is not whole."""
@@ -200,8 +201,8 @@ class RoundLeader:
         return int.from_bytes(member.counted, "little") & ~self.reports[peer].bits == 0
 
     def _at_step(self) -> list[PeerId]:
-        """Return the live replicas of this step once all of them have reported, else nobody. Who
-        is not on the roll and has not reported only says that it serves, so nobody waits for it."""
+        """Return the live replicas of this step once all have reported, else none. A replica that
+        is not on the roll and has not reported only claims to serve, so nobody waits for it."""
         at_step = self._serving_step()
         there = [p for p in at_step if p in self.reports]
         return there if there and not self._silent(at_step) else []
@@ -221,11 +222,12 @@ class RoundLeader:
     def awaited(
         self, led_by: PeerId | None, now: float, *, leases: bool, own: OwnPart = NO_PART
     ) -> list[Wait]:
-        """Return for whom, and for what of it, the step waits as far as we know.
+        """Return the waits of the step as far as we know: what is missing, and from whom.
 
         Args:
-            led_by: who leads, if that is another and no plan of this step has come to us.
-            leases: whether the leader hands out the step's microbatches.
+            led_by: the leader, if it is another replica and we have no plan of this step.
+            now: monotonic seconds.
+            leases: whether the leader leases the step's microbatches.
         """
         if self._decided is not None:
             told = () if self._told_self else sorted(self._deciders)
@@ -448,7 +450,8 @@ class RoundLeader:
     def _plan_with_those_back(
         self, members: list[PeerId], now: float, own: OwnPart
     ) -> list[Effect]:
-        """Who was away when we planned may serve this step again: it may not be closed without."""
+        """Plan again if replicas that were away serve this step again, because it may not be closed
+        without them."""
         serving = {r.peer for r in self._view.serving(self._place.stage) if r.version == self.step}
         back = (self._quorum.roll & serving).difference(members)
         if not back:
@@ -515,8 +518,8 @@ class RoundLeader:
         self._newcomers.admitted(joiner, now)
 
     def _admit(self, now: float) -> list[Effect]:
-        """Between plans the version is stable: donors can snapshot it before it moves on. Who is
-        still applying is waited for, as plans do: the more donors, the better."""
+        """Admit newcomers between plans, while the version is stable and donors can snapshot it.
+        As for a plan, wait for replicas that are still applying: more donors are better."""
         if self._plan is not None or self._laggards():
             return []
         siblings = self._view.serving(self._place.stage)

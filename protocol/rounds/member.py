@@ -101,8 +101,8 @@ class RoundMember:
         self.step, self.state = step, state
         self.promised = self._vow[1] if step == self._vow[0] else 0
         self._leapt = 0
-        """What an attempt may exceed after leaps that we refused: it is said again if it is true,
-        and then believed in time, so that no honest replica is locked out of the step."""
+        """Bound on later attempts after leaps that we refused. A true attempt is repeated and then
+        accepted in time, so that no honest replica is locked out of the step."""
         self.progress = Progress.WAITING
         self._leader = PeerId("")
         self._plan: Plan | None = None
@@ -130,7 +130,7 @@ class RoundMember:
 
     @property
     def vow(self) -> tuple[int, int]:
-        """What a later seat of ours has to keep: the step and the highest attempt promised."""
+        """The promise that a later seat of ours must keep: step and highest attempt promised."""
         return max((self.step, self.promised), self._vow)
 
     @property
@@ -246,7 +246,7 @@ class RoundMember:
             return []
         ledger = self._accumulator.done()
         if not self._counted <= ledger:
-            return []  # the plan is out of date; our next report makes the leader plan anew
+            return []  # the plan is out of date; our next report makes the leader plan again
         effects: list[RoundEffect] = []
         for microbatch in sorted(
             ledger - self._counted
@@ -414,13 +414,13 @@ class RoundMember:
         return self._exchange()
 
     def _refuse(self, plan: Plan, words: str) -> list[RoundEffect]:
-        """Have the round made anew."""
+        """Refuse a plan, so that the round is planned again."""
         refusal = Ready(plan.stage, plan.step, plan.attempt, REFUSED, 0.0)
         said = Explain("round", f"step {plan.step}: {words}", "error")
         return [said, Send(self._leader, refusal)]
 
     def _blame_owner(self, plan: Plan, segment: int) -> list[RoundEffect]:
-        """Who broadcasts what is no sum of its segment, or lies about its norm, is to blame."""
+        """Blame a segment's owner that broadcast an invalid sum or a false norm."""
         culprit = owner(plan, segment)
         if culprit is None or culprit == self._place.me:
             return []

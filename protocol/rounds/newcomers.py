@@ -1,4 +1,4 @@
-"""Newcomers to a stage: who asks to be let in, and who was and observes the rounds since.
+"""Newcomers to a stage: the peers that ask for admission, and the admitted ones that observe.
 
 Every replica notes both, for any may lead next. Times are monotonic seconds.
 """
@@ -33,20 +33,27 @@ class Newcomers:
         self._asking[joiner] = now + JOIN_TTL_S
 
     def admitted(self, joiner: PeerId, now: float) -> None:
-        """A leader has let a newcomer in."""
+        """Note that a leader has admitted a newcomer."""
         self._asking.pop(joiner, None)
         self._observing[joiner] = now + JOIN_TTL_S
 
     def observing(self, now: float) -> list[PeerId]:
-        """Return who was let in lately, in order of peer id."""
+        """Return the recently admitted peers, in order of peer id."""
         self._observing = {p: until for p, until in self._observing.items() if until > now}
         return sorted(self._observing)
 
     def observers(
         self, arriving: Collection[PeerId], members: Collection[PeerId], now: float
     ) -> list[PeerId]:
-        """Return who observes a round with these members: of more than a plan has room for, who was
-        let in and says so itself (``arriving``) goes before who only says so."""
+        """Return the observers of a round.
+
+        If there are more than a plan can hold, peers that were admitted and report it come first.
+
+        Args:
+            arriving: peers that report themselves as arriving.
+            members: the round's members, left out.
+            now: monotonic seconds.
+        """
         let_in = self.observing(now)
         found = sorted({*let_in, *arriving}.difference(members))
         found.sort(key=lambda peer: (peer not in arriving, peer not in let_in))
@@ -61,11 +68,15 @@ class Newcomers:
         quorum: Quorum,
         now: float,
     ) -> list[Effect]:
-        """Let in whoever asks, with ``serving`` (who are at ``step``) as donors, as long as all who
-        hold the stage (``held``, fetching ones included) could take part in one round.
+        """Admit peers that ask, as long as all holders of the stage fit into one round.
 
         Args:
-            state: digest of the version at ``step``, empty if not known.
+            serving: replicas at ``step``; they are the donors.
+            held: all holders of the stage, including fetching ones.
+            step: the present version.
+            state: digest of that version, empty if not known.
+            quorum: its roll and electors are sent to the newcomer.
+            now: monotonic seconds.
         """
         self._asking = {p: until for p, until in self._asking.items() if until > now}
         effects: list[Effect] = []

@@ -1,7 +1,7 @@
-"""Whose word counts for what: a message is only heard from a seat that may send it.
+"""Checks senders: a message is accepted only from a seat that may send it.
 
-A stranger that merely linked to us cannot make us keep tensors or disturb a round; it has to hold
-the seat first, which takes the matching and our heartbeats.
+A stranger that is merely linked with us cannot make us keep tensors or disturb a round. It must
+hold a seat first, which takes the matching and our heartbeats.
 """
 
 from __future__ import annotations
@@ -35,18 +35,24 @@ def may_send(route: Route, view: SwarmView, stage: int, sender: PeerId) -> bool:
 
 
 def unheard(stage: int, sender: PeerId, message: Message) -> list[Send | Penalise]:
-    """Answer a message that does not count; perhaps the sender's heartbeat is still on its way."""
+    """Answer a message of a seat that may not send it, whose heartbeat may still be in flight.
+
+    ``stage`` is ours; ``sender`` is penalised unless its ``message`` is refused as busy.
+    """
     refused = turned_away(stage, sender, message, "busy")
     return [*refused] or [Penalise(sender, "not-from-a-neighbour", 1)]
 
 
 def turned_away(stage: int, sender: PeerId, message: Message, verdict: Verdict) -> list[Send]:
-    """Answer a message that is not taken: a Forward's sender would wait, others need no answer."""
+    """Return the refusal of ``sender``'s ``message`` to ``stage`` with a ``verdict``.
+
+    Only a Forward is answered, because its sender would wait.
+    """
     return [Send(sender, answer(stage, message, verdict))] if isinstance(message, Forward) else []
 
 
 def answer(stage: int, message: Forward, verdict: Verdict) -> Receipt:
-    """Return the receipt for a Forward that was not taken in."""
+    """Return the receipt, with a ``verdict``, for a Forward (``message``) refused by ``stage``."""
     return Receipt(stage, message.step, message.microbatch, message.attempt, verdict, 0)
 
 

@@ -1,11 +1,11 @@
 """Whether a replica keeps up with its siblings.
 
-A sibling that serves a later version proves that our step was committed; who cannot follow for some
-seconds has lost what it needs to follow and must fetch the state anew. There is nothing to wait for
-if we serve and the step was closed without us: with an attempt that we do not follow, or because
-the sibling is two versions ahead. One word alone does not make us give up what we hold: another
-replica, there or in a stage next to ours, has to be past the step as well. A sibling's word counts
-if it did not wait while we slept; so we look again.
+A sibling that serves a later version proves that our step was committed. A replica that cannot
+follow for some seconds has lost what it needs and must fetch the state again. It need not wait if
+it serves and the step was closed without it: with an attempt that it does not follow, or because
+the sibling is two versions ahead. One claim alone does not make us give up our state: another
+replica, of our stage or a neighbour, must be past the step as well. A claim queued while this
+process was suspended does not count, so we check again.
 """
 
 from __future__ import annotations
@@ -45,12 +45,15 @@ class Following:
         promised: int | None,
         heard: Container[PeerId],
     ) -> Replica | None:
-        """Look at the serving siblings; return one whose version our step's commit has made.
+        """Return a serving sibling whose version our step's commit has made, or None.
 
         Args:
-            promised: the attempt that we follow; None for who has what it needs to catch up: an
-                observer may be far behind.
-            heard: the siblings whose word did not wait while we slept.
+            view: the live replicas.
+            step: our step.
+            now: monotonic seconds.
+            promised: the attempt that we follow; None for an observer, which may be far behind and
+                has what it needs to catch up.
+            heard: the siblings whose messages were not queued while this process was suspended.
         """
         newer = [replica for replica in view.serving(self._stage) if replica.version > step]
         if not newer:

@@ -65,7 +65,7 @@ class LedgerReporter:
         """Return the report to send to ``leader`` now, or None.
 
         Args:
-            also_to: to how many others it goes as well, who would lead after that one.
+            also_to: number of next leaders that also get it.
         """
         news = _News(leader, held.step, held.revision, held.ready, also_to)
         if not self._is_due(news, now, busy=bool(held.in_flight)):

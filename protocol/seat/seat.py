@@ -175,7 +175,8 @@ class Seat:
         return replace(told, leaving=self.draining.begun, moved=moved, missing=self._missing())
 
     def _missing(self) -> tuple[PeerId, ...]:
-        """Return without whom our stage cannot go on: of the roll, and those we wait for."""
+        """Return the peers without which our stage cannot continue: of the roll, and obstructing
+        ones."""
         named = (*self._open.claims, *self.quorum.missing, *self.standing.beside())
         return tuple(dict.fromkeys(named))[: limits.MAX_MISSING]
 
@@ -302,7 +303,14 @@ class Seat:
     def receive(
         self, sender: PeerId, message: Message, now: float, digest: bytes = b""
     ) -> list[SeatEffect]:
-        """Take a message; ``digest`` names its payload, whose task checks it (Reduced only)."""
+        """Take a message.
+
+        Args:
+            sender: the peer at the other end of the link.
+            message: the message.
+            now: monotonic seconds.
+            digest: of its payload, which the task checks (``Reduced`` only).
+        """
         route, stage = ROUTES[type(message)], self.place.stage
         if not may_send(route, self._seen if route.aside else self._view, stage, sender):
             if self.standing.is_aside(sender):
@@ -316,7 +324,7 @@ class Seat:
         return self._settle(effects, now)
 
     def computed(self, task: Task, outcome: Outcome, now: float) -> list[SeatEffect]:
-        """Take the outcome of a task; its payloads are stored under their keys already."""
+        """Take the ``outcome`` of a ``task`` at ``now``; its payloads are stored already."""
         return self._settle(self._outcome(task, outcome, now), now)
 
     def state_loaded(self, now: float) -> list[SeatEffect]:
@@ -360,7 +368,7 @@ class Seat:
         return [*turned_away(self.place.stage, sender, message, "stale")]
 
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
-        """Follow a plan, once the stage before has got what it counts."""
+        """Follow a plan once the stage before has received the gradients it counts."""
         if self.serving and not self._confirmed.covers(message):
             self._open.unconfirmed = sender, message
             return []
@@ -409,7 +417,7 @@ class Seat:
         return list(self.leader.ready(sender, message, now, self._part()))
 
     def on_returned(self, sender: PeerId, message: Returned, now: float) -> list[SeatEffect]:
-        """The stage before has got gradients: a plan that waits for them may be followed."""
+        """Note gradients that the stage before has received; a plan may have waited for them."""
         refused = self._confirmed.returned(sender, message)
         return [*refused, *self._now_confirmed(now), *self.leader.tick(now, self._part())]
 
@@ -429,14 +437,16 @@ class Seat:
         return list(effects)
 
     def _now_confirmed(self, now: float) -> list[SeatEffect]:
-        """What the last plan counts may have been returned by now."""
+        """Follow the last plan if the microbatches that it counts have been returned by now."""
         waiting, self._open.unconfirmed = self._open.unconfirmed, None
         return [] if waiting is None else [*self._handler(*waiting)(now)]
 
     def on_commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
         """Learn that the step is closed, and tell its leader that we know."""
         if message.step != self.step or (self.serving and not self.quorum.hears(sender, now)):
-            return []  # a word that waited while we slept may be of the dead; the living repeat it
+            # A commit queued while this process was suspended may come from a dead peer; live peers
+            # send it again.
+            return []
         self._open.commit_loss = message.loss_sum
         effects: list[SeatEffect] = list(self.member.committed(message.attempt, message.digest))
         if sender != self.place.me:
@@ -445,7 +455,7 @@ class Seat:
         return effects
 
     def on_admit(self, sender: PeerId, message: Admit, now: float) -> list[SeatEffect]:
-        """A newcomer is let in: it gets our version from us if we are named."""
+        """Note that a newcomer is admitted, and snapshot our version for it if we are a donor."""
         self.leader.admitted(PeerId(message.joiner), now)
         if self.place.me in message.donors and message.version == self.step and self.serving:
             return [Snapshot(self.step, PeerId(message.joiner))]
