@@ -2,13 +2,23 @@
 
 A stranger that is merely linked with us cannot make us keep tensors or disturb a round. It must
 hold a seat first, which takes the matching and our heartbeats.
+
+A seat belongs to one lineage (era) and stamps it on all that it says; its parts know nothing of it.
+After a roll-back, messages of the time before do not count: they are answered only where the sender
+would otherwise wait.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import msgspec
+
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
+from protocol.pipeline.effects import SendPayload
 from protocol.pipeline.place import Place
+from protocol.seat.effects import SeatEffect
 from protocol.view import SwarmView
 from protocol.wire.messages import Forward, Message, Receipt, Verdict
 from protocol.wire.routes import Route, addressed_stage
@@ -60,3 +70,33 @@ def _holds(view: SwarmView, stage: int, peer: PeerId) -> bool:
     if not 0 <= stage < len(view.stages):
         return False
     return any(replica.peer == peer for replica in view.stages[stage])
+
+
+def era_of(message: Message, otherwise: int) -> int:
+    """Return the era of a message; ``otherwise`` for one that belongs to none."""
+    return getattr(message, "era", otherwise)
+
+
+def other_era(stage: int, sender: PeerId, message: Message) -> list[SeatEffect]:
+    """Answer ``sender``'s message of another era to ``stage``: refuse a Forward, ignore others."""
+    if not isinstance(message, Forward):
+        return []
+    step, microbatch, attempt = message.step, message.microbatch, message.attempt
+    return [Send(sender, Receipt(stage, step, microbatch, attempt, "stale", 0, message.era))]
+
+
+def stamped(effects: Iterable[SeatEffect], era: int) -> list[SeatEffect]:
+    """Return the effects with our era on every message that has one (0 is there already)."""
+    if era == 0:
+        return list(effects)
+    return [_stamp(effect, era) for effect in effects]
+
+
+def _stamp(effect: SeatEffect, era: int) -> SeatEffect:
+    match effect:
+        case Send(peer, message) if hasattr(message, "era"):
+            return Send(peer, msgspec.structs.replace(message, era=era))
+        case SendPayload(peer, message, keys) if hasattr(message, "era"):
+            return SendPayload(peer, msgspec.structs.replace(message, era=era), keys)
+        case _:
+            return effect

@@ -49,10 +49,17 @@ from protocol.rounds.obstruction import Obstruction, Wait
 from protocol.rounds.quorum import Quorum, Touch
 from protocol.rounds.reports import state_digest
 from protocol.seat.ahead import Ahead, RoundMessage
-from protocol.seat.audience import is_for, may_send, turned_away, unheard
+from protocol.seat.audience import (
+    era_of,
+    is_for,
+    may_send,
+    other_era,
+    stamped,
+    turned_away,
+    unheard,
+)
 from protocol.seat.draining import Draining, others_stay
 from protocol.seat.effects import SeatEffect, Serving, Snapshot
-from protocol.seat.era import era_of, other_era, stamped
 from protocol.seat.following import Following
 from protocol.seat.leasing import Leasing
 from protocol.seat.reporting import Held, LedgerReporter
