@@ -8,7 +8,7 @@ from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.flight import Flight
 from protocol.pipeline.lease_server import LeaseServer
 from protocol.pipeline.place import Place
-from protocol.seat.work import LeaseClient
+from protocol.seat.leasing import LeaseClient
 from protocol.view import Replica, SwarmView
 
 ME, OTHER, THIRD = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
