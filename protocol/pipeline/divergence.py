@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 
 from protocol.ids import PeerId
-from protocol.pipeline.hop import Hop
+from protocol.pipeline.hops import Hop
 from protocol.view import SwarmView
 
 FROM_SEVERAL = 3

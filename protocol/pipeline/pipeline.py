@@ -35,8 +35,7 @@ from protocol.pipeline.effects import (
     Rerouted,
     SendPayload,
 )
-from protocol.pipeline.hop import Hop, Phase
-from protocol.pipeline.hops import READY, Hops
+from protocol.pipeline.hops import READY, Hop, Hops, Phase
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.place import Place
 from protocol.view import SwarmView

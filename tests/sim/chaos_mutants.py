@@ -17,7 +17,7 @@ from protocol import limits
 from protocol.ids import PeerId
 from protocol.membership.contacts import CONTACT_S, Contacts
 from protocol.pipeline.effects import ApplyTask, Compute, DropStep, PayloadKey, SubtractTask
-from protocol.pipeline.hop import Hop, Phase
+from protocol.pipeline.hops import Hop, Phase
 from protocol.pipeline.pipeline import Pipeline
 from protocol.restore.evidence import Evidence
 from protocol.restore.machine import Restore
