@@ -27,13 +27,12 @@ from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
 from protocol.pipeline.place import Place
-from protocol.rounds.losses import vouched_sum
 from protocol.rounds.newcomers import Newcomers
 from protocol.rounds.obstruction import SPOILT_TIMES, VOIDED_TIMES, Kind, Wait
 from protocol.rounds.patience import Patience
 from protocol.rounds.plans import REFUSED, most_common, split
 from protocol.rounds.quorum import Quorum, electors
-from protocol.rounds.reports import Report, unfinished
+from protocol.rounds.reports import Report, unfinished, vouched_sum
 from protocol.rounds.shards import segmented, shard_bounds, uplinks
 from protocol.view import SwarmView
 from protocol.wire.messages import Commit, CommitAck, LedgerReport, Plan, Ready

@@ -13,7 +13,7 @@ from client.train.swarm.progress_report import believed
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.progress import Progress, vouched
 from protocol.pipeline.effects import Committed
-from protocol.rounds.losses import vouched_sum
+from protocol.rounds.reports import vouched_sum
 
 LIAR, *HONEST = [peer_id_from_key(bytes([n]) * 32) for n in range(4)]
 LIES = [0.0, 900.0, 5.4]
