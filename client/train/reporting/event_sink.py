@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from typing import Final, Literal
 
@@ -23,11 +24,31 @@ from client.events import (
     StepCommitted,
 )
 from client.train.reporting.curve import Curve
-from client.train.reporting.pace import Pace
 from protocol.effects import Explain
 from protocol.ids import PeerId, short
 from protocol.membership.progress import Progress
 from protocol.pipeline.effects import Committed
+
+WINDOW = 12
+
+
+class Pace:
+    """A short history of (monotonic seconds, tokens so far)."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, int]] = deque(maxlen=WINDOW)
+
+    def note(self, now: float, tokens: int) -> None:
+        """Add a mark; tokens never fall."""
+        self._marks.append((now, tokens))
+
+    def per_s(self) -> float:
+        """Return the mean rate over the window, 0 before the second mark."""
+        if len(self._marks) < 2:
+            return 0.0
+        (start, before), (end, after) = self._marks[0], self._marks[-1]
+        return (after - before) / (end - start) if end > start else 0.0
+
 
 LATELY_S: Final = 120.0
 """A peer that drains gives up its stages first and leaves within this time."""
