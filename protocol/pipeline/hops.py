@@ -16,7 +16,14 @@ from protocol.ids import PeerId
 
 
 class Phase(enum.Enum):
-    """Progress of a microbatch through one stage."""
+    """Progress of a microbatch through one stage, between its arrival and the ledger.
+
+        queued -> forward -> sent -> returned -> backward -> done   (stages before the last)
+        queued -> forward -> done                                   (last stage)
+
+    ``forward`` and ``backward`` mean: with the worker now. A microbatch never goes backwards; what
+    must be repeated (a re-sent boundary) is the business of ``delivery``.
+    """
 
     QUEUED = "queued"
     FORWARD = "forward"

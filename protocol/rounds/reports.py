@@ -1,4 +1,9 @@
-"""A replica's decoded ledger report to the leader of its step."""
+"""What a leader makes of its members' words: their ledgers, and the loss of a step.
+
+A member says the sum of its own microbatches' losses, and nobody can check it without computing
+them. It is for people to look at, and no machine goes by it; but what one member says, 0 or 5e26,
+shall not be what everybody is shown: no sum counts that cannot be right.
+"""
 
 from __future__ import annotations
 

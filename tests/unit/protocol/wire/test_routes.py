@@ -33,7 +33,6 @@ MAY_LOOK = {
     "protocol/membership/gossip.py": "what counts as gossip in its budget",
     "protocol/seat/ahead.py": "whether two say the same",
     "protocol/seat/audience.py": "only the sender of a Forward waits for an answer",
-    "protocol/seat/era.py": "only the sender of a Forward waits for an answer",
 }
 """Files outside the wire that look at a message's type, and what for: none of it is routing."""
 
