@@ -49,6 +49,8 @@ class Contacts:
 
     def __init__(self) -> None:
         self._contacts: dict[PeerId, _Contact] = {}
+        self._met: dict[PeerId, float] = {}
+        """When each peer was last heard over the link that it has, set aside or not."""
         self._said: dict[int, float] = {}
         self._shunned: dict[int, frozenset[PeerId]] = {}
         self._spoke_at = self._woke_at = -math.inf
@@ -90,6 +92,9 @@ class Contacts:
             now: monotonic seconds.
             misses: peers, never ourselves, without which the sender's steps cannot be closed.
         """
+        self._met[peer] = now
+        if len(self._met) > MAX_CONTACTS:
+            del self._met[min(self._met, key=lambda p: self._met[p])]
         if self.is_shunned(peer):
             return
         if peer not in self._contacts and len(self._contacts) >= MAX_CONTACTS:
@@ -119,6 +124,7 @@ class Contacts:
             by_peer: the other side closed it.
             now: monotonic seconds.
         """
+        self._met.pop(peer, None)
         contact = self._contacts.get(peer)
         if contact is not None:
             contact.crashed = by_peer and self.present(peer, now)
@@ -132,6 +138,7 @@ class Contacts:
 
     def left(self, peer: PeerId) -> None:
         """Note that the peer left the swarm in order."""
+        self._met.pop(peer, None)
         if contact := self._contacts.get(peer):
             contact.left = True
 
@@ -141,6 +148,10 @@ class Contacts:
         if contact is None or contact.closed or contact.left:
             return False
         return now < contact.echoed + CONTACT_S
+
+    def meets(self, peer: PeerId, now: float) -> bool:
+        """Whether we hear the peer, even if one of us has set the other aside."""
+        return now < self._met.get(peer, -math.inf) + CONTACT_S
 
     def hears(self, peer: PeerId, now: float) -> bool:
         """Whether the link is up and the peer has heard us since we were last suspended. Its

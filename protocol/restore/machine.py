@@ -101,8 +101,8 @@ class Outlook:
     eras: Mapping[PeerId, tuple[int, ...]] = field(default_factory=dict)
     """Of the others that we are linked with and that serve: the era of each of their seats."""
     quorum: Callable[[float], bool] = lambda now: True
-    """Whether our seats, if we have any, are in touch with a majority of their electors. Asked when
-    we decide: it changes with time, while nothing else does."""
+    """Whether a majority of the electors of each of our seats is within reach. Asked when we
+    decide: it changes with time, while nothing else does."""
     moved: tuple[int, ...] = ()
     """By stage: what changes as long as something comes of its step."""
     unseen: frozenset[int] = frozenset()

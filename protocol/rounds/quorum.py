@@ -19,6 +19,9 @@ Who was cut off from its majority, or asleep, looks around before it closes anyt
 are on no roll it knows may have closed the step meanwhile. So does who has no plan to go by and has
 only just started: it has not met all those who begin where it does.
 
+A roll-back closes nothing. For it a majority of the electors has to be within reach: all count that
+we hear, whoever has set whom aside.
+
 Holds the electors and the roll of the last plan. Before the first one it goes by what it has seen.
 """
 
@@ -26,6 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from protocol import limits
@@ -46,6 +50,9 @@ class Touch(Protocol):
 
     def present(self, peer: PeerId, now: float) -> bool:
         """Whether a peer still counts us as alive."""
+
+    def meets(self, peer: PeerId, now: float) -> bool:
+        """Whether we hear a peer, also if one of us has set the other aside."""
 
     def hears(self, peer: PeerId, now: float) -> bool:
         """Whether a peer has heard us since we were last asleep."""
@@ -72,6 +79,20 @@ class Touch(Protocol):
         """Since when we have been here without a break."""
 
 
+@dataclass(slots=True)
+class _Majority:
+    """Whether we have had it, and when we last were without it since."""
+
+    had: bool = False
+    lost_at: float = -math.inf
+
+    def note(self, there: bool, now: float) -> bool:
+        if self.had and not there:
+            self.lost_at = now
+        self.had |= there
+        return there
+
+
 class Quorum:
     """See the module's docstring.
 
@@ -86,9 +107,7 @@ class Quorum:
         self.missing: tuple[PeerId, ...] = ()
         """Of whom a majority of the electors has to say that they have lost them, and go on so."""
         self._settled_at: float | None = None
-        self._had_majority = False
-        self._cut_off_at: float | None = None
-        """When we last were without the majority that we had had."""
+        self._for_us, self._within_reach = _Majority(), _Majority()
 
     def settle(self, members: Iterable[str], electors: Iterable[str], now: float) -> None:
         """Take members and electors of the plan that made our version."""
@@ -99,35 +118,38 @@ class Quorum:
             self._touch.expect(sorted((self.roll | self.electors) - {self._me}), now)
 
     def observe(self, view: SwarmView, now: float) -> None:
-        """Note whether we lose our majority; before the first plan, count all we see serve."""
+        """Note whether we lose a majority; before the first plan, count all we see serve."""
         self.holds(now)
+        self.may_roll_back(now)
         if self._settled_at is None:
             self.electors |= set(electors(view, self._stage, self._me))
             self.roll |= {replica.peer for replica in view.serving(self._stage)}
 
     def holds(self, now: float) -> Answer:
         """Whether we are in touch with a majority of the electors."""
+        if self._touch is None:
+            return YES
+        for_us = [e for e in self.electors if self._counts(e, now) and not self._lost_us(e, now)]
+        return self._has(self._for_us, for_us, "in touch with us", now)
+
+    def may_roll_back(self, now: float) -> Answer:
+        """Whether a majority of the electors is within reach. Those count, too, that are set aside:
+        a step that nobody can close any more divides a stage, and a roll-back mends it."""
         touch = self._touch
         if touch is None:
             return YES
-        for_us = [e for e in self.electors if self._counts(e, now) and not self._lost_us(e, now)]
-        majority = self._is_majority(for_us)
-        if self._had_majority and not majority:
-            self._cut_off_at = now
-        self._had_majority |= majority
-        if not majority:
-            return no(
-                f"{len(for_us)} of {len(self.electors)} electors are in touch with us, too few"
-            )
-        if now < self._looking_since(touch, now) + LOOK_AROUND_S:
+        there = [e for e in self.electors if e == self._me or touch.meets(e, now)]
+        return self._has(self._within_reach, there, "within reach", now)
+
+    def _has(self, majority: _Majority, some: list[PeerId], how: str, now: float) -> Answer:
+        if not majority.note(self._is_majority(some), now):
+            return no(f"{len(some)} of {len(self.electors)} electors are {how}, too few")
+        woke = -math.inf if self._touch is None else self._touch.awake_since(now)
+        knows_all = self._settled_at is not None and woke <= self._settled_at
+        since = majority.lost_at if knows_all else max(majority.lost_at, woke)
+        if now < since + LOOK_AROUND_S:
             return no(f"we were cut off or asleep and look around for {LOOK_AROUND_S:.0f} s")
         return YES
-
-    def _looking_since(self, touch: Touch, now: float) -> float:
-        cut_off = -math.inf if self._cut_off_at is None else self._cut_off_at
-        woke = touch.awake_since(now)
-        knows_all = self._settled_at is not None and woke <= self._settled_at
-        return cut_off if knows_all else max(cut_off, woke)
 
     def hears(self, peer: PeerId, now: float) -> bool:
         """Whether what a peer says did not wait while we slept."""

@@ -198,6 +198,12 @@ def believes_adverts(patch: Patch) -> None:
     patch.setattr(Restore, "_would_choose", lambda self, lineage: True)
 
 
+def rolls_back_like_it_closes(patch: Patch) -> None:
+    """Who is set aside does not count for a roll-back either: two survivors of three electors that
+    have set each other aside wait for a majority for ever."""
+    patch.setattr(Quorum, "may_roll_back", Quorum.holds)
+
+
 MUTANTS = (
     Mutant(counts_a_retry_twice, 0, "I1"),
     Mutant(closes_an_incomplete_step, 0, "I1"),
@@ -211,5 +217,6 @@ MUTANTS = (
     Mutant(counts_doubles_for_both, 10, "I1"),
     Mutant(does_not_subtract_doubles, 12, "I1"),
     Mutant(takes_what_it_hears_for_contact, 21, "I5"),
+    Mutant(rolls_back_like_it_closes, 986, "no progress"),
     Mutant(believes_adverts, 5, "L1", lies=("records",)),
 )

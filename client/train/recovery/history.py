@@ -56,7 +56,7 @@ class Restarts(Protocol):
         """Acquire every stage again from the start of this lineage."""
 
     def has_quorum(self, now: float) -> bool:
-        """Whether all our seats are in touch with a majority of their electors."""
+        """Whether a majority of the electors of each of our seats is within reach."""
 
 
 class History:

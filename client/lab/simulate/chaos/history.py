@@ -113,7 +113,7 @@ class Histories:
 
     @staticmethod
     def _has_quorum(volunteer: Volunteer, now: float) -> bool:
-        return volunteer.seat is None or bool(volunteer.seat.quorum.holds(now))
+        return volunteer.seat is None or bool(volunteer.seat.quorum.may_roll_back(now))
 
     def tick(self, volunteer: Volunteer) -> None:
         """Act on deadlines that have passed."""

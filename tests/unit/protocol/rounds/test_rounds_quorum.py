@@ -322,6 +322,77 @@ def test_who_was_cut_off_looks_around_first(settled: bool) -> None:
     ]
 
 
+class TestRollingBack:
+    """What two replicas wait for in vain divides them; a roll-back needs both."""
+
+    def test_those_who_set_each_other_aside_are_within_reach(self) -> None:
+        """Of three electors two are left, and have set each other aside."""
+        me, other, dead = PEERS[:3]
+        for who_does in ("we", "it", "both"):
+            contacts = Contacts()
+            made = quorum(me, contacts, [me, other, dead])
+            contacts.said(0, 100.0)
+            if who_does != "it":
+                contacts.shun(STAGE, [other])
+            for second in range(1, 20):
+                contacts.said(second, 100.0 + second)
+                echo = second if who_does == "we" else 0
+                lost = () if who_does == "we" or second < LOST_AFTER_S else (me,)
+                contacts.heard(other, lost, (STAGE,), echo, 100.0 + second)
+            assert not made.holds(119.5), "no step is closed so"
+            assert made.may_roll_back(119.5)
+            assert not made.may_roll_back(119.0 + CONTACT_S), "it is silent now"
+
+    @pytest.mark.parametrize("gone", ["closed", "left"])
+    def test_whose_link_ended_is_not_within_reach(self, gone: str) -> None:
+        other = PEERS[1]
+        contacts = Contacts()
+        contacts.shun(STAGE, [other])
+        contacts.heard(other, (), (STAGE,), -1, 10.0)
+        assert contacts.meets(other, 10.5)
+        if gone == "left":
+            contacts.left(other)
+        else:
+            contacts.closed(other, by_peer=True, now=10.5)
+        assert not contacts.meets(other, 10.5)
+
+    def test_one_side_of_a_split_at_most_rolls_back(self) -> None:
+        for size in range(1, len(PEERS)):
+            for chosen in itertools.combinations(PEERS, size):
+                sides = set(chosen), set(PEERS) - set(chosen)
+                assert sum(may_roll_back(side, after_s=12.0) for side in sides) == 1
+
+    def test_who_was_alone_looks_around_first(self) -> None:
+        """Others may have gone on meanwhile, and their word is on its way."""
+        me, other, third = PEERS[:3]
+        contacts = Contacts()
+        made = quorum(me, contacts, [me, other, third])
+        may = []
+        for second in range(40):
+            contacts.said(second, second)
+            if not 10 <= second < 20:
+                contacts.heard(other, (), (STAGE,), second, second)
+            if made.may_roll_back(second):
+                may.append(second)
+        alone = range(9 + math.ceil(CONTACT_S), 20)
+        assert may == [*range(alone[0]), *range(alone[-1] + math.ceil(LOOK_AROUND_S), 40)]
+
+    def test_who_slept_looks_around_first(self) -> None:
+        me = PEERS[0]
+        contacts = contacts_of(me, set(PEERS), since=100.0, now=107.0, everybody=PEERS)
+        made = quorum(me, contacts, PEERS)
+        assert made.may_roll_back(107.0)
+        for other in PEERS[1:]:
+            hear(contacts, other, (), (STAGE,), 160.0)
+        assert not made.may_roll_back(160.5)
+
+
+def may_roll_back(side: set[PeerId], *, after_s: float) -> bool:
+    now = 100.0 + after_s
+    contacts = contacts_of(min(side), side, since=100.0, now=now, everybody=PEERS)
+    return bool(quorum(min(side), contacts, PEERS).may_roll_back(now))
+
+
 def test_who_wakes_up_before_the_first_plan_looks_around() -> None:
     """Others may have begun where it does while it slept, and it has not met them."""
     me = PEERS[0]
