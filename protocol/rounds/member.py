@@ -79,7 +79,7 @@ class RoundMember:
         size: elements of the stage's flat gradient.
         accumulator: the gradients of the step that the worker has summed.
         loaded: whether the worker holds the state of the current version.
-        vow: step and attempt that an earlier seat of ours has promised. What it sent for that
+        promise: step and attempt that an earlier seat of ours has promised. What it sent for that
             attempt may still arrive, and must not be taken for ours.
     """
 
@@ -91,15 +91,15 @@ class RoundMember:
         *,
         accumulator: Accumulator,
         loaded: bool,
-        vow: tuple[int, int] = (0, 0),
+        promise: tuple[int, int] = (0, 0),
     ) -> None:
         self._place, self._size = place, size
-        self._accumulator, self.loaded, self._vow = accumulator, loaded, vow
+        self._accumulator, self.loaded, self._promise = accumulator, loaded, promise
         self._reset(step, b"")
 
     def _reset(self, step: int, state: bytes) -> None:
         self.step, self.state = step, state
-        self.promised = self._vow[1] if step == self._vow[0] else 0
+        self.promised = self._promise[1] if step == self._promise[0] else 0
         self._leapt = 0
         """Bound on later attempts after leaps that we refused. A true attempt is repeated and then
         accepted in time, so that no honest replica is locked out of the step."""
@@ -129,9 +129,9 @@ class RoundMember:
         self._inbox.forget(peer, self.promised)
 
     @property
-    def vow(self) -> tuple[int, int]:
+    def promise(self) -> tuple[int, int]:
         """The promise that a later seat of ours must keep: step and highest attempt promised."""
-        return max((self.step, self.promised), self._vow)
+        return max((self.step, self.promised), self._promise)
 
     @property
     def knows_commit(self) -> bool:

@@ -114,7 +114,7 @@ class Seat:
         serving: False to join as an observer.
         era: lineage that the version belongs to; messages of another one do not count.
         touch: our contacts, from which a quorum is counted (``rounds/quorum.py``).
-        vow: the one of our last seat in this stage and lineage (``RoundMember.vow``).
+        promise: that of our last seat in this stage and lineage (``RoundMember.promise``).
         delayed: whether the run uses the one-step-delayed update.
     """
 
@@ -129,7 +129,7 @@ class Seat:
         serving: bool,
         era: int = 0,
         touch: Touch | None = None,
-        vow: tuple[int, int] = (0, 0),
+        promise: tuple[int, int] = (0, 0),
         delayed: bool = False,
     ) -> None:
         self.place, self.size, self.step, self.serving, self.era = place, size, step, serving, era
@@ -145,7 +145,7 @@ class Seat:
         self.quorum = Quorum(place.me, place.stage, touch)
         self.pipeline = Pipeline(place, step, delayed=delayed)
         self.member = RoundMember(
-            place, size, step, accumulator=self.pipeline, loaded=serving, vow=vow
+            place, size, step, accumulator=self.pipeline, loaded=serving, promise=promise
         )
         self.leader = RoundLeader(place, size, step, self.quorum)
         self.leasing = Leasing(place, step, self.pipeline, delayed=delayed)

@@ -32,7 +32,7 @@ LEADER = B
 class Table:
     """A member with the ledger and the worker's state that a test gives it."""
 
-    def __init__(self, *done: int, loaded: bool = True, vow: tuple[int, int] = (0, 0)) -> None:
+    def __init__(self, *done: int, loaded: bool = True, promise: tuple[int, int] = (0, 0)) -> None:
         self.worker = Summed(set(done))
         self.member = RoundMember(
             Place(ME, STAGE, 2, PER_STEP),
@@ -40,7 +40,7 @@ class Table:
             STEP,
             accumulator=self.worker,
             loaded=loaded,
-            vow=vow,
+            promise=promise,
         )
 
     @property

@@ -79,8 +79,8 @@ class HeldStageDriver:
         self._diverged = False
         """Our own samples have made numbers run away before, in a state that was given up then."""
         self._seat_number = 0
-        self._vow = (0, (0, 0))
-        """Era and vow of our last seat: what it sent for that attempt may still arrive."""
+        self._promise = (0, (0, 0))
+        """Era and promise of our last seat: what it sent for that attempt may still arrive."""
         self._failure: UserError | WorkerDied | None = None
         self._retake = trio.Event()
         self._life = trio.CancelScope()
@@ -362,7 +362,7 @@ class HeldStageDriver:
             serving=serving,
             era=era,
             touch=terms.history.touch,
-            vow=self._vow[1] if self._vow[0] == era else (0, 0),
+            promise=self._promise[1] if self._promise[0] == era else (0, 0),
             delayed=manifest.delayed,
         )
 
@@ -421,7 +421,7 @@ class HeldStageDriver:
             return
         self._context.counters.miscounted += self.driver.miscounted
         self._context.counters.restarts.update(self.driver.seat.leader.restarts)
-        self._vow = (self.driver.seat.era, self.driver.seat.member.vow)
+        self._promise = (self.driver.seat.era, self.driver.seat.member.promise)
         self._answers_by = self.driver.answers_by
         self.driver.close()
         self.driver = self.saver = None

@@ -65,7 +65,7 @@ class Volunteer(SimPeer):
     """Of what the seat's view was last made."""
     returning: SeatStatus | None = None
     """What is said of a seat that will be opened again in a new lineage."""
-    vow: tuple[int, int] = (0, 0)
+    promise: tuple[int, int] = (0, 0)
     """Of its last seat in this lineage."""
     corrupt: int = 0
     """So many of its next tasks find a malformed tensor."""
@@ -117,5 +117,5 @@ class Volunteer(SimPeer):
         self.backlog, self.links, self.heard, self.echoes = [], {}, {}, {}
         self.detector, self.contacts = Detector(), Contacts()
         self.paused = self.missed_pulse = False
-        self.corrupt, self.returning, self.vow = 0, None, (0, 0)
+        self.corrupt, self.returning, self.promise = 0, None, (0, 0)
         self.hold(0.0)

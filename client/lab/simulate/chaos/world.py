@@ -218,7 +218,7 @@ class ChaosWorld(ChaosSwarm):
             serving=serving,
             era=volunteer.restore.lineage.era,
             touch=volunteer.contacts,
-            vow=volunteer.vow,
+            promise=volunteer.promise,
             delayed=config.delayed,
         )
         self.carry(volunteer, volunteer.held.opened(self.now_of(volunteer), serving=serving))
@@ -245,7 +245,7 @@ class ChaosWorld(ChaosSwarm):
     def retake(self, peer: Volunteer) -> None:
         """See ``SeatWorld``."""
         if peer.seat is not None:
-            peer.vow = peer.seat.member.vow
+            peer.promise = peer.seat.member.promise
         peer.seat = peer.worker = None
         peer.epoch += 1
         self.beats.say(peer)
@@ -259,7 +259,7 @@ class ChaosWorld(ChaosSwarm):
         volunteer.snapshots = {}
         self.note(volunteer, "takes its stage anew: a lineage begins")
         self.carry(volunteer, volunteer.held.begin_anew(self.now_of(volunteer)))
-        volunteer.vow = (0, 0)
+        volunteer.promise = (0, 0)
 
     def _loaded(self, volunteer: Volunteer, version: int, found: str) -> None:
         if not volunteer.lies:

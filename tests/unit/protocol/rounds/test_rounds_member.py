@@ -258,8 +258,8 @@ class TestAttempts:
     def test_a_later_seat_of_ours_keeps_our_vow_in_that_step_alone(self) -> None:
         """What the earlier seat sent for that attempt may still arrive as if it were ours."""
         table, _ = exchanging(attempt=3)
-        assert table.member.vow == (STEP, 3)
-        later = Table(8, 9, vow=table.member.vow)
+        assert table.member.promise == (STEP, 3)
+        later = Table(8, 9, promise=table.member.promise)
         assert later.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}}, attempt=3)) == []
         assert tasks(list(later.member.plan(LEADER, plan({ME: {8, 9}, B: {10, 11}}, attempt=4))))
         later.member.start_step(STEP + 1)
