@@ -21,7 +21,7 @@ LOOSE_PERCENT = 105
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HeldPlace:
     """One volunteer's place at the stage."""
 
     peer: PeerId
@@ -65,7 +65,7 @@ class Pool:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self.places: dict[PeerId, Place] = {}
+        self.places: dict[PeerId, HeldPlace] = {}
         self.seconds = 0
         """Replicas that have their home elsewhere; they need no place."""
         self.revision = 0
@@ -89,7 +89,7 @@ class Pool:
         return sum(place.rate for place in self.places.values())
 
     @property
-    def locked(self) -> list[Place]:
+    def locked(self) -> list[HeldPlace]:
         """Places of incumbents."""
         return [place for place in self.places.values() if place.locked]
 
@@ -99,7 +99,7 @@ class Pool:
         return all(place.locked for place in self.places.values())
 
     @property
-    def last_newcomer(self) -> Place | None:
+    def last_newcomer(self) -> HeldPlace | None:
         """The least preferred place that is not final."""
         fresh = (place for place in self.places.values() if not place.locked)
         return max(fresh, key=lambda place: place.proposer.order, default=None)
@@ -144,7 +144,9 @@ class Pool:
             if rate and population.members[peer].home_stage == self.stage:
                 score = population.score(peer, self.stage, population.fair_level)
                 expires_at = now + LEASE_S
-                self._store(Place(peer, rate, rate, score, expires_at, locked=True, confirmed=True))
+                self._store(
+                    HeldPlace(peer, rate, rate, score, expires_at, locked=True, confirmed=True)
+                )
 
     def refresh(self, population: Population) -> list[PeerId]:
         """Recompute rates after the view changed, and lock incumbents that the view confirms.
@@ -163,7 +165,7 @@ class Pool:
             self._store(replace(place, rate=rate, locked=locked, confirmed=confirmed))
         return gone
 
-    def put(self, place: Place) -> None:
+    def put(self, place: HeldPlace) -> None:
         """Add or renew a place; a locked place stays locked."""
         known = self.places.get(place.peer)
         if known is not None:
@@ -171,7 +173,7 @@ class Pool:
             place = replace(place, locked=locked, confirmed=confirmed)
         self._store(place)
 
-    def drop(self, peer: PeerId) -> Place | None:
+    def drop(self, peer: PeerId) -> HeldPlace | None:
         """Remove a place."""
         self.revision += 1
         return self.places.pop(peer, None)
@@ -188,14 +190,14 @@ class Pool:
                 self.put(replace(place, expires_at=now + LEASE_S))
         return [place.peer for place in late if self.places[place.peer].expires_at <= now]
 
-    def lock_all(self) -> list[Place]:
+    def lock_all(self) -> list[HeldPlace]:
         """Make every place final; return those that were not."""
         fresh = [place for place in self.places.values() if not place.locked]
         for place in fresh:
             self._store(replace(place, locked=True))
         return [self.places[place.peer] for place in fresh]
 
-    def choose(self) -> list[Place]:
+    def choose(self) -> list[HeldPlace]:
         """Keep the prefix cover; return the others, after raising the cutoff above them."""
         proposers = [place.proposer for place in self.places.values()]
         choice = prefix_cover(proposers, self.limits.quota, self.limits.floor)
@@ -240,7 +242,7 @@ class Pool:
             low = Standing.of(low.covered + 1, low.level + gain, r)
         return given
 
-    def let_go(self, peers: list[PeerId]) -> list[Place]:
+    def let_go(self, peers: list[PeerId]) -> list[HeldPlace]:
         """Tighten the limits so that the choice releases exactly these peers, the worst."""
         self._moved.update(peers)
         gone = sum(self.places[peer].rate for peer in peers)
@@ -252,17 +254,17 @@ class Pool:
         )
         return self.choose()
 
-    def _claims_home(self, place: Place, member: Member) -> bool:
+    def _claims_home(self, place: HeldPlace, member: Member) -> bool:
         """Tell whether a member is at home here, or is moving here and not confirmed yet."""
         coming = self.stage in member.held and not place.confirmed
         return member.home_stage == self.stage or coming
 
-    def _recount(self, place: Place, population: Population) -> None:
+    def _recount(self, place: HeldPlace, population: Population) -> None:
         if place.peer in population:
             score = population.score(place.peer, self.stage, population.fair_level)
             self._store(replace(place, score=score))
 
-    def _store(self, place: Place) -> None:
+    def _store(self, place: HeldPlace) -> None:
         if self.places.get(place.peer) != place:
             self.places[place.peer] = place
             self.revision += 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from protocol.ids import Stage
 from protocol.matching.board import Notice, Standing
 from protocol.matching.bodies import SETTLED
-from protocol.matching.pool import Place, Pool
+from protocol.matching.pool import HeldPlace, Pool
 from protocol.matching.population import Population
 
 Others = Mapping[Stage, Notice]
@@ -54,7 +54,7 @@ def somebody_waits(pool: Pool, others: Others, population: Population) -> bool:
 class Help:
     """The outcome of one attempt; ``waiting``: better-off stages must give first."""
 
-    let_go: list[Place]
+    let_go: list[HeldPlace]
     waiting: bool = False
 
 

@@ -33,7 +33,7 @@ from protocol.matching.bodies import (
 )
 from protocol.matching.context import Context
 from protocol.matching.move_permits import MovePermits
-from protocol.matching.pool import Place, Pool
+from protocol.matching.pool import HeldPlace, Pool
 from protocol.matching.preferences import words
 from protocol.matching.timing import (
     HANDOVER_S,
@@ -137,7 +137,7 @@ class Replies:
         members = self._context.population
         self._heard = {peer: heard for peer, heard in self._heard.items() if peer in members}
 
-    def hold(self, place: Place, mandate: Mandate, epoch: int, now: float) -> SendSigned:
+    def hold(self, place: HeldPlace, mandate: Mandate, epoch: int, now: float) -> SendSigned:
         """Return the message that tells a volunteer that it has its place.
 
         Args:
@@ -243,7 +243,7 @@ class Steward:
             return self._release(sender, now, body.reason)
         return [*self._consider(sender, body, now), *self._publish(now)]
 
-    def expect(self, places: Iterable[Place]) -> None:
+    def expect(self, places: Iterable[HeldPlace]) -> None:
         """Add places for incumbents that a full epoch moves here."""
         for place in places:
             self.pool.put(replace(place, locked=True))
@@ -325,7 +325,7 @@ class Steward:
             return [self._no(place, now)]
         return self._add(place, now)
 
-    def _add(self, place: Place, now: float) -> list[Effect]:
+    def _add(self, place: HeldPlace, now: float) -> list[Effect]:
         self.pool.put(place)
         turned_away = self._turn_away(self.pool.choose(), now)
         if not (place.locked and self.phase == COMMITTED):
@@ -339,10 +339,10 @@ class Steward:
             *turned_away,
         ]
 
-    def _place(self, sender: PeerId, body: bodies.Propose, now: float) -> Place:
+    def _place(self, sender: PeerId, body: bodies.Propose, now: float) -> HeldPlace:
         population = self._context.population
         held = population.members[sender].held
-        return Place(
+        return HeldPlace(
             peer=sender,
             claimed_rate=body.rate,
             rate=min(body.rate, population.rate(sender, self.stage)),
@@ -451,15 +451,15 @@ class Steward:
 
     # --- outputs --------------------------------------------------------------------------
 
-    def _yes(self, place: Place, now: float) -> SendSigned:
+    def _yes(self, place: HeldPlace, now: float) -> SendSigned:
         return self._replies.hold(place, self.mandate, self.epoch, now)
 
-    def _no(self, place: Place, now: float) -> SendSigned:
+    def _no(self, place: HeldPlace, now: float) -> SendSigned:
         reason = self._in_words() if place.rate else "it is too small for this stage"
         cutoff = self.pool.limits.cutoff
         return self._replies.reject(place.peer, self.mandate, self.epoch, cutoff, reason, now)
 
-    def _turn_away(self, places: Iterable[Place], now: float) -> list[Effect]:
+    def _turn_away(self, places: Iterable[HeldPlace], now: float) -> list[Effect]:
         return [self._no(place, now) for place in places]
 
     def _in_words(self) -> str:

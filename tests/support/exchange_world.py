@@ -24,7 +24,7 @@ from protocol.matching.context import Context
 from protocol.matching.design import FULL, Design
 from protocol.matching.exchange import bodies, planning
 from protocol.matching.exchange.exchange import Exchange
-from protocol.matching.pool import Place, Pool
+from protocol.matching.pool import HeldPlace, Pool
 from protocol.matching.population import Member, Population
 from tests.support.matching_world import START_S, WALL_S, Weather, peer
 
@@ -59,7 +59,7 @@ class Office:
         self.pool = Pool(stage)
         self.expected: list[PeerId] = []
 
-    def expect(self, places: list[Place]) -> None:
+    def expect(self, places: list[HeldPlace]) -> None:
         self.expected += [place.peer for place in places]
 
 
@@ -198,7 +198,7 @@ class ExchangeWorld:
         for name, home in swarm.homes.items():
             if home == stage:
                 rate = swarm.population.rate(name, stage)
-                office.pool.put(Place(name, rate, rate, 1, START_S + 1e6, locked=True))
+                office.pool.put(HeldPlace(name, rate, rate, 1, START_S + 1e6, locked=True))
         return office
 
     def _posted(self) -> Board:

@@ -27,7 +27,7 @@ from protocol.matching.exchange.pledges import Pledges
 from protocol.matching.exchange.projection import Projection, project
 from protocol.matching.exchange.timing import BALLOT_GAP_S, CALL_S
 from protocol.matching.exchange.wishes import Terms
-from protocol.matching.pool import Place
+from protocol.matching.pool import HeldPlace
 from protocol.matching.population import Population
 from protocol.matching.preferences import words
 
@@ -50,7 +50,7 @@ class Box:
         mandate: Mandate,
         round_: Round,
         terms: Terms,
-        places: Mapping[PeerId, Place],
+        places: Mapping[PeerId, HeldPlace],
         pledges: Pledges,
         excused: frozenset[PeerId] = frozenset(),
     ) -> None:

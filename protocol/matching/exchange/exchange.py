@@ -27,7 +27,7 @@ from protocol.matching.exchange.voter import State, Voter
 from protocol.matching.exchange.wishes import Terms
 from protocol.matching.exchange.witness import Witness
 from protocol.matching.last_members import LastMembers
-from protocol.matching.pool import Place, Pool
+from protocol.matching.pool import HeldPlace, Pool
 from protocol.matching.timing import LEASE_S
 
 INFINITY = float("inf")
@@ -50,7 +50,7 @@ class Office(Protocol):
     phase: int
     pool: Pool
 
-    def expect(self, places: list[Place]) -> None:
+    def expect(self, places: list[HeldPlace]) -> None:
         """Add places for members that move here."""
 
 
@@ -292,11 +292,11 @@ class Exchange:
         return []
 
 
-def _expected(context: Context, box: Box, now: float) -> list[Place]:
+def _expected(context: Context, box: Box, now: float) -> list[HeldPlace]:
     """Return the places of the members that move to a stage."""
     view = context.population
     return [
-        Place(
+        HeldPlace(
             peer=peer,
             claimed_rate=view.rate(peer, box.stage),
             rate=view.rate(peer, box.stage),
