@@ -41,7 +41,7 @@ class FrameHeader:
     read_up_to: int
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class PayloadPlace(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A payload's place: an offset in the ring, or -1 for inline, in the order of the list."""
 
     size: int
@@ -53,7 +53,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
     id: int
     message: msgspec.Raw
-    places: list[Place]
+    places: list[PayloadPlace]
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -84,7 +84,7 @@ def pack(
         offset = ring.place(payload)
         if offset is None:
             inline.append(payload)
-        places.append(Place(len(payload), _INLINE if offset is None else offset))
+        places.append(PayloadPlace(len(payload), _INLINE if offset is None else offset))
     body = _encoder.encode(Envelope(frame_id, msgspec.Raw(_encoder.encode(message)), places))
     header = FrameHeader(len(body), sum(map(len, inline)), ring.written, read_up_to)
     _check(header, len(payloads))

@@ -35,7 +35,7 @@ SYSUSERS_FILE = Path("/etc/sysusers.d/volunteer.conf")
 
 
 @dataclass(frozen=True)
-class Place:
+class ServicePlace:
     """Where a service of one kind is, and how it is told to run."""
 
     kind: Kind
@@ -139,7 +139,7 @@ def remove_own() -> Path | None:
     return place.unit if _remove(place) else None
 
 
-def _remove(place: Place) -> bool:
+def _remove(place: ServicePlace) -> bool:
     if not place.unit.exists():
         return False
     _check_rights(place)
@@ -154,7 +154,7 @@ def _scope(user: bool, system: bool) -> Scope:
     return "system" if system else "user"
 
 
-def _place(scope: Scope) -> Place:
+def _place(scope: Scope) -> ServicePlace:
     home = Path.home()
     if sys.platform == "darwin":
         if scope == "system":
@@ -164,16 +164,18 @@ def _place(scope: Scope) -> Place:
         domain = f"gui/{os.getuid()}"
         start = f"launchctl bootstrap {domain} {unit}"
         stop = f"launchctl bootout {domain}/{LABEL}"
-        return Place("launchd", unit, invite, start, stop, ())
+        return ServicePlace("launchd", unit, invite, start, stop, ())
     if scope == "system":
         unit = Path("/etc/systemd/system") / NAME
         start, stop = (f"systemctl {word} --now {NAME}" for word in ("enable", "disable"))
-        return Place("system", unit, Path("/etc/volunteer/swarm"), start, stop, ("systemctl",))
+        return ServicePlace(
+            "system", unit, Path("/etc/volunteer/swarm"), start, stop, ("systemctl",)
+        )
     config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
     unit = config / "systemd" / "user" / NAME
     start, stop = (f"systemctl --user {word} --now {NAME}" for word in ("enable", "disable"))
     manager = ("systemctl", "--user")
-    return Place("user", unit, config / "volunteer" / "swarm", start, stop, manager)
+    return ServicePlace("user", unit, config / "volunteer" / "swarm", start, stop, manager)
 
 
 def _command() -> Path:
@@ -193,7 +195,7 @@ def _command() -> Path:
     return found
 
 
-def _check_rights(place: Place) -> None:
+def _check_rights(place: ServicePlace) -> None:
     if place.kind == "system" and os.geteuid() != 0:
         raise UserError("a system service needs root", "use sudo, or --user", ExitCode.REFUSED)
 
@@ -232,7 +234,7 @@ def _write(path: Path, text: str, mode: int) -> None:
         raise UserError(f"cannot write {path}: {error.strerror}", "make it writable") from error
 
 
-def _manage(place: Place, command: str, *, ignore: bool = False) -> None:
+def _manage(place: ServicePlace, command: str, *, ignore: bool = False) -> None:
     if place.manager:
         subprocess.run([*place.manager, "daemon-reload"], check=False, capture_output=True)
     try:
@@ -243,7 +245,7 @@ def _manage(place: Place, command: str, *, ignore: bool = False) -> None:
         raise UserError(f"{command} failed: {done.stderr.strip()[-300:]}", "see journalctl -e")
 
 
-def _ask(place: Place, question: str) -> str:
+def _ask(place: ServicePlace, question: str) -> str:
     if not place.manager:
         return ""
     try:

@@ -28,8 +28,7 @@ from client.lab.simulate.invariants import expect
 from client.lab.simulate.multisets import MultisetWorker
 from client.lab.simulate.training import TrainingWorld, WorldConfig
 from client.lab.simulate.worker import Payloads
-from client.train.workers.tasks import Call, payload_digest, to_call, to_outcome
-from client.train.workers.tasks import Place as TaskPlace
+from client.train.workers.tasks import Call, SeatConstants, payload_digest, to_call, to_outcome
 from model_zoo.reference import TrainingPlan
 from protocol.pipeline.effects import Outcome, PayloadKey, Task
 from protocol.pipeline.place import Place
@@ -124,7 +123,7 @@ class TensorWorker:
         self, place: Place, request: OpenStage, tokens_per_step: int, folder: Path
     ) -> None:
         self._exact = MultisetWorker(place, delayed=request.delayed)
-        self._place = TaskPlace(place.me, place.first, place.last, tokens_per_step)
+        self._place = SeatConstants(place.me, place.first, place.last, tokens_per_step)
         self._executor = Executor()
         self._folder = folder
         opened, _ = self._execute(request)

@@ -27,7 +27,7 @@ from client.train.stage import failpoints
 from client.train.stage.payloads import PayloadGone, Payloads
 from client.train.workers.patience import Patience
 from client.train.workers.task_scheduler import TaskScheduler
-from client.train.workers.tasks import Call, Place, to_call, to_outcome
+from client.train.workers.tasks import Call, SeatConstants, to_call, to_outcome
 from model_zoo.specs.tokens import token_bytes, token_dtype
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
@@ -102,7 +102,7 @@ class SeatDriver:
         self._gate = scheduler.open(seat.place.stage, self.rate, lambda: seat.pipeline.waiting)
         self._worker, self._payloads, self._ports = worker, payloads, ports
         self._hooks, self._nursery = hooks, nursery
-        self._place = Place(
+        self._place = SeatConstants(
             seat.place.me,
             seat.place.first,
             seat.place.last,

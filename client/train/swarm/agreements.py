@@ -32,7 +32,7 @@ _PROPOSALS: Final = frozenset((bodies.KINDS[bodies.Propose], bodies.KINDS[bodies
 _HOLD: Final = bodies.KINDS[bodies.Hold]
 
 
-class Place(NamedTuple):
+class RecordSubject(NamedTuple):
     """The subject of one record: a stage under one mandate of one steward."""
 
     stage: Stage
@@ -55,7 +55,7 @@ class Agreements:
         self._proposals: OrderedDict[int, Envelope] = OrderedDict()
         """By version."""
         self._hold: Envelope | None = None
-        self._records: OrderedDict[Place, tuple[MatchRecord, Match]] = OrderedDict()
+        self._records: OrderedDict[RecordSubject, tuple[MatchRecord, Match]] = OrderedDict()
         """The oldest first; every one is valid."""
         self._written_at = float("-inf")
 
@@ -141,7 +141,7 @@ class Agreements:
         if stage is not None and match.stage != stage:
             raise RemoteProtocolError("match-record-unrelated", "another stage")
         hold = bodies.decode_body(record.hold.kind, record.hold.body)
-        place = Place(match.stage, match.steward, hold.mandate)
+        place = RecordSubject(match.stage, match.steward, hold.mandate)
         known = self._records.pop(place, None)
         self._records[place] = (record, match)
         while len(self._records) > MAX_RECORDS:

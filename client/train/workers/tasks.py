@@ -45,7 +45,7 @@ Sources = tuple[PayloadKey | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SeatConstants:
     """The constants of a seat that its requests need."""
 
     me: PeerId
@@ -65,7 +65,7 @@ class Call:
     results: tuple[PayloadKey, ...] = ()
 
 
-def to_call(task: Task, place: Place) -> Call:
+def to_call(task: Task, place: SeatConstants) -> Call:
     """Translate a task."""
     match task:
         case ForwardTask():
@@ -91,7 +91,7 @@ def to_call(task: Task, place: Place) -> Call:
             return _round_call(task, place)
 
 
-def _forward(task: ForwardTask, place: Place) -> Call:
+def _forward(task: ForwardTask, place: SeatConstants) -> Call:
     step, m = task.step, task.microbatch
     request = Forward(step=step, microbatch=m)
     output = PayloadKey(step, "output", m)
@@ -100,7 +100,7 @@ def _forward(task: ForwardTask, place: Place) -> Call:
     return Call(request, sources=(PayloadKey(step, "input", m),), results=(output,))
 
 
-def _subtract(task: SubtractTask, place: Place) -> Call:
+def _subtract(task: SubtractTask, place: SeatConstants) -> Call:
     step, m = task.step, task.microbatch
     request = Subtract(step=step, microbatch=m)
     own_input: Sources = () if place.first else (PayloadKey(step, "input", m),)
@@ -111,7 +111,8 @@ def _subtract(task: SubtractTask, place: Place) -> Call:
 
 
 def _round_call(
-    task: ContributeTask | ReduceTask | DecodeTask | ApplyTask | ApplyLocalTask, place: Place
+    task: ContributeTask | ReduceTask | DecodeTask | ApplyTask | ApplyLocalTask,
+    place: SeatConstants,
 ) -> Call:
     match task:
         case ContributeTask(step, attempt, bounds):
