@@ -24,7 +24,7 @@ WorkerState = Literal["absent", "starting", "running", "restarting", "stopped"]
 Level = Literal["debug", "info", "warning", "error"]
 
 
-class Replica(Struct, frozen=True, kw_only=True):
+class ReplicaView(Struct, frozen=True, kw_only=True):
     """A volunteer that holds a stage, as this node sees it."""
 
     peer: str
@@ -41,7 +41,7 @@ class StageView(Struct, frozen=True, kw_only=True):
     layers: int
     version: int
     """Newest parameter version known to be committed."""
-    replicas: list[Replica] = field(default_factory=list)
+    replicas: list[ReplicaView] = field(default_factory=list)
 
 
 class SeatView(Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from client.control.snapshot import (
     NodeState,
     PauseView,
     PeerView,
-    Replica,
+    ReplicaView,
     SeatView,
     Snapshot,
     StageView,
@@ -203,7 +203,7 @@ def _stages(engine: Engine) -> list[StageView]:
         replicas = roster.replicas(stage)
         newest = max((r.seat.version for r in replicas if r.seat.state == "serving"), default=0)
         views = [
-            Replica(
+            ReplicaView(
                 peer=r.peer,
                 version=r.seat.version,
                 state="suspect" if r.suspect else r.seat.state,

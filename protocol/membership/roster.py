@@ -19,10 +19,10 @@ from protocol.ids import PeerId, rank, short
 from protocol.membership.advert import Advert
 from protocol.membership.detector import Transition
 from protocol.membership.view import (
+    HeldSeat,
     Member,
     MemberDown,
     MemberUp,
-    Replica,
     RosterEvent,
     SeatsChanged,
     ViewChanged,
@@ -84,16 +84,16 @@ class Roster:
         """Return all live members in order of peer id."""
         return tuple(self._members[peer] for peer in self.live())
 
-    def replicas(self, stage: int) -> tuple[Replica, ...]:
+    def replicas(self, stage: int) -> tuple[HeldSeat, ...]:
         """Return the live holders of a stage, fetching ones included, in order of peer id."""
         return tuple(
-            Replica(member.peer, seat, member.linked, member.suspect)
+            HeldSeat(member.peer, seat, member.linked, member.suspect)
             for member in (self._members[peer] for peer in sorted(self._holders.get(stage, ())))
             for seat in member.seats
             if seat.stage == stage
         )
 
-    def serving(self, stage: int) -> tuple[Replica, ...]:
+    def serving(self, stage: int) -> tuple[HeldSeat, ...]:
         """Return the live replicas of a stage that serve it already."""
         return tuple(r for r in self.replicas(stage) if r.seat.state == "serving")
 

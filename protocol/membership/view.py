@@ -23,7 +23,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class HeldSeat:
     """A live volunteer's seat in one stage."""
 
     peer: PeerId

@@ -17,7 +17,7 @@ from client.control.snapshot import (
     InviteView,
     NetworkView,
     PauseView,
-    Replica,
+    ReplicaView,
     SeatView,
     Snapshot,
     StageView,
@@ -49,7 +49,7 @@ def example_snapshot(**changes: object) -> Snapshot:
                 layers=2,
                 version=3,
                 replicas=[
-                    Replica(peer="12D3KooWexamplepeer", version=3, state="serving", rate=1.5)
+                    ReplicaView(peer="12D3KooWexamplepeer", version=3, state="serving", rate=1.5)
                 ],
             ),
             StageView(stage=1, layers=2, version=3),

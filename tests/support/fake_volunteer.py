@@ -22,7 +22,7 @@ from client.control.snapshot import (
     EventView,
     InviteView,
     PauseView,
-    Replica,
+    ReplicaView,
     SeatView,
     Snapshot,
     StageView,
@@ -67,7 +67,7 @@ class ScriptedVolunteer:
 
     def _stage(self, stage: int, step: int) -> StageView:
         peers = [f"peer-{n}" for n in range(1, 5) if n % STAGES == stage]
-        replicas = [Replica(peer=p, version=step, state="serving", rate=1.0) for p in peers]
+        replicas = [ReplicaView(peer=p, version=step, state="serving", rate=1.0) for p in peers]
         return StageView(stage=stage, layers=2, version=step, replicas=replicas)
 
     def _append(self, event: StepCommitted | RecoveryEvent) -> None:

@@ -9,7 +9,7 @@ from client.control.snapshot import (
     EventView,
     NetworkView,
     PeerView,
-    Replica,
+    ReplicaView,
     SeatView,
     Snapshot,
     StageView,
@@ -24,12 +24,12 @@ ME, ANNA, BORIS, CARLA = (
 NOW = 1_800_000_000.0
 
 
-def replica(peer: str, state: str = "serving", rate: float = 10.0, version: int = 5) -> Replica:
+def replica(peer: str, state: str = "serving", rate: float = 10.0, version: int = 5) -> ReplicaView:
     """Return one replica."""
-    return Replica(peer=peer, version=version, state=state, rate=rate)
+    return ReplicaView(peer=peer, version=version, state=state, rate=rate)
 
 
-def stage(number: int, *replicas: Replica) -> StageView:
+def stage(number: int, *replicas: ReplicaView) -> StageView:
     """Return one stage."""
     return StageView(stage=number, layers=2, version=5, replicas=list(replicas))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from client.cli.terminal.output import human_bytes, human_duration, human_rate
 from client.cli.terminal.when import clock
-from client.control.snapshot import WHEN_DONE, LimitsView, Replica, Snapshot, StageView
+from client.control.snapshot import WHEN_DONE, LimitsView, ReplicaView, Snapshot, StageView
 from protocol.ids import short
 
 
@@ -125,6 +125,6 @@ def _stage_line(stage: StageView, own: str) -> str:
     return f"stage {stage.stage:<3} {stage.layers} layers, version {stage.version}: {holders}"
 
 
-def _holder(replica: Replica, own: str) -> str:
+def _holder(replica: ReplicaView, own: str) -> str:
     name = "this volunteer" if replica.peer == own else short(replica.peer)
     return f"{name} ({replica.state}, {replica.rate:.2g} microbatches/s)"

@@ -15,8 +15,8 @@ from protocol.matching.member import Member
 from protocol.matching.timing import MAX_SESSION_S
 from protocol.membership.roster import Roster
 from protocol.membership.shared import WHOLE
+from protocol.membership.view import HeldSeat
 from protocol.membership.view import Member as LiveMember
-from protocol.membership.view import Replica as Held
 from protocol.restore.stored import Lineage
 from protocol.view import Replica, SwarmView
 
@@ -50,7 +50,7 @@ def swarm_view(
     return SwarmView.of(seen, frozenset(unseen))
 
 
-def _replica(held: Held, line: tuple[float, float]) -> Replica:
+def _replica(held: HeldSeat, line: tuple[float, float]) -> Replica:
     seat, (uplink, downlink) = held.seat, line
     return Replica(
         peer=held.peer,

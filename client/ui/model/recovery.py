@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from client.control.snapshot import EventView, Replica, Snapshot
+from client.control.snapshot import EventView, ReplicaView, Snapshot
 from client.ui.model.words import listed, plural, short
 from client.ui.text import clean
 
@@ -251,7 +251,7 @@ def _served(snapshot: Snapshot, peer: str) -> set[int]:
     }
 
 
-def _serving(replicas: Iterable[Replica]) -> frozenset[str]:
+def _serving(replicas: Iterable[ReplicaView]) -> frozenset[str]:
     return frozenset(r.peer for r in replicas if r.state == SERVING)
 
 

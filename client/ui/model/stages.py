@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client.control.matches import MatchesSnapshot, StageMatch
-from client.control.snapshot import Replica, Snapshot, StageView
+from client.control.snapshot import ReplicaView, Snapshot, StageView
 from client.ui.model import words
 from client.ui.model.plot import bar
 from client.ui.model.record import Record
@@ -120,7 +120,7 @@ def _table_row(row: StageRow, columns: list[Column], me: str, top: float, box: B
     return Row(f"stage-{view.stage}", tuple(cut(found, box.width) for found in lines))
 
 
-def _holder(replica: Replica, me: str) -> Line:
+def _holder(replica: ReplicaView, me: str) -> Line:
     mark, tone = _mark(replica, me)
     name = "you   " if replica.peer == me else words.short(replica.peer)
     rate = f" {words.rate(replica.rate)}/s" if replica.rate else ""
@@ -150,7 +150,7 @@ def _map_line(row: StageRow, me: str, top: float, cells: int) -> Line:
     return cut(line(*parts), cells)
 
 
-def _mark(replica: Replica, me: str) -> tuple[str, Tone]:
+def _mark(replica: ReplicaView, me: str) -> tuple[str, Tone]:
     if replica.peer == me and replica.state == SERVING:
         return "◆", "key"
     return _MARKS.get(replica.state, ("○", "muted"))

@@ -17,7 +17,14 @@ from client.cli.logging.log_writer import as_json
 from client.cli.serving.metrics import exposition
 from client.cli.terminal.output import json_document, json_line
 from client.control.matches import Explanation, MatchesSnapshot
-from client.control.snapshot import DrainCostView, EventView, PeerView, Replica, Snapshot, StageView
+from client.control.snapshot import (
+    DrainCostView,
+    EventView,
+    PeerView,
+    ReplicaView,
+    Snapshot,
+    StageView,
+)
 from client.events import Entry, LogLine
 from client.store.paths import home_folders
 from tests.support.cli_process import Within
@@ -36,7 +43,7 @@ class HostileProvider(FakeProvider):
         self._events = [EventView.of(Entry(1, 1.0, line))]
 
     def snapshot(self) -> Snapshot:
-        replica = Replica(peer=NASTY, version=3, state=NASTY, rate=1.0)
+        replica = ReplicaView(peer=NASTY, version=3, state=NASTY, rate=1.0)
         return example_snapshot(
             swarm_name=NASTY,
             reason=NASTY,
