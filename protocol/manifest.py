@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs.data import DataSpec, holds_samples
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
@@ -78,11 +79,19 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     delayed_update: Literal[True] | msgspec.UnsetType = msgspec.UNSET
     """One-step-delayed update: a step is computed at the parameters from before the update of the
     step before it, so that averaging takes place beside computing. Left out if it is not used."""
+    aggregation: str | msgspec.UnsetType = msgspec.UNSET
+    """Name of the rule that aggregates what the replicas of a stage contribute to a step. Left out
+    for the exact sum."""
 
     @property
     def delayed(self) -> bool:
         """Whether the one-step-delayed update is used."""
         return self.delayed_update is True
+
+    @property
+    def aggregation_name(self) -> str:
+        """Name of the aggregation rule."""
+        return aggregations.DEFAULT if self.aggregation is msgspec.UNSET else self.aggregation
 
     @property
     def state(self) -> StateSpec:
@@ -158,6 +167,15 @@ def inconsistency(manifest: Manifest) -> str | None:
     checks = (
         (manifest.name.isprintable(), "the name has characters that cannot be shown"),
         (_is_plain_name(manifest.data.name), "the data's name is not the plain name of a file"),
+        (
+            manifest.aggregation_name in aggregations.RULES,
+            f"aggregation rule {manifest.aggregation_name[:40]!r} is unknown here; known are "
+            f"{', '.join(aggregations.RULES)}: install the version of this program that has it",
+        ),
+        (
+            manifest.aggregation != aggregations.DEFAULT,  # one run, one spelling
+            f"aggregation rule {aggregations.DEFAULT} is the one without a name: leave it out",
+        ),
         (sum(layers) == model.layers, "stages do not add up to the layers"),
         (
             holds_samples(manifest.data.size_bytes, model.context),  # a token is a byte or more

@@ -58,6 +58,7 @@ def stage_need(request: OpenStage) -> MemoryNeed:
         graphs_kept=request.graphs_kept,
         averaging_codec=request.averaging_codec,
         state=request.state,
+        aggregation=request.aggregation,
     )
 
 

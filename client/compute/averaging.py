@@ -7,7 +7,8 @@ nor the residual; `apply` settles it, a new attempt forgets it.
 What a contribution loses in quantisation stays in its sender's residual. What the sum of a segment
 loses, the segment's owner adds to the same residual: it enters the next sum with the owner's next
 contribution, whoever owns the segment then. So over all members nothing is ever lost, and segments
-may move freely between rounds.
+may move freely between rounds. The exact sum is one aggregation rule; another may forbid either
+residual (`specs.aggregation`).
 
 Sums are decoded as they come, into the gradients' scratch, where `apply` finds them unless a pass
 has used the scratch meanwhile.
@@ -24,11 +25,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from client.compute.aggregation.rule import new_aggregation
 from client.compute.errors import CodecError, PoisonedTensor, ShapeError, StaleRequest
 from client.compute.payload import Buffer, sealed_digest
 from client.compute.replica import Replica, squared_norm
 from client.compute.replies import Applied, Contributed, Reduced, SumDecoded
 from client.compute.requests import Apply, ApplyLocal, Contribute, DecodeSum, Reduce
+from model_zoo.specs.aggregation import DEFAULT, RULES
 
 _USUAL_STEPS = 16
 _ABSURD_PART = 1e4  # times the largest norm of the newest steps; honest spikes were up to 200 times
@@ -58,19 +61,26 @@ class _Decoded:
 
 
 class Averager:
-    """The averaging side of a replica."""
+    """The averaging side of a replica.
 
-    def __init__(self, replica: Replica) -> None:
+    Args:
+        replica: whose gradients are averaged.
+        rule: name of the aggregation rule.
+    """
+
+    def __init__(self, replica: Replica, rule: str = DEFAULT) -> None:
         self._replica = replica
+        self._rule = rule
         self._attempt: _Attempt | None = None
         self._decoded: dict[int, _Decoded] = {}  # by segment of the attempt
         self._squares: deque[float] = deque(maxlen=_USUAL_STEPS)  # of the newest steps' gradients
-        lossless = replica.wire.averaging_codec == "fp32"
-        self._residual = None if lossless else torch.zeros_like(replica.gradient_sum)
+        lossy = replica.wire.averaging_codec != "fp32"
+        feedback = lossy and RULES[rule].feedback
+        self._residual = torch.zeros_like(replica.gradient_sum) if feedback else None
 
     @property
     def residual_bytes(self) -> int:
-        """Size of the residual; 0 with a lossless codec."""
+        """Size of the residual; 0 with a lossless codec, or without error feedback."""
         return 0 if self._residual is None else self._residual.nbytes
 
     def forget(self) -> None:
@@ -95,28 +105,29 @@ class Averager:
         return Contributed(microbatches=sorted(replica.counted)), sent
 
     def reduce(self, request: Reduce, payloads: Payloads) -> tuple[Reduced, list[memoryview]]:
-        """Sum one segment over the members, in their order; remember what encoding it loses."""
+        """Aggregate one segment over the members, in their order; remember what encoding loses."""
         attempt = self._current(request.step, request.attempt)
         parts = self._parts(attempt, request, payloads)
         scratch = self._scratch(attempt.bounds, request.segment)
         wire, on_cpu = self._replica.wire, scratch.device.type == "cpu"
         self._decoded.pop(request.segment, None)
-        total = torch.zeros(scratch.shape)
-        part = scratch if on_cpu else torch.empty_like(total)
-        for place, payload in parts:
+        aggregation = new_aggregation(self._rule, scratch.numel())
+        part = scratch if on_cpu else torch.empty(scratch.shape)
+        for (place, payload), microbatches in zip(parts, request.microbatches, strict=True):
             if place is None:
                 wire.segment_back(payload, part)
             else:
                 wire.segment_in(payload, part, place)
                 self._refuse_absurd(part, attempt, place, _ABSURD_PART)
-            total.add_(part)
+            aggregation.add(part, microbatches)
+        total = aggregation.result()
         try:
             encoded = wire.segment_out(total)
         except PoisonedTensor:
             self._blame_largest(parts, part)
             raise
         wire.segment_back(encoded, part)
-        if self._residual is not None:
+        if self._residual is not None and RULES[self._rule].feeds_results_back:
             attempt.lost_in_sum[request.segment] = total.sub_(part)
         if not on_cpu:
             scratch.copy_(part)
@@ -255,10 +266,10 @@ class Averager:
         self, attempt: _Attempt, request: Reduce, payloads: Payloads
     ) -> list[tuple[int | None, Buffer]]:
         """The members' contributions in order, with their places in the request; None: our own."""
-        if request.segment >= len(attempt.sent) or request.own >= request.members:
+        if request.segment >= len(attempt.sent) or request.own >= len(request.microbatches):
             raise ShapeError(f"no segment {request.segment} or no member {request.own}")
-        if len(payloads) != request.members - 1:
-            raise ShapeError(f"{request.members - 1} contributions were expected")
+        if len(payloads) != len(request.microbatches) - 1:
+            raise ShapeError(f"{len(request.microbatches) - 1} contributions were expected")
         parts: list[tuple[int | None, Buffer]] = list(enumerate(payloads))
         parts.insert(request.own, (None, attempt.sent[request.segment]))
         return parts

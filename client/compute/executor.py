@@ -170,7 +170,7 @@ class Executor:
         replica = open_replica(request, chosen)
         device.warm_up(replica)
         self._choose_threads(request, replica)
-        averager = Averager(replica)
+        averager = Averager(replica, request.aggregation)
         self._opened = _Opened(replica, averager)
         return StageOpened(
             parameters=replica.size,

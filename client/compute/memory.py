@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from client.compute.payload import CodecName
+from model_zoo.specs.aggregation import DEFAULT as SUM
+from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import stage_parameters
 from model_zoo.specs.state import NUMBER_BYTES, StateSpec
@@ -46,6 +48,7 @@ def required_bytes(
     graphs_kept: int,
     averaging_codec: CodecName,
     state: StateSpec,
+    aggregation: str = SUM,
 ) -> MemoryNeed:
     """Return the memory that a replica of a stage needs, without the process itself.
 
@@ -58,12 +61,15 @@ def required_bytes(
         graphs_kept: forward graphs held for their backward; one more is in use.
         averaging_codec: codec of contributions; a lossy one needs a residual.
         state: layout of a version.
+        aggregation: name of the aggregation rule.
     """
     layers, is_last = layers_per_stage[stage], stage == len(layers_per_stage) - 1
     parameters = stage_parameters(model, layers_per_stage, stage)
     batch = sequences * tokens
     # With a lossy codec: the residual (fp32) and the encoded contribution (at most 2 bytes).
     averaging = 0 if averaging_codec == "fp32" else parameters * (NUMBER_BYTES + 2)
+    if not RULES[aggregation].streams:  # all members' contributions to the segment that is ours
+        averaging += parameters * NUMBER_BYTES
     buffers = len(state.sections) + (2 if state.delayed else 1) + _SCRATCH_BUFFERS
     return MemoryNeed(
         state_bytes=parameters * NUMBER_BYTES * buffers + averaging,

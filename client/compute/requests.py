@@ -32,6 +32,7 @@ from client.compute.replies import (
     SumDecoded,
     ThreadsSet,
 )
+from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.state import StateSpec
@@ -69,6 +70,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     optimizer: OptimizerSpec
     boundary_codec: CodecName
     averaging_codec: CodecName
+    aggregation: str = SUM
+    """Name of the rule by which segments are aggregated."""
     sequences: Positive
     tokens: Positive
     graphs_kept: Count = 4
@@ -173,16 +176,19 @@ class Contribute(Request[Contributed], frozen=True, kw_only=True):
 
 
 class Reduce(Request[Reduced], frozen=True, kw_only=True):
-    """Add up one segment over `members` contributions, in the members' order.
+    """Aggregate one segment over the members' contributions, in the members' order.
 
     Payloads: the segment as each *other* member contributed it, in order; place `own` is taken
-    from the last `Contribute`, as encoded, so the sum does not depend on who owns the segment.
+    from the last `Contribute`, as encoded, so the result does not depend on who owns the segment.
+
+    Fields:
+        microbatches: how many each member's contribution is the sum of, for every member.
     """
 
     step: Count
     attempt: Count
     segment: Count
-    members: Positive
+    microbatches: Annotated[list[Count], Meta(min_length=1)]
     own: Count
 
 

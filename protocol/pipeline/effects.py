@@ -97,7 +97,8 @@ class ContributeTask:
 
 @dataclass(frozen=True, slots=True)
 class ReduceTask:
-    """Sum one segment over the members' parts, in order; yields ``reduced`` and its squared norm.
+    """Aggregate one segment over the members' parts, in order, by the manifest's rule; yields
+    ``reduced`` and its squared norm.
 
     Our own part is the worker's: it stands in ``parts`` at our place under our own peer id.
     """
@@ -108,6 +109,8 @@ class ReduceTask:
     parts: tuple[PayloadKey, ...]
     size: int
     """Elements of the segment."""
+    microbatches: tuple[int, ...]
+    """How many each part is the sum of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,11 @@ def bits_of(bitmap: bytes, step: int, per_step: int) -> int:
     return bits
 
 
+def count_of(bitmap: bytes) -> int:
+    """Return how many ids are in a bitmap."""
+    return int.from_bytes(bitmap, "little").bit_count()
+
+
 def from_bitmap(bitmap: bytes, step: int, per_step: int) -> frozenset[int]:
     """Decode a bitmap of one step into absolute ids.
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from protocol import limits
 from protocol.ids import PeerId
 from protocol.pipeline.effects import ApplyTask, DecodeTask, PayloadKey, ReduceTask
+from protocol.pipeline.ledger import count_of
 from protocol.rounds.obstruction import Wait
 from protocol.rounds.plans import Broadcast, active, owner, reduced_key
 from protocol.wire.messages import Plan, Reduced, Segment
@@ -107,12 +108,13 @@ class Inbox:
     def reductions(self, plan: Plan) -> list[ReduceTask]:
         """Return the sums of our segments that can be made now and were not begun."""
         contributors = [PeerId(member.peer) for member in plan.members]
+        counts = tuple(count_of(member.counted) for member in plan.members)
         step, attempt, tasks, waiting = plan.step, plan.attempt, list[ReduceTask](), list[int]()
         for i in self._to_reduce:
             if all((attempt, i, peer) in self._parts for peer in contributors):
                 keys = [PayloadKey(step, "segment", i, attempt, peer) for peer in contributors]
                 size = plan.bounds[i + 1] - plan.bounds[i]
-                tasks.append(ReduceTask(step, attempt, i, tuple(keys), size))
+                tasks.append(ReduceTask(step, attempt, i, tuple(keys), size, counts))
             else:
                 waiting.append(i)
         self._to_reduce = waiting

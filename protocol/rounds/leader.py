@@ -26,6 +26,7 @@ from protocol.answer import YES, Answer, no
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
+from protocol.pipeline.ledger import count_of
 from protocol.pipeline.place import Place
 from protocol.rounds.newcomers import Newcomers
 from protocol.rounds.obstruction import SPOILT_TIMES, VOIDED_TIMES, Kind, Wait
@@ -426,7 +427,7 @@ class RoundLeader:
         members = [PeerId(member.peer) for member in plan.members]
         if not self._may_close(members, now):
             return self._plan_with_those_back(members, now, own)
-        shares = [(self._ready[PeerId(m.peer)].loss_sum, _ones(m.counted)) for m in plan.members]
+        shares = [(self._ready[PeerId(m.peer)].loss_sum, count_of(m.counted)) for m in plan.members]
         mine = members.index(self._place.me) if self._place.me in members else None
         loss_sum = min(max(vouched_sum(shares, mine), -limits.MAX_NUMBER), limits.MAX_NUMBER)
         commit = Commit(plan.stage, plan.step, plan.attempt, digests.pop(), loss_sum)
@@ -545,7 +546,3 @@ class RoundLeader:
 
 def _names(peers: Iterable[PeerId]) -> str:
     return ", ".join(map(short, sorted(peers)))
-
-
-def _ones(bitmap: bytes) -> int:
-    return int.from_bytes(bitmap, "little").bit_count()

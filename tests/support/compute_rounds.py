@@ -37,7 +37,7 @@ def contribute_and_reduce(workers, step, attempt, bounds, owners):
     for segment, owner in enumerate(owners):
         others = [parts[segment] for member, parts in enumerate(sent) if member != owner]
         request = Reduce(
-            step=step, attempt=attempt, segment=segment, members=len(workers), own=owner
+            step=step, attempt=attempt, segment=segment, microbatches=[1] * len(workers), own=owner
         )
         reply, (payload,) = workers[owner].call(request, *others)
         sums.append(payload)

@@ -21,6 +21,7 @@ from client.compute.payload import largest_payload_bytes
 from client.errors import ExitCode, UserError
 from model_zoo.cutting import cut
 from model_zoo.data import BUILT_IN, Corpus, DataError
+from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs import tokens
 from model_zoo.specs.data import DataSpec, Source
 from model_zoo.specs.model import ARCHITECTURES, ModelSpec
@@ -85,6 +86,7 @@ def found_swarm(
         data=describe_data(run.data, corpus, run.tokenizer),
         boundary_codec=run.boundary_codec,
         averaging_codec=run.averaging_codec,
+        aggregation=msgspec.UNSET if run.aggregation == aggregations.DEFAULT else run.aggregation,
         delayed_update=True if run.delayed_update else msgspec.UNSET,
         policy=Policy(run.redundancy, run.checkpoint_every, run.private, run.dual_homing),
     )
@@ -234,6 +236,7 @@ def stage_cost(
         graphs_kept=_GRAPHS_KEPT,
         averaging_codec=run.averaging_codec,
         state=run.state,
+        aggregation=run.aggregation,
     )
     return StageCost(
         layers=layers[part.index],

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Group, Parameter, validators
 
 from client.cli.founding.presets import PresetName
+from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs import optimizer as optimizers
 from model_zoo.specs import tokens
+from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.model import ARCHITECTURES
 from model_zoo.specs.optimizer import OPTIMIZERS
 from model_zoo.specs.state import StateSpec
@@ -17,10 +19,12 @@ from model_zoo.specs.tokens import TOKENIZERS
 from protocol.manifest import Codec
 
 if TYPE_CHECKING:
+    AggregationName = str
     ArchitectureName = str
     OptimizerName = str
     TokenizerName = str
 else:
+    AggregationName = Literal[tuple(RULES)]
     ArchitectureName = Literal[tuple(ARCHITECTURES)]
     OptimizerName = Literal[tuple(OPTIMIZERS)]
     TokenizerName = Literal[tuple(TOKENIZERS)]
@@ -59,6 +63,8 @@ class RunChoices:
     """Wire format of tensors between stages."""
     averaging_codec: Codec = "s8"
     """Wire format of gradients within a stage."""
+    aggregation: Annotated[AggregationName, Parameter(parse=len(RULES) > 1)] = aggregations.DEFAULT
+    """What is made of the gradients of a stage's volunteers."""
     delayed_update: Annotated[bool, Parameter(negative="")] = False
     """Compute the next step while a step is averaged: faster on slow lines with several volunteers
     to a stage; every update is one step late, which slows learning, most in the first steps."""

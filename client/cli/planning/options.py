@@ -8,9 +8,16 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter, validators
 
-from client.cli.founding.options import POSITIVE, OptimizerName, OptionalCount, TokenizerName
+from client.cli.founding.options import (
+    POSITIVE,
+    AggregationName,
+    OptimizerName,
+    OptionalCount,
+    TokenizerName,
+)
 from client.cli.founding.presets import PresetName
 from client.cli.planning.machines import MAX_MACHINES
+from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.optimizer import OPTIMIZERS
 from model_zoo.specs.tokens import TOKENIZERS
 from protocol.manifest import Codec
@@ -66,6 +73,8 @@ class PlanChoices:
     """Wire format of tensors between stages (default: s8)."""
     averaging_codec: Codec | None = None
     """Wire format of gradients within a stage (default: s8)."""
+    aggregation: Annotated[AggregationName | None, Parameter(parse=len(RULES) > 1)] = None
+    """What is made of the gradients of a stage's volunteers (default: their sum)."""
     delayed_update: Annotated[bool | None, Parameter(negative="")] = None
     """Reckon with the one-step-delayed update, which averages a step beside the next one."""
     redundancy: Annotated[int | None, Parameter(validator=POSITIVE)] = None

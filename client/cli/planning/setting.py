@@ -12,6 +12,7 @@ from client.cli.reach.home import Home
 from client.cli.reach.target import find_swarm
 from client.errors import ExitCode, UserError
 from client.plan import compare
+from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs import optimizer as optimizers
 from model_zoo.specs import tokens
 from model_zoo.specs.model import ModelSpec
@@ -80,6 +81,7 @@ def chosen(run: PlanChoices, model: ModelChoices) -> Setting:
     choices = RunChoices(
         boundary_codec=run.boundary_codec or "s8",
         averaging_codec=run.averaging_codec or "s8",
+        aggregation=run.aggregation or aggregations.DEFAULT,
         delayed_update=run.delayed_update or False,
         redundancy=run.redundancy or 2,
         optimizer=run.optimizer or optimizers.DEFAULT,
@@ -111,7 +113,7 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
         )
     manifest = found.manifest
     codecs = (run.boundary_codec, run.averaging_codec)
-    rules = (run.optimizer, run.tokenizer)
+    rules = (run.optimizer, run.tokenizer, run.aggregation)
     fixed = (run.preset, run.microbatches, *codecs, *rules, run.redundancy, run.delayed_update)
     if any(value is not None for value in (*fixed, *vars(model).values())):
         raise UserError(
@@ -131,6 +133,7 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
     choices = RunChoices(
         boundary_codec=manifest.boundary_codec,
         averaging_codec=manifest.averaging_codec,
+        aggregation=manifest.aggregation_name,
         delayed_update=manifest.delayed,
         redundancy=manifest.policy.redundancy,
         optimizer=manifest.optimizer.name,

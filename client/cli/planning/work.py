@@ -91,6 +91,7 @@ class ModelWorks:
             graphs_kept=1,
             averaging_codec=self._run.averaging_codec,
             state=self._run.state,
+            aggregation=self._run.aggregation,
         )
         fixed = need.state_bytes + need.snapshot_bytes + need.head_bytes
         return StageWork(cost, float(fixed), float(need.graph_bytes))

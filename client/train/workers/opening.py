@@ -38,6 +38,7 @@ def stage_need(manifest: Manifest, stage: int, graphs: int = 1) -> MemoryNeed:
         graphs_kept=graphs,
         averaging_codec=manifest.averaging_codec,
         state=manifest.state,
+        aggregation=manifest.aggregation_name,
     )
 
 
@@ -130,6 +131,7 @@ def open_stage_request(
         optimizer=manifest.optimizer,
         boundary_codec=manifest.boundary_codec,
         averaging_codec=manifest.averaging_codec,
+        aggregation=manifest.aggregation_name,
         delayed=manifest.delayed,
         sequences=manifest.sequences_per_microbatch,
         tokens=manifest.model.context,

@@ -121,10 +121,14 @@ def _round_call(
             )
             request = Contribute(step=step, attempt=attempt, bounds=list(bounds))
             return Call(request, results=segments)
-        case ReduceTask(step, attempt, segment, parts):
+        case ReduceTask(step, attempt, segment, parts, _, microbatches):
             own = next(i for i, key in enumerate(parts) if key.peer == place.me)
             reduce = Reduce(
-                step=step, attempt=attempt, segment=segment, members=len(parts), own=own
+                step=step,
+                attempt=attempt,
+                segment=segment,
+                microbatches=list(microbatches),
+                own=own,
             )
             others = tuple(key for key in parts if key.peer != place.me)
             result = PayloadKey(step, "reduced", segment, attempt, place.me)

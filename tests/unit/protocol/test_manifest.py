@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.data import DataSpec
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.manifest import (
@@ -77,6 +78,14 @@ def test_the_delayed_update_makes_another_swarm() -> None:
     assert swarm_id(encoded) != swarm_id(encode_manifest(manifest()))
 
 
+def test_another_aggregation_rule_makes_another_swarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert manifest().aggregation_name == "sum"
+    monkeypatch.setitem(RULES, "other", RULES["sum"])
+    encoded = encode_manifest(manifest(aggregation="other"))
+    assert decode_manifest(encoded).aggregation_name == "other"
+    assert swarm_id(encoded) != swarm_id(encode_manifest(manifest()))
+
+
 def test_the_largest_manifest_fits() -> None:
     assert len(encode_manifest(manifest(stages=256))) <= MAX_MANIFEST_BYTES
 
@@ -131,6 +140,9 @@ def test_values_out_of_range_are_refused(path: str, value: object) -> None:
         ({"ffn": 61_889}, "copied by newcomers: take more stages"),
         ({"ffn": 45_888, "delayed_update": True}, "copied by newcomers"),
         ({"ffn": 30_656, "averaging_codec": "fp32"}, "averaged in fp32"),
+        ({"aggregation": "median"}, "rule 'median' is unknown here; known are sum: install"),
+        ({"aggregation": "../x"}, "unknown"),
+        ({"aggregation": "sum"}, "leave it out"),
     ],
 )
 def test_contradictions_are_named(changes: dict[str, object], words: str) -> None:

@@ -85,7 +85,7 @@ def test_only_our_own_contribution_is_taken_unsealed(own, damaged) -> None:
     sent = [bytes(worker.call(request)[1][0]) for worker in workers]
     others = [part for member, part in enumerate(sent) if member != own]
     others[damaged] = others[damaged][:-1] + bytes([others[damaged][-1] ^ 1])
-    request = Reduce(step=0, attempt=0, segment=0, members=3, own=own)
+    request = Reduce(step=0, attempt=0, segment=0, microbatches=[1, 1, 1], own=own)
     failed = workers[own].fails(request, *others)
     assert (failed.kind, failed.part) == ("codec", damaged)
 
@@ -205,7 +205,7 @@ class TestRefusals:
 
     def test_damaged_contributions(self, round_) -> None:
         workers, bounds, _ = round_
-        request = Reduce(step=0, attempt=0, segment=0, members=3, own=0)
+        request = Reduce(step=0, attempt=0, segment=0, microbatches=[1, 1, 1], own=0)
         good = workers[1].call(Contribute(step=0, attempt=0, bounds=bounds))[1][0]
         foreign = bytearray(good)
         foreign[64:66] = b"\xff\xff"
@@ -231,7 +231,7 @@ class TestRefusals:
         workers[0].replica.gradient_sum.copysign_(torch.tensor(float(value)))
         workers[0].replica.gradient_sum.mul_(1e9)
         workers[0].call(Contribute(step=0, attempt=1, bounds=bounds))
-        request = Reduce(step=0, attempt=1, segment=0, members=3, own=0)
+        request = Reduce(step=0, attempt=1, segment=0, microbatches=[1, 1, 1], own=0)
         failed = workers[0].fails(request, *given)
         assert (failed.kind, failed.part) == ("codec", place)
 
@@ -240,16 +240,16 @@ class TestRefusals:
         assert worker.fails(self.apply(bounds, norms), *sums[:2]).kind == "shape"
         assert worker.fails(self.apply(bounds, norms[:2]), *sums).kind == "shape"
         for request in (
-            Reduce(step=0, attempt=0, segment=0, members=2, own=0),
-            Reduce(step=0, attempt=0, segment=3, members=3, own=0),
-            Reduce(step=0, attempt=0, segment=0, members=3, own=3),
+            Reduce(step=0, attempt=0, segment=0, microbatches=[1, 1], own=0),
+            Reduce(step=0, attempt=0, segment=3, microbatches=[1, 1, 1], own=0),
+            Reduce(step=0, attempt=0, segment=0, microbatches=[1, 1, 1], own=3),
         ):
             assert worker.fails(request, *sums[1:]).kind == "shape"
 
     def test_stale_attempts(self, round_) -> None:
         (worker, *_), bounds, (sums, norms) = round_
         assert worker.fails(self.apply(bounds, norms, step=1), *sums).kind == "stale"
-        request = Reduce(step=0, attempt=1, segment=0, members=3, own=0)
+        request = Reduce(step=0, attempt=1, segment=0, microbatches=[1, 1, 1], own=0)
         assert worker.fails(request, *sums[1:]).kind == "stale"
         moved = [0, bounds[1] + 1, *bounds[2:]]
         assert worker.fails(self.apply(moved, norms), *sums).kind == "stale"
@@ -339,7 +339,7 @@ def test_an_absurd_contribution_is_refused_as_its_senders(codec, steps_before) -
         worker.call(Contribute(step=steps_before, attempt=0, bounds=bounds))[1]
         for worker in workers
     ]
-    reduce = Reduce(step=steps_before, attempt=0, segment=0, members=2, own=0)
+    reduce = Reduce(step=steps_before, attempt=0, segment=0, microbatches=[1, 1], own=0)
     failed = workers[0].fails(reduce, given[1][0])
     assert (failed.kind, failed.part) == ("codec", 0)
     assert "usual" in failed.message
@@ -354,7 +354,7 @@ def test_what_rounding_leaves_of_ours_is_no_measure_of_a_first_contribution(code
     workers[0].replica.gradient_sum.fill_(1e-7)
     bounds = bounds_of(workers[0], 2)
     given = [worker.call(Contribute(step=0, attempt=0, bounds=bounds))[1] for worker in workers]
-    reduce = Reduce(step=0, attempt=0, segment=0, members=2, own=0)
+    reduce = Reduce(step=0, attempt=0, segment=0, microbatches=[1, 1], own=0)
     workers[0].call(reduce, given[1][0])
 
 
@@ -367,7 +367,7 @@ def test_an_absurd_sum_is_refused_as_its_owners() -> None:
     workers[1].replica.gradient_sum.fill_(1e13)
     bounds = bounds_of(workers[0], 2)
     given = [worker.call(Contribute(step=1, attempt=0, bounds=bounds))[1] for worker in workers]
-    reduce = Reduce(step=1, attempt=0, segment=1, members=2, own=1)
+    reduce = Reduce(step=1, attempt=0, segment=1, microbatches=[1, 1], own=1)
     reply, (total,) = workers[1].call(reduce, given[0][1])
     decode = DecodeSum(step=1, attempt=0, segment=1, squared_norm=reply.squared_norm)
     assert workers[0].fails(decode, total).kind == "codec"

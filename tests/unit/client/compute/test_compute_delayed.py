@@ -43,7 +43,7 @@ def run_round(workers: list[LocalWorker], meanwhile: Callable[[], None] = lambda
         sent.append(worker.call(Contribute(step=step, attempt=0, bounds=bounds))[1])
     for owner, worker in enumerate(workers):
         meanwhile()
-        request = Reduce(step=step, attempt=0, segment=owner, members=count, own=owner)
+        request = Reduce(step=step, attempt=0, segment=owner, microbatches=[1] * count, own=owner)
         others = [parts[owner] for member, parts in enumerate(sent) if member != owner]
         reply, (payload,) = worker.call(request, *others)
         sums.append(payload)

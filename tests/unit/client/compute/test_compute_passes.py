@@ -215,7 +215,7 @@ def test_gradients_of_all_microbatches_together_can_be_averaged() -> None:
     worker.replica.gradient_sum.fill_(MAX_MICROBATCHES_PER_STEP * LARGEST_GRADIENT)
     bounds = [0, worker.replica.size]
     worker.call(Contribute(step=0, attempt=0, bounds=bounds))
-    worker.call(Reduce(step=0, attempt=0, segment=0, members=1, own=0))
+    worker.call(Reduce(step=0, attempt=0, segment=0, microbatches=[1], own=0))
 
 
 def test_wrong_input_is_refused_and_says_which() -> None:

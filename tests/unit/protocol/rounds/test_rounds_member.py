@@ -68,6 +68,7 @@ class TestTheUsualRound:
         [reduce] = tasks(list(table.member.segment(B, Segment(STAGE, STEP, 1, 2))))
         assert isinstance(reduce, ReduceTask)
         assert [key.peer for key in reduce.parts] == [B, C, ME]
+        assert reduce.microbatches == (1, 2, 1)
         assert reduce.size == order.bounds[3] - order.bounds[2]
 
     def test_alone_it_applies_its_own_sum(self) -> None:
@@ -229,7 +230,7 @@ class TestAttempts:
         table.member.plan(C, plan({ME: {8, 9}, B: {10, 11}}, attempt=2))
         old = ContributeTask(STEP, 1, tuple(order.bounds))
         assert table.member.computed(old, Outcome()) == []
-        assert table.member.computed(ReduceTask(STEP, 1, 0, (), 256), Outcome()) == []
+        assert table.member.computed(ReduceTask(STEP, 1, 0, (), 256, ()), Outcome()) == []
 
     def test_contributions_to_an_old_attempt_are_dropped(self) -> None:
         table, _ = exchanging(attempt=4)

@@ -1,0 +1,1 @@
+"""The aggregation rules, one per file."""

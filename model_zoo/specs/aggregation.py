@@ -1,0 +1,38 @@
+"""The aggregation rules: what is made of the contributions of a stage's replicas to a step."""
+
+from dataclasses import dataclass
+
+DEFAULT = "sum"
+
+
+@dataclass(frozen=True, slots=True)
+class AggregationRule:
+    """What holds of a rule wherever it is computed.
+
+    A contribution is the sum of the gradients of one replica's microbatches; the result stands for
+    the sum over all microbatches of the step. A single contribution is the result.
+
+    Fields:
+        streams: it takes one contribution at a time; if not, a replica keeps all of a segment's
+            decoded until the last one is here.
+        linear: the result of sums is the sum of the results, so it does not depend on which replica
+            computed which microbatch, and what encoding took from a result may come back with any
+            replica's next contribution.
+        feedback: a replica may add to its next contribution what encoding took from the last one.
+    """
+
+    streams: bool
+    linear: bool
+    feedback: bool
+
+    @property
+    def feeds_results_back(self) -> bool:
+        """Whether what encoding takes from a result is added to a later contribution."""
+        return self.feedback and self.linear
+
+
+RULES: dict[str, AggregationRule] = {
+    DEFAULT: AggregationRule(streams=True, linear=True, feedback=True),
+}
+"""Every rule that a manifest may name. A new one is a line here and the file of its name in
+`client.compute.aggregation`."""
