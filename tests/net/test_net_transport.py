@@ -143,7 +143,7 @@ def test_an_address_names_its_transport(memory: MemoryTransport) -> None:
     assert parse_address(text) == Address("dns4", "node.example.org", 4001, None, "memory")
     assert str(parse_address(text)) == text
     for other in ("/udp/4001", "/tcp/4001/memory", "/udp/4001/memory/x", "/memory/4001"):
-        with pytest.raises(ValueError, match=r"HOST/tcp/PORT\|udp/PORT/memory\["):
+        with pytest.raises(ValueError, match=r"HOST/tcp/PORT\|.*udp/PORT/memory\["):
             parse_address(f"/ip4/1.2.3.4{other}")
 
 
