@@ -53,7 +53,7 @@ def counts_a_retry_twice(patch: Patch) -> None:
 
     def repeat(self: Pipeline, hop: Hop, sender: PeerId, message: Any) -> Any:
         effects = original(self, hop, sender, message)
-        if hop.phase is Phase.DONE and hop.step == self.step and not self._closed():
+        if hop.phase is Phase.DONE and hop.step == self.step and not self._closed:
             self._hops.move(hop, Phase.QUEUED)
         return effects
 
@@ -142,7 +142,7 @@ def takes_a_lease_twice(patch: Patch) -> None:
     def lease(self: Pipeline, ids: list[int], **words: Any) -> Any:
         for microbatch in ids:
             hop = self._hops.get(microbatch)
-            if hop is not None and hop.phase is Phase.DONE and not self._closed():
+            if hop is not None and hop.phase is Phase.DONE and not self._closed:
                 self._hops.move(hop, Phase.QUEUED)
         return original(self, ids, **words)
 
