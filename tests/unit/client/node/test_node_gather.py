@@ -85,7 +85,7 @@ class Swarm:
     def has(self, member: PeerId, *named: tuple[int, int], fill: int = 0) -> None:
         """A member serves checkpoints."""
         ports = SimpleNamespace(
-            send=lambda _, message, payload=b"": self.observer.receive(member, message, payload)
+            send=lambda _, message, payload=b"": self.observer.copied(member, message, payload)
         )
         shelf = self._shelves.setdefault(member, Shelf(cast(Any, ports)))
         for stage, version in named:
@@ -180,8 +180,8 @@ async def test_offers_that_nobody_asked_for_count_for_nothing(
     swarm.observer.want(swarm_witnesses(swarm).candidates())
     for version in range(1, 5000):
         offer = BlobOffer("state", version % 2, version, 100, [bytes(32)])
-        swarm.observer.receive(STRANGER, offer, b"")
-        swarm.observer.receive(FIRST, offer, b"")
+        swarm.observer.copied(STRANGER, offer, b"")
+        swarm.observer.copied(FIRST, offer, b"")
     assert set(swarm.observer.offers) <= {(0, 10), (0, 20)}
     assert STRANGER not in set().union(*swarm.observer.offers.values())
 
