@@ -24,7 +24,6 @@ from client.net.errors import ConnectionLost
 from client.net.pacing import TokenBucket
 from client.net.secure import MAX_PLAINTEXT_BYTES, SecureChannel
 from client.net.transport import Buffer
-from client.net.turns import Turns
 from client.net.windows import WindowBudget
 from client.net.yamux_stream import (
     ACK,
@@ -64,6 +63,31 @@ class YamuxLimits:
     other clients open some for `identify` and `ping`."""
     window_bytes: int = 16 * 1024 * 1024
     """Bytes granted to all streams beyond their first windows: 400 Mb/s over 300 ms."""
+
+
+class Turns:
+    """Schedules writes on a connection: a lock with two queues of waiting tasks, urgent ones first.
+
+    Each queue is FIFO, and the normal one is served only while the urgent one is empty. So a small
+    message waits only for the slice being written, however many tensors are queued.
+    """
+
+    def __init__(self) -> None:
+        self._taken = False
+        self._urgent = trio.lowlevel.ParkingLot()
+        self._usual = trio.lowlevel.ParkingLot()
+
+    async def wait(self, urgent: bool) -> None:
+        """Wait for a turn, which lasts until ``end``."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._taken:
+            await (self._urgent if urgent else self._usual).park()  # it is handed to us
+        self._taken = True
+
+    def end(self) -> None:
+        """Hand the turn to whoever waits."""
+        if not (self._urgent.unpark() or self._usual.unpark()):
+            self._taken = False
 
 
 class YamuxSession:

@@ -17,8 +17,7 @@ import trio.testing
 from client.net.secure import MAX_PLAINTEXT_BYTES, SecureChannel
 from client.net.tcp import UNSENT_BYTES
 from client.net.transport import Buffer
-from client.net.turns import Turns
-from client.net.yamux import MAX_SLICE_MESSAGES, SLICE_S, YamuxSession
+from client.net.yamux import MAX_SLICE_MESSAGES, SLICE_S, Turns, YamuxSession
 from client.net.yamux_stream import DATA, HEADER, SYN, WINDOW_UPDATE, YamuxStream
 
 if TYPE_CHECKING:
