@@ -1,8 +1,8 @@
 """The part of a node that trains: its stages, their workers, and the copies it keeps for others.
 
-It is begun when the node may hold stages and ended when it may not: a pause drains every stage,
-as leaving the swarm does, and ends the worker processes, which frees their memory; the network, the
-membership and the control socket stay. Going on is entering the swarm anew with the same identity.
+It starts when the node may hold stages and ends when it may not. A pause drains every stage, like
+leaving the swarm, and ends the worker processes, which frees their memory; the network, the
+membership and the control socket stay. Resuming enters the swarm again with the same identity.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ MEASURING_WORKERS = 4
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a node trains, and with what."""
+    """A node's folders, settings and addresses for training."""
 
     settings: Settings
     data_path: Path | None
     """The training text that the user gave."""
     data: Path
-    """The folder of what is kept beside the identity."""
+    """The folder of the files beside the identity."""
     checkpoints: CheckpointFolder
     addresses: Callable[[], list[str]]
-    """Where others reach us."""
+    """The addresses at which others reach us."""
     cores: CoreSharing
 
 

@@ -37,7 +37,7 @@ from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, NoBlob
 LOOK_S = 2.0
 ASK_S = 1.0
 ANSWER_S = 20.0
-"""Who has a copy to give offers it within so long."""
+"""Time within which a peer with a copy offers it."""
 FETCH_S = 60.0
 """A fetch of which nothing comes for so long has failed."""
 RETRY_S = 30.0
@@ -262,7 +262,7 @@ class Buddies:
         self._ports.perform(Explain("transfer", words, "debug"))
 
     def _protected(self, stage: int) -> set[tuple[int, int]]:
-        """What stays however many newer ones come: what we may roll back to, the newest due."""
+        """Return the versions that are kept: those we may roll back to, and the newest one due."""
         every = self._manifest.policy.checkpoint_every
         due = [c.version for c in self._folder.entries() if c.stage == stage]
         newest = max((version for version in due if version % every == 0), default=0)

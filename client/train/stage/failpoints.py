@@ -1,4 +1,4 @@
-"""Where a seat passes the moments of ``client.faults``; nothing happens unless it is armed."""
+"""The failpoints of a seat (``client.faults``); they do nothing unless armed."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ ERRORS = {
 
 @dataclass(frozen=True, slots=True)
 class SeatHooks:
-    """What the owner of a seat wants to know; called within the seat's own handling."""
+    """Callbacks to the owner of a seat, called while the seat handles an input."""
 
     changed: Callable[[], None]
     """Version or state of the seat changed: tell the neighbours."""

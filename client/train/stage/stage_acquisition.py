@@ -48,10 +48,10 @@ LOOK_FOR_ANSWERS_S = 0.1
 JOIN_RETRY_S = 1.0
 JOIN_TIMEOUT_S = 600.0
 IDLE_S = 120.0
-"""A download of which nothing comes for so long is begun anew, perhaps from others."""
+"""A download without progress for this long is restarted, perhaps from other donors."""
 LOOK_S = 2.0
 BEGIN: Final = "begin-"
-"""What the names of downloads of a lineage's beginning begin with."""
+"""Prefix of the file names of downloads for the start of a lineage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Folders:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What every attempt needs and no attempt changes."""
+    """Constants of all attempts."""
 
     ports: Ports
     event_sink: EventSink
@@ -191,13 +191,13 @@ class StageAcquisition:
             await self._next_change()
 
     async def begin(self, lineage: Lineage) -> None:
-        """Load the version from which a lineage begins, from our disk or from who has it.
+        """Load the version from which a lineage begins, from our disk or from other holders.
 
-        A file of ours that is not that version is put away under a longer name. Where the others
-        together give another state, each is asked alone.
+        A file of ours that is not that version is set aside under a longer name. If the donors
+        together give another state, each is asked separately.
 
         Raises:
-            DownloadFailed: nobody gave that version.
+            DownloadFailed: no donor gave that version.
         """
         if not lineage.version:
             return  # as the worker made it from the seed
@@ -239,11 +239,11 @@ class StageAcquisition:
     async def load(self, admit: Admit) -> None:
         """Download the version we were admitted at and load it into the worker.
 
-        Where the donors together give a state of which the leader does not know, each is asked
-        alone: one that lies, or whose memory or disk does, is not believed.
+        If the donors together give a state that differs from the leader's hash, each is asked
+        separately, so that a donor that lies or is damaged is left out.
 
         Raises:
-            DownloadFailed: nobody gave that version.
+            DownloadFailed: no donor gave that version.
         """
         name = f"joined-{self.stage}-v{admit.version}.safetensors"
         path = self._terms.folders.snapshots / name

@@ -1,4 +1,4 @@
-"""What the stages of one volunteer share, and what they tell the engine."""
+"""The context shared by the stages of one volunteer, and their interface to the engine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Owner(Ports, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StageContext:
-    """What the stages of one volunteer share."""
+    """The context shared by the stages of one volunteer."""
 
     owner: Owner
     terms: Terms
