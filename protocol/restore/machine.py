@@ -60,7 +60,7 @@ STUCK_STEPS: Final = 3.0
 more comes, cannot close it any more, for gradients died there; behind the one before it, for
 activations did."""
 TURN_S: Final = 3.0
-"""Who comes next by rank waits so much longer before it decides in place of those before it."""
+"""Each next replica by rank waits this much longer before it decides in place of earlier ones."""
 MAX_TURNS: Final = 8
 """After so many turns it is everybody's."""
 SETTLE_S: Final = 2.0
@@ -69,11 +69,11 @@ MAX_SETTLE_S: Final = 30.0
 """But not for longer, if we know none of them: somebody may keep coming for ever."""
 HEALTHY_S: Final = 10.0
 HEALTHY_STEPS: Final = 3.0
-"""Who has closed a step so lately, in seconds or usual steps, trains in good health."""
+"""A replica that closed a step this recently, in seconds or usual steps, is healthy."""
 UNMET_S: Final = 15.0
-"""Who comes back gives those it has worked with so long before it goes by strangers."""
+"""A returning replica waits this long for peers it has worked with before it trusts strangers."""
 STALLED_S: Final = 120.0
-"""Who has not closed a step for so long has little to lose, and goes by strangers too."""
+"""A replica that has not closed a step for this long has little to lose and trusts strangers."""
 PATIENCE_S: Final = 120.0
 """How long a newer version than the best complete one is waited for: who has it may come back."""
 BRIEF_PATIENCE_S: Final = 15.0
@@ -81,7 +81,7 @@ BRIEF_PATIENCE_S: Final = 15.0
 FOLLOW_S: Final = 60.0
 """Trouble that we saw so lately makes another's decision about it credible."""
 OUTVOTED_S: Final = 20.0
-"""Who has begun a lineage and is not followed goes back to that of the majority after so long."""
+"""A replica whose new lineage is not followed returns to the majority's after this long."""
 REFRESH_S: Final = 180.0
 """How often our record is said again; it holds for ten minutes."""
 MANY_CHECKPOINTS: Final = 2
@@ -92,7 +92,7 @@ MOST_NAMES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What we see of the swarm."""
+    """Our view of the swarm."""
 
     live: frozenset[PeerId] = frozenset()
     """Live members, ourselves included."""
@@ -115,7 +115,7 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Follow this lineage: every seat of ours begins anew at its version."""
+    """Follow this lineage: every seat of ours restarts at its version."""
 
     lineage: Lineage
     reason: str
@@ -128,7 +128,7 @@ class Waiting:
     """Why the run does not go on yet."""
 
     what: str
-    """What it waits for: ``for a majority of the swarm``."""
+    """The condition it waits for, in words: ``for a majority of the swarm``."""
     until: float | None = None
     """When it goes on without those it waits for, monotonic seconds; None: not before they come."""
 
@@ -171,7 +171,7 @@ class Restore:
         we know of earlier."""
         self._back: set[PeerId] = set()
         self._linked_once: frozenset[PeerId] = frozenset()
-        """Whose records we hold and with whom we have been linked."""
+        """Authors of stored records with which we have been linked."""
         self._unmet_since: float | None = None
         """Since when nobody is here whom we have worked with."""
         self._stalled_since: float | None = None
@@ -200,7 +200,7 @@ class Restore:
         self._outvoted_since: float | None = None
         self._said = ""
         self.waiting: Waiting | None = None
-        """What the run waits for before it goes on from copies; None: for nothing."""
+        """The condition before the run continues from copies; None: there is none."""
         self._due: float | None = None
 
     # --- inputs ------------------------------------------------------------------------------
