@@ -25,7 +25,7 @@ ONCE_BROKE = (514, 843, 986, 1306, 10674, 10957)
 """Seeds beyond these that showed a fault."""
 SEEDS = [*range(SWEEP), *ONCE_BROKE]
 FAULTS = 200
-IN_A_ROUND = ("draining", "contributing", "exchanging", "ready", "applying", "observing")
+IN_A_ROUND = ("settling", "contributing", "exchanging", "ready", "applying", "observing")
 
 
 @pytest.fixture(scope="module")
