@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from client.compute.checkpoint import build_header
-from client.control.snapshot import Counters, EventView, Replica, SeatView, Snapshot, StageView
+from client.control.snapshot import Counters, EventView, ReplicaView, SeatView, Snapshot, StageView
 from client.errors import UserError
 from client.lab.demo.command import MARKER, prepare_folder
 from client.lab.demo.play import checkpoint_interval
@@ -52,9 +52,9 @@ def _snapshot(peer: str, stages: list[int], holders: dict[int, str]) -> Snapshot
     )
 
 
-def _replica(letter: str) -> Replica:
+def _replica(letter: str) -> ReplicaView:
     state = "serving" if letter.isupper() else "fetching"
-    return Replica(peer=letter.upper(), version=1, state=state, rate=1.0)
+    return ReplicaView(peer=letter.upper(), version=1, state=state, rate=1.0)
 
 
 @pytest.mark.parametrize(
