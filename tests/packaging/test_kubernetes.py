@@ -31,9 +31,10 @@ def container() -> dict[str, Any]:
     return dict(found)
 
 
-def start(stand_ins: StandIns) -> subprocess.Popen[bytes]:
+def start(stand_ins: StandIns, script: str | None = None) -> subprocess.Popen[bytes]:
     environment = {"PATH": f"{stand_ins.programs}:{os.environ['PATH']}"}
-    return subprocess.Popen([*container()["command"], *container()["args"]], env=environment)
+    (usual,) = container()["args"]
+    return subprocess.Popen([*container()["command"], script or usual], env=environment)
 
 
 @pytest.mark.parametrize("document", documents(), ids=lambda document: document["kind"])
@@ -82,6 +83,17 @@ def test_a_pod_that_must_leave_leaves_in_order_and_does_not_complete_the_job(
     finally:
         process.kill()
     assert "said goodbye" in stand_ins.lines()
+
+
+def test_a_pod_that_must_leave_before_its_client_has_started_leaves(tmp_path: Path) -> None:
+    stand_ins = StandIns(tmp_path)
+    (script,) = container()["args"]
+    asked_early = script.replace("volunteer join", "kill -TERM $$; volunteer join", 1)
+    process = start(stand_ins, asked_early)
+    try:
+        assert process.wait(60) == 75
+    finally:
+        process.kill()
 
 
 @pytest.mark.parametrize("code", [0, 69, 77])
