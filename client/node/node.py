@@ -244,7 +244,8 @@ class Node:
     def finish(self) -> list[DrainCostView]:
         """Begin to drain; return what becomes of our stages."""
         self.stop()
-        return drain_costs_of(self._training.staging.view, self._signer.peer)
+        steps = self._swarm.manifest.steps
+        return drain_costs_of(self._training.staging.view, self._signer.peer, steps)
 
     def history(self, points: int) -> list[StepPoint]:
         """Return the loss curve of the run, as far as we have seen it."""

@@ -103,7 +103,7 @@ def take_snapshot(
         uptime_s=time.monotonic() - started,
         addresses=list(engine.network.addresses),
         events=[EventView.of(e) for e in _recent(engine)],
-        leaving=drain_costs_of(staging.view, engine.signer.peer),
+        leaving=drain_costs_of(staging.view, engine.signer.peer, manifest.steps),
         held=_held(staging, engine.now()),
         paused=paused,
         last_error=error[0] if error else "",
@@ -139,11 +139,11 @@ def limits_view(settings: Settings, used_bytes: int, share: Share) -> LimitsView
     )
 
 
-def drain_costs_of(view: SwarmView, me: PeerId) -> list[DrainCostView]:
-    """Return what would become of our stages if we left."""
+def drain_costs_of(view: SwarmView, me: PeerId, steps: int) -> list[DrainCostView]:
+    """Return what would become of the stages of ``me`` if it left a run of ``steps`` steps."""
     return [
         DrainCostView(stage=p.stage, remaining=p.remaining, last=p.last, words=p.words)
-        for p in drain_costs(view, me)
+        for p in drain_costs(view, me, steps)
     ]
 
 

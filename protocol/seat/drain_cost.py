@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from protocol.ids import PeerId
@@ -15,6 +16,8 @@ class DrainCost:
     stage: int
     remaining: int
     """Replicas that serve it without us and do not drain either."""
+    complete: bool = False
+    """Whether the stage has made the run's last version."""
 
     @property
     def last(self) -> bool:
@@ -24,6 +27,11 @@ class DrainCost:
     @property
     def words(self) -> str:
         """Say it in a sentence."""
+        if self.last and self.complete:
+            return (
+                f"you are the last replica of stage {self.stage}: "
+                "the run is complete, and its last version stays on your disk"
+            )
         if self.last:
             return (
                 f"you are the last replica of stage {self.stage}: "
@@ -40,12 +48,19 @@ def is_ending(view: SwarmView) -> bool:
     return any(serving and all(r.leaving for r in serving) for serving in stages)
 
 
-def drain_costs(view: SwarmView, me: PeerId) -> tuple[DrainCost, ...]:
-    """Return what becomes of every stage that ``me`` serves if it drains."""
+def drain_costs(view: SwarmView, me: PeerId, steps: float = math.inf) -> tuple[DrainCost, ...]:
+    """Return what becomes of every stage that ``me`` serves if it drains.
+
+    Args:
+        view: who holds what.
+        me: the volunteer that would drain.
+        steps: length of the run; the version after its last step has this number.
+    """
     found = []
     for stage in range(len(view.stages)):
         serving = view.serving(stage)
         if any(replica.peer == me for replica in serving):
             staying = [r for r in serving if r.peer != me and not r.leaving]
-            found.append(DrainCost(stage, len(staying)))
+            complete = any(r.peer == me and r.version >= steps for r in serving)
+            found.append(DrainCost(stage, len(staying), complete))
     return tuple(found)
