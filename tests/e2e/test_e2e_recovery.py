@@ -13,6 +13,7 @@ from client.cli.founding.options import RunChoices
 from client.control.snapshot import Snapshot
 from client.lab.bench.efficiency import training_plan
 from client.lab.local_swarm import LocalSwarm, Member
+from client.store.checkpoints import CheckpointFolder
 from client.store.company import load_company
 from model_zoo.data import Corpus
 from model_zoo.reference import train_reference
@@ -104,15 +105,18 @@ def _folders(members: list[Member], swarm: SwarmFile) -> list[Path]:
 
 
 def _saved(members: list[Member], swarm: SwarmFile) -> int:
-    """The newest version of which every member has a checkpoint of its stage."""
-    files = (folder.glob("stage-*-v*.safetensors") for folder in _folders(members, swarm))
-    of_each = [{int(file.stem.rpartition("-v")[2]) for file in each} for each in files]
-    return max(set.intersection(*of_each), default=0)
+    """The newest version from which every member could go on alone: it has a checkpoint of each
+    stage, its own and the copy that it keeps for the other."""
+    alone = (CheckpointFolder(folder).newest_complete(2) for folder in _folders(members, swarm))
+    return min(version or 0 for version in alone)
 
 
-def _worth_waiting_for(members: list[Member], swarm: SwarmFile) -> bool | None:
-    """Whether each waits long for the others when it comes back: it has written down that they
-    were there, and more than one checkpoint interval would be lost without their copies."""
+def _copied(members: list[Member], swarm: SwarmFile) -> bool | None:
+    """Whether it no longer matters which of them comes back first, nor how much later the other.
+
+    Each has written down that the other was there. What both have together may still be newer by
+    one interval: a member that is back waits for that for 15 s only.
+    """
     known = all(load_company(folder) for folder in _folders(members, swarm))
     return True if known and _saved(members, swarm) >= 2 * EVERY else None
 
@@ -131,7 +135,7 @@ def test_a_swarm_that_was_shut_down_goes_on_where_it_was(
 ) -> None:
     swarm = _found(folder, steps=STEPS, delayed=delayed)
     members = _start(processes, 2)
-    wait_for(lambda: _worth_waiting_for(members, swarm), "copies of both stages", members)
+    wait_for(lambda: _copied(members, swarm), "copies of both stages", members)
     for member in members:  # as by a power cut: nothing is handed over, nothing is saved
         member.kill()
     again = _start(processes, 2, "-again")
