@@ -1,8 +1,8 @@
 """The engine of a node: network events in, machines asked, their effects performed.
 
-Owns membership and matching and is the only place where they and the seats meet. Everything runs
-in one thread without waiting: what takes time (opening a stage, downloads, saving) is a task of
-``HeldStages``. It decides nothing; it carries.
+The engine owns membership and matching, and connects them with the seats. Everything runs in one
+thread without waiting: slow work (opening a stage, downloads, saving) runs in tasks of
+``HeldStages``. The engine makes no decisions of its own.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Engine:
         )
         self._view_dirty = False
         self._unable: dict[Stage, str] = {}
-        self._seat_numbers: dict[int, int] = {}  # by stage, as last told
+        self._seat_numbers: dict[int, int] = {}  # by stage: the number last announced
 
     # --- the ports -------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class Engine:
         return time.time()
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        """Queue a message; without a link it is dropped, for membership will say who is gone."""
+        """Queue a message; without a link it is dropped, because membership detects lost peers."""
         if peer == self.signer.peer:
             self.loopback.put(message, payload)
         elif self._outbox.put(peer, message, payload):
@@ -164,8 +164,8 @@ class Engine:
     # --- running ---------------------------------------------------------------------------
 
     def describe(self, advert: Advert, *, has_text: bool) -> None:
-        """Enter the swarm with this advert; matching begins. Without the training text we can only
-        take stage 0 by copying it from somebody."""
+        """Enter the swarm with this advert; matching begins. Without the training text, stage 0 can
+        only be taken once the text is copied from a member."""
         if has_text:
             self.text.found()
         else:
@@ -179,7 +179,7 @@ class Engine:
                 self._record(record)  # stewards spoke before we could listen, and repeat it rarely
 
     async def run(self, seen: Sequence[NetEvent] = ()) -> None:
-        """Carry network events and deadlines until cancelled; first those ``seen`` already."""
+        """Process network events and deadlines until cancelled; the events ``seen`` come first."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._timer.run)
             nursery.start_soon(self.loopback.run)
@@ -189,7 +189,7 @@ class Engine:
                 known = event.peer in self.handshake.admitted
                 self.take(event)
                 if known or event.peer in self.handshake.admitted:
-                    self._refresh()  # what strangers say changes nothing
+                    self._refresh()  # only admitted peers change anything
 
     def _deadlines(self) -> list[float | None]:
         parts = (self.membership, self.text, self.staging, self.history)
@@ -207,7 +207,7 @@ class Engine:
         now = self.now()
         deadline = self.membership.next_deadline()
         if deadline is not None and deadline <= now:
-            self.seats_changed()  # a heartbeat says how our seats are now
+            self.seats_changed()  # the heartbeat needs the present state of our seats
             self._members(self.membership.tick(now, self.wall()))
         if self.matching is not None and self.matching.next_deadline(now) <= now:
             self.matched(self.matching.tick(now))
@@ -223,7 +223,7 @@ class Engine:
     # --- the network -----------------------------------------------------------------------
 
     def take(self, event: NetEvent) -> None:
-        """Take what the network brings: a link's news, or a message, for whom its route names."""
+        """Handle a network event: a change of a link, or a message, which its route assigns."""
         self._set_clock()
         match event:
             case PeerUp(peer):
@@ -236,7 +236,7 @@ class Engine:
                         take(peer, message, payload)
 
     def _taker(self, peer: PeerId, message: Message, size_bytes: int) -> Take | None:
-        """Return who takes a message of this peer; None: it does not count, or nobody wants it."""
+        """Return the handler of a message from this peer; None: the message is ignored."""
         route = ROUTES[type(message)]
         if peer in self.handshake.admitted:
             self.measuring.received(peer, message, size_bytes, self.now())
@@ -276,22 +276,22 @@ class Engine:
             self.text.linked(peer)
 
     def on_manifest_request(self, peer: PeerId, message: ManifestRequest, payload: bytes) -> None:
-        """Give the manifest to who wants to join."""
+        """Send the manifest to a peer that wants to join."""
         self.handshake.manifest_request(peer)
 
     def on_goodbye(self, peer: PeerId, message: Goodbye, payload: bytes) -> None:
-        """Tell why a link ends."""
+        """Report why a link ends."""
         words = f"{short(peer)} says goodbye: {message.reason}"
         self.perform(Explain("membership", words))
 
     def on_membership(
         self, peer: PeerId, message: Records | RecordDigest | Heartbeat, payload: bytes
     ) -> None:
-        """Hand on what members say of themselves and of others."""
+        """Pass the members' records about themselves and others to membership."""
         self._members(self.membership.receive(peer, message, self.now(), self.wall()))
 
     def on_signed(self, peer: PeerId, message: Signed, payload: bytes) -> None:
-        """Hand a letter of the matching on."""
+        """Pass a letter of the matching on."""
         letter, now = self.agreements.open(peer, message), self.now()
         if self.matching is not None:
             self.matched(self.matching.receive_signed(peer, letter.kind, letter.body, now))
@@ -310,7 +310,7 @@ class Engine:
             self.on_chunk(peer, message, payload)
 
     def on_chunk(self, peer: PeerId, message: Copied, payload: bytes) -> None:
-        """Hand a part of a blob to whoever downloads it."""
+        """Pass a part of a blob to its download."""
         if self.staging is not None:
             self.staging.copied(peer, message, payload)
 
@@ -389,7 +389,7 @@ class Engine:
                 self.history.update(roster, view)
 
     def _text_changed(self) -> None:
-        """Tell the matching and the swarm whether we can take stage 0."""
+        """Tell the matching and the swarm whether this volunteer can take stage 0."""
         unable = self.text.unable()
         if unable == self._unable:
             return
@@ -399,7 +399,7 @@ class Engine:
             self.own_advert.set_unable(unable)
 
     def seats_changed(self) -> None:
-        """Tell the neighbours what our seats are now."""
+        """Tell the neighbours the state of our seats."""
         seats = self.staging.seats() if self.staging else []
         self._seat_numbers = {seat.stage: seat.seat for seat in seats}
         self._members(self.membership.set_seats(seats, self.now(), self.wall()))
@@ -461,15 +461,15 @@ class Engine:
             self._progress_report.closed(committed, self.staging.view)
 
     def drain(self) -> None:
-        """Take no part in the matching any more; every stage of ours is drained."""
+        """Leave the matching; every stage of ours is drained."""
         if self.matching is not None:
             self.matched(self.matching.leave(self.now()))
 
     def retire(self) -> None:
-        """Stay a member without seats until we are described anew; ``drain`` went before."""
+        """Stay a member without seats until ``describe``; call ``drain`` first."""
         self.matching = None
         self.own_advert.retire()
 
     def leave(self) -> None:
-        """Say goodbye to the swarm."""
+        """Announce to the swarm that this volunteer leaves."""
         self._members(self.membership.leave(self.now(), self.wall()))

@@ -42,7 +42,7 @@ class StageHolder(Protocol):
         """Take an answer or a part of a blob that may be downloaded here."""
 
     def peer_lost(self, peer: PeerId) -> None:
-        """A peer is gone."""
+        """A peer has left or was lost."""
 
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""
@@ -60,7 +60,7 @@ class StageHolder(Protocol):
         """Return what heartbeats say of our seats."""
 
     def tick(self, now: float) -> None:
-        """Act on deadlines that have passed."""
+        """Handle deadlines that have passed."""
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""

@@ -1,8 +1,8 @@
 """The part of a node that trains: its stages, their workers, and the copies it keeps for others.
 
-It starts when the node may hold stages and ends when it may not. A pause drains every stage, like
-leaving the swarm, and ends the worker processes, which frees their memory; the network, the
-membership and the control socket stay. Resuming enters the swarm again with the same identity.
+It runs while the node may hold stages. A pause drains every stage, like leaving the swarm, and ends
+the worker processes, which frees their memory; the network, the membership and the control socket
+stay. Resuming enters the swarm again with the same identity.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from model_zoo.specs.data import DataSpec
 FINISH_S = 240.0
 """For draining, saving, and a copy elsewhere; each of these is bounded, too."""
 USUAL_SEATS = 2
-"""The home and a second stage beside it; whether memory holds both, the matching reckons."""
+"""The home and a second stage; the matching checks whether memory holds both."""
 MEASURING_WORKERS = 4
-"""So many may die before we believe that a restart does not mend it."""
+"""Deaths after which a restart is not expected to help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Training:
         """Counts since the node started, over all pauses."""
         self.staging = self._new_staging()
         if pauses.now is not None:
-            self.staging.close()  # another is made when the pause is over
+            self.staging.close()  # a new one is made after the pause
 
     # --- running -----------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class Training:
                 await self._train()
 
     async def drain(self, *, for_good: bool = False) -> None:
-        """Hand over and save what we hold, within ``FINISH_S``; nothing is held afterwards."""
+        """Hand over and save our stages within ``FINISH_S``; nothing is held afterwards."""
         self._over = self._over or for_good
         staging, engine = self.staging, self._engine
         with trio.move_on_after(FINISH_S):
@@ -164,7 +164,7 @@ class Training:
         self._say_speed()
 
     def _say_speed(self) -> None:
-        """Advertise what we compute with the threads of now."""
+        """Advertise the compute of the present threads."""
         if self._capacity is not None:
             threads = self._site.cores.threads
             flops = lent_flops(self._capacity, self._site.settings, threads)
@@ -184,7 +184,7 @@ class Training:
             await self.staging.buddies.run()
 
     async def _enter(self) -> None:
-        """Measure what we can do and enter the swarm with it."""
+        """Measure this machine and enter the swarm with the result."""
         settings, engine, data = self._site.settings, self._engine, self._site.data
         try:
             capacity, problem = await self._measured()
@@ -203,11 +203,11 @@ class Training:
         await Presence(engine, settings, data, self._site.addresses).run()
 
     async def _measured(self) -> tuple[Capacity, str]:
-        """Return what we can do, and why the training text is not here; empty: it is.
+        """Return the measured capacity, and why the training text is not here; empty: it is here.
 
         Raises:
-            UserError: we are too small for any stage, the device is of no use, or one worker after
-                the other dies of it.
+            UserError: this machine is too small for any stage, the device is unusable, or one
+                worker after the other dies.
         """
         settings, data, manifest = self._site.settings, self._site.data, self._engine.manifest
         for _ in range(MEASURING_WORKERS):
@@ -238,7 +238,7 @@ class Training:
     # --- parts -------------------------------------------------------------------------------
 
     def _new_staging(self) -> HeldStages:
-        """Return stages to be held; the engine and the history know them from now on."""
+        """Return new ``HeldStages``, attached to the engine and the history."""
         engine = self._engine
         staging = HeldStages(engine, self._terms, self._start_worker, self.counters)
         staging.pause = lambda reason: self._pauses.pause(None, reason)
@@ -266,8 +266,8 @@ class Training:
 
 
 def _source(site: Site, data: DataSpec) -> str:
-    """Return where this machine may have the training text: what the user gave, what a founder gave
-    here, or Python's own source. Empty: nowhere but in the store."""
+    """Return the paths at which this machine may have the training text: the user's, a founder's on
+    this machine, or Python's own source. Empty: only the store."""
     if site.data_path is not None:
         return str(site.data_path)
     origin = TextStore(site.data / "texts").origin(data.digest)
@@ -277,5 +277,5 @@ def _source(site: Site, data: DataSpec) -> str:
 
 
 def _said(failure: RequestFailed) -> str:
-    """Return the worker's words, without the kind that stands before them."""
+    """Return the worker's message without the kind in front of it."""
     return str(failure).removeprefix(f"{failure.kind}: ")

@@ -1,7 +1,8 @@
 """The capacity that this volunteer advertises: measured once, saved beside its identity.
 
-The worker measures compute speed and memory at the first start. Bandwidth is the rate that the line
-has reached in transfers so far (saved too), before that a household's; the owner's limit caps it.
+The worker measures compute speed and memory at the first start. Bandwidth is the highest rate of
+the transfers so far (saved too), and that of a household before there are any; the owner's limit
+caps it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ PROBE_SIZES = [384, 768]
 HOUSEHOLD_BYTES_PER_S = 12.5e6
 """100 Mb/s: the median line of MATCHING.md's world."""
 SLOW_AFTER_S = 30.0
-"""A line counts as slower than a household's after so many seconds of transfers: what it reached
-before may have been the other side's limit."""
+"""Seconds of transfers after which a line may count as slower than a household's: in fewer, the
+other side may have been the limit."""
 FILE_NAME = "capacity.json"
 LINE_FILE_NAME = "bandwidth.json"
 MEMORY_SHARE = 0.85
@@ -43,7 +44,7 @@ class Capacity(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """The most our line has reached each way, and the seconds of transfers behind it."""
+    """The highest rate of our line in each direction, and the seconds of transfers measured."""
 
     upload_bytes_per_s: float = 0.0
     upload_s: float = 0.0
@@ -124,7 +125,7 @@ def usable_memory_bytes(capacity: Capacity, settings: Settings) -> int:
 
 
 def lent_flops(capacity: Capacity, settings: Settings, threads: int) -> Flops:
-    """Return the FLOP/s that we lend.
+    """Return the FLOP/s that this volunteer contributes.
 
     On a CPU they are assumed to be proportional to the number of threads.
 

@@ -1,7 +1,8 @@
-"""Keeps this volunteer to its share of the machine's cores while others come and go beside it.
+"""Limits this volunteer to its share of the cores while other volunteers of the machine change.
 
-A thin driver: ``client.limits`` sees the other volunteers and reckons. All workers of one volunteer
-have the same number of threads, for they take turns. State: the number now, and who was seen.
+A thin driver: ``client.limits`` finds the other volunteers and computes the share. All workers of
+one volunteer have the same number of threads, because they take turns. State: the present number,
+and the volunteers seen.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ class NoticeBoard(Protocol):
     """How volunteers of one machine see each other."""
 
     def post(self, notice: Notice) -> None:
-        """Put up our notice, or replace it; raises ``OSError``."""
+        """Publish our notice, or replace it; raises ``OSError``."""
 
     def withdraw(self) -> None:
-        """Take our notice down."""
+        """Remove our notice."""
 
     def others(self) -> list[Seen]:
-        """Return the other volunteers that run."""
+        """Return the other volunteers that are running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,13 @@ class Share:
 
     threads: int
     cores: int
-    """Of the machine, as far as this process may use them."""
+    """Cores of the machine that this process may use."""
     volunteers: int = 1
-    """That compute on them, this one included."""
+    """Volunteers that compute on them, this one included."""
 
     @property
     def words(self) -> str:
-        """The share for people."""
+        """The share in words."""
         plural = "thread" if self.threads == 1 else "threads"
         found = f"{self.threads} {plural} on {plural_cores(self.cores)}"
         shared = f", shared by {self.volunteers} volunteers" if self.volunteers > 1 else ""
@@ -59,7 +60,7 @@ class CoreSharing:
 
     Args:
         chosen: threads as the owner chose; 0: our share.
-        explain: what to tell the user with.
+        explain: shows a message to the user.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class CoreSharing:
 
     @property
     def threads(self) -> int:
-        """Threads of a worker now."""
+        """Present threads of a worker."""
         return self.share.threads
 
     @property
@@ -106,7 +107,7 @@ class CoreSharing:
             self._board.withdraw()
 
     def look(self, computing: bool) -> None:
-        """Tell the others how it is with us, and find out our share of now."""
+        """Publish our state and compute our present share."""
         cores = self._find_cores()
         self._post(cores, computing)
         self.share = self._reckon(cores, self._board.others())

@@ -1,9 +1,9 @@
-"""Memory that the program has freed goes back to the system.
+"""Returns memory that the program has freed to the system.
 
 The C library's allocator (glibc) keeps freed memory below the topmost piece that is still in use:
-half a gigabyte of unfinished frames, freed to the last byte, stayed with the process because of
-some bytes that were allocated after them. Nothing of Python's shows it: ``tracemalloc`` and the
-garbage collector find it free. ``malloc_trim`` gives it back page by page, in some milliseconds.
+half a gigabyte of unfinished frames, all freed, stayed with the process because of a few bytes that
+were allocated after them. Python's own tools do not show it: ``tracemalloc`` and the garbage
+collector count it as free. ``malloc_trim`` returns it page by page, within milliseconds.
 
 State: the least resident memory since the last time. Elsewhere than on glibc it does nothing.
 """
@@ -18,7 +18,7 @@ import trio
 
 LOOK_S = 10.0
 GROWN_BYTES = 16 * 1024 * 1024
-"""Less than so much is not worth it."""
+"""Growth below which trimming is not worth its time."""
 
 
 def resident_bytes() -> int:
@@ -27,7 +27,7 @@ def resident_bytes() -> int:
 
 
 def trim() -> None:
-    """Give freed memory back, where the C library can."""
+    """Return freed memory to the system, where the C library can."""
     give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if give_back is not None:
         give_back(0)
@@ -36,7 +36,7 @@ def trim() -> None:
 async def keep_heap_small(
     resident: Callable[[], int] = resident_bytes, give_back: Callable[[], None] = trim
 ) -> None:
-    """Give memory back whenever some has come, until cancelled."""
+    """Trim whenever the resident memory has grown, until cancelled."""
     least = resident()
     while True:
         await trio.sleep(LOOK_S)

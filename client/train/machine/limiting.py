@@ -1,7 +1,7 @@
-"""Keeps the owner's conditions: looks at this machine, asks the decision, holds stages back.
+"""Enforces the owner's conditions: observes this machine and holds stages back when one fails.
 
-A thin driver: ``client.limits`` decides. It also counts what the line carries each day, on disk,
-so that a restart does not begin a new quota. State: today's use, and what was counted already.
+A thin driver: ``client.limits`` decides. It also counts the day's traffic on disk, so that a
+restart does not begin a new quota. State: today's use, and the traffic counted already.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Holdable(Protocol):
         """
 
     def release(self, cause: str) -> None:
-        """This cause is gone."""
+        """The cause no longer applies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Senses:
-    """How the driver sees the world."""
+    """The driver's sources of facts."""
 
     carried_bytes: Callable[[], int]
     """Sent and received since the node started."""
@@ -57,7 +57,7 @@ class Senses:
 
 
 class Limiting:
-    """See the module's docstring. ``folder`` is that of what is kept beside the identity."""
+    """See the module's docstring. ``folder`` holds the files beside the identity."""
 
     def __init__(self, settings: Settings, folder: Path, pauses: Holdable, senses: Senses) -> None:
         self._settings, self._path = settings, folder / FILE_NAME
@@ -92,7 +92,7 @@ class Limiting:
             self._save()
 
     async def look(self) -> None:
-        """Find out how it is and obey."""
+        """Collect the facts, decide, and apply the decision."""
         facts = await self._facts()
         decision = decide(self._senses.now(), facts, self._settings)
         if isinstance(decision, Allowed):
@@ -120,7 +120,7 @@ class Limiting:
 
 
 def load_use(path: Path) -> DayUse | None:
-    """Return what is kept; None if there is nothing that can be read."""
+    """Return the stored use; None if there is none or it cannot be read."""
     try:
         with path.open("rb") as file:
             return decode_use(file.read(MAX_FILE_BYTES))

@@ -15,7 +15,7 @@ from client.train.workers.opening import Fit, fit_stage, stage_need
 from protocol.manifest import Manifest
 
 MOST_STAGES = 3
-"""The home, the second stage, and the one that a move is made to."""
+"""The home, the second stage, and the target of a move."""
 
 
 class MemoryBudget:

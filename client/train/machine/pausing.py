@@ -1,7 +1,7 @@
-"""Whether the node may hold stages now: its owner's pause, and whatever else holds it back.
+"""Decides whether the node may hold stages now: the owner's pause and the holds of limits.
 
-The owner's pause is kept on disk and ends when it is told to, or at its time; a hold of the limits
-(idle only, on battery, quota) ends when its cause does. Decides nothing else: ``Training`` obeys.
+The owner's pause is kept on disk and ends on command or at its time. A hold of the limits (idle
+only, on battery, quota) ends with its cause. ``Training`` acts on the result.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Pauses:
 
     @property
     def now(self) -> KeptPause | None:
-        """The pause in force, the owner's before others; None: stages may be held."""
+        """The pause in force, the owner's first; None: stages may be held."""
         return self._own or next(iter(self._holds.values()), None)
 
     def pause(self, until: float | None, reason: str) -> KeptPause:
-        """The owner pauses, until a time (Unix seconds) or until told otherwise."""
+        """Begin the owner's pause, until a time (Unix seconds) or until ``resume``."""
         pause = KeptPause(reason or BY_OWNER, self._wall(), until)
         self._set_own(pause)
         self._say(f"paused: {pause.reason}")
@@ -55,7 +55,7 @@ class Pauses:
         return pause
 
     def resume(self) -> bool:
-        """The owner's pause is over; False: there was none."""
+        """End the owner's pause; False: there was none."""
         if self._own is None:
             return False
         self._set_own(None)
@@ -80,7 +80,7 @@ class Pauses:
             self._tell()
 
     def release(self, cause: str) -> None:
-        """A cause is gone."""
+        """The cause no longer applies."""
         if self._holds.pop(cause, None) is not None:
             self._say("resumed" if self.now is None else "one reason to pause is gone")
             self._tell()

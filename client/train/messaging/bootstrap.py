@@ -1,6 +1,7 @@
 """Finding the swarm: dial the members an invite names, and get the manifest from one of them.
 
-Bounded in time; what was tried and what happened is in the error, so that a user can act on it.
+The search is bounded in time. The error lists every attempt and its result, so that a user can act
+on it.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ async def fetch_manifest(
     Raises:
         UserError: it refuses, does not answer, or sends an invalid manifest.
     """
-    network.admit(peer)  # else its records wait for its admission, and the manifest behind them
+    network.admit(peer)  # otherwise the manifest queues behind records that wait for admission
     network.send_nowait(peer, hello)
     network.send_nowait(peer, ManifestRequest())
     with trio.move_on_after(REPLY_S):

@@ -1,4 +1,4 @@
-"""When the node looks at its machines again: at the next deadline, or when something changed."""
+"""Runs the machines' ticks: at the next deadline, or when something has changed."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import trio
 TICK_MIN_S = 0.01
 TICK_MAX_S = 0.5
 REST_SHARE = 4.0
-"""A tick is followed by a rest so many times as long (``TICK_MIN_S`` at most): what comes meanwhile
-shares the next one. So ticks take a fifth of the time, however many messages come."""
+"""The rest after a tick, in durations of that tick (``TICK_MIN_S`` at most): all changes in it
+share the next tick. So ticks take at most a fifth of the time, however many messages come."""
 
 
 class DeadlineTimer:
-    """Sleeps until the next deadline, in bounds, and then ticks.
+    """Sleeps until the next deadline, within bounds, and then ticks.
 
     Args:
-        deadlines: monotonic seconds; None of a machine that waits for nothing.
-        tick: looks at all machines.
+        deadlines: monotonic seconds; None for a machine without a deadline.
+        tick: runs all machines.
     """
 
     def __init__(
@@ -40,6 +40,6 @@ class DeadlineTimer:
                 await self._wake.wait()
             began = trio.current_time()
             self._tick()
-            self._wake = trio.Event()  # what the tick itself changed needs no other one
+            self._wake = trio.Event()  # changes made by the tick itself need no second tick
             took_s = trio.current_time() - began
             await trio.sleep(min(REST_SHARE * took_s, TICK_MIN_S))

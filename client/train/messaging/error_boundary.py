@@ -12,7 +12,7 @@ from protocol.ids import PeerId, short
 
 
 class ErrorBoundary:
-    """Stands between what comes from outside and our machines."""
+    """Separates input from outside from our machines."""
 
     def __init__(self, penalise: Callable[[Penalise], None], event_sink: EventSink) -> None:
         self._penalise, self._event_sink = penalise, event_sink
@@ -21,7 +21,7 @@ class ErrorBoundary:
 
     @contextmanager
     def against(self, peer: PeerId, what: str) -> Iterator[None]:
-        """Survive what the body raises while it takes ``what`` a peer has said."""
+        """Handle exceptions of the body, which processes ``what`` a peer has sent."""
         try:
             yield
         except RemoteProtocolError as error:

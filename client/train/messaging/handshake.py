@@ -17,8 +17,9 @@ from protocol.ids import PeerId, SwarmId
 from protocol.wire.messages import Goodbye, Hello, ManifestReply
 
 PROTOCOL = 2
-"""Of the messages: it rises when one changes, so that peers of unlike versions part at once and say
-why. 2: plans without what is dropped, ``Returned``, progress by author."""
+"""Version of the messages. It rises when one changes, so that peers with different versions
+disconnect at once with the reason. 2: plans without dropped microbatches, ``Returned``, progress by
+author."""
 
 
 @dataclass(slots=True)
@@ -35,7 +36,7 @@ class Handshake:
     admitted: set[PeerId] = field(default_factory=set)
 
     def greet(self, peer: PeerId) -> None:
-        """A link has come up: say who we are."""
+        """A link is up: send our Hello."""
         self.ports.send(peer, self._hello(peer))
 
     def gone(self, peer: PeerId) -> None:
@@ -59,7 +60,7 @@ class Handshake:
 
     def _hello_from(self, peer: PeerId, protocol: int, swarm: str | None, proof: bytes) -> bool:
         if swarm is None:
-            return False  # a newcomer that will ask for the manifest
+            return False  # a newcomer, which will ask for the manifest
         refusal = self._refusal(peer, protocol, swarm, proof)
         if refusal:
             self.ports.send(peer, Goodbye(refusal))

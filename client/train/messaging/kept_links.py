@@ -1,8 +1,8 @@
 """The peers that the network keeps dialling: neighbours, and peers that may come back.
 
 A dead neighbour, a partition that heals and a swarm that restarts look alike from here: one side
-has to dial again. So the recently dead are dialled, and the peers named by the last session or the
-invite until they are heard of. The network applies backoff.
+has to dial again. So recently lost peers are dialled, and the peers named by the last session or
+the invite until a record of them arrives. The network applies backoff.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class KeptLinks:
         self.meet(remembered)
 
     def meet(self, addresses: Iterable[Address]) -> None:
-        """Remember members that answered; those that were not met for longest go first."""
+        """Remember members that answered; those not met for longest are dropped first."""
         for address in addresses:
             if address.peer is not None:
                 self._remembered.pop(address.peer, None)
@@ -34,7 +34,7 @@ class KeptLinks:
             del self._remembered[peer]
 
     def wanted(self, roster: Roster) -> Mapping[PeerId, Sequence[str]]:
-        """Return whom to be linked with and where they listen."""
+        """Return the peers to be linked with and their addresses."""
         called = {
             peer: (at,) for peer, at in self._remembered.items() if not roster.addresses(peer)
         }

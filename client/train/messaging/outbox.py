@@ -20,16 +20,16 @@ MOST_BYTES = {"control": 8 * MIB, "bulk": 512 * MIB, "background": 8 * MIB}
 """Bytes queued for one peer beyond the queue of its link: eight segments of the largest size, and
 more small messages than a reading peer leaves unread."""
 MOST_BYTES_IN_ALL = {"control": 32 * MIB, "bulk": 1024 * MIB, "background": 32 * MIB}
-"""For all peers; beyond it, the one for whom most waits goes."""
+"""Bytes queued for all peers; beyond it, the peer with the longest queue is disconnected."""
 HEADER_BYTES = 512
 """Estimated bytes of a message beside its payload; headers are encoded later."""
 
 
 class Outbox:
-    """Sends without making anybody wait; membership says who is gone, not the outbox.
+    """Sends without waiting; lost peers are detected by membership, not here.
 
-    State: by peer and lane, what waits for room. Nothing overtakes what waits, so that the order of
-    a lane is kept; when the link ends, what waits for it is dropped.
+    State: by peer and lane, the messages that wait for room. No message overtakes them, so that the
+        order of a lane is kept; when the link ends, its messages are dropped.
     """
 
     def __init__(self, network: Network, nursery: trio.Nursery) -> None:
@@ -61,7 +61,7 @@ class Outbox:
         return True
 
     def _wait(self, peer: PeerId, name: str, message: Message, payload: bytes) -> None:
-        """Let a message wait, unless too much waits already."""
+        """Queue a message, unless the queues are full."""
         if peer in self._given_up:
             return
         self._waiting[peer, name].append((message, payload))
@@ -74,7 +74,7 @@ class Outbox:
             self._give_up(max(lane_of, key=lambda whose: lane_of[whose]))
 
     def _give_up(self, peer: PeerId) -> None:
-        """End the link of a peer that takes too little, and drop what waits for it."""
+        """End the link of a peer that reads too slowly, and drop its messages."""
         self._given_up.add(peer)
         for whose, waiting in self._waiting.items():
             if whose[0] == peer:

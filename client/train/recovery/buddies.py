@@ -1,12 +1,12 @@
-"""Keeping copies of a neighbouring stage's checkpoints, and having ours kept when we go.
+"""Keeps copies of a neighbouring stage's checkpoints, and has ours copied when we leave.
 
-A task looks every few seconds which stages we are the buddy of (``protocol.transfer.buddy``) and
-fetches their newest checkpoint, one at a time and with few chunks under way, so that training
-hardly notices. A copy counts when all of it is verified; then it lies beside our own checkpoints
-and is offered like them. Offers that nobody asked for come from replicas that saved something out
-of turn, as the last one of a stage does before it leaves: it waits until we offer the same. Of
-each peer only the newest such offer counts; one that comes to nothing costs the others a moment,
-and none pushes out the newest copy that was due or that the run may be rolled back to.
+Every few seconds a task finds the stages of which we are the buddy (``protocol.transfer.buddy``)
+and fetches their newest checkpoint, one at a time and with few chunks in flight, so that training
+is hardly slowed. A copy counts once all of it is verified; then it is stored beside our own
+checkpoints and offered like them. Unsolicited offers come from replicas that saved a checkpoint out
+of turn, as the last replica of a stage does before it leaves: it waits until we offer the same
+version. Only the newest such offer of each peer counts. A failed one delays the others briefly, and
+none replaces the newest copy that was due or that the run may be rolled back to.
 """
 
 from __future__ import annotations
@@ -37,25 +37,26 @@ from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, NoBlob
 LOOK_S = 2.0
 ASK_S = 1.0
 ANSWER_S = 20.0
-"""Time within which a peer with a copy offers it."""
+"""Seconds within which a peer with a copy offers it."""
 FETCH_S = 60.0
-"""A fetch of which nothing comes for so long has failed."""
+"""Seconds without a chunk after which a fetch has failed."""
 RETRY_S = 30.0
-"""A copy that could not be had waits so long, unless it is offered again."""
+"""Seconds before a failed copy is tried again, unless it is offered again."""
 AHEAD = 2
-"""So many versions may a stage be past ours next to it: one, with delayed updates two."""
+"""Versions by which a neighbouring stage may be ahead of ours: one, with delayed updates two."""
 WINDOW = 1
 SPARE_BYTES = 256 << 20
-"""Disk that a copy leaves free for our own checkpoints."""
+"""Disk space that a copy leaves free for our own checkpoints."""
 
 
 class Buddies:
     """See the module's docstring.
 
     Args:
-        history: what others say they have; it is told of every copy.
-        view: the swarm now; ``held``: the stages we hold or are taking; ``places``: where peers
-            are, for the choice of a buddy elsewhere.
+        history: the others' records of what they have; it is told of every copy.
+        view: the present swarm.
+        held: the stages we hold or are taking.
+        places: hosts of the peers, to choose a buddy on another one.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Buddies:
     # --- what staging hands over -------------------------------------------------------------
 
     def receive(self, peer: PeerId, message: Copied, payload: bytes) -> bool:
-        """Take a message about a copy; False if it is for somebody else."""
+        """Handle a message about a copy; False if it concerns something else."""
         match message:
             case BlobOffer(kind="state") if self._is_kept_now(peer, message):
                 return True
@@ -102,13 +103,13 @@ class Buddies:
                 return False
 
     def peer_lost(self, peer: PeerId) -> None:
-        """A donor may be gone."""
+        """A donor may have been lost."""
         self._forget_announced(lambda _stage, by, _version: by == peer)
         if self._download is not None:
             self._download.lost(peer)
 
     def _is_kept_now(self, peer: PeerId, offer: BlobOffer) -> bool:
-        """Whether it says that somebody keeps what we hand over."""
+        """Whether an offer shows that the peer has the checkpoint that we hand over."""
         waiting = self._handing.get((offer.stage, offer.version))
         ours = self._shelf.offer(offer.stage, offer.version)
         if waiting is None or ours is None or ours.digests != offer.digests:
@@ -137,14 +138,14 @@ class Buddies:
             self._fetching.deadline = math.inf  # it is answered
 
     def _note(self, peer: PeerId, offer: BlobOffer) -> None:
-        """Remember what a neighbour offers without being asked."""
+        """Remember a neighbour's unsolicited offer."""
         view, stage = self._view(), offer.stage
         speaks = any(replica.peer == peer for replica in view.serving(stage))
         plausible = is_plausible(self._manifest, offer)
         if not speaks or not is_beside(view, self._me, stage) or not plausible:
             return
         if offer.version > self._reached(stage):
-            return  # where we are late to hear of its version, it offers it again
+            return  # if its heartbeat arrives later than the offer, the offer is repeated
         if (ours := self._shelf.offer(stage, offer.version)) is not None:
             self._ports.send(peer, ours)
             return
@@ -154,20 +155,21 @@ class Buddies:
             self._event_sink.set()
 
     def _reached(self, stage: int) -> int:
-        """Return the newest version that a stage next to ours can have: a lie goes no further."""
+        """Return the newest version that a neighbouring stage can have; it bounds what a liar can
+        claim."""
         view = self._view()
         beside = [*view.serving(stage - 1), *view.serving(stage + 1)]
         ours = max((r.version for r in beside if r.peer == self._me), default=0)
         return min(view.committed(stage), ours + AHEAD, self._manifest.steps)
 
     def _due(self, stage: int) -> int:
-        """Return the newest version of which the stage's replicas write a checkpoint."""
+        """Return the newest version that the stage's replicas checkpoint."""
         every, steps = self._manifest.policy.checkpoint_every, self._manifest.steps
         due, reached = due_version(self._view(), stage, every, steps), self._reached(stage)
         return due if due <= reached else reached - reached % every
 
     def _forget_announced(self, which: Callable[[int, PeerId, int], bool]) -> list[PeerId]:
-        """Forget what was offered without being asked; return by whom."""
+        """Forget the unsolicited offers; return their senders."""
         gone = [key for key, version in self._announced.items() if which(*key, version)]
         for key in gone:
             del self._announced[key]
@@ -176,7 +178,7 @@ class Buddies:
     # --- keeping -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Keep what we are to keep, until cancelled."""
+        """Fetch the copies that we are to keep, until cancelled."""
         while True:
             self._event_sink = trio.Event()
             for stage, version in self._wanted():
@@ -185,7 +187,7 @@ class Buddies:
                 await self._event_sink.wait()
 
     def _wanted(self) -> list[tuple[int, int]]:
-        """The stages of which we lack a copy, with the version."""
+        """The stages of which we lack a copy, with their versions."""
         now = self._ports.now()
         self._not_before = {key: at for key, at in self._not_before.items() if at > now}
         self._forget_announced(lambda stage, _by, version: version < self._due(stage))
@@ -236,7 +238,8 @@ class Buddies:
             path.unlink(missing_ok=True)
 
     def _donors(self, stage: int, version: int) -> list[PeerId]:
-        """Who may have it; of what was saved out of turn only who says so: others do not answer."""
+        """The peers that may have it; for a checkpoint saved out of turn only its offerers, because
+        others do not answer."""
         offering = {by for (s, by), v in self._announced.items() if (s, v) == (stage, version)}
         if offering and version != self._due(stage):
             return sorted(offering)
@@ -262,7 +265,8 @@ class Buddies:
         self._ports.perform(Explain("transfer", words, "debug"))
 
     def _protected(self, stage: int) -> set[tuple[int, int]]:
-        """Return the versions that are kept: those we may roll back to, and the newest one due."""
+        """Return the versions to keep: those the run may be rolled back to, and the newest one
+        due."""
         every = self._manifest.policy.checkpoint_every
         due = [c.version for c in self._folder.entries() if c.stage == stage]
         newest = max((version for version in due if version % every == 0), default=0)
@@ -289,7 +293,7 @@ class Buddies:
             raise OSError(f"less than {needed >> 20} MiB are free in {self._folder.folder}")
 
     def _say_disk(self, problem: str) -> None:
-        """Tell once that there is no room, until there was."""
+        """Report once that there is no room, until there is again."""
         if not self._said_full:
             self._said_full = True
             words = f"no copies of neighbouring stages are kept: {problem}; make room on the disk"
@@ -298,7 +302,7 @@ class Buddies:
     # --- being kept --------------------------------------------------------------------------
 
     async def hand_over(self, stage: int, version: int, timeout_s: float) -> bool:
-        """Have our buddy keep a checkpoint of ours; whether it does, within ``timeout_s``."""
+        """Have our buddy copy a checkpoint of ours; return whether it did within ``timeout_s``."""
         keeper, offer = self._keeper(stage), self._shelf.offer(stage, version)
         if keeper is None or offer is None:
             return False

@@ -46,7 +46,7 @@ from protocol.view import SwarmView
 COMPANY_EVERY_S: Final = 1.0
 """Shortest time between two writes of the present members."""
 UNREAD_S: Final = 30.0
-"""A disk of which not everything could be read is looked at again after so long."""
+"""Seconds after which a disk that could not be read completely is read again."""
 
 
 class Restarts(Protocol):
@@ -63,8 +63,8 @@ class History:
     """See the module's docstring.
 
     Args:
-        folder: of this swarm's checkpoints.
-        shelf: what is offered of them.
+        folder: this swarm's checkpoints.
+        shelf: offers them to others.
         met: members of earlier sessions.
     """
 
@@ -105,18 +105,18 @@ class History:
         self._stale = trio.Event()
         self._made: set[tuple[int, int]] = set()
         self._ended = False
-        self._made_all = True  # what is there when we start, we made in the lineage that we kept
+        self._made_all = True  # the checkpoints found at the start are of its lineage
 
     # --- what a stage's newcomer asks --------------------------------------------------------
 
     @property
     def lineage(self) -> Lineage:
-        """The start of the run's present history."""
+        """The version at which the present lineage begins."""
         return self.machine.lineage
 
     @property
     def open(self) -> bool:
-        """Whether it is settled from which version a stage without state begins."""
+        """Whether the version from which a stage without state begins is decided."""
         return self.machine.open
 
     def holders(self, stage: int) -> list[PeerId]:
@@ -125,13 +125,13 @@ class History:
         return [peer for peer in found if peer != self._me]
 
     def protected(self) -> Collection[tuple[int, int]]:
-        """Return what must stay on our disk: the newest version that every stage has."""
+        """Return the versions that must stay on our disk: the newest that every stage has."""
         newest = self.machine.newest_whole()
         return {(stage, newest.version) for stage in range(self._stages)}
 
     def waiting(self) -> str:
-        """Say how long and for what the run waits before it goes on from copies: ``up to 115 s for
-        Boris, who may have …``; empty: for nothing."""
+        """Describe how long and for whom the run waits before it continues from copies: ``up to 115
+        s for Boris, who may have …``; empty: it does not wait."""
         waiting = self.machine.waiting
         if waiting is None:
             return ""
@@ -147,7 +147,7 @@ class History:
     # --- inputs ------------------------------------------------------------------------------
 
     def record(self, record: RecordChanged | RecordGone) -> None:
-        """Take another's stored record, or that it expired."""
+        """Handle another member's stored record, or its expiry."""
         if isinstance(record, RecordGone):
             self.machine.forget(PeerId(record.key))
             return
@@ -155,11 +155,11 @@ class History:
         try:
             stored = parse_stored(record.body, author, author, self._stages)
         except RemoteProtocolError:
-            return  # refused where it came in already
+            return  # refused on arrival already
         self._perform(self.machine.receive(author, stored, self._ports.now()))
 
     def update(self, roster: Roster, view: SwarmView) -> None:
-        """Take a new view of the swarm; ``view`` is that of our lineage."""
+        """Handle a new view of the swarm; ``view`` is that of our lineage."""
         live = live_members(roster, self._me)
         outlook = Outlook(
             live=live,
@@ -180,7 +180,7 @@ class History:
         return self.seats is None or self.seats.has_quorum(now)
 
     def tick(self, now: float) -> None:
-        """Act on deadlines that have passed."""
+        """Handle deadlines that have passed."""
         self._perform(self.machine.tick(now))
 
     def next_deadline(self) -> float | None:
@@ -193,7 +193,7 @@ class History:
         self._stale.set()
 
     def closed(self, committed: Committed, era: int) -> None:
-        """A seat of ours, of this era, has closed a step: we know more of the others now."""
+        """A seat of ours, of this era, has closed a step, which shows the others' versions."""
         if era != self.lineage.era:
             return
         state, now = bytes.fromhex(committed.hash), self._ports.now()
@@ -202,30 +202,32 @@ class History:
             self._stale.set()
 
     def reopened(self, stage: int) -> None:
-        """A seat of ours could not go on with its state and takes that of others."""
+        """A seat of ours cannot use its state and takes that of others."""
         self.machine.evidence.reopened(stage)
 
     def disk_changed(self) -> None:
-        """A checkpoint went from our disk: what we say of it must be looked up again."""
+        """A checkpoint was removed from our disk: our record of the disk must be made again."""
         self._stale.set()
 
     def _is_ours(self, stored: Stored) -> bool:
-        """Whether a checkpoint is of our lineage; a write begun before it may end after."""
+        """Whether a checkpoint is of our lineage; a write may begin in one lineage and end in the
+        next."""
         if self._made_all or stored.version <= self.lineage.version:
             return True
         return (stored.stage, stored.version) in self._made
 
     def end(self) -> None:
-        """We are leaving: what becomes of the run is decided by those who stay."""
+        """We are leaving: the remaining members decide how the run continues."""
         self._ended = True
-        with suppress(OSError):  # then what was written before holds
+        with suppress(OSError):  # then the earlier file stays valid
             save_evidence(self._folder.folder, self._seen())
 
     def _seen(self) -> Seen:
         return Seen(self.machine.evidence.kept(), time.time())
 
     async def run(self) -> None:
-        """Say what is on our disk and write down who is there, now and whenever it changes."""
+        """Publish the checkpoints on our disk and save the present members, now and on every
+        change."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_saying)
             nursery.start_soon(self._keep_company)
@@ -242,7 +244,7 @@ class History:
                     self._company_changed.set()  # a full disk may have room soon
                 await trio.sleep(COMPANY_EVERY_S)
         finally:
-            if self._company_changed.is_set():  # who left just before us has nothing that we lack
+            if self._company_changed.is_set():  # unless all left just before us
                 with suppress(OSError):
                     save_company(folder, company.companions())
 
@@ -250,14 +252,14 @@ class History:
         while True:
             self._stale = trio.Event()
             complete = False
-            with suppress(OSError):  # then nothing is said: that we have none would be untrue
+            with suppress(OSError):  # then nothing is published: "none" would be false
                 complete = await self._say_copies()
             with trio.move_on_after(math.inf if complete else UNREAD_S):
                 await self._stale.wait()
 
     async def _say_copies(self) -> bool:
-        """Say what is on our disk, and write down what we have seen; whether all of it could be
-        read."""
+        """Publish the checkpoints on our disk and save what we have seen; return whether all were
+        readable."""
         if self.machine.evidence.any:
             with suppress(OSError):  # it is written again with the next checkpoint
                 seen = self._seen()

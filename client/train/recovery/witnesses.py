@@ -19,14 +19,15 @@ from protocol.restore.stored import Lineage, Stored, belongs
 from protocol.view import SwarmView
 
 MAX_VERSIONS: Final = 4
-"""Versions that are asked for at a time: the best may be gone from a disk by then."""
+"""Versions tried at a time: the best may have been deleted since."""
 MAX_DONORS: Final = 32
 """Of one stage at one version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A version that is said to be whole: by stage its hash, and who says to have it."""
+    """A version that is claimed to be complete: by stage, its hash and the peers that claim to have
+    it."""
 
     version: int
     hashes: tuple[bytes, ...]
@@ -38,7 +39,7 @@ class Witnesses:
 
     Args:
         stored: the newest stored record of each author, its signature verified.
-        distrusted: who has served something else than it said; not heard.
+        distrusted: peers that have served something else than they claimed; ignored.
     """
 
     def __init__(
@@ -54,18 +55,20 @@ class Witnesses:
         self._reached = min(committed, default=MAX_STEP)
 
     def candidates(self) -> list[Candidate]:
-        """Return the best whole versions, the best first: those that a replica of every stage has
-        on its disk, then the newest."""
+        """Return the best complete versions, the best first: those that a replica of every stage
+        has on its disk, then the newest."""
         whole = [version for version in self._versions() if self._rank(version) > 0]
         whole.sort(key=lambda version: (self._rank(version), version), reverse=True)
         return [self._candidate(version) for version in whole[:MAX_VERSIONS]]
 
     def _versions(self) -> set[int]:
-        """No stage is far ahead of another: what none can have yet is nobody's checkpoint."""
+        """Stages advance together, so a version too far ahead of another stage's is a false
+        claim."""
         return {version for _, version in self._named if version <= self._reached}
 
     def _rank(self, version: int) -> int:
-        """2: a replica of every stage names it; 1: somebody does; 0: in some stage nobody."""
+        """2: a replica of every stage names it; 1: some peer of every stage does; 0: a stage has
+        none."""
         names = [self._named.get((stage, version), {}) for stage in self._stages]
         if not names or not all(names):
             return 0
@@ -86,7 +89,7 @@ class Witnesses:
 
     @cached_property
     def _named(self) -> dict[tuple[int, int], dict[PeerId, bytes]]:
-        """By stage and version: who has it, and under which hash."""
+        """By stage and version: the peers that have it, and the hash."""
         lineage, named = self._lineage, dict[tuple[int, int], dict[PeerId, bytes]]()
         for peer, one in self._stored.items():
             for copy in one.copies:
@@ -96,7 +99,7 @@ class Witnesses:
 
     @property
     def _lineage(self) -> Lineage:
-        """The one that most replicas follow; where nobody serves, most of those who have copies."""
+        """The lineage that most replicas follow; without any, that of most peers with copies."""
         replicas = set().union(*self._serving)
         heard = [one.lineage for peer, one in self._stored.items() if peer in replicas]
         count = Counter(heard or [one.lineage for one in self._stored.values()])

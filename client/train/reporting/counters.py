@@ -35,7 +35,7 @@ class Counters:
         self.counted += committed.counted
         self.restarted += max(0, committed.attempt - 1)
         self._event_sink.closed(committed, era)
-        if committed.version > self._detected_step:  # what was lost is made good: no gradient comes
+        if committed.version > self._detected_step:  # the loss is recovered: no gradient will come
             self._detected_at = None
 
     def note_rerouted(self, rerouted: Rerouted) -> None:

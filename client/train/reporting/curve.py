@@ -1,8 +1,8 @@
 """The loss curve of the run as this volunteer has seen it, kept over restarts, in bounded memory.
 
-Of a long run every n-th step is kept; n is a power of two and doubles when there would be too many.
-When the swarm goes back to an earlier version, what was beyond it is cut off: it is no part of the
-run any more. A curve that cannot be written goes on in memory.
+In a long run every n-th step is kept; n is a power of two and doubles when there are too many
+points. When the swarm is rolled back to an earlier version, the steps after it are removed. A curve
+that cannot be written continues in memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Curve:
 
     Args:
         most: points kept, besides the newest.
-        file: where they are kept over restarts; None: nowhere.
+        file: keeps them over restarts; None: memory only.
     """
 
     def __init__(self, most: int = MOST_POINTS, file: CurveFile | None = None) -> None:

@@ -53,7 +53,7 @@ class Pace:
 LATELY_S: Final = 120.0
 """A peer that drains gives up its stages first and leaves within this time."""
 SHOWN_S: Final = 600.0
-"""An error without consequences for this long counts as over."""
+"""Seconds without consequences after which an error counts as over."""
 
 Fault = Literal["peer", "round", "worker", "stage", "network"]
 Phase = Literal["detected", "rematched", "transferred", "recovered"]
@@ -79,7 +79,7 @@ class EventSink:
 
     @property
     def loss(self) -> float | None:
-        """Loss of the newest step, of an earlier session's if this one has seen none."""
+        """Loss of the newest step; of an earlier session's step if this one has seen none."""
         if self.progress is not None:
             return self.progress.loss
         newest = self.curve.points(1)
@@ -94,13 +94,13 @@ class EventSink:
 
     @property
     def last_error(self) -> tuple[str, float] | None:
-        """The newest error of this node that is not over, and when it was, Unix seconds."""
+        """The newest error of this node that is not over, and its time in Unix seconds."""
         if self._error is None or time.time() > self._error.time + SHOWN_S:
             return None
         return self._error.event.words, self._error.time
 
     def explain(self, effect: Explain) -> None:
-        """Tell what a machine explains."""
+        """Report an explanation of a machine."""
         self.publish(LogLine(words=effect.words, level=effect.level, about=effect.topic))
 
     def survived(self, what: str, error: Exception) -> None:
@@ -174,7 +174,7 @@ class EventSink:
             words: the reason.
         """
         if state == "serving" and self._error is not None and self._error.topic == "transfer":
-            self._error = None  # whatever kept us from the stage is over
+            self._error = None  # the problem that kept us from the stage is over
         if state == "left":
             self.since.pop(stage, None)
         else:
@@ -202,8 +202,8 @@ class EventSink:
 
 
 def _is_error(entry: Entry) -> bool:
-    """Whether an event says that something is wrong with this node: with its disk, its text or its
-    worker. That others come and go, are late or are waited for is no error, and mends itself."""
+    """Whether an event reports a problem of this node: its disk, its text or its worker. Others
+    joining, leaving or being late is no error of this node."""
     if entry.event.level == "error":
         return True
     return entry.event.level == "warning" and entry.topic == "transfer"

@@ -1,9 +1,8 @@
-"""Leaving the swarm so that nobody has to recover anything.
+"""Leaves the swarm so that nobody has to recover anything.
 
 Every stage is drained: its seat hands its work over and closes the step it has counted for; then
-its worker writes a last checkpoint. Whoever is the last replica of a stage has a neighbour keep a
-copy of it. All of that is bounded: what cannot be done in time is left undone, and the others
-recover as from a death.
+its worker writes a last checkpoint. The last replica of a stage has a neighbour keep a copy. All of
+it is bounded in time: if it is not finished, the others recover as after a crash.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from protocol.seat.drain_cost import drain_costs
 
 LOOK_S = 0.2
 COPY_S = 60.0
-"""How long the last replica of a stage waits for its buddy to have a copy."""
+"""Longest wait of a stage's last replica for its buddy's copy."""
 
 
 class DrainAll:

@@ -15,7 +15,7 @@ from protocol.wire.messages import Backward, Forward, Message, Segment
 
 
 def before_send(message: Message, payload: bytes, stage: int, worker: int) -> bytes:
-    """A payload goes out; return it, damaged if it is to be."""
+    """Return a payload to be sent, damaged if a failpoint says so."""
     if faults.active is None:
         return payload
     step: int
@@ -29,7 +29,7 @@ def before_send(message: Message, payload: bytes, stage: int, worker: int) -> by
             phase = "averaging"
         case _:
             return payload
-    if phase != "averaging":  # that moment comes when the shards of the others are here
+    if phase != "averaging":  # the failpoint's moment comes once the others' shards are here
         faults.active.reach(phase, step, stage, worker)
     spoilt = faults.active.spoils("corrupt", phase, step, stage)
     return faults.damaged(payload) if spoilt else payload
@@ -57,7 +57,7 @@ def after_task(task: Task, *, stage: int, worker: int) -> None:
 
 
 def recovering(step: int, stage: int, worker: int) -> None:
-    """A microbatch goes another way, or a stage's state is about to be downloaded."""
+    """A microbatch is re-routed, or a stage's state is about to be downloaded."""
     if faults.active is not None:
         faults.active.reach("recovery", step, stage, worker)
 

@@ -1,8 +1,8 @@
-"""Drives one held stage: carries what the machine of ``protocol.held_stage`` decides.
+"""Drives one held stage: carries out the decisions of the machine of ``protocol.held_stage``.
 
-Holds a worker process, the attempt to acquire the stage and the seat's driver. What happens to them
-is told to the machine, which says when the seat is closed, the stage acquired anew, drained, saved
-or given back. It knows nothing of other stages held here.
+Holds a worker process, the attempt to acquire the stage and the seat's driver. It reports their
+events to the machine, which decides when the seat is closed and when the stage is acquired again,
+drained, saved or given back. It knows nothing of other stages held here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ from protocol.wire.parts import SeatStatus
 
 RETRY_S = 2.0
 MAX_WORKER_RESTARTS = 5
-"""For one stage; a worker that dies more often has a reason that a restart does not mend."""
+"""Restarts for one stage; a worker that dies more often has a fault that a restart does not
+cure."""
 NO_MEMORY = "close other programs, give --device cpu, or join a swarm with shorter sequences"
 
 DIVERGED = (
@@ -54,7 +55,8 @@ DIVERGED = (
 
 
 class Diverged(UserError):
-    """Training has diverged here, again and with nobody else's tensors: to be paused, not ended."""
+    """Training has diverged here repeatedly without tensors of others: the node pauses, not
+    ends."""
 
 
 class HeldStageDriver:
@@ -90,13 +92,13 @@ class HeldStageDriver:
 
     @property
     def phase(self) -> str:
-        """Say in words what is being done."""
+        """Describe in words what is being done."""
         follows = self.machine.state in (State.OBSERVING, State.SERVING)
         if follows and self.driver is not None and self.driver.seat.loaded:
             return self.driver.seat.why()
         return self.machine.waits_for
 
-    # --- what staging tells us ---------------------------------------------------------------
+    # --- input of ``HeldStages`` ---------------------------------------------------------------
 
     def assign(self) -> None:
         """The matching gives us the stage, perhaps while it is being given up."""
@@ -131,7 +133,7 @@ class HeldStageDriver:
             self.driver.allow_training()
 
     def set_threads(self, threads: int) -> None:
-        """Compute with so many threads from the next task on."""
+        """Set the worker's threads, from the next task on."""
         if self.worker is not None:
             with suppress(WorkerDied):  # then the next one is told when it opens the stage
                 self.worker.submit(SetThreads(threads=threads))
@@ -148,7 +150,7 @@ class HeldStageDriver:
             self._acquisition.view_changed()
 
     def peer_lost(self, peer: PeerId) -> None:
-        """A peer is gone."""
+        """A peer has left or was lost."""
         if self._acquisition is not None:
             self._acquisition.peer_lost(peer)
 
@@ -159,12 +161,12 @@ class HeldStageDriver:
         return None if self.driver is None else self.driver.receive
 
     def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
-        """Hand a part of a blob to the attempt to get the stage."""
+        """Pass a part of a blob to the attempt to get the stage."""
         if self._acquisition is not None:
             self._acquisition.copied(peer, message, payload)
 
     def tick(self, now: float) -> None:
-        """Let the stage and its seat act on their deadlines."""
+        """Handle deadlines of the stage and its seat that have passed."""
         self._look()
         deadline = self.driver.seat.next_deadline() if self.driver else None
         if self.driver is not None and deadline is not None and deadline <= now:
@@ -179,19 +181,19 @@ class HeldStageDriver:
         """Return what heartbeats say of our seat."""
         if self.driver is None:
             return self._returning() if self.machine.returning else None
-        if not self.machine.drains:  # then the matching knows it no more
+        if not self.machine.drains:  # then the matching no longer knows it
             self._seat_number = self._context.owner.seat_of(self.stage)
         status = self.driver.seat.status(self.driver.rate())
         return msgspec.structs.replace(status, seat=self._seat_number)
 
     def _returning(self) -> SeatStatus:
-        """What is said of a seat that is coming back: the stage is ours as it was."""
+        """The record of a seat that is coming back: the stage stays ours."""
         lineage = self._context.terms.history.lineage
         return SeatStatus(
             self.stage, lineage.version, "fetching", 0, b"", 0, 0.0, self._seat_number, lineage.era
         )
 
-    # --- what the machine wants ---------------------------------------------------------------
+    # --- effects of the machine ---------------------------------------------------------------
 
     def _perform(self, effects: tuple[Do, ...]) -> None:
         for effect in effects:
@@ -282,7 +284,7 @@ class HeldStageDriver:
             self.worker = None
 
     async def _serve(self, worker: Worker) -> None:
-        """Take the stage and serve it until it has to be taken anew."""
+        """Take the stage and serve it until it has to be taken again."""
         self._retake, self._failure = trio.Event(), None
         try:
             async with trio.open_nursery() as nursery:
@@ -299,7 +301,7 @@ class HeldStageDriver:
             raise self._failure
 
     async def _still_answers(self, worker: Worker) -> None:
-        """Wait until a worker has done what the seat before gave it.
+        """Wait until the worker has finished the tasks of the previous seat.
 
         Raises:
             WorkerDied: it hangs: the seat was lost before that was noticed.
@@ -369,7 +371,7 @@ class HeldStageDriver:
     def _sit(self, worker: Worker, seat: Seat, nursery: trio.Nursery) -> None:
         """Open the seat: from now on messages and the view reach it."""
         if self._retake.is_set() or self.machine.state is not State.ACQUIRING:
-            return  # to be acquired anew, or not at all
+            return  # to be acquired again, or given up
         context, terms, settings = self._context, self._context.terms, self._context.terms.settings
         self.saver = StateSaver(
             worker,
@@ -412,7 +414,7 @@ class HeldStageDriver:
         )
 
     def _look(self) -> None:
-        """Go on with draining and saving, if it is time."""
+        """Continue draining and saving, if it is time."""
         drained = self.driver is not None and self.driver.seat.draining.complete
         self._perform(self.machine.look(self._context.owner.now(), drained=drained))
 
@@ -427,7 +429,7 @@ class HeldStageDriver:
         self.driver = self.saver = None
         self._context.owner.seats_changed()
 
-    # --- what the seat tells us --------------------------------------------------------------
+    # --- input of the seat --------------------------------------------------------------
 
     def _seat_changed(self) -> None:
         if self.driver is None:
@@ -458,7 +460,7 @@ class HeldStageDriver:
         if fault.kind == "memory":
             self._fail(UserError(fault.words, NO_MEMORY, ExitCode.CONFIG))
             return
-        if fault.kind in ("behind", "poisoned", "diverged"):  # another state is what is needed
+        if fault.kind in ("behind", "poisoned", "diverged"):  # a new state is needed
             self._context.terms.history.reopened(self.stage)
         words = f"{fault.words}; taking the stage anew"
         self._context.owner.perform(Explain("round", words, "warning"))

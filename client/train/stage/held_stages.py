@@ -1,7 +1,7 @@
 """A volunteer's stages: opened and given up as the matching says, up to three at a time.
 
-Holds a driver for each stage and hands it what concerns the stage.
-A stage that cannot be held is told to the matching; only when it was the last one the node fails.
+Holds a driver for each stage and hands it what concerns the stage. The matching is told of a stage
+that cannot be held; only if it was the last one the node fails.
 """
 
 from __future__ import annotations
@@ -70,17 +70,17 @@ class HeldStages:
 
     @property
     def phase(self) -> str:
-        """Say in words what is being done."""
+        """Describe in words what is being done."""
         phases = [held.phase for held in self.held.values()]
         return "; ".join(phases) or "waiting for a stage"
 
     @property
     def draining_words(self) -> str:
-        """Say how far the stages are on their way out of the swarm."""
+        """Describe how far the stages are drained."""
         drained = (held.machine.waits_for for held in self.held.values() if held.machine.drains)
         return "; ".join(drained) or ("draining" if self.held else "saying goodbye")
 
-    # --- what the engine tells us ------------------------------------------------------------
+    # --- input of the engine ------------------------------------------------------------
 
     def assign(self, stage: int) -> None:
         """The matching gives us a stage, besides those we hold."""
@@ -93,7 +93,8 @@ class HeldStages:
         self._opened.send_nowait(held)
 
     def drain(self, stage: int, reason: str) -> None:
-        """The matching takes a stage away; what its seat has counted still counts."""
+        """The matching takes a stage away; the microbatches that its seat has counted still
+        count."""
         if (held := self.held.get(stage)) is not None:
             held.drain()
 
@@ -111,27 +112,27 @@ class HeldStages:
             held.update_view(view)
 
     def peer_lost(self, peer: PeerId) -> None:
-        """A peer is gone."""
+        """A peer has left or was lost."""
         if self.buddies is not None:
             self.buddies.peer_lost(peer)
         for held in self._all():
             held.peer_lost(peer)
 
     def taker(self, message: Message) -> Take | None:
-        """Return who takes a message to a stage; one for a stage we do not hold is nothing."""
+        """Return the handler of a message to a stage; None for a stage we do not hold."""
         stage = addressed_stage(message)
         held = None if stage is None else self.held.get(stage)
         return None if held is None else held.taker(message)
 
     def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
-        """Hand a part of a blob to whoever downloads it: the buddies, or an attempt at a stage."""
+        """Pass a part of a blob to its download: the buddies, or an attempt to take a stage."""
         if self.buddies is not None and self.buddies.receive(peer, message, payload):
             return
         if (held := self.held.get(message.stage)) is not None:
             held.copied(peer, message, payload)
 
     def begin_anew(self, lineage: Lineage) -> None:
-        """Take every stage anew from the beginning of this lineage."""
+        """Take every stage again from the beginning of this lineage."""
         self._context.terms.event_sink.rolled_back(lineage.version)
         self.view = SwarmView(((),) * len(self.newest))
         self.newest = [lineage.version] * len(self.newest)
@@ -143,7 +144,7 @@ class HeldStages:
         return all(driver.seat.quorum.may_roll_back(now) for driver in self.drivers())
 
     def tick(self, now: float) -> None:
-        """Let the seats act on their deadlines."""
+        """Handle deadlines of the seats that have passed."""
         for held in self._all():
             held.tick(now)
 
@@ -153,7 +154,7 @@ class HeldStages:
         return min((d for d in deadlines if d is not None), default=None)
 
     def set_threads(self, threads: int) -> None:
-        """Have every stage that is open computed with so many threads from now on."""
+        """Set the threads with which every open stage is computed from now on."""
         for held in self._all():
             held.set_threads(threads)
 
@@ -186,9 +187,9 @@ class HeldStages:
         return await self.workers.wait_idle()
 
     async def text_problem(self) -> str:
-        """Say why this machine does not have the swarm's training text; empty if it has.
+        """Return why this machine lacks the swarm's training text; empty if it has it.
 
-        Who has it can begin stage 0, others can only copy it from somebody who has.
+        A machine with the text can begin stage 0; others must copy it first.
         """
         worker = await self.worker_ready()
         try:
@@ -226,5 +227,5 @@ class HeldStages:
         self._context.owner.lost(held.stage, str(failure))
 
     def _all(self) -> list[HeldStageDriver]:
-        """The drivers; a list, for what they do may end one."""
+        """The drivers; a list, because a call may end one."""
         return list(self.held.values())

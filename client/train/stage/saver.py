@@ -54,7 +54,8 @@ class StateSaver:
         """Newest version in a durable checkpoint of this run."""
 
     def snapshot(self, version: int) -> None:
-        """Write the current version for newcomers; the file goes when it is no longer useful."""
+        """Write the current version for newcomers; the file is removed when it is no longer
+        useful."""
         path = self._snapshots / f"snapshot-{self._stage}-v{version}.safetensors"
         self._save(version, path, durable=False)
 

@@ -1,8 +1,8 @@
 """Drives one seat: messages and worker outcomes in, effects out. Decides nothing by itself.
 
-Holds the seat machine, the payload bytes it names, and the tasks on their way to the worker. Tasks
-pass the seat's gate in the order in which the machine gives them, and the worker runs them first
-in, first out: the machines rely on that.
+Holds the seat machine, the payload bytes it names, and the tasks queued for the worker. Tasks pass
+the seat's gate in the order in which the machine gives them, and the worker runs them first in,
+first out: the machines rely on that.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class SeatDriver:
         self._perform(self.seat.tick(self._ports.now()))
 
     def drain(self) -> None:
-        """Take no more work; ``drained`` is called when what was begun is done."""
+        """Take no more work; ``drained`` is called when the work in progress is done."""
         self._perform(self.seat.drain(self._ports.now()))
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ class SeatDriver:
 
     def _plausible(self, message: Forward, payload: bytes) -> bool:
         """Whether the sizes are right, and the tokens, which only the last stage uses: it would
-        blame us for them."""
+        blame us for wrong ones."""
         tensor_bytes = len(payload) - message.tokens_bytes
         exact = message.tokens_bytes == self._tokens_bytes
         if not exact or not 0 < tensor_bytes <= self._largest_tensor:
@@ -200,7 +200,7 @@ class SeatDriver:
             self._hooks.drained()
 
     def _tell_refusal(self) -> None:
-        """Tell once why a step that is complete may not be closed."""
+        """Report once why a complete step may not be closed."""
         refused = self.seat.leader.refused
         if refused and refused != self._refused and not self._closed:
             words = f"stage {self.seat.place.stage}, step {self.seat.step} stays open: {refused}"
@@ -275,14 +275,14 @@ class SeatDriver:
         return [b"" if key is None else self._payloads.get(key) for key in call.sources]
 
     async def _finish(self, task: Task, call: Call, submitted: Submitted[Any]) -> None:
-        """Wait for a task's end, tell the seat, and let the next one in."""
+        """Wait for a task's end, tell the seat, and start the next one."""
         try:
             await self._take_outcome(task, call, submitted)
         finally:
             self._gate.ended()
 
     async def _take_outcome(self, task: Task, call: Call, submitted: Submitted[Any]) -> None:
-        """Wait for a task's reply, store what it yielded and tell the seat."""
+        """Wait for a task's reply, store its results and tell the seat."""
         begun, patience_s = self._ports.now(), self._patience.seconds(task)
         self.answers_by = max(self.answers_by, begun + patience_s)
         try:
@@ -330,7 +330,7 @@ class SeatDriver:
 
     def _failed(self, task: Task, failure: RequestFailed) -> None:
         if failure.kind == "oom" and isinstance(task, PASSES):
-            self._hooks.fault(Fault("memory", str(failure)))  # it was tried with less already
+            self._hooks.fault(Fault("memory", str(failure)))  # less was tried already
             return
         outcome = Outcome(error=ERRORS.get(failure.kind, failure.kind), part=failure.part)
         self._perform(self.seat.computed(task, outcome, self._ports.now()))

@@ -1,7 +1,7 @@
-"""The way into a stage: its training text, the stage opened in the worker, its state downloaded.
+"""Acquires a stage: gets the training text, opens the stage in the worker, downloads its state.
 
-One object per attempt; what it fetches it fetches through the owner's messages, which staging hands
-over. Nothing here outlives the attempt except files under their final names.
+One object per attempt. The owner passes it the messages that concern its downloads. Only files
+under their final names outlive the attempt.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from protocol.view import SwarmView
 from protocol.wire.messages import Admit, BlobOffer, BlobQuery, JoinStage
 
 ANSWER_S = 2 * ASK_AGAIN_S + 2.0
-"""Members that have the training text have answered by then, though they hashed it when asked."""
+"""Seconds within which members with the training text answer, even if they must hash it first."""
 LOOK_FOR_ANSWERS_S = 0.1
 JOIN_RETRY_S = 1.0
 JOIN_TIMEOUT_S = 600.0
 IDLE_S = 120.0
-"""A download without progress for this long is restarted, perhaps from other donors."""
+"""Seconds without progress after which a download is restarted, perhaps from other donors."""
 LOOK_S = 2.0
 BEGIN: Final = "begin-"
 """Prefix of the file names of downloads for the start of a lineage."""
@@ -56,7 +56,7 @@ BEGIN: Final = "begin-"
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Where staging keeps things."""
+    """The folders of stage acquisition."""
 
     checkpoints: Path
     snapshots: Path
@@ -77,7 +77,7 @@ class Terms:
     capacity: Callable[[], Capacity]
     folders: Folders
     data_source: str
-    """Where this machine may have the training text; empty: only in ``folders.data``."""
+    """Paths at which this machine may have the training text; empty: only in ``folders.data``."""
     text: TextSearch
     shelf: Shelf
     history: History
@@ -92,7 +92,7 @@ class Waits(Protocol):
 
 
 class TextMissing(UserError):
-    """Stage 0 cannot be had before somebody has the text; the volunteer can hold other stages."""
+    """No member has the text that stage 0 needs; the volunteer can hold other stages."""
 
 
 async def offer_text(terms: Terms) -> None:
@@ -112,7 +112,7 @@ class StageAcquisition:
     """One attempt to take ``stage`` with ``worker``.
 
     Args:
-        waits: told the phase that is reached, and what is waited for where that says too little.
+        waits: called with the phase reached and, where that says too little, what is waited for.
     """
 
     def __init__(
@@ -129,10 +129,10 @@ class StageAcquisition:
         self._admits, self._admitted = trio.open_memory_channel[Admit](4)
         self._changed = trio.Event()
 
-    # --- what staging hands over -------------------------------------------------------------
+    # --- input -------------------------------------------------------------
 
     def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
-        """Take a part of what is downloaded, if it is."""
+        """Take a part of a blob that is being downloaded."""
         offer = message if isinstance(message, BlobOffer) and message.kind == "state" else None
         if offer is not None and not is_plausible(self._terms.manifest, offer):
             self._terms.ports.perform(Penalise(peer, "checkpoint-of-wrong-size", 20))
@@ -142,31 +142,31 @@ class StageAcquisition:
             self._download.receive(peer, message, payload)
 
     def peer_lost(self, peer: PeerId) -> None:
-        """A peer is gone: a download must not wait for it."""
+        """A peer was lost: a download must not wait for it."""
         if self._download is not None:
             self._download.lost(peer)
 
     def view_changed(self) -> None:
-        """The swarm looks different."""
+        """The view of the swarm has changed."""
         self._changed.set()
 
     # --- the steps ---------------------------------------------------------------------------
 
     async def open(self, graphs: int) -> int:
-        """Open the stage in the worker, which may keep so many forward graphs.
+        """Open the stage in the worker, which may keep ``graphs`` forward graphs.
 
         Returns:
             The elements of the stage's gradient.
 
         Raises:
             TextMissing: nobody has its training text.
-            DownloadFailed: those who have it did not give it.
+            DownloadFailed: no member that has it served it.
         """
         terms, corpus = self._terms, ""
         if self.stage == 0:
             corpus = await self._prepare_data()
         self._waits(Phase.OPENING)
-        terms.cores.look(computing=True)  # the others on these cores give way meanwhile
+        terms.cores.look(computing=True)  # meanwhile the other volunteers reduce their threads
         request = open_stage_request(
             terms.manifest,
             terms.swarm,
@@ -181,7 +181,7 @@ class StageAcquisition:
         return opened.parameters
 
     async def way_in(self) -> Join | Begin:
-        """Wait until there is a way to the state: from siblings, or where the lineage begins."""
+        """Wait until the state can be had: from siblings, or from the start of the lineage."""
         while True:
             machine, now = self._terms.history.machine, self._terms.ports.now()
             way = way_in(self.stage, self._terms.me, self._view(), machine, now)
@@ -219,10 +219,10 @@ class StageAcquisition:
         finally:
             _unlink(path)
         for begun in path.parent.glob(f".{BEGIN}stage-{self.stage}-v*"):
-            _unlink(begun)  # on the way to it, and to versions that nobody wants any more
+            _unlink(begun)  # partial files of it, and of versions no longer wanted
 
     async def admission(self) -> Admit:
-        """Ask the stage's replicas to be let in, until a leader admits us at its version.
+        """Ask the stage's replicas for admission, until a leader admits us at its version.
 
         Raises:
             DownloadFailed: nobody did in time.
@@ -265,10 +265,10 @@ class StageAcquisition:
     async def _first_of(
         self, donors: list[PeerId], load: Callable[[list[PeerId]], Awaitable[bool]]
     ) -> None:
-        """Load what all donors together give, or else what one of them does.
+        """Load the state that all donors give together, or else that of a single one.
 
         Raises:
-            DownloadFailed: nobody gave what ``load`` takes.
+            DownloadFailed: nobody gave a state that ``load`` accepts.
         """
         alone = [[donor] for donor in donors] if len(donors) > 1 else []
         if await load(donors):
@@ -280,7 +280,7 @@ class StageAcquisition:
         raise DownloadFailed(f"no donor gave the state of stage {self.stage} that is wanted")
 
     async def _begin_from(self, lineage: Lineage, path: Path, donors: list[PeerId]) -> bool:
-        """Load what these donors give; whether it is where the lineage begins."""
+        """Load these donors' state; return whether it is the start of the lineage."""
         query = BlobQuery("state", self.stage, lineage.version)
         sources = await self._fetch(query, donors, path, resumable=True)
         try:
@@ -295,7 +295,7 @@ class StageAcquisition:
         return True
 
     async def _load_from(self, admit: Admit, path: Path, donors: list[PeerId]) -> bool:
-        """Load what these donors give; whether it is what we were admitted at."""
+        """Load these donors' state; return whether it is the one that we were admitted at."""
         await self._fetch(BlobQuery("state", self.stage, admit.version), donors, path)
         self._waits(Phase.LOADING)
         problem = "it is not the one that the stage's leader knows"
@@ -326,7 +326,7 @@ class StageAcquisition:
             differs = read_info(own.path).hash != lineage.hashes[own.stage].hex()
         except CheckpointError:
             differs = False
-        kept = own.path  # there it stays on a disk that does not let us, too
+        kept = own.path  # it also stays if the disk refuses
         if problem.kind == "checkpoint":
             with suppress(OSError):
                 kept = folder.set_aside(own) if differs else folder.condemn(own)
@@ -349,8 +349,8 @@ class StageAcquisition:
         return str(terms.folders.data)
 
     async def _copy_text(self) -> None:
-        """Copy the training text from members who offer it; who gives another text is asked no
-        more."""
+        """Copy the training text from members that offer it; a donor of another text is not asked
+        again."""
         terms, path = self._terms, self._terms.folders.data
         terms.text.lacks()
         while True:
@@ -364,7 +364,7 @@ class StageAcquisition:
                 raise
             except DownloadFailed:
                 for donor in donors:
-                    terms.text.lost(donor)  # it is asked again after others
+                    terms.text.lost(donor)  # it is asked again, after the others
                 raise
             except RequestFailed as failure:
                 if failure.kind != "data":
@@ -375,7 +375,7 @@ class StageAcquisition:
                 return
 
     async def _text_donors(self) -> list[PeerId]:
-        """Return members who offer the text.
+        """Return members that offer the text.
 
         Raises:
             TextMissing: nobody does.
@@ -392,7 +392,7 @@ class StageAcquisition:
     async def _fetch(
         self, query: BlobQuery, donors: list[PeerId], path: Path, *, resumable: bool = False
     ) -> frozenset[PeerId]:
-        """Download to ``path``; return who answers for what came."""
+        """Download to ``path``; return the donors, which are accountable for it."""
         what = "training text" if query.kind == "data" else "state"
         self._waits(Phase.TEXT_DOWNLOAD if query.kind == "data" else Phase.DOWNLOAD)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -408,10 +408,10 @@ class StageAcquisition:
         return download.sources
 
     def admit(self, sender: PeerId, admit: Admit, payload: bytes) -> None:
-        """We are let in, if what is said counts."""
+        """A leader admits us, if its message counts."""
         believed = admission(self.stage, sender, admit, self._view(), self._terms.history.lineage)
         if believed is not None:
-            with suppress(trio.WouldBlock):  # several leaders admitted us: the first are enough
+            with suppress(trio.WouldBlock):  # more leaders than needed have admitted us
                 self._admits.send_nowait(believed)
 
     async def _next_change(self) -> None:

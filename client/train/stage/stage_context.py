@@ -15,7 +15,7 @@ from protocol.pipeline.effects import Committed
 
 
 class Owner(Ports, Protocol):
-    """What a held stage needs of the engine beyond its ports."""
+    """A held stage's interface to the engine, besides its ports."""
 
     def seats_changed(self) -> None:
         """One of our seats changed: tell the neighbours."""

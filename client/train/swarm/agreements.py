@@ -132,7 +132,7 @@ class Agreements:
         return None
 
     def _add(self, record: MatchRecord, stage: Stage | None = None) -> bool:
-        """Take a genuine record in; returns whether there was none of its place.
+        """Add a genuine record; return whether its place had none.
 
         Raises:
             RemoteProtocolError: it proves nothing, or is about another stage.

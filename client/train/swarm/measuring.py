@@ -56,15 +56,15 @@ from protocol.wire.messages import (
 from protocol.wire.parts import SeatStatus
 
 SAMPLE_S: Final = 1.0
-"""Our own seats are looked at as often as others' heartbeats come."""
+"""Our own seats are sampled as often as others' heartbeats come."""
 REVISE_S: Final = 5.0
 """Shortest time between two revisions of beliefs, because a change makes the matching recompute."""
 REFRESH_S: Final = 200.0
-"""A record is repeated after a third of its life."""
+"""A record is republished after a third of its lifetime."""
 MIN_SERVICE_S: Final = 10
 MIN_LINE_S: Final = 1
 FAR: Final = 2.0
-"""A claim so many times too high costs reputation."""
+"""Factor by which a claim must be too high to cost reputation."""
 MAX_PENDING: Final = 1024
 MICRO: Final = 1_000_000
 
@@ -107,7 +107,7 @@ class Measuring:
                 self.outgoing.begin(peer, now)
 
     def seated(self, seats: list[SeatStatus], now: float) -> None:
-        """Our own seats, as our heartbeat tells them to others at this moment."""
+        """Our own seats, as our heartbeat describes them now."""
         self._sampled = now
         self.service.heard(self._own, seats, now)
 
@@ -143,7 +143,7 @@ class Measuring:
         self.outgoing.gone(peer)
 
     def record(self, record: RecordChanged | RecordGone) -> None:
-        """Take somebody's measurements (or our own: all count alike), or that they expired."""
+        """Handle a member's measurements (our own count alike), or their expiry."""
         if record.kind != MEASURED:
             return
         if isinstance(record, RecordGone):
@@ -199,7 +199,7 @@ class Measuring:
     def _publish(
         self, rtt_s: Mapping[PeerId, float], now: float, wall: float
     ) -> list[MembershipEffect]:
-        """Publish news; at most once a minute, the rest now and then."""
+        """Publish changes at most once a minute, and the rest periodically."""
         found = self._measurements(rtt_s, now)
         stale = now - self._published >= REFRESH_S
         if not found.partners or not (stale or differ(self._said, found)):
@@ -273,7 +273,8 @@ def _seconds(partner: Partner) -> tuple[int, str]:
 
 
 def differ(said: Measurements, found: Measurements) -> bool:
-    """Whether it is worth a record: a value off by a tenth, or a minute more behind it."""
+    """Whether a measurement is worth a record: its value changed by a tenth, or its time grew by a
+    minute."""
     before, after = _figures(said), _figures(found)
     if before.keys() != after.keys():
         return True

@@ -29,7 +29,7 @@ class Clock(Protocol):
 
 
 class OwnAdvert:
-    """See the module's docstring; says nothing before ``enter``."""
+    """See the module's docstring; publishes nothing before ``enter``."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class OwnAdvert:
         self.set_unable(unable)
 
     def set_unable(self, unable: Mapping[Stage, str]) -> None:
-        """Say which stages we cannot serve."""
+        """Set the stages that we cannot serve."""
         if self._advert is not None:
             self._tell(msgspec.structs.replace(self._advert, unable=tuple(sorted(unable))))
 
@@ -78,7 +78,7 @@ class OwnAdvert:
             self._membership.amend(self._advert)
 
     def compute(self, flops: Flops) -> None:
-        """Change what we say that we compute, with the advert's next renewal."""
+        """Change the advertised compute, with the advert's next renewal."""
         if self._advert is not None:
             self._advert = msgspec.structs.replace(self._advert, flops=flops)
             self._membership.amend(self._advert)

@@ -23,7 +23,7 @@ from protocol.reputation.lines import LineMeter
 
 BEAT_S = 60.0
 AT_LIMIT = 0.7
-"""A rate from this share of the limit on is the limit's."""
+"""Share of the owner's limit from which a rate counts as set by the limit."""
 
 
 class Amended(Protocol):
@@ -57,13 +57,13 @@ class Presence:
         self._began = engine.now()
 
     async def run(self) -> None:
-        """Beat until cancelled."""
+        """Update the advert periodically until cancelled."""
         while True:
             self.beat()
             await trio.sleep(BEAT_S)
 
     def beat(self) -> None:
-        """Write down how it is and tell it."""
+        """Save the present values and put them into the advert."""
         length_s = self._engine.now() - self._began
         self._line = _newer(self._line, self._engine.measuring, self._settings)
         try:
@@ -78,7 +78,7 @@ class Presence:
         self._engine.own_advert.move(self._addresses())
 
     def _hours_left_s(self) -> float | None:
-        """Seconds until the owner's schedule ends this session, at least one; None: it does not."""
+        """Seconds until the owner's schedule ends this session, at least one; None: never."""
         now = self._local()
         change = self._schedule.next_change(now)
         return None if change is None else max(1.0, (change - now).total_seconds())

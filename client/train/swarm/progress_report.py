@@ -37,7 +37,7 @@ class Node(Ports, Clock, Protocol):
 
 
 class ProgressReport:
-    """See the module's docstring; what is known of the progress lies in ``EventSink``."""
+    """See the module's docstring; ``EventSink`` holds the known progress."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class ProgressReport:
         self._node.perform(Publish(PROGRESS, self._me, self._seq, encode_progress(progress)))
 
     def heard(self) -> None:
-        """A record of the progress has come."""
+        """A progress record has arrived."""
         roster, last = self._membership.roster, self._manifest.stage_count - 1
         serving = roster.serving(last)
         if any(replica.peer == self._me for replica in serving):
@@ -87,7 +87,7 @@ def believed(committed: Committed) -> float | None:
     of our own microbatches, else our own; None: nobody knows one."""
     told, own = committed.loss, committed.own_loss
     if told is None:
-        return None  # whoever knew the sum is gone; our part of it alone is not the step's
+        return None  # the members that knew the sum are gone; our part alone is not the step's loss
     if is_loss(told) and (own is None or agree(told, own)):
         return told
     return own if own is not None and is_loss(own) else None

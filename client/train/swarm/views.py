@@ -1,4 +1,4 @@
-"""The roster as other machines want to see it: by stage for the pipeline, by claim for matching."""
+"""Views of the roster for other machines: by stage for the pipeline, by claim for matching."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def _replica(held: HeldSeat, line: tuple[float, float]) -> Replica:
 
 
 def live_members(roster: Roster, own: PeerId) -> frozenset[PeerId]:
-    """Return whom we take for live, ourselves included: those that we are linked with, and in
-    a swarm too large for links with all the others while their adverts hold."""
+    """Return the members that we take for live, ourselves included: those with a link to us, and,
+    in a swarm too large to link with all, those with a valid advert."""
     linked = {member.peer for member in roster.members() if member.linked}
     return frozenset({own} | linked | roster.unlinked())
 
 
 def hosts(roster: Roster) -> dict[PeerId, str]:
-    """Return the host that each member says it listens at: its machine, near enough."""
+    """Return the host in each member's addresses, which identifies its machine closely enough."""
     found = {}
     for peer in roster.live():
         for text in roster.addresses(peer)[:1]:
@@ -133,17 +133,17 @@ def matching_members(
     wall: float,
     cut_off: Collection[PeerId] = (),
 ) -> list[Member]:
-    """Return the members that we take for live and that offer seats: their claims as partners'
-    measurements leave them, and their time of joining as our memory leaves it.
+    """Return the members that we take for live and that offer seats: their claims corrected by
+    partners' measurements, and their time of joining corrected by our memory.
 
-    A peer that we shut out, or cannot link with, is none of them, whoever passes its adverts on.
+    A peer that we banned or cannot link with is left out, even if others relay its adverts.
 
     Args:
-        roster: whom we know of.
+        roster: the known members.
         own: our peer id.
-        measuring: what partners measured.
+        measuring: the partners' measurements.
         wall: Unix seconds.
-        cut_off: who decides nothing, because those who would work with it have lost it.
+        cut_off: members without a vote, because their partners have lost them.
     """
     measuring.tenure.saw(roster.live(), wall)
     live = live_members(roster, own)
@@ -178,7 +178,7 @@ def _member(member: LiveMember, measuring: Measuring, *, may_decide: bool) -> Me
         memory_bytes=float(advert.memory_bytes),
         held=frozenset(Stage(seat.stage) for seat in member.seats),
         measured_s=belief.measured_s,
-        session_s=min(advert.session_s or MAX_SESSION_S, MAX_SESSION_S),  # more is no difference
+        session_s=min(advert.session_s or MAX_SESSION_S, MAX_SESSION_S),  # more makes no difference
         ineligible=frozenset(map(Stage, advert.unable)),
         seats=advert.seats,
         home=_stage_of_seat(member, 0),

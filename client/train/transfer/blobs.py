@@ -1,8 +1,8 @@
 """Blobs between peers: state of a stage at a version, and the training text.
 
 The donor's side (`Shelf`) answers queries with size and chunk digests and serves chunks from files;
-the receiver's side (`Download`) writes verified chunks into a file at their places. Which donor is
-asked for what is decided in ``protocol.transfer.fetch``.
+the receiver's side (`Download`) writes verified chunks into a file at their places.
+``protocol.transfer.fetch`` decides which donor is asked for which chunk.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Shelf:
             self._ports.send(sender, NoBlob(query.kind, query.stage, query.version, reason))
 
     def request(self, sender: PeerId, request: ChunkRequest) -> None:
-        """Serve a chunk. Only a file that is gone, or shorter than offered, is offered no more."""
+        """Serve a chunk. A file is withdrawn only if it is missing or shorter than offered."""
         key = (request.kind, request.stage, request.version)
         if reason := self.closed_because():
             self._ports.send(sender, NoBlob(*key, reason))
@@ -121,7 +121,7 @@ class Shelf:
             self._remove(key)
             self._ports.send(sender, NoBlob(*key, GONE))
             return
-        except OSError as error:  # it may be over soon: too many open files, a disk that hiccups
+        except OSError as error:  # it may pass: too many open files, brief disk errors
             self._ports.send(sender, NoBlob(*key, f"it cannot be read: {error.strerror}"[:100]))
             return
         self.served_bytes += len(data)
@@ -137,7 +137,7 @@ class Shelf:
             self._remove(key)
 
     def _remove(self, key: tuple[str, int, int], but: Path | None = None) -> None:
-        """Offer it no more; a temporary file goes, unless it is ``but``."""
+        """Withdraw it; a temporary file is removed, unless it is ``but``."""
         item = self._items.pop(key, None)
         if item is not None and item.temporary:
             self._snapshots.remove(key)
@@ -170,16 +170,16 @@ class DownloadFailed(Exception):
 
 
 class DiskFailed(DownloadFailed):
-    """This machine's disk does not take it; says what is full and how much is needed."""
+    """This machine's disk cannot take it; the message names the disk and the bytes needed."""
 
 
 class Download:
-    """A blob on its way into a file; fed by the engine, awaited by whoever needs it.
+    """A download into a file; the engine passes it messages, its user awaits it.
 
     Args:
         window: chunks asked for at a time of each donor; fewer leave more of the link to others.
-        resumable: keep what has come when it ends early; the next download to ``path`` goes on
-            from there, in whatever process.
+        resumable: keep the received part when it ends early; the next download to ``path``
+            continues from there, in any process.
     """
 
     def __init__(
@@ -318,7 +318,7 @@ class Download:
             rest, place = rest[written:], place + written
 
     def _lack(self, size_bytes: int) -> str:
-        """Say in words that so much does not fit on the disk; empty: it does, or who knows."""
+        """Return why so many bytes do not fit on the disk; empty: they do, or it is unknown."""
         try:
             here = os.fstat(self._file).st_blocks * BLOCK_BYTES if self._file is not None else 0
             free = shutil.disk_usage(self._partial.parent).free
@@ -344,7 +344,7 @@ class Download:
         return f"{self._partial} cannot be written: {error.strerror or error}"
 
     def _close(self) -> None:
-        """Take nothing more; what has come stays if the next download can go on from it."""
+        """Stop; the received part stays if the next download can continue from it."""
         descriptor, self._file = self._file, None
         if descriptor is None:
             return
@@ -360,7 +360,7 @@ def _megabytes(count: int) -> str:
 
 
 def _digests(path: Path) -> dict[int, bytes]:
-    """Return the digests of what there is of a blob; where nothing was written, of zeros."""
+    """Return the digests of the bytes present of a blob; of zeros where nothing was written."""
     found = dict[int, bytes]()
     while len(found) < MAX_CHUNKS and (data := _read_chunk(path, len(found))):
         found[len(found)] = payload_digest(data)
@@ -368,7 +368,7 @@ def _digests(path: Path) -> dict[int, bytes]:
 
 
 def _chunk(item: _Item, index: int) -> bytes:
-    """Return a chunk of what is offered.
+    """Return a chunk of an offered file.
 
     Raises:
         FileNotFoundError: the file is gone, or shorter than it was when it was offered.
@@ -385,7 +385,8 @@ def _chunk(item: _Item, index: int) -> bytes:
 
 
 def _unlink(path: Path) -> None:
-    """Remove a file if it can be removed: who cannot is left with a file, not without a node."""
+    """Remove a file if possible; a failure leaves a file behind and is no reason to stop the
+    node."""
     with suppress(OSError):
         path.unlink(missing_ok=True)
 

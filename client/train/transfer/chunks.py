@@ -1,9 +1,10 @@
-"""Chunks that peers have asked for: read when they can be sent, and not before.
+"""Serves chunks to peers: each is read only when it can be sent.
 
-A request of thirty bytes asks for two megabytes, so what waits are requests. Each asker is served
-one chunk after the other: the next is read once the connection has taken the one before. All askers
-together have a few places, each for one chunk in memory; when somebody waits long for a place, the
-slowest reader loses its own, with its link, if it is slower than any line that can train.
+A request of thirty bytes asks for two megabytes, so requests are queued, not chunks. Each asker is
+served one chunk after the other: the next is read once the connection has taken the one before. All
+askers together have a few places, each for one chunk in memory; when an asker waits long for a
+place, the slowest reader loses its place and its link, if it is slower than any line that can
+train.
 
 State: by peer, the requests that wait and when its chunk was read.
 """
@@ -29,11 +30,11 @@ MAX_ASKED = 64
 """Requests of one peer that wait: sixteen downloads of four at a time."""
 FLOOD_POINTS = 5
 IMPATIENT_S = 5.0
-"""Somebody that has waited so long for a place has the slowest reader looked for."""
+"""Wait for a place after which the slowest reader is checked."""
 SLOW_BYTES_PER_S = 32 * 1024
-"""A reader below this is in the way when others wait: 1/4 Mbit/s."""
+"""A reader below this rate loses its place when others wait: 1/4 Mbit/s."""
 JUDGED_AFTER_S = 10.0
-"""No reader is judged sooner."""
+"""A reader is not judged earlier."""
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class ChunkServer:
         self._places = trio.CapacityLimiter(PLACES)
 
     def ask(self, peer: PeerId, request: ChunkRequest) -> None:
-        """Serve a chunk when it is this peer's turn; what waits already is not served twice."""
+        """Serve a chunk when it is this peer's turn; a repeated request is not served twice."""
         asker = self._askers.get(peer)
         if asker is None:
             asker = self._askers[peer] = _Asker()
@@ -102,7 +103,7 @@ class ChunkServer:
             await self._drop_slowest()
 
     async def _drop_slowest(self) -> None:
-        """End the link of the reader that takes least, if that is too little."""
+        """End the link of the slowest reader, if it is too slow."""
         now = trio.current_time()
         rates = {
             peer: (CHUNK_BYTES - self._network.unsent_bytes(peer, "background")) / held_s

@@ -22,7 +22,7 @@ from protocol.wire.messages import BlobOffer
 
 
 def checkpoint_folder(folder: Path, settings: Settings) -> CheckpointFolder:
-    """Return the folder of a swarm's checkpoints with the owner's wishes for it."""
+    """Return the folder of a swarm's checkpoints with the owner's retention settings."""
     return CheckpointFolder(folder, settings.checkpoint_keep, settings.checkpoint_milestone_every)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 RESUMED: Final = ".begin-*-v{}.safetensors.part.tmp"
-"""Begun downloads of a version with which the next process goes on: they stay."""
+"""Partial downloads of a version that the next process can continue: they stay."""
 
 
 def sweep_copies(folder: Path, version: int | None = None) -> int:

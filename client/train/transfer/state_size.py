@@ -1,4 +1,4 @@
-"""How large what peers send can be in a run: the state of a stage, boundary tensors, segments."""
+"""Sizes of the payloads of a run: the state of a stage, boundary tensors, segments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protocol.rounds.shards import SEGMENT
 from protocol.wire.messages import BlobOffer
 
 _TOKEN_BYTES = 16
-"""A token and its target, whatever integers they are sent in."""
+"""A token and its target, for any integer type."""
 _MARGIN = 64 * 1024
 """Headers of payloads, vectors of scales, the last block's padding."""
 
@@ -36,7 +36,7 @@ def largest_payload(manifest: Manifest) -> int:
 
 
 def usual_payload(manifest: Manifest) -> int:
-    """Return the most bytes of the tensors that honest peers send."""
+    """Return the bytes of the largest tensor that honest peers send."""
     most = _most_parameters(manifest)
     segment = min(most, max(-(-most // MAX_SEGMENTS), 2 * SEGMENT))
     return max(_boundary_bytes(manifest), 4 * segment) + _MARGIN

@@ -19,13 +19,15 @@ from protocol.ids import PeerId, Stage, short
 from protocol.wire.messages import BlobOffer, BlobQuery, NoBlob
 
 ASK_AGAIN_S = 5.0
-"""While nobody offers it, everybody is asked so often; after the first time its owner is told."""
+"""Seconds between questions to all members while nobody offers it; after the first the owner is
+told."""
 PATIENCE_S = 15.0
-"""So long stage 0 is left to members who have the text already."""
+"""Seconds for which stage 0 is left to members that have the text already."""
 MOST_DONORS = 4
-"""Copied from so many at a time; others take their turn at the next attempt."""
+"""Donors at a time; others are used at the next attempt."""
 LIE_POINTS = 100
-"""For a text that is not the swarm's: nobody offers one by mistake, and it may be gigabytes."""
+"""Penalty for a text that is not the swarm's: nobody offers one by mistake, and it may be
+gigabytes."""
 QUERY = BlobQuery("data", 0, 0)
 
 
@@ -60,7 +62,8 @@ class TextSearch:
 
     @property
     def problem(self) -> str:
-        """The problem as told to the owner; empty if the text is found or the search continues."""
+        """The problem in words for the owner; empty if the text is found or the search
+        continues."""
         return _words(self._data) if self._told else ""
 
     def unable(self) -> dict[Stage, str]:
@@ -74,7 +77,7 @@ class TextSearch:
         return {Stage(0): "members who have the training text come first"}
 
     def donors(self) -> list[PeerId]:
-        """Return some of those who offer it."""
+        """Return some of the members that offer it."""
         offers = sorted(self._offers)
         return random.sample(offers, min(MOST_DONORS, len(offers)))
 
@@ -87,7 +90,7 @@ class TextSearch:
         self._changed()
 
     def lacks(self) -> None:
-        """The text is not here: ask who has it."""
+        """The text is not here: ask the members for it."""
         if self._since is None:
             self._since = self._ports.now()
             self._ask()
@@ -119,7 +122,7 @@ class TextSearch:
             self._changed()
 
     def receive(self, peer: PeerId, message: BlobOffer | NoBlob) -> bool:
-        """Take what a member says of the text; False: it cannot be true."""
+        """Handle a member's offer of the text; False: it cannot be true."""
         if not self.missing:
             return True
         if isinstance(message, NoBlob):
@@ -133,7 +136,7 @@ class TextSearch:
         return True
 
     def tick(self, now: float) -> None:
-        """Ask again while nobody offers the text; look whether our patience is over."""
+        """Ask again while nobody offers the text; check whether our patience is over."""
         if self._ask_at <= now:
             self._tell()
             self._ask()
@@ -169,7 +172,7 @@ class TextSearch:
 
 
 def _words(data: DataSpec) -> str:
-    """Say what is missing and what to do about it; short enough at first for a narrow screen."""
+    """Say what is missing and what to do; the first words fit a narrow screen."""
     name = "of another Python release" if data.source == "stdlib" else data.name
     return (
         f"the text {name} is missing: join with --data FILE, or wait for a member who has it "

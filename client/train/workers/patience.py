@@ -1,7 +1,7 @@
-"""How long a worker may take for a task before it counts as hung.
+"""The time that a worker may take for a task before it counts as hung.
 
-A hung worker (a stopped process, a stuck driver) is as dead as a killed one, but its node goes on
-saying that it lives. Holds how long tasks of each kind took at most, in seconds.
+A hung worker (a stopped process, a stuck driver) is as dead as a killed one, but its node still
+reports it as alive. State: the longest time of each kind of task, in seconds.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Patience:
         self._longest_s: dict[type[Task], float] = {}
 
     def note(self, task: Task, seconds: float) -> None:
-        """A task was answered after so long."""
+        """Note the time that a task took."""
         self._longest_s[type(task)] = max(seconds, self._longest_s.get(type(task), 0.0))
 
     def seconds(self, task: Task) -> float:
-        """Return how long an answer is waited for."""
+        """Return the seconds to wait for an answer."""
         longest = self._longest_s.get(type(task))
         return UNKNOWN_S if longest is None else max(AT_LEAST_S, TIMES_THE_LONGEST * longest)

@@ -1,7 +1,7 @@
 """The compute workers of a node: one process per held stage, and at most one that idles warm.
 
-Starting a process takes seconds, so that an assignment finds one ready. Holds which processes run;
-what they compute and what follows from a death is their borrower's business.
+Starting a process takes seconds, so one is started ahead of the next assignment. Holds the running
+processes; their tasks and the consequences of a death concern their borrower.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Hosted:
 
 
 class WorkerPool:
-    """Lends worker processes; they run in the pool's own tasks."""
+    """Provides worker processes, which run in the pool's own tasks."""
 
     def __init__(self, open_worker: OpenWorker = open_worker) -> None:
         self._open_worker = open_worker
@@ -52,7 +52,7 @@ class WorkerPool:
             await trio.sleep_forever()
 
     def warm(self) -> None:
-        """Have an idle worker; it is of use some seconds later."""
+        """Start an idle worker; it is ready some seconds later."""
         if self._nursery is not None and self._idle is None and not self._warming:
             self._warming = True
             self._nursery.start_soon(self._warm_up)
@@ -64,7 +64,7 @@ class WorkerPool:
         return self._idle.worker
 
     async def renew_idle(self) -> None:
-        """Let the idle worker go, which has died, and start another.
+        """Replace the idle worker, which has died.
 
         Raises:
             OSError: no process can be started.
@@ -96,7 +96,7 @@ class WorkerPool:
         try:
             self._set_idle(await self._start())
         except OSError:
-            pass  # whoever needs a worker is told when it cannot have one
+            pass  # the borrower gets the error when it asks for one
         finally:
             self._warming = False
 

@@ -1,7 +1,7 @@
 """Schedules tasks when one machine hosts several stages: one stage computes at a time.
 
 Every seat has a gate with a FIFO queue of its tasks. A single open gate is passed without waiting;
-otherwise ``Turns`` chooses the next stage. State: the waiting tasks, whose content is unknown here.
+otherwise ``Turns`` chooses the next stage. State: the waiting tasks, which are opaque here.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class TaskScheduler:
         return gate
 
     def turn(self) -> None:
-        """Start tasks as long as a stage may compute."""
+        """Start tasks while a stage may compute."""
         if self._turning:
-            return  # a task that starts may bring others: the loop below sees them
+            return  # a task that starts may queue others: the loop below sees them
         self._turning = True
         try:
             while (gate := self._next()) is not None:

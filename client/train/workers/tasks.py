@@ -1,4 +1,4 @@
-"""A seat's tasks in the worker's language: which request, which payloads, what the reply means.
+"""Translates a seat's tasks into the worker's requests and payloads, and its replies back.
 
 Pure translation; the only state is the run's constants (who we are, where the stage stands).
 """
