@@ -1,4 +1,4 @@
-"""Addresses to use: what to dial, where to listen, and where we can be reached.
+"""Addresses to dial, to listen on, and to be reached at.
 
 The grammar of multiaddrs is ``protocol.address``'s; IPv6 is refused until its listener is hardened.
 """
@@ -59,7 +59,8 @@ async def numeric_host(address: Destination) -> Destination:
 
 
 def parse_listen(where: str | tuple[str, int]) -> list[Address]:
-    """Return where to listen: at one multiaddr, or by all transports on an IPv4 address and port.
+    """Return the addresses to listen on: one multiaddr, or all transports on an IPv4 address and
+    port.
 
     Raises:
         AddressError: neither.

@@ -1,13 +1,14 @@
-"""Limits dialling on the word of an advert, so that lies about addresses have little effect.
+"""Limits dialling addresses from adverts, so that lies about addresses have little effect.
 
 An advert may name anybody's address. So dialling it needs a reason to believe it:
 
 - A range that the internet does not route (loopback, private networks) is dialled only if we have
   met a peer there: distant strangers cannot make us dial our own machine or network.
 - An address at which its peer has answered us is *proven*: it is dialled whenever it is wanted.
-- An address whose peer was linked with us from the same host is *likely*: once in a few seconds.
-- Any other is dialled once a minute, whoever names it, and all of them together within a small
-  budget.
+- An address whose peer was linked with us from the same host is *likely*: it is dialled once in a
+  few seconds.
+- Any other is dialled once a minute, no matter how many peers name it, and all of them within a
+  small budget.
 
 At one host only a few unproven addresses are dialled per minute.
 
@@ -31,11 +32,11 @@ LIKELY_S = 5.0
 HOST_CALLS = 8
 """Calls a minute to unproven addresses of one host; on loopback many volunteers are legitimate."""
 BUDGET_PER_S, BUDGET_BURST = 0.5, 64.0
-"""Calls to unproven addresses in all; the burst is a full mesh that starts at once."""
+"""Calls to all unproven addresses; the burst is a full mesh that starts at once."""
 MAX_ADDRESSES = 4
-"""Of one member."""
+"""Addresses of one member."""
 MAX_ENTRIES = 4096
-"""Of each table: the oldest entry is forgotten."""
+"""Entries of each table; the oldest is forgotten."""
 _PRIVATE = tuple(
     ipaddress.IPv4Network(text)
     for text in (
@@ -49,7 +50,7 @@ _PRIVATE = tuple(
 )
 
 Place = tuple[str, int, str]
-"""Host, port and transport: an address without the peer that somebody says is there."""
+"""Host, port and transport: an address without the claimed peer."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -83,7 +84,7 @@ class Calls:
         _put(self._proven, _place_of(address), address.peer)
 
     def is_in_reach(self, ip: str) -> bool:
-        """Whether an address is public, or private where we have met somebody."""
+        """Whether an address is public, or in a private range where we have met a peer."""
         address = ipaddress.IPv4Address(ip)
         if address.is_unspecified or address.is_multicast or address.is_reserved:
             return False

@@ -1,13 +1,12 @@
-"""A carrier: one connection at work for a link, three lanes in each direction.
+"""A carrier: one connection that serves a link, with three lanes in each direction.
 
 Each side opens the streams `control`, `bulk` and `background`, and only writes on those it opened
 and only reads on those it accepted. So a tensor never delays a heartbeat, nor a newcomer's state a
 tensor, and every stream has one task that does nothing but read it. State: how many lanes are open,
 whether it is being retired. Until the peer is admitted only its control lane is read.
 
-A carrier is retired when another connection takes over: it finishes the frame it is writing, says
-that nothing more comes, and reads on until the peer has said the same. It may not decide which
-connection wins; the link does.
+A carrier is retired when another connection takes over: it finishes its current frame, signals its
+end, and reads until the peer has done the same. The link decides which connection wins.
 """
 
 from __future__ import annotations
@@ -54,17 +53,17 @@ WINDOW_BYTES: Mapping[str, int] = {
 OPEN_S = 10.0
 """Deadline for agreeing on a lane."""
 STALL_S = 30.0
-"""A peer that keeps a write waiting for so long is given up; what it takes earns time back."""
+"""Seconds after which a stalled write gives the peer up; received data earns time back."""
 PING_S = 5.0
 SILENT_S = 20.0
-"""Nothing at all received for so long, though pings were sent: the connection is dead."""
+"""Seconds without any data, though pings were sent, after which the connection is dead."""
 UPKEEP_PER_S, UPKEEP_BURST = 2.0, 256.0
 """Pings and pongs that a peer may send: honest ones come to 0.4 a second, and while we deliver
 nothing they add up."""
 RETIRE_S = 5.0
-"""A retired carrier on which nothing has moved for so long is given up."""
+"""Seconds without progress after which a retired carrier is given up."""
 HAND_OVER_S = 1.0
-"""How long what is written first waits for the end of the connection before, to keep the order."""
+"""Longest wait of the first write for the end of the previous connection, to keep the order."""
 READ_BYTES = 256 * 1024
 """Most bytes that are taken from a lane, and paced, at a time."""
 WRITE_BYTES = 256 * 1024
@@ -172,7 +171,7 @@ class Carrier:
 
     @property
     def ready(self) -> bool:
-        """Whether all of our lanes are agreed on; the peer has then attached it, too."""
+        """Whether all of our lanes are negotiated; the peer has then attached it, too."""
         return not self._lanes_to_open
 
     def unsent_bytes(self, name: str) -> int:
@@ -196,7 +195,7 @@ class Carrier:
         self._begun.set()
 
     def retire(self, reason: str) -> None:
-        """Take no more frames from the queues; go on reading what the peer still sends."""
+        """Take no more frames from the queues; keep reading the peer's frames."""
         self.connection.reason = self.connection.reason or reason
         self._retired.set()
         for waiting in self._lanes_waiting.values():
@@ -204,7 +203,7 @@ class Carrier:
         self._changed.unpark_all()
 
     async def _ending(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
-        """Run a task of a lane; whatever ends it early ends the connection, with a reason."""
+        """Run a task of a lane; an error in it ends the connection, with a reason."""
         try:
             await task(*args)
         except RemoteProtocolError as error:
@@ -305,7 +304,7 @@ class Carrier:
             self._hooks.up()
             self._ping()
         while batch := await self._next_batch(name):
-            with self._pacing.upload.writing(name):  # also from one that waits to the next
+            with self._pacing.upload.writing(name):  # also between two waiting frames
                 while batch:
                     buffers = [buffer for frame in batch for buffer in frame.buffers]
                     size_bytes = sum(frame.size_bytes for frame in batch)
@@ -347,7 +346,7 @@ class Carrier:
         return batch
 
     async def _keep_alive(self) -> None:
-        """Ping while nothing else tells whether the peer is there, and notice when it is not."""
+        """Ping while no other traffic shows that the peer is alive, and detect when it is not."""
         heard, heard_at = -1, trio.current_time()
         while True:
             if self.connection.bytes_in != heard:
@@ -373,7 +372,7 @@ class Carrier:
             self.rtt_s = sample_s if self.rtt_s is None else 0.8 * self.rtt_s + 0.2 * sample_s
 
     def _offer(self, message: Message) -> None:
-        """Queue upkeep if there is room; a full lane shows by itself that the link is alive."""
+        """Queue upkeep if there is room; a full lane has traffic anyway."""
         try:
             self._queues["control"].put_nowait(outgoing(message, b""))
         except (LinkFull, trio.ClosedResourceError):

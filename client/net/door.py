@@ -1,10 +1,10 @@
-"""The door: which inbound connections are let in, and who has to go for them.
+"""Admission of inbound connections: which are let in, and which are closed to make room.
 
-A proof of identity costs nothing, so it earns nothing: until a peer is a member, its connection is
-a stranger's. Strangers have a few places of their own, apart from those of members, and come in at
-a bounded rate. When their places are taken, the oldest stranger gives way to a new one, those that
-have not been admitted first: silence keeps nobody out. A prefix from which many break rules in a
-short time is closed for a while.
+Identities are free, so a proof of one grants nothing: until a peer is a member, its connection is a
+stranger's. Strangers have a few places of their own, apart from those of members, and come in at a
+bounded rate. When their places are taken, a new stranger replaces the oldest, those not admitted
+first: so silent connections keep nobody out. A prefix from which many break rules in a short time
+is closed for a while.
 
 State: the visits in the order in which they began, and of each prefix when it offended. The clock
 is passed in; no sockets. On loopback nothing is counted by address: many volunteers on one machine
@@ -24,17 +24,17 @@ from protocol.ids import PeerId
 V = TypeVar("V")
 
 OFFENCES, OFFENCES_WITHIN_S = 50, 10.0
-"""So many bans and broken rules of strangers in such a time close a prefix."""
+"""Bans and violations of strangers, and the period in seconds, that close a prefix."""
 CLOSED_S = 600.0
 MAX_PREFIXES = 1024
-"""Prefixes whose offences are remembered: the one that offended least lately is forgotten."""
+"""Prefixes whose offences are remembered; the one with the oldest offence is forgotten."""
 MOST_WAIT_S = 2.0
-"""A connection that would wait longer for its turn is refused."""
+"""Longest wait for a turn; a connection that would wait longer is refused."""
 
 
 @dataclass(frozen=True)
 class HostLimits:
-    """How many connections may be alive, and how long each may take to become one.
+    """Bounds on the live connections, and on the time each may take to be established.
 
     On loopback the limits per IP do not apply: many volunteers on one machine are legitimate.
 
@@ -42,7 +42,7 @@ class HostLimits:
         connections: of members, and those that we dialled.
         strangers: of peers that are no members (yet), on top of these.
         hello_s: how long an inbound connection may take to be admitted; None: there is no
-            admission, and whoever proves an identity counts as a member.
+            admission, and a peer with a proven identity counts as a member.
         arrivals_per_s, arrivals_burst: inbound connections; a handshake costs some 2 ms.
     """
 
@@ -63,17 +63,17 @@ class Visit:
 
     ip: str
     evict: Callable[[], None]
-    """Ends it, from whatever task."""
+    """Ends it, from any task."""
     peer: PeerId | None = None
     """Known once the handshake is over."""
     admitted: bool = False
-    """Its Hello was accepted."""
+    """Whether its Hello was accepted."""
     leaving: bool = False
-    """It was told to go."""
+    """Whether it was told to leave."""
 
 
 class Refusal(Exception):
-    """A connection is not let in; the message is a word that says why."""
+    """A connection is not let in; the message is one word that names the reason."""
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Door:
         return self.dialled + len(self._visits)
 
     def arrive(self, visit: Visit, now: float) -> float:
-        """Let a connection in, perhaps in place of another; return how long it has to wait first.
+        """Let a connection in, perhaps in place of another; return the seconds it must wait first.
 
         Raises:
             Refusal: it is not welcome.
@@ -149,7 +149,7 @@ class Door:
             raise Refusal("too-many-from-one-ip")
 
     def _make_room(self, visit: Visit) -> None:
-        """Tell as many of the oldest strangers to go as are too many with this one."""
+        """Close the oldest strangers until there is room for this one."""
         strangers = self._strangers()
         if not is_near(visit.ip):
             same = [other for other in strangers if other.ip == visit.ip]
@@ -174,7 +174,7 @@ def prefix_of(ip: str) -> str:
 
 
 def _evict_down_to(strangers: list[Visit], count: int) -> None:
-    """Tell the oldest to go, those that were not admitted first (the sort is stable)."""
+    """Close the oldest ones, beginning with those not admitted (the sort is stable)."""
     strangers.sort(key=lambda visit: visit.admitted)
     for visit in strangers[: max(0, len(strangers) - count)]:
         visit.leaving = True

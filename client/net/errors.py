@@ -46,4 +46,4 @@ class StreamReset(NetworkError):
 
 
 class HandshakeFailed(NetworkError):
-    """The other side did not prove who it is, or speaks another protocol."""
+    """The other side did not prove its identity, or uses another protocol."""

@@ -1,8 +1,8 @@
 """The secure handshake: turns a fresh byte stream into a channel with a proven peer id.
 
 multistream-select agrees on Noise, the library's Noise XX handshake proves the identities,
-multistream-select inside agrees on Yamux. Nothing else is offered and nothing else is accepted.
-No state; no deadline either: the caller sets one over the whole of it.
+multistream-select inside agrees on Yamux. Nothing else is offered and nothing else is accepted. It
+has no state and no deadline; the caller sets one for the whole handshake.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ async def handshake(
     Args:
         stream: fresh.
         identity: ours.
-        expected: who has to answer if we dialled; None if we were dialled.
+        expected: the peer that must answer if we dialled; None if we were dialled.
 
     Raises:
-        HandshakeFailed: whatever the other side did instead.
+        HandshakeFailed: names the fault of the other side.
     """
     raw = GuardedStream(stream.receive_some, stream.send_all)
     try:
@@ -81,7 +81,8 @@ async def handshake(
         raise
     except Exception as error:
         # The library and the Noise package raise some twenty unrelated types on hostile bytes
-        # (ValueError, KeyError, InvalidTag, ...). All mean the same: this is no peer of ours.
+        # (ValueError, KeyError, InvalidTag, ...). All mean the same: the other side is no valid
+        # peer.
         raise HandshakeFailed(f"{type(error).__name__}: {error}") from error
     if expected is not None and peer != expected:
         raise HandshakeFailed(f"{peer} answered instead of {expected}")

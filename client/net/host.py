@@ -30,12 +30,12 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 
 DRAIN_S = 1.0
-"""After the connection has ended: the time to read what had arrived before."""
+"""Seconds after the end of the connection to read data that arrived before."""
 _log = logging.getLogger(__name__)
 
 
 class Connection:
-    """An authenticated connection: who is there, and the streams to it."""
+    """An authenticated connection: its peer, and the streams to it."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Connection:
         except RemoteProtocolError as error:
             self.violation = error
             self.close(error.reason)
-        # Received data may still be read; a task that waits for more notices the end by itself.
+        # Received data may still be read; a task that waits for more gets the end of the stream.
         await trio.sleep(DRAIN_S)
         self._scope.cancel()
 
@@ -202,7 +202,7 @@ class Host:
         async with closing(stream):
             ip = stream.remote_host
             if not ip:
-                return  # gone before we looked
+                return  # closed before we looked
             with trio.CancelScope() as scope:
                 visit = Visit(ip, scope.cancel)
                 try:
@@ -246,7 +246,7 @@ class Host:
         )
 
     async def _guarded(self, connection: Connection) -> None:
-        """Run a connection; whatever happens in its handler ends it and nothing else."""
+        """Run a connection; an error in its handler ends only this connection."""
         try:
             await self._handler(connection)
         except* Exception as errors:

@@ -43,15 +43,15 @@ from protocol.wire.messages import (
 
 EVENT_ITEMS = 1024
 EVENT_BYTES = 64 * 1024 * 1024
-"""What may wait for the rest of the client; beyond it, the peers wait."""
+"""Events queued for the rest of the client; beyond it, reading from peers pauses."""
 UP_S = 10.0
-"""How long a dialled or wanted peer may take until its link is up."""
+"""Longest time from dialling a peer until its link is up."""
 FLUSH_S = 2.0
-"""How long leaving a peer may take before the connection is cut."""
+"""Longest time to leave a peer before the connection is cut."""
 BACKOFF_FIRST_S = 0.25
 BACKOFF_MOST_S = 30.0
 GREETINGS = (Hello, ManifestRequest, ManifestReply, Goodbye)
-"""What may be said before a Hello was accepted; everything else waits in the peer's own window."""
+"""Messages accepted before a Hello; all others wait in the peer's own window."""
 MAX_GREETINGS = 16
 STEADY_S = 5.0
 """A link that ended sooner counts as a failure to connect."""
@@ -75,7 +75,7 @@ class Libp2pNetwork:
         self._wanted: dict[PeerId, tuple[str, ...]] = {}
         self._keepers: dict[PeerId, trio.CancelScope] = {}
         self._dials: WeakValueDictionary[PeerId, trio.Lock] = WeakValueDictionary()
-        self._calls: Calls  # set by open_network: it begins with where we listen
+        self._calls: Calls  # set by open_network: it needs the listening addresses
         self._penalties = PenaltyBox()
         self._refused: Counter[str] = Counter()
         self._ended = NetworkStatistics()  # sums over carriers that have ended
@@ -94,7 +94,7 @@ class Libp2pNetwork:
 
     @property
     def events(self) -> BoundedQueue[NetEvent]:
-        """What happens, in order for each peer and lane."""
+        """Network events, in order for each peer and lane."""
         return self._events
 
     async def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
@@ -111,12 +111,12 @@ class Libp2pNetwork:
         self._link(peer).send_nowait(message, outgoing(message, payload))
 
     def unsent_bytes(self, peer: PeerId, lane: Lane) -> int:
-        """Return what waits to be sent; 0 without a link. See `Network.unsent_bytes`."""
+        """Return the queued bytes; 0 without a link. See `Network.unsent_bytes`."""
         link = self._links.get(peer)
         return 0 if link is None else link.unsent_bytes(lane)
 
     async def wait_sent(self, peer: PeerId, lane: Lane) -> None:
-        """Wait until nothing waits to be sent. See `Network.wait_sent`."""
+        """Wait until the queue is empty. See `Network.wait_sent`."""
         link = self._links.get(peer)
         while link is not None and not link.gone.is_set() and link.unsent_bytes(lane):
             await link.sent.park()
@@ -158,7 +158,7 @@ class Libp2pNetwork:
         self._unfinished.expect(largest_bytes, usual_bytes)
 
     async def in_reach(self, addresses: Sequence[str]) -> list[str]:
-        """Return of a member's addresses those that we would call. See `Network.in_reach`."""
+        """Return a member's addresses that we would dial. See `Network.in_reach`."""
         return list(await self._resolved(addresses))[:MAX_ADDRESSES]
 
     async def disconnect(self, peer: PeerId, reason: str) -> None:
@@ -172,7 +172,7 @@ class Libp2pNetwork:
             link.close(reason)
 
     def admit(self, peer: PeerId) -> None:
-        """Take what a peer says from now on, as long as its link lasts."""
+        """Accept a peer's messages from now on, as long as its link lasts."""
         if link := self._links.get(peer):
             link.admitted.set()
             for carrier in link.carriers:
@@ -246,7 +246,7 @@ class Libp2pNetwork:
         return self._links[peer]
 
     async def _carry(self, link: Link, connection: Connection) -> None:
-        """Run one carrier of a link, and tell of the link's end if it was the last."""
+        """Run one carrier of a link, and report the link's end if it was the last."""
         hooks = CarrierHooks(
             deliver=partial(self._deliver, link),
             refused=partial(self._on_refused, link.peer),
@@ -258,7 +258,7 @@ class Libp2pNetwork:
             link.admitted.set()
         if link.admitted.is_set():
             connection.admitted()
-        # Who was dialled is somebody we chose, and may be busy with beginning.
+        # We chose the peers that we dialled, and they may be busy starting.
         hello_s = math.inf if connection.dialled else self._hello_s or math.inf
         pacing, unfinished = self._pacing, self._unfinished
         carrier = Carrier(connection, link.queues, hooks, pacing, unfinished, hello_s)
@@ -295,7 +295,7 @@ class Libp2pNetwork:
         link.announced.set()
 
     async def _bury(self, link: Link, connection: Connection) -> None:
-        """Tell of a link's end, after whatever came before; until then the peer's next waits."""
+        """Report a link's end after its earlier events; until then the peer's next link waits."""
         if link.up.is_set():
             await link.announced.wait()
             await self._events.put(PeerDown(link.peer, connection.reason, connection.by_peer))
@@ -313,7 +313,7 @@ class Libp2pNetwork:
         await self._events.put(Inbound(link.peer, message, payload))
 
     async def _before_admission(self, link: Link, message: Message) -> None:
-        """Let a few greetings pass; what else is said waits until the peer is admitted."""
+        """Let a few greetings pass; other messages wait until the peer is admitted."""
         if not isinstance(message, GREETINGS):
             await link.admitted.wait()
             return
@@ -334,7 +334,7 @@ class Libp2pNetwork:
         )
 
     async def _keep(self, peer: PeerId, scope: trio.CancelScope) -> None:
-        """Dial a wanted peer whenever there is no link, ever more slowly while none lasts."""
+        """Dial a wanted peer whenever there is no link, with growing pauses while none lasts."""
         with scope:
             # The larger id gives the smaller one a head start: fewer connections cross.
             if self.peer_id > peer:
@@ -388,7 +388,7 @@ async def open_network(
         listen: multiaddrs to listen on, or IPv4 addresses with ports.
         limits: bounds on connections.
         rng: jitter of reconnects.
-        rates: what the owner lends of the line.
+        rates: the owner's limits of bandwidth.
 
     Raises:
         PortInUse, ListenError, AddressError: cannot listen there.

@@ -1,8 +1,8 @@
-"""py-libp2p 0.8.1, made safe to meet strangers with: every mend of the library is here.
+"""py-libp2p 0.8.1, made safe for connections to strangers: all patches of the library.
 
-What is used of the library: the Noise XX handshake, multistream-select, keys and peer ids. What is
-not: its ``BasicHost``, ``Swarm`` and ``Yamux``. Seven ways for one remote peer to end or flood a
-default host were reproduced, and most of them live there; `host.py`, `secure.py` and `yamux.py`
+The client uses the library's Noise XX handshake, multistream-select, keys and peer ids. It does not
+use its ``BasicHost``, ``Swarm`` and ``Yamux``. Seven ways for one remote peer to end or flood a
+default host were reproduced, most of them in those three; `host.py`, `secure.py` and `yamux.py`
 speak the same wire protocols in a tenth of the code (and several times the speed). Fault by fault:
 
 ====================================================  =============================================
@@ -37,9 +37,9 @@ import trio
 
 EXPECTED_VERSION: Final = "0.8.1"
 MAX_TOKEN_BYTES: Final = 1024
-"""Longest multistream token: the longest honest one is a protocol id of some 30 bytes."""
+"""Longest multistream token; the longest honest one is a protocol id of some 30 bytes."""
 MAX_HANDSHAKE_BYTES: Final = 128 * 1024
-"""Everything a stranger may send before it has proved who it is."""
+"""Bytes that a stranger may send before it has proved its identity."""
 
 
 def _import_quietly() -> None:
@@ -51,7 +51,7 @@ def _import_quietly() -> None:
     asked = os.environ.pop("LIBP2P_DEBUG", None)
     try:
         with warnings.catch_warnings():
-            # Deprecations inside the library and its own imports are not ours to mend.
+            # Deprecation warnings inside the library and its imports do not concern this code.
             warnings.simplefilter("ignore")
             import libp2p
             import libp2p.security.noise.patterns  # noqa: F401
@@ -85,7 +85,7 @@ MUXER: Final = "/yamux/1.0.0"
 
 
 class BoundedCommunicator(MultiselectCommunicator):  # type: ignore[misc]  # untyped library
-    """multistream-select whose reader is bounded and never raises what the library forgot.
+    """multistream-select with a bounded reader that raises only expected errors.
 
     Mends 1 and 6: the library's own reader takes a length prefix of up to 2**63 at its word, and
     decodes the token outside its try, where a UnicodeDecodeError runs through to the host.
@@ -107,7 +107,7 @@ class BoundedCommunicator(MultiselectCommunicator):  # type: ignore[misc]  # unt
 
 
 class GuardedStream(ReadWriteCloser):  # type: ignore[misc]  # untyped library
-    """A byte stream as the library wants it, with a budget of bytes to read (mend 6).
+    """A byte stream with the library's interface and a budget of bytes to read (mend 6).
 
     Args:
         receive: returns 1..n bytes, or none at the end of the stream.
@@ -148,7 +148,7 @@ class GuardedStream(ReadWriteCloser):  # type: ignore[misc]  # untyped library
             raise IOException(str(error)) from error
 
     async def close(self) -> None:
-        """Do nothing: whoever opened the stream closes it."""
+        """Do nothing: the opener of the stream closes it."""
 
     def get_remote_address(self) -> tuple[str, int] | None:
         """Return None: the library asks only for its logs."""

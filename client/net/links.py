@@ -1,12 +1,12 @@
-"""A link: everything between us and one peer, whatever connections carry it.
+"""A link: the traffic between us and one peer, over one or more connections.
 
 State: one bounded outbound queue per lane and the carriers at work, of which at most one takes
 frames from the queues. When both sides dial each other at once, both keep the connection dialled by
-the smaller peer id. The other is retired only once our lanes on the first are agreed on: by then
+the smaller peer id. The other is retired only once our lanes on the first are negotiated: by then
 the peer knows both connections, and does not take the end of one for the end of the link.
 
-A peer that returns has lost its link, even where we have noticed nothing: it gets a new one, and
-the rest of the client is told the end of the old one first.
+A peer that returns has lost its link, even if we have not noticed: it gets a new one, and the rest
+of the client is told the end of the old one first.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ QUEUE_BYTES = {
     "bulk": 64 * 1024 * 1024,
     "background": 64 * 1024 * 1024,
 }
-"""Outbound bounds: a second or so of traffic; beyond it, waiting is the sender's business."""
+"""Outbound bounds: about a second of traffic; beyond it, the sender waits."""
 CROSSING_S = 15.0
-"""A peer that dialled before our connection came up has arrived by then: a dial takes 10 s."""
+"""Seconds after which a peer's earlier dial must have arrived: a dial takes 10 s."""
 _REPLACED = "replaced by another connection"
 
 
@@ -66,7 +66,7 @@ class Link:
 
     @property
     def works(self) -> bool:
-        """Whether what is sent now has a way to the peer."""
+        """Whether messages can be sent to the peer now."""
         return self.up.is_set() and any(carrier.live for carrier in self._carriers)
 
     @property
@@ -92,7 +92,7 @@ class Link:
     def give_way(self) -> Link:
         """End this link and return the one that follows it."""
         for carrier in self._carriers:
-            if not carrier.connection.session.closed:  # else what has arrived is still delivered
+            if not carrier.connection.session.closed:  # if closed, its data is still delivered
                 carrier.connection.close(_REPLACED)
         return Link(self._own, self.peer, self.buried if self.up.is_set() else self.before)
 
@@ -106,7 +106,7 @@ class Link:
     def settle(self) -> bool:
         """Decide which connection takes the frames; return whether the link has just come up.
 
-        To be called when a connection has come, become ready, or ended.
+        Call it when a connection was added, became ready, or ended.
         """
         live = [carrier for carrier in self._carriers if carrier.live]
         best = max(live, key=self._is_preferred, default=None)
@@ -176,7 +176,7 @@ class Link:
         self.sent.unpark_all()
 
     def unsent_bytes(self, name: str) -> int:
-        """Return what waits in a lane until it is handed to a connection."""
+        """Return the bytes of a lane not yet handed to a connection."""
         writing = sum(carrier.unsent_bytes(name) for carrier in self._carriers)
         return self.queues[name].size_bytes + writing
 

@@ -1,8 +1,9 @@
-"""The network without sockets: a hub that loses, doubles, delays and reorders, from a seed.
+"""The network without sockets: a hub that loses, duplicates, delays and reorders messages, from a
+seed.
 
 For tests and simulations of what runs on the network, on trio's clock (so a test may jump it).
-Messages are encoded and parsed as on the wire. State: who is in the hub, which pairs are linked
-or cut, and one outbound queue per direction of each link.
+Messages are encoded and parsed as on the wire. State: the members of the hub, the pairs linked or
+cut, and one outbound queue per direction of each link.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class MemoryHub:
         return self._members[peer]
 
     def kill(self, peer: PeerId) -> None:
-        """Remove a peer as by SIGKILL: what it sent and has not arrived is lost."""
+        """Remove a peer as by SIGKILL: its messages that have not arrived are lost."""
         for other in self.linked(peer):
             self.unlink(peer, other, "connection lost")
         self._members.pop(peer).killed()
@@ -217,7 +218,7 @@ class MemoryNetwork:
         self._count_out(message, parcel)
 
     def unsent_bytes(self, peer: PeerId, lane: Lane) -> int:
-        """Return what waits for this peer; the hub has one lane."""
+        """Return the bytes queued for this peer; the hub has one lane."""
         if peer not in self._hub.linked(self._peer):
             return 0
         return self._hub.pipe(self._peer, peer).size_bytes
@@ -245,13 +246,13 @@ class MemoryNetwork:
             self._try(peer)
 
     def admit(self, peer: PeerId) -> None:
-        """Nothing is held back here."""
+        """The hub admits every peer."""
 
     def members(self, peers: Collection[PeerId]) -> None:
-        """There is no budget of strangers here."""
+        """The hub has no budget for strangers."""
 
     def expect_payloads(self, largest_bytes: int, usual_bytes: int) -> None:
-        """Frames come whole here."""
+        """The hub delivers whole frames."""
 
     async def in_reach(self, addresses: Sequence[str]) -> list[str]:
         """Return all: the hub has no ranges."""

@@ -35,12 +35,12 @@ class PeerUp:
 
 @dataclass(frozen=True, slots=True)
 class PeerDown:
-    """The link to this peer is gone; what was queued for it is lost."""
+    """The link to this peer is gone; its queued messages are lost."""
 
     peer: PeerId
     reason: str
     by_peer: bool = False
-    """The other side ended it, or its machine did for a process that died."""
+    """Whether the other side ended it, or its system for a process that died."""
 
 
 NetEvent = Inbound | PeerUp | PeerDown
@@ -109,18 +109,18 @@ class Network(Protocol):
         ...
 
     def unsent_bytes(self, peer: PeerId, lane: Lane) -> int:
-        """Return what waits in a lane until the connection takes it; 0 without a link."""
+        """Return the bytes of a lane not yet taken by the connection; 0 without a link."""
         ...
 
     async def wait_sent(self, peer: PeerId, lane: Lane) -> None:
-        """Wait until nothing waits in a lane any more, or the link has ended."""
+        """Wait until a lane is empty, or the link has ended."""
         ...
 
     async def connect(self, address: str) -> PeerId:
         """Dial a multiaddr and wait until its link is up.
 
         Raises:
-            AddressError, DialError: what was tried and what happened.
+            AddressError, DialError: names the attempts and their results.
         """
         ...
 
@@ -129,7 +129,8 @@ class Network(Protocol):
         ...
 
     def admit(self, peer: PeerId) -> None:
-        """Take what a peer says from now on, as long as its link lasts: its Hello was accepted."""
+        """Accept a peer's messages from now on, as long as its link lasts: its Hello was
+        accepted."""
         ...
 
     def members(self, peers: Collection[PeerId]) -> None:
@@ -137,11 +138,11 @@ class Network(Protocol):
         ...
 
     def expect_payloads(self, largest_bytes: int, usual_bytes: int) -> None:
-        """Say how large payloads can be in this run, and how large they usually are."""
+        """Set the largest and the usual payload sizes of this run, in bytes."""
         ...
 
     async def in_reach(self, addresses: Sequence[str]) -> list[str]:
-        """Return of a member's addresses those that we would call on its word."""
+        """Return the addresses of a member's advert that we would dial."""
         ...
 
     async def disconnect(self, peer: PeerId, reason: str) -> None:

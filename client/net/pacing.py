@@ -1,10 +1,10 @@
-"""How fast this volunteer may send and receive: one token bucket per direction, for all its links.
+"""Limits the rate of sending and receiving: one token bucket per direction, for all links.
 
-Tensors wait for their turn, and what goes in the background for them (``yielding``). Small messages
-(heartbeats, plans, receipts) go at once and are charged to the tensors behind them, so that a slow
-line never looks like a dead one; only a flood of them is held to the same rate. Receiving is paced
-by giving the peer's tensor lane its window back more slowly: the socket is always read, so nothing
-small waits behind a tensor there either.
+Tensors wait for their turn, and the background lane waits for tensors (``yielding``). Small
+messages (heartbeats, plans, receipts) are sent immediately and charged to the tensors behind them,
+so that a slow line never looks like a dead one; only a flood of them is held to the same rate.
+Receiving is paced by giving the peer's tensor lane its window back more slowly: the socket is
+always read, so nothing small waits behind a tensor there either.
 
 State: the buckets. Without a limit nothing waits.
 """
@@ -22,14 +22,14 @@ from client.net.yielding import Yielding
 BURST_S = 0.25
 """Unused capacity of at most this long may be used at once."""
 MIN_BURST_BYTES = 256 * 1024
-"""One write of a tensor lane."""
+"""Most bytes of one write on a tensor lane."""
 SMALL_BURST_BYTES = 1024 * 1024
-"""Small messages that may go in a row before they wait, too."""
+"""Bytes of small messages that are sent in a row before they wait, too."""
 WINDOW_S = 1.0
 """Seconds' worth of data, at our rate, that a peer may have in flight when receiving is limited."""
 
 Pace = Callable[[int], Awaitable[None]]
-"""Waits until so many bytes may go."""
+"""Waits until a number of bytes may be sent."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class TokenBucket:
         self._tokens, self._counted = burst_bytes, now
 
     def reserve(self, size_bytes: int, now: float) -> float:
-        """Take bytes, perhaps on credit; return the seconds until they are paid for."""
+        """Reserve bytes, perhaps on credit; return the seconds to wait for them."""
         earned = self._rate * max(0.0, now - self._counted)
         self._counted = max(now, self._counted)
         self._tokens = min(self._burst, self._tokens + earned) - size_bytes
@@ -76,11 +76,11 @@ class Pacer:
         }
 
     def writing(self, lane: str) -> AbstractContextManager[None]:
-        """Around the writing of something on a lane: the background yields to tensors."""
+        """Encloses a write on a lane: the background yields to tensors."""
         return self._yielding.tensors_wait() if lane == "bulk" else nullcontext()
 
     def window_bytes(self, usual: int) -> int:
-        """Return how much a peer may have on its way in a tensor lane."""
+        """Return the bytes that a peer may have in flight in a tensor lane."""
         if not self.rate_bytes_per_s:
             return usual
         return min(usual, int(WINDOW_S * self.rate_bytes_per_s))

@@ -1,4 +1,4 @@
-"""Scores of misbehaviour, by peer: what a broken rule costs, and when it costs the link.
+"""Scores of misbehaviour, by peer: the cost of a broken rule, and the score that ends the link.
 
 State: points and bans, each with the time they were written; both fade. The clock is passed in.
 """
@@ -17,7 +17,7 @@ BAN_S = 600.0
 FADE_POINTS_PER_S = 0.2
 """Honest mistakes (10 points) are forgotten within a minute."""
 MAX_PEERS = 4096
-"""More scores than this are not kept: the oldest is forgotten."""
+"""Scores kept; the oldest is forgotten."""
 
 
 @dataclass

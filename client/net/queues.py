@@ -1,10 +1,9 @@
-"""A queue bounded in items *and* bytes: the one place where this client waits for slow readers.
+"""A queue bounded in items *and* bytes: the only place where the client waits for slow readers.
 
 It is the outbound lane of a link and the stream of events to the rest of the client. State: the
-items and their summed size, and those who wait to put, first come first served: only the first of
-them is let in, whatever its size, so that many small items cannot starve a large one and nobody
-overtakes. An item larger than the byte bound is let in when the queue is empty, so that no legal
-message is undeliverable.
+items and their summed size, and the waiting writers in order of arrival: only the first of them is
+served, whatever its size, so that many small items cannot starve a large one. An item larger than
+the byte bound is accepted when the queue is empty, so that every legal message can be delivered.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class BoundedQueue(trio.abc.ReceiveChannel[T], Generic[T]):
             raise trio.ClosedResourceError
 
     def put_nowait(self, item: T) -> None:
-        """Append, or raise LinkFull (no room, or others wait for it already).
+        """Append, or raise LinkFull (no room, or others are waiting already).
 
         Raises trio.ClosedResourceError after ``close``.
         """
@@ -116,7 +115,7 @@ class BoundedQueue(trio.abc.ReceiveChannel[T], Generic[T]):
         self._getters.unpark_all()
 
     async def aclose(self) -> None:
-        """Close and drop what is inside."""
+        """Close and drop the items inside."""
         self.close()
         self._items.clear()
         self._bytes = 0
@@ -124,7 +123,7 @@ class BoundedQueue(trio.abc.ReceiveChannel[T], Generic[T]):
         await trio.lowlevel.checkpoint()
 
     async def wait_empty(self) -> None:
-        """Wait until every item has been taken, of those who wait to put, too."""
+        """Wait until every item has been taken, those of waiting writers included."""
         while self._items:
             await self._emptied.park()
 
@@ -134,7 +133,7 @@ class BoundedQueue(trio.abc.ReceiveChannel[T], Generic[T]):
         self._getters.unpark()
 
     def _let_in(self) -> None:
-        """Append what the first in line want to put, as far as there is room."""
+        """Append the items of the first waiting writers, as far as there is room."""
         while self._putters and self._has_room(next(iter(self._putters.values())).item):
             task, turn = self._putters.popitem(last=False)
             self._append(turn.item)

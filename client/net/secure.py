@@ -1,8 +1,8 @@
 """The Noise transport after its handshake: sealed messages over one byte stream.
 
 The same bytes on the wire as the library's (libp2p specs, noise/README.md), in fewer steps: the
-library makes several calls and copies per 64 KiB, this seals many messages into one write and
-opens all that one read brought.
+library makes several calls and copies per 64 KiB, this seals many messages into one write and opens
+all messages of one read.
 
 State: two ChaCha20-Poly1305 keys with their counters, and the unopened rest of the last read.
 """
@@ -24,7 +24,7 @@ MAX_MESSAGE_BYTES = 65535
 MAX_PLAINTEXT_BYTES = MAX_MESSAGE_BYTES - TAG_BYTES
 """Most plaintext of one Noise message, whose length field has two bytes."""
 READ_BYTES = 256 * 1024
-"""One read from a busy stream has room for so much at least: four full Noise messages."""
+"""Least room of one read from a busy stream: four full Noise messages."""
 FIRST_BUFFER_BYTES = 68 * 1024
 """Room for one message and a little more: most connections of strangers never need as much."""
 _LENGTH_BYTES = 2
@@ -45,8 +45,8 @@ class Sealer:
     def seal(self, plaintexts: Iterable[Buffer]) -> bytearray:
         """Return the wire form of messages of at most ``MAX_PLAINTEXT_BYTES`` each.
 
-        They are enciphered where they will lie: a third of the time that joining them takes. The
-        buffer is a new one each time, so that the stream may read from it as long as it likes.
+        They are encrypted in place, which takes a third of the time of joining them. The buffer is
+        new each time, so that the stream may read from it later.
         """
         messages = list(plaintexts)
         wire = bytearray(sum(_LENGTH_BYTES + len(message) + TAG_BYTES for message in messages))
@@ -77,7 +77,7 @@ class SecureChannel:
         self._sealer = sealer
         self._opener = opener
         self._buffer = bytearray(FIRST_BUFFER_BYTES)
-        self._filled = 0  # from the start of a message that has not wholly arrived
+        self._filled = 0  # begins with a message that has not wholly arrived
         self.bytes_in = 0
         self.bytes_out = 0
 
@@ -119,25 +119,25 @@ class SecureChannel:
                 return messages
 
     def release(self) -> None:
-        """Let the buffer go, once nothing is received any more: what still refers to an ended
-        connection may live on until the garbage collector comes."""
+        """Release the buffer once nothing more is received: references may keep an ended connection
+        alive until the garbage collector runs."""
         self._buffer = bytearray()
         self._filled = 0
 
     def _enlarge(self) -> None:
-        """The peer sends as much as we take: read more at a time from now on."""
+        """The peer fills our reads: read more at a time from now on."""
         size = READ_BYTES + MAX_MESSAGE_BYTES
         if len(self._buffer) < size:
             self._buffer += bytes(size - len(self._buffer))
 
     def _missing_bytes(self) -> int:
-        """Return how much has to arrive before anything can be opened, at least."""
+        """Return the least bytes that must arrive before a message can be opened."""
         if self._filled < _LENGTH_BYTES:
             return 1
         return _LENGTH_BYTES + int.from_bytes(self._buffer[:_LENGTH_BYTES], "big") - self._filled
 
     def _open_all(self) -> list[bytes]:
-        """Open what has wholly arrived and move the rest to the front: at most one message."""
+        """Open the complete messages and move the rest, at most one message, to the front."""
         position, messages = 0, []
         with memoryview(self._buffer) as buffer:
             while self._filled - position >= _LENGTH_BYTES:

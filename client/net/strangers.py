@@ -2,9 +2,9 @@
 
 A stranger is a peer that is not a member yet: before its Hello is accepted, or after it until an
 advert of its own has been heard. It may introduce itself, join, and make the requests of newcomers
-and observers. Reading from each connection is paced separately, so that no peer suffers from
-another's flood. Messages of all strangers together are processed at a bounded rate, in turn, so
-that a crowd of them does not slow down training.
+and observers. Reading from each connection is paced separately, so that one peer's flood does not
+slow another. Messages of all strangers together are processed at a bounded rate, in turn, so that a
+crowd of them does not slow down training.
 
 State: the token buckets. Members pass without waiting.
 """
@@ -19,12 +19,12 @@ from client.net.pacing import TokenBucket
 from protocol.ids import PeerId
 
 INTAKE_BYTES_PER_S, INTAKE_BURST_BYTES = 32 * 1024, 512 * 1024
-"""Of each stranger: records of a large swarm that a peer pushes before its own advert come to some
-300 KB."""
+"""Limits of each stranger: the records of a large swarm that a peer sends before its own advert
+come to some 300 KB."""
 FRAME_COST_BYTES = 64
 """Bytes charged for a frame beyond its size, because an empty frame also costs time."""
 MESSAGES_PER_S, MESSAGES_BURST = 200.0, 400.0
-"""Of all strangers together; a newcomer needs some ten to become a member."""
+"""Messages of all strangers together; a newcomer needs some ten to become a member."""
 RECHECK_S = 0.5
 """The longest wait of a peer that has become a member meanwhile."""
 
@@ -33,7 +33,7 @@ class Strangers:
     """The budget of one network's strangers.
 
     Args:
-        is_member: whether a peer is none (any more).
+        is_member: whether a peer is a member.
     """
 
     def __init__(self, is_member: Callable[[PeerId], bool]) -> None:
@@ -41,7 +41,7 @@ class Strangers:
         self._messages = TokenBucket(MESSAGES_PER_S, MESSAGES_BURST, trio.current_time())
 
     async def turn(self, peer: PeerId) -> None:
-        """Wait until a message of this peer may be looked at."""
+        """Wait until a message of this peer may be processed."""
         if not self._is_member(peer):
             await self.wait(peer, self._messages.reserve(1, trio.current_time()))
 
@@ -50,18 +50,18 @@ class Strangers:
         return Intake(self, peer)
 
     def is_member(self, peer: PeerId) -> bool:
-        """Whether a peer is a stranger no more."""
+        """Whether a peer is no longer a stranger."""
         return self._is_member(peer)
 
     async def wait(self, peer: PeerId, wait_s: float) -> None:
-        """Wait so long, unless the peer becomes a member."""
+        """Wait, unless the peer becomes a member."""
         until = trio.current_time() + wait_s
         while (left_s := until - trio.current_time()) > 0 and not self._is_member(peer):
             await trio.sleep(min(left_s, RECHECK_S))
 
 
 class Intake:
-    """How fast one connection is read. Made by `Strangers.intake`."""
+    """Paces the reading of one connection. Made by `Strangers.intake`."""
 
     def __init__(self, strangers: Strangers, peer: PeerId) -> None:
         self._strangers, self._peer = strangers, peer
@@ -69,7 +69,7 @@ class Intake:
         self._bytes = TokenBucket(INTAKE_BYTES_PER_S, INTAKE_BURST_BYTES, now)
 
     async def took(self, size_bytes: int, frames: int) -> None:
-        """Note what was read; wait until more may be."""
+        """Note the bytes read; wait until more may be read."""
         if not self._strangers.is_member(self._peer):
             cost = size_bytes + FRAME_COST_BYTES * frames
             wait_s = self._bytes.reserve(cost, trio.current_time())

@@ -1,6 +1,6 @@
 """TCP: byte streams over sockets of the system, tuned for small messages beside large tensors.
 
-State: of each stream, what the kernel was told to wait for before it wakes the reader.
+State: for each stream, the bytes that the kernel waits for before it wakes the reader.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TcpStream(ByteStream):
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
-        self._low_water = 1  # what the kernel waits for before it wakes us
+        self._low_water = 1  # bytes that the kernel waits for before it wakes us
         _tune(stream)
 
     @property
@@ -104,7 +104,7 @@ class Tcp(Transport):
         """Connect. See `Transport.dial`."""
         try:
             stream = await trio.open_tcp_stream(address.host, address.port)
-        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver takes
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver accepts
             raise DialError(f"{address}: {_cause(error)}") from error
         opened = TcpStream(stream)
         async with closing(opened):
@@ -125,7 +125,7 @@ class Tcp(Transport):
             yield opened
 
     def usual_address(self, host: str, port: int) -> Address:
-        """Return where people mean to listen."""
+        """Return the address that a host and a port without a transport mean."""
         return Address("ip4", host, port)
 
 
@@ -133,8 +133,9 @@ TRANSPORT = Tcp()
 
 
 def _tune(stream: trio.SocketStream) -> None:
-    """Send at once, fill long lines, and keep little unsent, where nothing can overtake it."""
-    with contextlib.suppress(OSError):  # gone already, on some systems
+    """Send without delay, fill long lines, and keep few bytes unsent in the kernel, where nothing
+    overtakes them."""
+    with contextlib.suppress(OSError):  # closed already, on some systems
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with contextlib.suppress(OSError):  # other systems number or lack this option
         stream.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
@@ -143,7 +144,7 @@ def _tune(stream: trio.SocketStream) -> None:
 
 
 def _widen(stream: trio.SocketStream) -> None:
-    """Raise the send buffer, where that gives more than the kernel would find by itself."""
+    """Raise the send buffer, where that exceeds the kernel's own choice."""
     with contextlib.suppress(OSError):  # takes CAP_NET_ADMIN
         stream.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER_BYTES // 2)
         return
@@ -156,14 +157,14 @@ def _widen(stream: trio.SocketStream) -> None:
 def _may_widen() -> bool:
     try:
         found = int(Path("/proc/sys/net/ipv4/tcp_wmem").read_text().split()[2])
-        allowed = 2 * int(Path("/proc/sys/net/core/wmem_max").read_text())  # it doubles what we ask
+        allowed = 2 * int(Path("/proc/sys/net/core/wmem_max").read_text())  # it doubles it
     except (OSError, ValueError, IndexError):
         return False
     return min(allowed, SEND_BUFFER_BYTES) > found
 
 
 def _cause(error: BaseException) -> str:
-    """Say in a few words why a connection did not come about."""
+    """Describe briefly why a connection failed."""
     while error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, BaseExceptionGroup):

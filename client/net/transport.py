@@ -38,7 +38,7 @@ class ByteStream(trio.abc.AsyncResource):
         """Send the bytes, waiting while the other side takes none.
 
         Args:
-            data: does not change afterwards; it may be read from for as long as it likes.
+            data: must not change afterwards; the stream may read from it later.
 
         Raises:
             trio.BrokenResourceError, trio.ClosedResourceError: the stream is broken.
@@ -55,7 +55,7 @@ class ByteStream(trio.abc.AsyncResource):
     async def receive_into(self, buffer: memoryview, wanted_bytes: int) -> int:
         """Wait for bytes, put them in front and return how many; 0 at the end of the stream.
 
-        To be overridden where it saves a copy.
+        Override it where that saves a copy.
 
         Args:
             buffer: takes what there is, at most its size.
@@ -87,7 +87,7 @@ class Transport(ABC):
 
     @abstractmethod
     def dial(self, address: Address) -> AbstractAsyncContextManager[ByteStream]:
-        """Connect to whoever listens at the address; the stream is closed with the block.
+        """Connect to an address; the stream is closed with the block.
 
         Raises:
             DialError: nobody there, in words with the address.
@@ -102,8 +102,8 @@ class Transport(ABC):
         """
 
     def usual_address(self, host: str, port: int) -> Address | None:
-        """Return where to listen for people who set a host and a port and name no transport; None:
-        only where it was named."""
+        """Return the address to listen on for a host and a port without a transport; None: only if
+        the transport is named."""
         return None
 
 
@@ -113,7 +113,7 @@ def transport_of(address: Address) -> Transport:
 
 
 def usual_addresses(host: str, port: int) -> list[Address]:
-    """Return where to listen, by all transports, for people who set a host and a port."""
+    """Return the addresses of all transports to listen on for a host and a port."""
     found = (_load(name).usual_address(host, port) for name in TRANSPORTS)
     return [address for address in found if address is not None]
 
@@ -122,7 +122,7 @@ def usual_addresses(host: str, port: int) -> list[Address]:
 async def closing(opened: trio.abc.AsyncResource) -> AsyncIterator[None]:
     """Close a stream or a listener at the end, without waiting for the other side.
 
-    Not cancelled, even where all around it is: an error on its way out would be lost for that.
+    It is shielded from cancellation, which would replace an error that is being raised.
     """
     try:
         yield

@@ -6,8 +6,9 @@ A peer may announce a frame of 64 MiB and never finish it. Three rules bound tha
   only while no data is ready to be read, so that neither our own pacing nor a busy client counts
   against the sender. Received data earns time back at 4 kB/s: a sender of that speed may take as
   long as it needs, and pauses of a minute are forgiven.
-- A frame is no larger than any that the run can need, once that is known.
-- A budget of bytes over all connections, some of the run's usual frames. When it is exceeded, the
+- Size. A frame is no larger than any that the run can need, once that is known.
+- Budget. All connections share a budget of bytes, for some of the run's usual frames. When it is
+  exceeded, the
   oldest unfinished frame is dropped with its connection: idle holders do not shut out a newcomer,
   and an honest frame is seldom the oldest.
 
@@ -28,7 +29,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.wire.framing import Buffer
 
 PATIENCE_S = 60.0
-"""A sender that writes eight lanes in turn, half a megabyte each, needs so long at 70 kB/s."""
+"""The time of a sender that writes eight lanes in turn, half a megabyte each, at 70 kB/s."""
 FLOOR_BYTES_PER_S = 4000
 """32 kbit/s on one lane."""
 BUDGET_BYTES = 512 * 1024 * 1024
@@ -36,7 +37,7 @@ BUDGET_BYTES = 512 * 1024 * 1024
 
 LEAST_BUDGET_BYTES = 32 * 1024 * 1024
 USUAL_FRAMES = 32
-"""So many of the usual frames may be under way: a round has 32 members."""
+"""Usual frames that may be in flight: a round has 32 members."""
 
 
 class UnfinishedFrames:
@@ -57,7 +58,7 @@ class UnfinishedFrames:
 
     @contextmanager
     def lane(self, evict: Callable[[], None]) -> Iterator[Arrival]:
-        """Around the reading of one lane; ``evict`` has to end it."""
+        """Encloses the reading of one lane; ``evict`` has to end it."""
         arrival = Arrival(self, evict)
         try:
             yield arrival
@@ -65,7 +66,7 @@ class UnfinishedFrames:
             self.hold(arrival, 0)
 
     def hold(self, arrival: Arrival, size_bytes: int) -> None:
-        """Note what a lane holds now (0: between two frames), and make room for it."""
+        """Note the bytes that a lane holds now (0: between two frames), and make room for them."""
         self.held_bytes += size_bytes - self._held.get(arrival, 0)
         if size_bytes:
             self._held[arrival] = size_bytes
@@ -90,7 +91,7 @@ class Arrival:
         """Wait for the next piece of the stream; empty at its end.
 
         Raises:
-            RemoteProtocolError: it is too long in coming.
+            RemoteProtocolError: it takes too long.
             StreamReset, ConnectionLost: as the stream's own.
         """
         if not self._inside:

@@ -13,9 +13,9 @@ from protocol.errors import RemoteProtocolError
 INITIAL_WINDOW_BYTES = 256 * 1024
 """Both windows of a fresh stream, fixed by the protocol."""
 MIN_TRIP_S = 0.02
-"""Shorter round trips are lost beside what a busy machine takes to answer."""
+"""Shorter round trips are dominated by the time that a busy machine takes to answer."""
 RETURN_SHARE = 4
-"""A window is given back once a quarter of it is free: the other three go on covering the line."""
+"""Share of a window to be free before an update: the other three quarters keep the line busy."""
 
 
 class WindowBudget:
@@ -25,7 +25,7 @@ class WindowBudget:
         self.left_bytes = size_bytes
 
     def take(self, wanted_bytes: int) -> int:
-        """Take up to so much; return how much it is."""
+        """Take up to ``wanted_bytes``; return the bytes taken."""
         taken = max(0, min(wanted_bytes, self.left_bytes))
         self.left_bytes -= taken
         return taken
@@ -35,9 +35,9 @@ class ReceiveWindow:
     """One stream's window.
 
     Attributes:
-        granted_bytes: what the peer may have on its way and in the buffer together.
-        open_bytes: what it may send now.
-        most_bytes: how far the window may grow.
+        granted_bytes: bytes that the peer may have in flight and in the buffer together.
+        open_bytes: bytes that it may send now.
+        most_bytes: largest size of the window.
     """
 
     def __init__(self, budget: WindowBudget, now: float) -> None:
@@ -82,7 +82,7 @@ class ReceiveWindow:
         self.granted_bytes = self.most_bytes = INITIAL_WINDOW_BYTES
 
     def _growth(self, trip_s: float, now: float) -> int:
-        """Return what the window lacks, once in a round trip."""
+        """Return the missing bytes of the window, once in a round trip."""
         elapsed_s = now - self._measured_from
         if elapsed_s < trip_s:
             return 0

@@ -42,13 +42,13 @@ from protocol.errors import RemoteProtocolError
 MAX_REPLY_BYTES = 64 * 1024
 """Replies (pongs, window updates, resets) that may wait to be sent: 5461 frames."""
 SLICE_S = 0.004
-"""A frame that takes longer to write is followed by a shorter one."""
+"""Write time of a frame above which the next one is shorter."""
 MAX_SLICE_MESSAGES = 8
 """Noise messages of one frame at most: half a megabyte."""
 TRIP_S = 0.1
-"""A round trip, until one has been measured."""
+"""The assumed round trip, until one has been measured."""
 MEASURE_S = 2.0
-"""The round trip is not measured more often."""
+"""Shortest time between measurements of the round trip."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class YamuxLimits:
     pending_accepts: int = 8
     opened_per_s: float = 4.0
     opened_burst: float = 256.0
-    """Streams that a peer may open, refused ones included: each costs some 0.1 ms. Ours are three;
-    other clients open some for `identify` and `ping`."""
+    """Streams that a peer may open, refused ones included: each costs some 0.1 ms. Our client opens
+    three; others open some for `identify` and `ping`."""
     window_bytes: int = 16 * 1024 * 1024
     """Bytes granted to all streams beyond their first windows: 400 Mb/s over 300 ms."""
 
@@ -81,22 +81,22 @@ class Turns:
         """Wait for a turn, which lasts until ``end``."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._taken:
-            await (self._urgent if urgent else self._usual).park()  # it is handed to us
+            await (self._urgent if urgent else self._usual).park()  # the turn is passed to us
         self._taken = True
 
     def end(self) -> None:
-        """Hand the turn to whoever waits."""
+        """Pass the turn to the next waiting task."""
         if not (self._urgent.unpark() or self._usual.unpark()):
             self._taken = False
 
 
 class YamuxSession:
-    """One connection's streams. ``run`` has to be running for anything to move.
+    """One connection's streams. No frames move unless ``run`` is running.
 
     Args:
         channel: the authenticated channel; the session is its only user.
         dialler: whether this side dialled (it numbers its streams oddly).
-        limits: what the peer may make the session hold.
+        limits: bounds on the memory that the peer can make the session hold.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class YamuxSession:
         return sum(stream.buffered_bytes for stream in self._streams.values())
 
     async def run(self, early: Sequence[bytes] = ()) -> None:
-        """Move frames until the connection ends or the peer breaks a rule.
+        """Process frames until the connection ends or the peer breaks a rule.
 
         Args:
             early: messages that arrived with the handshake.
@@ -164,7 +164,7 @@ class YamuxSession:
         """Open a stream to the peer.
 
         Args:
-            urgent: what it sends goes before what other streams have to send.
+            urgent: its frames are sent before those of other streams.
 
         Raises:
             ConnectionLost: the session has ended.
@@ -203,7 +203,7 @@ class YamuxSession:
             await self._channel.send(messages)
             complete = True
         finally:
-            if not complete:  # cancelled or broken inside a frame: nothing may follow it
+            if not complete:  # cancelled or failed inside a frame: nothing may follow it
                 self._close()
                 with trio.CancelScope(shield=True):
                     await self._channel.aclose()

@@ -1,9 +1,9 @@
-"""One Yamux stream: its receive buffer and the two windows that bound what is on its way.
+"""One Yamux stream: its receive buffer and the two windows that bound the data in flight.
 
 The stream decides what may be sent and what may be received; the session (`yamux.py`) moves the
 frames. Memory: at most twice the window that was granted to the peer, checked when a frame
-*announces* its data. It may not touch the channel, and knows of its session only the `Session`
-protocol.
+*announces* its data. It does not use the channel, and knows only the `Session` protocol of its
+session.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ HEADER = struct.Struct(">BBHII")
 DATA, WINDOW_UPDATE, PING, GO_AWAY = range(4)
 SYN, ACK, FIN, RST = 1, 2, 4, 8
 FLOOR_BYTES_PER_S = 4000
-"""32 kbit/s: who takes less is waited for no longer than agreed."""
+"""32 kbit/s; a slower reader earns no extra time."""
 KEPT_BYTES = MAX_PLAINTEXT_BYTES // 2
-"""Data of at least so much is kept where it was deciphered; less is copied, so that a few bytes
-never hold on to a whole Noise message."""
+"""Least size of data that is kept where it was decrypted; less is copied, so that a few bytes never
+keep a whole Noise message alive."""
 
 
 class Session(Protocol):
@@ -39,7 +39,7 @@ class Session(Protocol):
 
     closed: bool
     trip_s: float
-    """A round trip, as last measured."""
+    """The round trip last measured."""
     budget: WindowBudget
 
     @property
@@ -57,9 +57,9 @@ class YamuxStream:
     """One stream. One task may send and one may receive at a time.
 
     Args:
-        session: what it is a stream of.
+        session: the session of the stream.
         stream_id: its number there.
-        urgent: whether what it sends goes before what other streams have to send.
+        urgent: whether its frames are sent before those of other streams.
     """
 
     def __init__(self, session: Session, stream_id: int, *, urgent: bool = False) -> None:
@@ -95,9 +95,9 @@ class YamuxStream:
 
         Args:
             buffers: not copied as a whole, so they must not change meanwhile.
-            stall_s: give up when the peer has kept us waiting for so long; what it takes earns
-                time back at ``FLOOR_BYTES_PER_S``, so a byte now and then is no progress.
-            pace: waits until so many bytes may go.
+            stall_s: give up when the peer has stalled for so long; data it takes earns time back at
+                ``FLOOR_BYTES_PER_S``, so a byte now and then is no progress.
+            pace: waits until a number of bytes may be sent.
 
         Raises:
             StreamReset, ConnectionLost: the stream or its connection ended.
@@ -127,7 +127,7 @@ class YamuxStream:
     async def receive_some(self, most: int | None = None) -> Buffer:
         """Wait for data and return the next piece, at most ``most`` bytes; empty at the end.
 
-        Other tasks have their turn even when it lies here already.
+        Other tasks get their turn even if data is here already.
 
         Raises:
             StreamReset, ConnectionLost: the stream or its connection ended early.
@@ -154,7 +154,7 @@ class YamuxStream:
         return bytes(self.receive_nowait(most))
 
     def send_eof(self) -> None:
-        """Tell the peer that nothing more comes; receiving goes on."""
+        """Signal the end of our data; receiving continues."""
         if not self._local_done and not self._reset:
             self._local_done = True
             self._session.reply(self._frame(WINDOW_UPDATE, FIN, 0))
@@ -208,7 +208,7 @@ class YamuxStream:
         self._window.close()
 
     def wake(self) -> None:
-        """Let waiting tasks look at the state again."""
+        """Wake waiting tasks to check the state again."""
         self._data_came.set()
         self._window_opened.set()
 
@@ -243,7 +243,7 @@ class YamuxStream:
             self._check_alive()
 
     def _return_credit(self, size: int) -> None:
-        """Open the window again by what was taken, in few updates."""
+        """Open the window by the bytes taken, in few updates."""
         if self._remote_done or self._reset:
             return
         if increment := self._window.take(size, self._session.trip_s, trio.current_time()):
@@ -255,7 +255,7 @@ class YamuxStream:
 
 
 def _take(source: list[memoryview], size: int) -> Iterator[memoryview]:
-    """Take so many bytes off the buffers in ``source``, whose last is the first to go."""
+    """Remove ``size`` bytes from the buffers in ``source``, beginning with the last one."""
     while size:
         view = source.pop()
         if len(view) > size:

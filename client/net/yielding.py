@@ -1,12 +1,12 @@
-"""State on its way to a newcomer yields to the tensors of training, on whatever link they are.
+"""Transfers of state to newcomers yield to the tensors of training, on any link.
 
-While tensors wait to be written, what is lent of the line to the background is a quarter of what is
-sent; when none wait, all of it. So a transfer goes on over a line that training fills, and training
-over one that newcomers ask for much.
+While tensors wait to be written, the background gets a quarter of the bytes sent; otherwise it gets
+the whole line. So a transfer progresses on a line that training fills, and training on a line that
+newcomers fill.
 
-State: how many lanes are writing tensors, and what the background may send (negative: it has been
-ahead). Its unit is bytes, so it needs no rate. A tensor that a stopped peer does not take holds the
-background up for a second per piece at most.
+State: the number of lanes that write tensors, and the bytes that the background may send (negative:
+it is ahead). Its unit is bytes, so it needs no rate. A tensor for a stopped peer delays the
+background by a second per piece at most.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import trio
 SHARE = 1 / 4
 """Share of the bytes sent while tensors wait."""
 MOST_CREDIT_BYTES = 256 * 1024
-"""Bound of unused and of overdrawn share (except for one larger piece)."""
+"""Bound of the unused and the overdrawn share (except for one larger piece)."""
 MOST_WAIT_S = 1.0
 
 
@@ -33,7 +33,7 @@ class Yielding:
 
     @contextmanager
     def tensors_wait(self) -> Iterator[None]:
-        """Around the writing of a tensor, waiting for its windows and turns included."""
+        """Encloses the writing of a tensor, including its waits for windows and turns."""
         self._tensors += 1
         try:
             yield
@@ -50,11 +50,11 @@ class Yielding:
             self._changed.unpark_all()
 
     async def wait(self, size_bytes: int) -> None:
-        """Wait until a piece from the background may go."""
+        """Wait until a background piece may be sent."""
         with trio.move_on_after(MOST_WAIT_S):
             while self._tensors and self._credit_bytes <= 0:
                 await self._changed.park()
         if self._tensors:
-            # Bytes forced through beside a peer that takes nothing do not count against the others.
+            # Bytes sent after a stalled tensor's delay do not count against the other transfers.
             most_debt = max(size_bytes, MOST_CREDIT_BYTES)
             self._credit_bytes = max(self._credit_bytes - size_bytes, -most_debt)
