@@ -137,7 +137,7 @@ class Backup(Due):
 
 def next_backup(
     awaited: Collection[Delivery],
-    hops: NextHop,
+    next_hop: NextHop,
     budget: BackupBudget,
     now: float,
     *,
@@ -147,7 +147,7 @@ def next_backup(
 
     Args:
         awaited: deliveries whose gradients have not come.
-        hops: the next stage's replicas with their times.
+        next_hop: the next stage's replicas with their times.
         budget: backups left in each step.
         now: monotonic seconds.
         least_charged: replicas with fewer of our microbatches get no backups taken from them.
@@ -155,17 +155,17 @@ def next_backup(
     if any(delivery.holder is None for delivery in awaited):
         return None  # a microbatch waits to be sent at all
     step = max((delivery.step for delivery in awaited), default=-1)
-    idle = hops.idle(now) if budget.left(step) else []
+    idle = next_hop.idle(now) if budget.left(step) else []
     by_holder: dict[PeerId, list[Backup]] = {}
     for delivery in awaited:
         holder = delivery.holder
         peer = next((peer for peer in idle if peer not in delivery.sent_to), None)
         if holder is None or peer is None or delivery.backed_up or delivery.step != step:
             continue
-        if hops.charged(holder.peer) < least_charged:
+        if next_hop.charged(holder.peer) < least_charged:
             continue
-        held, since = hops.timing(holder.peer), holder.held_since or holder.sent_at
-        at = backup_at(held, holder.queue, since, hops.timing(peer))
+        held, since = next_hop.timing(holder.peer), holder.held_since or holder.sent_at
+        at = backup_at(held, holder.queue, since, next_hop.timing(peer))
         backup = Backup(at, delivery, holder, held.expected_s(holder.queue), peer)
         by_holder.setdefault(holder.peer, []).append(backup)
     return first_due(by_holder, lambda backup: (backup.holder.sent_at, backup.delivery.microbatch))

@@ -57,7 +57,7 @@ class Deliveries:
         """Deliveries that may need action, few of a large step; touching another one wakes it."""
         self._given_away: dict[int, Delivery] = {}
         """Discarded while replicas may still send their gradients: they are not to blame."""
-        self.hops = NextHop()
+        self.next_hop = NextHop()
         self._rates: Rates = {}
         self._live: set[PeerId] = set()
         self._committed = self._slowest = 0
@@ -108,7 +108,7 @@ class Deliveries:
             self._reached(committed, now)
         if rates != self._rates:
             self._rates = dict(rates)
-            self.hops.update(rates)
+            self.next_hop.update(rates)
         effects: list[DeliveryEffect] = []
         if lost:
             self._awake.update(self._open)
@@ -149,7 +149,7 @@ class Deliveries:
             return self._absent(delivery, holder, now)
         if receipt.attempt != holder.attempt:
             return []
-        self.hops.told(sender, receipt.queue, now)
+        self.next_hop.told(sender, receipt.queue, now)
         if receipt.verdict in ("accepted", "known"):
             self._accepted(delivery, holder, now)
             return []
@@ -165,9 +165,9 @@ class Deliveries:
         if microbatch not in self._open:
             return True
         self._awake[microbatch] = delivery
-        self.hops.brought(sender, now)
+        self.next_hop.brought(sender, now)
         if not delivery.returned:
-            self.hops.learn(delivery.holders(), sender, now)
+            self.next_hop.learn(delivery.holders(), sender, now)
         self._settle_on(delivery, sender, now)
         return True
 
@@ -227,7 +227,7 @@ class Deliveries:
     def owed_for(self, now: float) -> dict[PeerId, float]:
         """Return by replica for how many seconds it has had something and brought nothing."""
         since, fair = self._awaited_since(), self._fair_since
-        return {p: now - max(at, fair, self.hops.brought_at(p)) for p, at in since.items()}
+        return {p: now - max(at, fair, self.next_hop.brought_at(p)) for p, at in since.items()}
 
     def _awaited_since(self) -> dict[PeerId, float]:
         """Return since when each replica has had the oldest that is awaited of it."""
@@ -257,11 +257,11 @@ class Deliveries:
     def _overdue(self, now: float, *, shown: bool) -> list[tuple[PeerId, float]]:
         return stalling(
             self._awaited_since(),
-            *self.hops.brought_and_expected(),
+            *self.next_hop.brought_and_expected(),
             now,
             fair_since=self._fair_since,
             times=self._hops_left,
-            slower=self.hops.slower(),
+            slower=self.next_hop.slower(),
             shown=shown,
         )
 
@@ -300,7 +300,7 @@ class Deliveries:
             return []
         helpful = delivery.helpful(self._live, self._committed)
         exclude = self._live - (helpful - delivery.busy or helpful)
-        if (chosen := self.hops.choose(now, exclude)) is None:
+        if (chosen := self.next_hop.choose(now, exclude)) is None:
             delivery.deadline = now + BUSY_RETRY_MAX_S if self._live else None
             return []
         delivery.holder, effect = self._send(delivery, *chosen, now)
@@ -310,12 +310,12 @@ class Deliveries:
         self, delivery: Delivery, peer: PeerId, charge_s: float, now: float
     ) -> tuple[Holder, SendPayload]:
         """Return a new holder, charged already, and what makes it one."""
-        queue = self.hops.charged(peer)
+        queue = self.next_hop.charged(peer)
         delivery.attempt += 1
         delivery.sent_to.add(peer)
         again = delivery.again or delivery.backed_up
         holder = Holder(peer, delivery.attempt, now, queue, charge_s, alone=not again)
-        holder.deadline = now + self.hops.receipt_wait_s(peer, queue)
+        holder.deadline = now + self.next_hop.receipt_wait_s(peer, queue)
         size_bytes = self._tokens_bytes(delivery.microbatch)
         return holder, forward(delivery, holder, self._stage, size_bytes, again=again)
 
@@ -350,7 +350,7 @@ class Deliveries:
 
     def _await_gradient(self, delivery: Delivery, holder: Holder, now: float) -> None:
         holder.held_since, holder.asked_at = holder.held_since or now, None
-        wait_s = self.hops.gradient_wait_s(holder.peer, holder.queue)
+        wait_s = self.next_hop.gradient_wait_s(holder.peer, holder.queue)
         holder.deadline = None if delivery.returned else now + wait_s
 
     # --- what holders answer ---------------------------------------------------------------
@@ -360,7 +360,7 @@ class Deliveries:
         if holder.held_since is None:
             delivery.backoff_s, delivery.busy = BUSY_RETRY_S, set()
             if holder.asked_at is None:
-                self.hops.acknowledged(holder.peer, now - holder.sent_at, holder.queue)
+                self.next_hop.acknowledged(holder.peer, now - holder.sent_at, holder.queue)
             self._await_gradient(delivery, holder, now)
         elif holder.asked_at is not None:
             holder.answers += delivery.step <= self._slowest  # nothing can come before
@@ -372,7 +372,7 @@ class Deliveries:
         if holder.held_since is None and holder.asked_at is not None:
             holder.answers += delivery.step <= self._slowest
             holder.asked_at = None
-            holder.deadline = now + self.hops.receipt_wait_s(holder.peer, holder.queue)
+            holder.deadline = now + self.next_hop.receipt_wait_s(holder.peer, holder.queue)
             return []
         delivery.again = True
         return self._without(delivery, holder, now)
@@ -438,14 +438,14 @@ class Deliveries:
 
     def _late(self, delivery: Delivery, holder: Holder, now: float) -> list[DeliveryEffect]:
         """A deadline has passed: ask whether it is there; silence, or nothing but words: next."""
-        verdict = judge(holder, self.hops.brought_at(holder.peer), self._patience, now)
+        verdict = judge(holder, self.next_hop.brought_at(holder.peer), self._patience, now)
         if verdict == "ask":
             holder.asked_at, holder.deadline = now, now + ANSWER_S
             have = Have(self._stage, delivery.step, delivery.microbatch, holder.attempt)
             return [Send(holder.peer, have)]
         effects: list[DeliveryEffect]
         effects = [Explain("pipeline", late_words(delivery, holder), "warning")]
-        struck = self.hops.timed_out(holder.peer, now, holder.sent_at)
+        struck = self.next_hop.timed_out(holder.peer, now, holder.sent_at)
         if struck and verdict == "silent":
             effects.append(Penalise(holder.peer, "late-and-silent", SILENT_POINTS))
         if struck and len(self._live) > 1:
@@ -462,7 +462,7 @@ class Deliveries:
     def _discharge(self, holder: Holder) -> None:
         """It has the microbatch no longer to do."""
         if holder.charge_s is not None:
-            self.hops.release(holder.peer, holder.charge_s)
+            self.next_hop.release(holder.peer, holder.charge_s)
             holder.charge_s = None
 
     # --- backups ---------------------------------------------------------------------------
@@ -471,7 +471,7 @@ class Deliveries:
         awaited = [d for d in self._wakeful() if d.step == self._committed and not d.returned]
         # in the last stage it is one task, which is begun and cannot be taken back
         least = 2 if self._to_the_last else 1
-        return next_backup(awaited, self.hops, self.backups, now, least_charged=least)
+        return next_backup(awaited, self.next_hop, self.backups, now, least_charged=least)
 
     def _back_up(self, now: float) -> list[DeliveryEffect]:
         """Give what is late to a replica with nothing to do as well; one at a time."""
@@ -481,5 +481,5 @@ class Deliveries:
         delivery, peer = backup.delivery, backup.peer
         self.backups.spend()
         delivery.backed_up = True
-        delivery.backup, effect = self._send(delivery, peer, self.hops.charge(peer), now)
+        delivery.backup, effect = self._send(delivery, peer, self.next_hop.charge(peer), now)
         return [effect, Explain("pipeline", backup.words(now))]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 
 from protocol.ids import PeerId
-from protocol.pipeline.hops import Hop
+from protocol.pipeline.microbatches import MicrobatchState
 from protocol.view import SwarmView
 
 FROM_SEVERAL = 3
@@ -40,19 +40,19 @@ class Divergence:
         """A microbatch was finished: the parameters are sound."""
         self._givers.clear()
 
-    def found(self, hop: Hop, *, back: bool) -> bool:
+    def found(self, state: MicrobatchState, *, back: bool) -> bool:
         """Note that a pass of a microbatch failed, forward or back, and say whether that means that
         training has diverged."""
-        if hop.giver is None:
+        if state.giver is None:
             return True
-        self._givers[hop.giver] += 1
+        self._givers[state.giver] += 1
         if len(self._givers) > 1:
             return self._givers.total() >= FROM_SEVERAL
-        return self._givers.total() >= FROM_ONE and self._alone(hop, hop.giver, back)
+        return self._givers.total() >= FROM_ONE and self._alone(state, state.giver, back)
 
-    def _alone(self, hop: Hop, giver: PeerId, back: bool) -> bool:
+    def _alone(self, state: MicrobatchState, giver: PeerId, back: bool) -> bool:
         """Whether nobody else could give the tensor; once a stage has closed a step, only who
         counts a microbatch has its gradient."""
         stage = self._stage + (1 if back else -1)
-        closed = back and self.view.committed(stage) > hop.step
+        closed = back and self.view.committed(stage) > state.step
         return closed or all(replica.peer == giver for replica in self.view.serving(stage))

@@ -1,13 +1,13 @@
-"""The pipeline machine of one replica: hops through its stage, idempotent under (step, id).
+"""The pipeline machine of one replica: microbatches through its stage, idempotent under (step, id).
 
-State: one ``Hop`` per microbatch of the current step, of the next step (arrived early, while our
-round closes) and of the last step for as long as a neighbour stage may still ask for it. It orders
-the worker's tasks (backward before forward, oldest first), answers Forward / Have / Backward, and
-never touches tensors. It may not decide when a step closes: that is the round's.
+State: one ``MicrobatchState`` per microbatch of the current step, of the next step (arrived early,
+while our round closes) and of the last step for as long as a neighbour stage may still ask for it.
+It orders the worker's tasks (backward before forward, oldest first), answers Forward, Have and
+Backward, and never touches tensors. It does not decide when a step closes: the round does.
 
 With the one-step-delayed update the worker can compute the next step as well, at the parameters of
-our version, while the current step, computed at those before, is still open: early hops run when
-the current step has nothing to do.
+our version, while the current step, computed at those before, is still open: microbatches of the
+next step run when the current step has nothing to do.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from protocol.pipeline.effects import (
     Rerouted,
     SendPayload,
 )
-from protocol.pipeline.hops import READY, Hop, Hops, Phase
 from protocol.pipeline.ledger import from_bitmap
+from protocol.pipeline.microbatches import READY, Microbatches, MicrobatchState, Phase
 from protocol.pipeline.place import Place
 from protocol.view import SwarmView
 from protocol.wire.messages import Backward, Forward, Have, Plan, Receipt, Verdict
@@ -81,7 +81,7 @@ class Pipeline:
         self.step = step
         self._ahead = 1 if delayed else 0
         """Steps after the current one that the worker can compute."""
-        self._hops = Hops(place.per_step)
+        self._microbatches = Microbatches(place.per_step)
         self._computing = 0
         self._deliveries = Deliveries(
             place.stage + 1, self._tokens_bytes, hops_left=place.stages - place.stage - 1
@@ -97,54 +97,58 @@ class Pipeline:
 
     def done(self, step: int | None = None) -> Set[int]:
         """Return the ledger of a step, by default of the current one. It goes on changing."""
-        return self._hops.done(self.step if step is None else step)
+        return self._microbatches.done(self.step if step is None else step)
 
     def in_flight(self, step: int | None = None) -> Set[int]:
         """Return the microbatches of a step, by default the current one, that we hold and have not
         counted. They change as the step goes on."""
-        return self._hops.in_flight(self.step if step is None else step)
+        return self._microbatches.in_flight(self.step if step is None else step)
 
     @property
     def ledger(self) -> bytes:
         """The ledger of the current step as a bitmap."""
-        return self._hops.ledger(self.step)
+        return self._microbatches.ledger(self.step)
 
     @property
     def revision(self) -> int:
         """Rises with every change of what is counted of the current step, or in flight."""
-        return self._hops.revision(self.step)
+        return self._microbatches.revision(self.step)
 
     @property
     def newest(self) -> int:
         """The newest step of which anything has been begun, at least the current one."""
         begun = [phase for phase in Phase if phase is not Phase.QUEUED]
-        steps = (step for step in self._hops.steps() if self._hops.count(step, *begun))
+        steps = (
+            step for step in self._microbatches.steps() if self._microbatches.count(step, *begun)
+        )
         return max(steps, default=self.step)
 
     def loss_sum(self, ids: frozenset[int]) -> float:
         """Return the summed token losses of ``ids``, in order of id."""
-        return sum(hop.loss_sum for m in sorted(ids) if (hop := self._hops.get(m)))
+        return sum(state.loss_sum for m in sorted(ids) if (state := self._microbatches.get(m)))
 
     def givers(self) -> set[PeerId]:
         """Return who gave the tensors of what is counted of the current step."""
-        done = [hop for hop in self._hops.of(self.step) if hop.phase is Phase.DONE]
-        return {peer for hop in done for peer in (hop.source, hop.giver) if peer is not None}
+        done = [state for state in self._microbatches.of(self.step) if state.phase is Phase.DONE]
+        return {peer for state in done for peer in (state.source, state.giver) if peer is not None}
 
     @property
     def accumulating(self) -> bool:
         """Whether the worker has a task that will add to the gradient of this step."""
         phases = (Phase.BACKWARD, Phase.FORWARD) if self._place.last else (Phase.BACKWARD,)
-        return self._hops.count(self.step, *phases) > 0
+        return self._microbatches.count(self.step, *phases) > 0
 
     @property
     def queued(self) -> int:
         """Forwards that wait for the worker."""
-        return sum(self._hops.count(step, Phase.QUEUED) for step in self._hops.steps())
+        return sum(
+            self._microbatches.count(step, Phase.QUEUED) for step in self._microbatches.steps()
+        )
 
     @property
     def waiting(self) -> int:
         """Microbatches that the worker could work on now."""
-        return sum(self._hops.count(step, *READY) for step in self._ready_steps())
+        return sum(self._microbatches.count(step, *READY) for step in self._ready_steps())
 
     def owed_for(self, now: float) -> dict[PeerId, float]:
         """Return by replica of the next stage for how many seconds it has brought nothing."""
@@ -157,7 +161,7 @@ class Pipeline:
     @property
     def empty(self) -> bool:
         """Whether no microbatch is kept, of any step."""
-        return not self._hops
+        return not self._microbatches
 
     @property
     def rerouted(self) -> int:
@@ -169,12 +173,12 @@ class Pipeline:
     def start_step(self, step: int, now: float) -> list[PipelineEffect]:
         """Begin a step at its version; what arrived early becomes eligible.
 
-        Hops of the closed step that we never finished were doubles: another replica counted them,
-        so whoever waits for their gradient must ask it.
+        Microbatches of the closed step that we never finished were doubles. Another replica counted
+        them, so the replicas that wait for their gradients must ask that one.
         """
         effects: list[PipelineEffect] = []
-        for before in [before for before in self._hops.steps() if before < step]:
-            for microbatch in list(self._hops.in_flight(before)):
+        for before in [before for before in self._microbatches.steps() if before < step]:
+            for microbatch in list(self._microbatches.in_flight(before)):
                 effects += self.drop(microbatch)
         self.step, self._closed = step, False
         return [*effects, *self._schedule(now)]
@@ -191,7 +195,7 @@ class Pipeline:
             # a replica one version behind still takes the step as an early one
             nexts = view.serving(place.stage + 1)
             rates = {r.peer: r.rate for r in nexts}
-            self._deliveries.hops.avoid(r.peer for r in nexts if r.leaving)
+            self._deliveries.next_hop.avoid(r.peer for r in nexts if r.leaving)
             siblings = len(view.serving(place.stage))
             self._deliveries.backups.allowed = allowance(place.per_step, siblings)
             made = [view.committed(stage) for stage in range(place.stage + 1, place.stages)]
@@ -201,7 +205,7 @@ class Pipeline:
         safe = min([self.step, *(view.committed(s) for s in neighbours)])
         safe = max(safe, self.step - STEPS_BEHIND)
         for step in range(self._oldest_kept, safe):
-            self._hops.forget(step)
+            self._microbatches.forget(step)
             self._deliveries.forget(step)
             effects.append(DropStep(step))
         self._oldest_kept = max(self._oldest_kept, safe)
@@ -215,10 +219,10 @@ class Pipeline:
         """Take nothing new of ``step`` and later ones; give back what has not been begun."""
         self.refused_from = step
         effects: list[PipelineEffect] = []
-        for hop in self._hops:
-            if hop.step >= step and hop.phase is Phase.QUEUED and hop.upstreams:
-                self._hops.pop(hop.microbatch)
-                effects += self._tell_upstreams(hop, "busy")
+        for state in self._microbatches:
+            if state.step >= step and state.phase is Phase.QUEUED and state.upstreams:
+                self._microbatches.pop(state.microbatch)
+                effects += self._tell_upstreams(state, "busy")
         return effects
 
     def lease(self, ids: list[int], *, again: bool, now: float) -> list[PipelineEffect]:
@@ -231,7 +235,7 @@ class Pipeline:
         """
         for microbatch in ids:
             if self._computable(step := microbatch // self._place.per_step):
-                self._hops.add(Hop(step, microbatch, Phase.QUEUED, again=again))
+                self._microbatches.add(MicrobatchState(step, microbatch, Phase.QUEUED, again=again))
         return self._schedule(now)
 
     def planned(self, plan: Plan) -> list[PipelineEffect]:
@@ -245,24 +249,24 @@ class Pipeline:
             return []
         counted = from_bitmap(mine.counted, plan.step, place.per_step)
         begun = (Phase.FORWARD if self._place.last else Phase.BACKWARD, Phase.DONE)
-        here = self._hops.of(self.step)
+        here = self._microbatches.of(self.step)
         doubles = [h for h in here if h.microbatch not in counted and h.phase not in begun]
         return [effect for h in doubles for effect in self.drop(h.microbatch)]
 
     def drop(self, microbatch: int) -> list[Send]:
         """Another replica counts this microbatch and its gradient is out of our accumulator: from
         now on we do not know it, so that it can come back if the other replica dies."""
-        hop = self._hops.pop(microbatch)
+        state = self._microbatches.pop(microbatch)
         self._deliveries.discard(microbatch)
-        return [] if hop is None else self._tell_upstreams(hop, "absent")
+        return [] if state is None else self._tell_upstreams(state, "absent")
 
     # --- messages --------------------------------------------------------------------------
 
     def forward(self, sender: PeerId, message: Forward, now: float) -> list[PipelineEffect]:
         """Take ``sender``'s boundary activation at ``now``; its payload is kept only on request."""
-        hop = self._hops.get(message.microbatch)
-        if hop is not None and hop.step == message.step:
-            return [self._receipt(sender, message, "known"), *self._repeat(hop, sender, message)]
+        state = self._microbatches.get(message.microbatch)
+        if state is not None and state.step == message.step:
+            return [self._receipt(sender, message, "known"), *self._repeat(state, sender, message)]
         if not self.step <= message.step <= self.step + 1 + self._ahead:
             return [self._receipt(sender, message, "stale")]
         if message.microbatch // self._place.per_step != message.step:
@@ -270,7 +274,7 @@ class Pipeline:
         leaving = self.refused_from is not None and message.step >= self.refused_from
         if leaving or self._queued_until(message.step) >= self._place.max_queue:
             return [self._receipt(sender, message, "busy")]
-        arrived = Hop(
+        arrived = MicrobatchState(
             message.step,
             message.microbatch,
             Phase.QUEUED,
@@ -280,7 +284,7 @@ class Pipeline:
             again=message.again,
             tokens_bytes=message.tokens_bytes,
         )
-        self._hops.add(arrived)
+        self._microbatches.add(arrived)
         keys = (
             PayloadKey(message.step, "tokens", message.microbatch),
             PayloadKey(message.step, "input", message.microbatch),
@@ -290,10 +294,10 @@ class Pipeline:
 
     def have(self, sender: PeerId, message: Have) -> list[PipelineEffect]:
         """Answer whether we hold a microbatch; if so the asker becomes its return address."""
-        hop = self._hops.get(message.microbatch)
-        if hop is None or hop.step != message.step:
+        state = self._microbatches.get(message.microbatch)
+        if state is None or state.step != message.step:
             return [self._receipt(sender, message, "absent")]
-        return [self._receipt(sender, message, "known"), *self._repeat(hop, sender, message)]
+        return [self._receipt(sender, message, "known"), *self._repeat(state, sender, message)]
 
     def receipt(self, sender: PeerId, message: Receipt, now: float) -> list[PipelineEffect]:
         """Take ``sender``'s receipt (``message``) for a boundary that we sent."""
@@ -303,15 +307,15 @@ class Pipeline:
         """Take ``sender``'s boundary gradient (``message``) at ``now``; a repetition is ignored."""
         if not self._deliveries.gradient(sender, message.step, message.microbatch, now):
             return [Penalise(sender, "gradient-not-asked-for", points=2)]
-        hop = self._hops.get(message.microbatch)
-        if hop is None or hop.phase is not Phase.SENT or not self._computable(hop.step):
+        state = self._microbatches.get(message.microbatch)
+        if state is None or state.phase is not Phase.SENT or not self._computable(state.step):
             return []
-        hop.giver = sender
-        self._hops.move(hop, Phase.RETURNED)
+        state.giver = sender
+        self._microbatches.move(state, Phase.RETURNED)
         accepted = GradientAccepted(
-            hop.step, hop.microbatch, self._deliveries.was_rerouted(hop.microbatch)
+            state.step, state.microbatch, self._deliveries.was_rerouted(state.microbatch)
         )
-        keep = Keep((PayloadKey(hop.step, "grad_in", hop.microbatch),))
+        keep = Keep((PayloadKey(state.step, "grad_in", state.microbatch),))
         return [keep, accepted, *self._schedule(now)]
 
     # --- the worker's outcomes -------------------------------------------------------------
@@ -322,24 +326,24 @@ class Pipeline:
         """Take the ``outcome`` of a ``task`` at ``now``; its payload is already stored under the
         task's key."""
         self._computing -= 1
-        hop = self._hops.get(task.microbatch)
-        if hop is None or hop.step != task.step or not self._computable(task.step):
+        state = self._microbatches.get(task.microbatch)
+        if state is None or state.step != task.step or not self._computable(task.step):
             return self._schedule(now)
-        if hop.phase is not (Phase.BACKWARD if isinstance(task, BackwardTask) else Phase.FORWARD):
+        if state.phase is not (Phase.BACKWARD if isinstance(task, BackwardTask) else Phase.FORWARD):
             return self._schedule(now)  # we gave it away meanwhile, and it has come again
         if outcome.error:
-            return [*self._failed(hop, task, outcome, now), *self._schedule(now)]
+            return [*self._failed(state, task, outcome, now), *self._schedule(now)]
         effects: list[PipelineEffect]
         if isinstance(task, ForwardTask):
-            self._hops.move(hop, Phase.SENT)
+            self._microbatches.move(state, Phase.SENT)
             effects = list(
-                self._deliveries.start(hop.step, hop.microbatch, again=hop.again, now=now)
+                self._deliveries.start(state.step, state.microbatch, again=state.again, now=now)
             )
         else:
-            hop.loss_sum = outcome.loss_sum
-            self._hops.move(hop, Phase.DONE)
+            state.loss_sum = outcome.loss_sum
+            self._microbatches.move(state, Phase.DONE)
             self._divergence.finished()
-            effects = self._return_gradient(hop)
+            effects = self._return_gradient(state)
         return [*effects, *self._schedule(now)]
 
     def tick(self, now: float) -> list[PipelineEffect]:
@@ -360,92 +364,98 @@ class Pipeline:
         """Return the steps of which the worker can be given something."""
         return range(self.step + 1 if self._closed else self.step, self.step + self._ahead + 1)
 
-    def _next(self) -> Hop | None:
+    def _next(self) -> MicrobatchState | None:
         """Return what the worker does next: by step, oldest backward, then oldest forward."""
-        firsts = (self._hops.first_waiting(step) for step in self._ready_steps())
-        return next((hop for hop in firsts if hop is not None), None)
+        firsts = (self._microbatches.first_waiting(step) for step in self._ready_steps())
+        return next((state for state in firsts if state is not None), None)
 
     def _tokens_bytes(self, microbatch: int) -> int:
-        hop = self._hops.get(microbatch)
-        return hop.tokens_bytes if hop else 0
+        state = self._microbatches.get(microbatch)
+        return state.tokens_bytes if state else 0
 
     def set_tokens_bytes(self, microbatch: int, size_bytes: int) -> None:
         """Stage 0: the worker has read the samples; they travel on with the activation."""
-        if hop := self._hops.get(microbatch):
-            hop.tokens_bytes = size_bytes
+        if state := self._microbatches.get(microbatch):
+            state.tokens_bytes = size_bytes
 
-    def _repeat(self, hop: Hop, sender: PeerId, message: Forward | Have) -> list[PipelineEffect]:
+    def _repeat(
+        self, state: MicrobatchState, sender: PeerId, message: Forward | Have
+    ) -> list[PipelineEffect]:
         """A microbatch we know: only a return address is added (or renewed)."""
-        if len(hop.upstreams) < limits.MAX_REPLICAS_IN_ROUND or sender in hop.upstreams:
-            hop.upstreams[sender] = message.attempt
-        return self._return_gradient(hop, sender) if hop.phase is Phase.DONE else []
+        if len(state.upstreams) < limits.MAX_REPLICAS_IN_ROUND or sender in state.upstreams:
+            state.upstreams[sender] = message.attempt
+        return self._return_gradient(state, sender) if state.phase is Phase.DONE else []
 
-    def _return_gradient(self, hop: Hop, *only: PeerId) -> list[PipelineEffect]:
-        key = PayloadKey(hop.step, "grad_out", hop.microbatch)
+    def _return_gradient(self, state: MicrobatchState, *only: PeerId) -> list[PipelineEffect]:
+        key = PayloadKey(state.step, "grad_out", state.microbatch)
         return [
             SendPayload(
-                peer, Backward(self._place.stage - 1, hop.step, hop.microbatch, attempt), (key,)
+                peer, Backward(self._place.stage - 1, state.step, state.microbatch, attempt), (key,)
             )
-            for peer, attempt in hop.upstreams.items()
+            for peer, attempt in state.upstreams.items()
             if not only or peer in only
         ]
 
     def _queued_until(self, step: int) -> int:
         """Return the microbatches queued for steps up to ``step``; those of later ones can wait."""
-        until = (known for known in self._hops.steps() if known <= step)
-        return sum(self._hops.count(known, Phase.QUEUED) for known in until)
+        until = (known for known in self._microbatches.steps() if known <= step)
+        return sum(self._microbatches.count(known, Phase.QUEUED) for known in until)
 
-    def _tell_upstreams(self, hop: Hop, verdict: Verdict) -> list[Send]:
+    def _tell_upstreams(self, state: MicrobatchState, verdict: Verdict) -> list[Send]:
         stage, queued = self._place.stage, self.queued
         return [
-            Send(peer, Receipt(stage, hop.step, hop.microbatch, attempt, verdict, queued))
-            for peer, attempt in hop.upstreams.items()
+            Send(peer, Receipt(stage, state.step, state.microbatch, attempt, verdict, queued))
+            for peer, attempt in state.upstreams.items()
         ]
 
     def _schedule(self, now: float) -> list[PipelineEffect]:
         """Keep the worker's queue filled."""
         effects: list[PipelineEffect] = []
         while self._computing < WORKER_DEPTH:
-            hop = self._next()
-            if hop is None or (hop.step > self.step and self._computing >= DEPTH_AHEAD):
+            state = self._next()
+            if state is None or (state.step > self.step and self._computing >= DEPTH_AHEAD):
                 break
             self._computing += 1
-            effects.append(Compute(self._task(hop)))
+            effects.append(Compute(self._task(state)))
         return effects
 
-    def _task(self, hop: Hop) -> ForwardTask | LossTask | BackwardTask:
-        if hop.phase is Phase.RETURNED:
-            self._hops.move(hop, Phase.BACKWARD)
-            return BackwardTask(hop.step, hop.microbatch)
-        self._hops.move(hop, Phase.FORWARD)
+    def _task(self, state: MicrobatchState) -> ForwardTask | LossTask | BackwardTask:
+        if state.phase is Phase.RETURNED:
+            self._microbatches.move(state, Phase.BACKWARD)
+            return BackwardTask(state.step, state.microbatch)
+        self._microbatches.move(state, Phase.FORWARD)
         if self._place.last:
-            return LossTask(hop.step, hop.microbatch)
-        return ForwardTask(hop.step, hop.microbatch)
+            return LossTask(state.step, state.microbatch)
+        return ForwardTask(state.step, state.microbatch)
 
     def _failed(
-        self, hop: Hop, task: ForwardTask | LossTask | BackwardTask, outcome: Outcome, now: float
+        self,
+        state: MicrobatchState,
+        task: ForwardTask | LossTask | BackwardTask,
+        outcome: Outcome,
+        now: float,
     ) -> list[PipelineEffect]:
         """A task went wrong: blame a bad tensor on who gave it and get it again."""
         blame, back = ("malformed-tensor", 20), isinstance(task, BackwardTask)
         ran_away = outcome.error in ("poisoned", "outlier")
-        if ran_away and not self._divergence.found(hop, back=back):
+        if ran_away and not self._divergence.found(state, back=back):
             spoils = outcome.error == "poisoned"
             blame = ("tensor-spoils-pass" if spoils else "tensor-out-of-range", SPOILT_POINTS)
         elif outcome.error != "codec" or (back and outcome.part):  # our own input has gone bad
-            words = f"microbatch {hop.microbatch}: the worker says {outcome.error}"
+            words = f"microbatch {state.microbatch}: the worker says {outcome.error}"
             if ran_away:
-                return [Fault("diverged" if hop.giver is None else "poisoned", words)]
+                return [Fault("diverged" if state.giver is None else "poisoned", words)]
             return [Fault("internal", words)]
-        blamed = [Penalise(hop.giver, *blame)] if hop.giver else []
+        blamed = [Penalise(state.giver, *blame)] if state.giver else []
         if back:
-            self._hops.move(hop, Phase.SENT)
-            by = hop.giver if outcome.error != "poisoned" else None
+            self._microbatches.move(state, Phase.SENT)
+            by = state.giver if outcome.error != "poisoned" else None
             cause = "corrupt gradient"
-            return [*blamed, *self._deliveries.redo(hop.microbatch, cause, now, malformed_by=by)]
-        self._hops.pop(hop.microbatch)
-        if not hop.upstreams:
+            return [*blamed, *self._deliveries.redo(state.microbatch, cause, now, malformed_by=by)]
+        self._microbatches.pop(state.microbatch)
+        if not state.upstreams:
             return [Fault("internal", "the worker refuses our own samples")]
-        return [*blamed, *self._tell_upstreams(hop, "busy")]
+        return [*blamed, *self._tell_upstreams(state, "busy")]
 
     def _receipt(self, to: PeerId, message: Forward | Have, verdict: Verdict) -> Send:
         of, queued = (message.step, message.microbatch, message.attempt), min(self.queued, 65535)

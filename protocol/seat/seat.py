@@ -1,11 +1,11 @@
 """One seat: everything a volunteer does as a replica of one stage.
 
-Composes pipeline (hops), round (member and leader) and, at stage 0, leases; messages to ourselves
-never leave it. A seat that joins a running stage first observes: it collects every round's
-broadcasts from the version it downloads, applies them once that is loaded, and then serves.
+Composes pipeline (microbatches), round (member and leader) and, at stage 0, leases. Messages to
+ourselves never leave it. A seat that joins a running stage first observes: it collects every
+round's broadcasts from the version it downloads, applies them once that is loaded, and then serves.
 
-State: the current step, and through its parts the hops, ledgers and round of that step. It may not
-touch tensors, clocks or sockets; ``now`` is monotonic seconds, effects say what to do.
+State: the current step, and through its parts the microbatches, ledgers and round of that step. It
+may not touch tensors, clocks or sockets; ``now`` is monotonic seconds, effects say what to do.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from protocol import limits
 from protocol.ids import PeerId
 from protocol.membership.contacts import CONTACT_S, Contacts
 from protocol.pipeline.effects import ApplyTask, Compute, DropStep, PayloadKey, SubtractTask
-from protocol.pipeline.hops import Hop, Phase
+from protocol.pipeline.microbatches import MicrobatchState, Phase
 from protocol.pipeline.pipeline import Pipeline
 from protocol.restore.evidence import Evidence
 from protocol.restore.machine import Restore
@@ -51,10 +51,10 @@ def counts_a_retry_twice(patch: Patch) -> None:
     """A repeated Forward is run again though its microbatch is counted already."""
     original = Pipeline._repeat
 
-    def repeat(self: Pipeline, hop: Hop, sender: PeerId, message: Any) -> Any:
-        effects = original(self, hop, sender, message)
-        if hop.phase is Phase.DONE and hop.step == self.step and not self._closed:
-            self._hops.move(hop, Phase.QUEUED)
+    def repeat(self: Pipeline, state: MicrobatchState, sender: PeerId, message: Any) -> Any:
+        effects = original(self, state, sender, message)
+        if state.phase is Phase.DONE and state.step == self.step and not self._closed:
+            self._microbatches.move(state, Phase.QUEUED)
         return effects
 
     patch.setattr(Pipeline, "_repeat", repeat)
@@ -141,9 +141,9 @@ def takes_a_lease_twice(patch: Patch) -> None:
 
     def lease(self: Pipeline, ids: list[int], **words: Any) -> Any:
         for microbatch in ids:
-            hop = self._hops.get(microbatch)
-            if hop is not None and hop.phase is Phase.DONE and not self._closed:
-                self._hops.move(hop, Phase.QUEUED)
+            state = self._microbatches.get(microbatch)
+            if state is not None and state.phase is Phase.DONE and not self._closed:
+                self._microbatches.move(state, Phase.QUEUED)
         return original(self, ids, **words)
 
     patch.setattr(Pipeline, "lease", lease)
@@ -158,7 +158,7 @@ def forgets_deadlines(patch: Patch) -> None:
 
 def forgets_the_return_address(patch: Patch) -> None:
     """Who asks for a known microbatch does not get its gradient."""
-    patch.setattr(Pipeline, "_repeat", lambda self, hop, sender, message: [])
+    patch.setattr(Pipeline, "_repeat", lambda self, state, sender, message: [])
     patch.setattr(Restore, "_stuck_s", lambda self: math.inf)
 
 
@@ -167,10 +167,10 @@ def keeps_every_step(patch: Patch) -> None:
     original = Pipeline.update_view
 
     def update_view(self: Pipeline, view: Any, now: float) -> Any:
-        kept = list(self._hops)
+        kept = list(self._microbatches)
         effects = original(self, view, now)
-        for hop in kept:
-            self._hops.add(hop)
+        for state in kept:
+            self._microbatches.add(state)
         return [effect for effect in effects if not isinstance(effect, DropStep)]
 
     patch.setattr(Pipeline, "update_view", update_view)
@@ -181,9 +181,9 @@ def forgets_what_it_did_ahead(patch: Patch) -> None:
     original = Pipeline.start_step
 
     def start_step(self: Pipeline, step: int, now: float) -> Any:
-        for hop in self._hops:
-            if hop.step == step and hop.phase is Phase.DONE:
-                self._hops.move(hop, Phase.QUEUED)
+        for state in self._microbatches:
+            if state.step == step and state.phase is Phase.DONE:
+                self._microbatches.move(state, Phase.QUEUED)
         return original(self, step, now)
 
     patch.setattr(Pipeline, "start_step", start_step)

@@ -69,5 +69,5 @@ def held_by(made: Deliveries) -> PeerId | None:
 
 def load(made: Deliveries) -> float:
     """The work that all replicas are charged with, in seconds."""
-    accounts = made.hops._candidates.values()
+    accounts = made.next_hop._candidates.values()
     return sum(account.load_s for account in accounts)

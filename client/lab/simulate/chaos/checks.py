@@ -35,7 +35,7 @@ ATTEMPTS_KEPT = 12
 class Bounds:
     """The most that one seat may keep."""
 
-    hops: int
+    microbatches: int
     payloads: int
     reports: int
     ahead: int
@@ -43,10 +43,10 @@ class Bounds:
     @classmethod
     def of(cls, per_step: int, members: int) -> Bounds:
         """Return the bounds for a stage with so many replicas, all that ever were included."""
-        hops = STEPS_KEPT * per_step
+        microbatches = STEPS_KEPT * per_step
         rounds = STEPS_KEPT * ATTEMPTS_KEPT * 3 * members
         ahead = MAX_STEPS_AHEAD * members * MAX_PER_SENDER
-        return cls(hops, hops * PAYLOADS_PER_MICROBATCH + rounds, members, ahead)
+        return cls(microbatches, microbatches * PAYLOADS_PER_MICROBATCH + rounds, members, ahead)
 
 
 class Checks:
@@ -110,7 +110,7 @@ class Checks:
             return
         bounds = Bounds.of(self._per_step, members)
         kept = {
-            "hops": len(seat.pipeline._hops),
+            "microbatches": len(seat.pipeline._microbatches),
             "payloads": len(volunteer.payloads),
             "reports": len(seat.leader.reports),
             "ahead": sum(map(len, seat._ahead._kept.values())),

@@ -127,7 +127,7 @@ class TestWhenOneIsMade:
                 )
         line.made.update(rated({A, B}), STEP + 1, line.now)
         assert line.made.gradient(peer, STEP + 1, early, line.now + USUAL_S)
-        assert line.made.hops.timing(peer).mean_s < 2 * USUAL_S  # it began when its stage did
+        assert line.made.next_hop.timing(peer).mean_s < 2 * USUAL_S  # it began when its stage did
 
     def test_disabled(self) -> None:
         line = Line()
@@ -197,11 +197,11 @@ class TestTwoHolders:
     def test_who_was_overtaken_is_expected_to_be_slower(self) -> None:
         line = Line()
         m, slow, other = line.backed_up()
-        before = line.made.hops.timing(slow).mean_s
-        samples = line.made.hops.timing(other).samples
+        before = line.made.next_hop.timing(slow).mean_s
+        samples = line.made.next_hop.timing(other).samples
         line.made.gradient(other, STEP, m, line.now)
-        assert line.made.hops.timing(slow).mean_s > before
-        assert line.made.hops.timing(other).samples == samples, "Karn: it was sent before"
+        assert line.made.next_hop.timing(slow).mean_s > before
+        assert line.made.next_hop.timing(other).samples == samples, "Karn: it was sent before"
 
 
 class TestSuspicion:
@@ -219,7 +219,7 @@ class TestSuspicion:
         blamed = [effect for effect in effects if isinstance(effect, Penalise)]
         assert [effect.peer for effect in blamed] == [victim]
         assert len(reroutes(effects)) == 3
-        assert victim not in line.made.hops.idle(line.now)
+        assert victim not in line.made.next_hop.idle(line.now)
 
     def test_who_answers_is_slow_and_keeps_what_it_has(self) -> None:
         line = Line()

@@ -37,7 +37,7 @@ def test_steps_are_dropped_though_a_stage_beside_ours_is_out_of_sight(
         for microbatch in range(step * PER_STEP, (step + 1) * PER_STEP):
             message = Forward(1, step, microbatch, 1, 8, again=False)
             made.forward(BEFORE, message, float(step))
-        assert len(made._hops) <= (STEPS_BEHIND + 1) * PER_STEP
+        assert len(made._microbatches) <= (STEPS_BEHIND + 1) * PER_STEP
         made.start_step(step + 1, float(step))
     assert dropped == list(range(STEPS - 1 - STEPS_BEHIND))
 

@@ -89,7 +89,7 @@ class TestGettingAnotherGradient:
         made = deliveries(A, B)
         first = held(made)
         delivery, second = made._open[M], B if first == A else A
-        delivery.backup, _ = made._send(delivery, second, made.hops.charge(second), 0.1)
+        delivery.backup, _ = made._send(delivery, second, made.next_hop.charge(second), 0.1)
         made.gradient(second, STEP, M, 0.5)
         assert made.next_deadline() is None
         made.redo(M, "corrupt", 1.0, malformed_by=second)

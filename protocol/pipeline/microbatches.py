@@ -35,7 +35,7 @@ class Phase(enum.Enum):
 
 
 @dataclass(slots=True)
-class Hop:
+class MicrobatchState:
     """A microbatch of one step at this replica."""
 
     step: int
@@ -71,7 +71,7 @@ class _Step:
         """A heap of all that have waited; what does no more is dropped when it comes to the top."""
 
 
-class Hops:
+class Microbatches:
     """See the module's docstring. Sets that are returned change as the step goes on.
 
     Args:
@@ -80,42 +80,42 @@ class Hops:
 
     def __init__(self, per_step: int) -> None:
         self._per_step = per_step
-        self._by_id: dict[int, Hop] = {}
+        self._by_id: dict[int, MicrobatchState] = {}
         self._steps: dict[int, _Step] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def __iter__(self) -> Iterator[Hop]:
+    def __iter__(self) -> Iterator[MicrobatchState]:
         return iter(list(self._by_id.values()))
 
-    def get(self, microbatch: int) -> Hop | None:
+    def get(self, microbatch: int) -> MicrobatchState | None:
         """Return a microbatch, None if we do not hold it."""
         return self._by_id.get(microbatch)
 
-    def add(self, hop: Hop) -> None:
+    def add(self, state: MicrobatchState) -> None:
         """Hold a microbatch; one that is held already stays as it is."""
-        if hop.microbatch not in self._by_id:
-            self._by_id[hop.microbatch] = hop
-            self._enter(hop)
+        if state.microbatch not in self._by_id:
+            self._by_id[state.microbatch] = state
+            self._enter(state)
 
-    def move(self, hop: Hop, phase: Phase) -> None:
+    def move(self, state: MicrobatchState, phase: Phase) -> None:
         """A microbatch that we hold has come to another phase."""
-        self._leave(hop)
-        hop.phase = phase
-        self._enter(hop)
+        self._leave(state)
+        state.phase = phase
+        self._enter(state)
 
-    def pop(self, microbatch: int) -> Hop | None:
+    def pop(self, microbatch: int) -> MicrobatchState | None:
         """Hold a microbatch no longer."""
-        hop = self._by_id.pop(microbatch, None)
-        if hop is not None:
-            self._leave(hop)
-        return hop
+        state = self._by_id.pop(microbatch, None)
+        if state is not None:
+            self._leave(state)
+        return state
 
     def forget(self, step: int) -> None:
         """Hold nothing of a step."""
-        for hop in self.of(step):
-            del self._by_id[hop.microbatch]
+        for state in self.of(step):
+            del self._by_id[state.microbatch]
         self._steps.pop(step, None)
 
     # --- what is asked ---------------------------------------------------------------------
@@ -124,7 +124,7 @@ class Hops:
         """Return the steps of which we hold or have held something, oldest first."""
         return sorted(self._steps)
 
-    def of(self, step: int) -> list[Hop]:
+    def of(self, step: int) -> list[MicrobatchState]:
         """Return those of one step."""
         if step not in self._steps:
             return []
@@ -152,7 +152,7 @@ class Hops:
         known = self._steps.get(step)
         return sum(len(known.phases[phase]) for phase in phases) if known else 0
 
-    def first_waiting(self, step: int) -> Hop | None:
+    def first_waiting(self, step: int) -> MicrobatchState | None:
         """Return what the worker does next of a step: gradients first, then the oldest."""
         known = self._steps.get(step)
         while known and known.waiting:
@@ -164,30 +164,30 @@ class Hops:
 
     # --- inside ----------------------------------------------------------------------------
 
-    def _enter(self, hop: Hop) -> None:
-        if (step := self._steps.get(hop.step)) is None:
-            step = self._steps[hop.step] = _Step(self._per_step)
-        step.phases[hop.phase].add(hop.microbatch)
-        if hop.phase in READY:
-            heapq.heappush(step.waiting, (hop.phase is Phase.QUEUED, hop.microbatch))
-        if hop.phase is not Phase.DONE and hop.microbatch not in step.in_flight:
-            step.in_flight.add(hop.microbatch)
+    def _enter(self, state: MicrobatchState) -> None:
+        if (step := self._steps.get(state.step)) is None:
+            step = self._steps[state.step] = _Step(self._per_step)
+        step.phases[state.phase].add(state.microbatch)
+        if state.phase in READY:
+            heapq.heappush(step.waiting, (state.phase is Phase.QUEUED, state.microbatch))
+        if state.phase is not Phase.DONE and state.microbatch not in step.in_flight:
+            step.in_flight.add(state.microbatch)
             step.revision += 1
-        elif hop.phase is Phase.DONE:
-            step.in_flight.discard(hop.microbatch)
-            self._mark(step, hop)
-            step.revision += 1
-
-    def _leave(self, hop: Hop) -> None:
-        step = self._steps[hop.step]
-        step.phases[hop.phase].discard(hop.microbatch)
-        if hop.phase is Phase.DONE:
-            self._mark(step, hop)
-        if hop.microbatch not in self._by_id:  # it is not about to come to another phase
-            step.in_flight.discard(hop.microbatch)
+        elif state.phase is Phase.DONE:
+            step.in_flight.discard(state.microbatch)
+            self._mark(step, state)
             step.revision += 1
 
-    def _mark(self, step: _Step, hop: Hop) -> None:
+    def _leave(self, state: MicrobatchState) -> None:
+        step = self._steps[state.step]
+        step.phases[state.phase].discard(state.microbatch)
+        if state.phase is Phase.DONE:
+            self._mark(step, state)
+        if state.microbatch not in self._by_id:  # it is not about to come to another phase
+            step.in_flight.discard(state.microbatch)
+            step.revision += 1
+
+    def _mark(self, step: _Step, state: MicrobatchState) -> None:
         """Count it in the ledger, or no more."""
-        offset = hop.microbatch - hop.step * self._per_step
+        offset = state.microbatch - state.step * self._per_step
         step.ledger[offset >> 3] ^= 1 << (offset & 7)
