@@ -91,7 +91,7 @@ MOST_NAMES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class RecoveryContext:
     """Our view of the swarm."""
 
     live: frozenset[PeerId] = frozenset()
@@ -183,7 +183,7 @@ class Restore:
         self.open = False
         """Whether it is settled from which version a stage without state begins."""
         self._stored: dict[PeerId, Stored] = {}
-        self._outlook = Outlook()
+        self._context = RecoveryContext()
         self._newest = 0
         """Newest version of our lineage that we have seen served."""
         self._seen: dict[int, int] = {}
@@ -262,25 +262,25 @@ class Restore:
             for stage in range(self._stages)
         )
 
-    def update(self, outlook: Outlook, now: float) -> list[RestoreEffect]:
+    def update(self, context: RecoveryContext, now: float) -> list[RestoreEffect]:
         """Take a new view of the swarm."""
-        if outlook.live != self._outlook.live:
+        if context.live != self._context.live:
             self._changed_at = self._live_at = now
-            back = {p for p in outlook.live if p in self._met or self.evidence.proves(p)}
+            back = {p for p in context.live if p in self._met or self.evidence.proves(p)}
             if not back <= self._back:
                 self._closed_since = now
             self._back |= back
         self._now = now
         reach = self.reach(now)
-        versions = tuple(None if v is None else min(v, reach) for v in outlook.versions)
-        self._outlook = outlook = replace(outlook, versions=versions)
+        versions = tuple(None if v is None else min(v, reach) for v in context.versions)
+        self._context = context = replace(context, versions=versions)
         served = [version for version in versions if version is not None]
         if served:
             self.open = True
             if max(served) > self._newest:
                 self._rose_at = now
             self._newest = max(self._newest, *served)
-        for stage, version in enumerate(outlook.versions):
+        for stage, version in enumerate(context.versions):
             self._seen[stage] = max(self._seen.get(stage, 0), version or 0)
         self._time_steps(now)
         return self._look(now)
@@ -298,7 +298,7 @@ class Restore:
 
     def stored_live(self) -> dict[PeerId, Stored]:
         """Return the stored records of live members."""
-        return {p: s for p, s in self._stored.items() if p in self._outlook.live or p == self._me}
+        return {p: s for p, s in self._stored.items() if p in self._context.live or p == self._me}
 
     def newest_whole(self) -> Lineage:
         """Return the newest version that every stage has with live members, as far as we know."""
@@ -324,7 +324,7 @@ class Restore:
             return 3
         if evidence.vouches(copy, self.lineage):
             return 2
-        far = author in self._outlook.eras and not evidence.is_near(copy.stage)
+        far = author in self._context.eras and not evidence.is_near(copy.stage)
         return int(far or self._goes_by_strangers(self._now))
 
     def reach(self, now: float) -> int:
@@ -362,7 +362,7 @@ class Restore:
         if self.evidence.any:
             met = self._met | self._linked_once
             known = {peer for peer in known if peer in met or self.evidence.proves(peer)}
-        if 2 * len(known & (self._outlook.live | {self._me})) > len(known):
+        if 2 * len(known & (self._context.live | {self._me})) > len(known):
             self._few_since = None
         elif self._few_since is None:
             self._few_since = now
@@ -373,7 +373,7 @@ class Restore:
         self._due = self.waiting = None
         self._now = now
         self._count_members(now)
-        if not self._outlook.live:
+        if not self._context.live:
             return []
         if self._closed_since is None:
             self._closed_since = now
@@ -400,7 +400,7 @@ class Restore:
 
     def _trouble(self, now: float) -> str:
         """Say in words why training cannot go on, or nothing."""
-        versions, unseen = enumerate(self._outlook.versions), self._outlook.unseen
+        versions, unseen = enumerate(self._context.versions), self._context.unseen
         lost = [stage for stage, seen in versions if seen is None and stage not in unseen]
         if self._newest <= self.lineage.version:  # the lineage is just beginning
             lost = [stage for stage in lost if not self._can_begin(stage)]
@@ -417,7 +417,7 @@ class Restore:
 
     def _time_steps(self, now: float) -> None:
         """Note how long steps take, and which stages stay behind one next to them."""
-        versions = self._outlook.versions
+        versions = self._context.versions
         last = versions[-1] if versions else None
         if last is not None and last not in self._closed_at:
             before = self._closed_at.get(last - 1)
@@ -428,7 +428,7 @@ class Restore:
         for stage, version in enumerate(versions):
             near = [v for v in versions[max(0, stage - 1) : stage + 2] if v is not None]
             if version is not None and version < max(near):
-                moved = self._outlook.moved[stage] if self._outlook.moved else 0
+                moved = self._context.moved[stage] if self._context.moved else 0
                 known = self._behind_since.get(stage)
                 same = known is not None and known[:2] == (version, moved)
                 behind[stage] = known if known and same else (version, moved, now)
@@ -441,7 +441,7 @@ class Restore:
 
     def _resume(self, now: float) -> list[RestoreEffect]:
         """closed -> open: at the seed if nobody has a copy, else at the newest complete one."""
-        live = self._outlook.live
+        live = self._context.live
         if self._me not in self._stored:
             return []  # what we have ourselves could not be read yet
         if live - self._stored.keys():
@@ -456,7 +456,7 @@ class Restore:
                 self.open = True
                 return []
         settled = min(self._changed_at + SETTLE_S, self._since(self._closed_since) + MAX_SETTLE_S)
-        if self._outlook.eras and not self._goes_by_strangers(now) and not self._voters():
+        if self._context.eras and not self._goes_by_strangers(now) and not self._voters():
             # they may be what is left of the swarm
             settled = max(settled, self._since(self._unmet_since) + UNMET_S)
         if now < settled:
@@ -477,7 +477,7 @@ class Restore:
 
     def _decide(self, trouble: str, since: float, now: float) -> list[RestoreEffect]:
         """Begin the next lineage if it is our turn and enough of the run is there."""
-        if not self._outlook.quorum(now):
+        if not self._context.quorum(now):
             self._due = now + LOST_S
             return self._wait(trouble, Waiting("for a majority of the swarm"))
         target = self.newest_whole()
@@ -524,7 +524,7 @@ class Restore:
             return PATIENCE_S if lost > MANY_CHECKPOINTS * self._every else 0.0
         if version and lost <= self._every and self._away_ahead(version) == frozenset():
             return 0.0
-        if 2 * len(self._met & self._outlook.live) <= len(self._met):
+        if 2 * len(self._met & self._context.live) <= len(self._met):
             return PATIENCE_S
         if lost <= 0:
             return 0.0
@@ -552,7 +552,7 @@ class Restore:
     # --- following ---------------------------------------------------------------------------
 
     def _linked(self) -> frozenset[PeerId]:
-        return self._outlook.live - self._outlook.unlinked - {self._me}
+        return self._context.live - self._context.unlinked - {self._me}
 
     def _goes_by_strangers(self, now: float) -> bool:
         """Whether we believe all whom we are linked with, for want of any we have worked with, or
@@ -582,7 +582,7 @@ class Restore:
         linked = self._linked()
         if not self._goes_by_strangers(self._now):
             return frozenset(filter(self.evidence.proves, linked))
-        serving = linked & self._outlook.eras.keys()
+        serving = linked & self._context.eras.keys()
         if serving and self._newest <= self.lineage.version:
             known, ours = linked & self._stored.keys(), order(self.lineage)
             serving |= {peer for peer in known if order(self._stored[peer].lineage) > ours}
@@ -702,13 +702,13 @@ class Restore:
         One before ours counts only where it has gone on from where ours begins. Who has slept
         through the roll-back serves, too, and so does a newcomer that met nobody, from the seed.
         """
-        ours, reached = self.lineage, self._outlook.reached
+        ours, reached = self.lineage, self._context.reached
         by_era = {
             lineage.era: lineage
             for lineage in [*lineages, ours]
             if order(lineage) >= order(ours) or reached.get(lineage.era, 0) > ours.version
         }
-        serving = Counter(era for peer in voters for era in self._outlook.eras.get(peer, ()))
+        serving = Counter(era for peer in voters for era in self._context.eras.get(peer, ()))
         known = [(count, era) for era, count in serving.items() if era in by_era]
         return by_era[max(known)[1]] if known else None
 
@@ -722,8 +722,8 @@ class Restore:
         self._newest, self._seen = lineage.version, {}
         self._troubled_since, self._behind_since, self._closed_at = None, {}, {}
         self._outvoted_since = self._rose_at = None
-        live, unlinked = self._outlook.live, self._outlook.unlinked
-        self._outlook = Outlook(live, (None,) * self._stages, unlinked=unlinked)
+        live, unlinked = self._context.live, self._context.unlinked
+        self._context = RecoveryContext(live, (None,) * self._stages, unlinked=unlinked)
         self._said = ""
         words = f"beginning anew at version {lineage.version}: {reason}"
         effects: list[RestoreEffect] = [Explain("swarm", words, "warning" if was_open else "info")]

@@ -194,7 +194,7 @@ def believes_adverts(patch: Patch) -> None:
     a volunteer follows what most of those say."""
     patch.setattr(Evidence, "proves", lambda self, peer: True)
     patch.setattr(Evidence, "reach", lambda self, now: limits.MAX_STEP)
-    patch.setattr(Restore, "_linked", lambda self: self._outlook.live - {self._me})
+    patch.setattr(Restore, "_linked", lambda self: self._context.live - {self._me})
     patch.setattr(Restore, "_would_choose", lambda self, lineage: True)
 
 

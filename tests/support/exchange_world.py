@@ -134,7 +134,7 @@ class ExchangeWorld:
         self.board = self._posted()
         self.seats: dict[PeerId, Seat] = {}
         self.exchanges: dict[PeerId, Exchange] = {}
-        self.outlooks: dict[PeerId, Context] = {}
+        self.contexts: dict[PeerId, Context] = {}
         self.sent: list[tuple[PeerId, bodies.Letter]] = []
         self.asked: list[tuple[PeerId, int, bodies.Vote]] = []
         """Votes with the cutoff that the voter had heard of."""
@@ -225,7 +225,7 @@ class ExchangeWorld:
             seat.settled_home = None
         context = Context(name, self.swarm.population, self.board, WALL_S - START_S)
         offices = {s: self.offices[s] for s, steward in self.stewards.items() if steward == name}
-        self.outlooks[name] = context
+        self.contexts[name] = context
         self.exchanges[name] = Exchange(context, seat, offices, Common(context))
 
     def _perform(self, who: PeerId, effects: list[object]) -> None:
@@ -297,4 +297,4 @@ class ExchangeWorld:
 
 def counted(world: ExchangeWorld) -> Counter[str]:
     """Return what all peers refused, by reason."""
-    return sum((Counter(o.counters) for o in world.outlooks.values()), Counter())
+    return sum((Counter(o.counters) for o in world.contexts.values()), Counter())

@@ -38,7 +38,7 @@ from protocol.pipeline.effects import Committed
 from protocol.restore.choice import holders
 from protocol.restore.company import Companion, Company
 from protocol.restore.evidence import Evidence
-from protocol.restore.machine import Adopt, Outlook, Restore, RestoreEffect
+from protocol.restore.machine import Adopt, RecoveryContext, Restore, RestoreEffect
 from protocol.restore.stored import Copy, Lineage, parse_stored
 from protocol.rounds.quorum import Touch
 from protocol.view import SwarmView
@@ -161,7 +161,7 @@ class History:
     def update(self, roster: Roster, view: SwarmView) -> None:
         """Handle a new view of the swarm; ``view`` is that of our lineage."""
         live = live_members(roster, self._me)
-        outlook = Outlook(
+        context = RecoveryContext(
             live=live,
             versions=self.machine.versions(view),
             eras=eras_served(roster, self._stages, self._me),
@@ -171,8 +171,8 @@ class History:
             unlinked=roster.unlinked(),
             reached=versions_reached(roster, self._stages, self._me),
         )
-        self._perform(self.machine.update(outlook, self._ports.now()))
-        met = live - outlook.unlinked - {self._me}
+        self._perform(self.machine.update(context, self._ports.now()))
+        met = live - context.unlinked - {self._me}
         if self._company.update(met, self.machine.newest, roster.has_left):
             self._company_changed.set()
 

@@ -20,7 +20,7 @@ from protocol.ids import PeerId
 from protocol.pipeline.effects import Committed
 from protocol.restore.choice import holders
 from protocol.restore.evidence import Evidence
-from protocol.restore.machine import Adopt, Outlook, Restore, RestoreEffect
+from protocol.restore.machine import Adopt, RecoveryContext, Restore, RestoreEffect
 from protocol.restore.stored import Stored, parse_stored
 
 SEQ_PER_S: Final = 1000
@@ -108,8 +108,8 @@ class Histories:
         told = frozenset(volunteer.records.keys() - self._swarm.volunteers.keys())
         live = volunteer.seen_live() | told  # as in a swarm too large for links with everybody
         seen = (live, versions, eras, quorum, view.moved())
-        outlook = Outlook(*seen, unlinked=told, reached=reached)
-        self._perform(volunteer, machine.update(outlook, now))
+        context = RecoveryContext(*seen, unlinked=told, reached=reached)
+        self._perform(volunteer, machine.update(context, now))
 
     @staticmethod
     def _has_quorum(volunteer: Volunteer, now: float) -> bool:

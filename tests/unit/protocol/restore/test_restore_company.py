@@ -19,7 +19,7 @@ from protocol.restore.machine import (
     SETTLE_S,
     TURN_S,
     Adopt,
-    Outlook,
+    RecoveryContext,
     Restore,
     RestoreEffect,
 )
@@ -118,8 +118,8 @@ def back(company: Iterable[Companion] | None, own: list[Copy] = BOTH) -> Restore
     return made
 
 
-def seen(*live: PeerId) -> Outlook:
-    return Outlook(frozenset(live), (None, None))
+def seen(*live: PeerId) -> RecoveryContext:
+    return RecoveryContext(frozenset(live), (None, None))
 
 
 def begun(effects: Iterable[RestoreEffect]) -> int | None:

@@ -35,7 +35,7 @@ from protocol.restore.machine import (
     TURN_S,
     UNMET_S,
     Adopt,
-    Outlook,
+    RecoveryContext,
     Restore,
     RestoreEffect,
 )
@@ -73,16 +73,16 @@ def adopted(effects: list[RestoreEffect]) -> Lineage | None:
     return next((e.lineage for e in effects if isinstance(e, Adopt)), None)
 
 
-def outlook(
+def context(
     *versions: int | None,
     live: tuple[PeerId, ...] = (ME, SIBLING, NEXT),
     serving: dict[PeerId, tuple[int, ...]] | None = None,
     unlinked: tuple[PeerId, ...] = (),
     quorum: bool = True,
-) -> Outlook:
+) -> RecoveryContext:
     eras = dict.fromkeys(live, (0,)) if serving is None else serving
     seen = (frozenset((*live, *unlinked)), versions, eras, lambda now: quorum)
-    return Outlook(*seen, unlinked=frozenset(unlinked))
+    return RecoveryContext(*seen, unlinked=frozenset(unlinked))
 
 
 def training(*others: PeerId, until: int = 27, steps: int = STEPS) -> Restore:
@@ -93,7 +93,7 @@ def training(*others: PeerId, until: int = 27, steps: int = STEPS) -> Restore:
         made.receive(other, stored((0, 20), (1, 20), (0, 10), (1, 10)), 1.0)
     for version in range(1, until + 1):
         made.closed(0, version, digest(0, version), others, 10.0 * version / until)
-    assert adopted(made.update(outlook(until, until, live=(ME, *others)), 10.0)) is None
+    assert adopted(made.update(context(until, until, live=(ME, *others)), 10.0)) is None
     return made
 
 
@@ -102,7 +102,7 @@ class TestInventedMembers:
         made = training(SIBLING, NEXT)
         for now in (11.0, 10.0 + HEALTHY_S + 1):
             invented = tuple(STRANGERS[:80])
-            made.update(outlook(27, 27, unlinked=invented), now)
+            made.update(context(27, 27, unlinked=invented), now)
             for author in invented:
                 told = made.receive(author, stored((0, 26), (1, 26), lineage=lineage(1, 0)), now)
                 assert adopted(told) is None
@@ -113,7 +113,7 @@ class TestInventedMembers:
         made = training(SIBLING, NEXT)
         live = (ME, SIBLING, NEXT, *STRANGERS[:80])
         for now in (11.0, 10.0 + HEALTHY_S + 1, 10.0 + HEALTHY_S + OUTVOTED_S + 2):
-            made.update(outlook(27, 27, live=live), now)
+            made.update(context(27, 27, live=live), now)
             for author in STRANGERS[:80]:
                 said = stored((0, 26), (1, 26), lineage=lineage(1, 0))
                 assert adopted(made.receive(author, said, now)) is None
@@ -123,7 +123,7 @@ class TestInventedMembers:
     def test_one_that_has_worked_makes_no_version_with_those_it_invents(self, after: float) -> None:
         """It vouches for its inventions, and they say what it says."""
         made, now = training(SIBLING, NEXT), 10.0 + after
-        made.update(outlook(27, None, unlinked=tuple(STRANGERS[:40])), now)
+        made.update(context(27, None, unlinked=tuple(STRANGERS[:40])), now)
         made.tick(now + LOST_S)
         false = stored((0, 30), (1, 30), lineage=lineage(0, 30, forged=9), forged=9)
         effects = [e for p in (NEXT, *STRANGERS[:40]) for e in made.receive(p, false, now + LOST_S)]
@@ -136,14 +136,14 @@ class TestInventedMembers:
         made = training(SIBLING, NEXT)
         live = (ME, *STRANGERS[:80])
         made.set_copies([Copy(s, 20, digest(s, 20)) for s in (0, 1)], 15.0)
-        made.update(outlook(27, None, live=live), 20.0)
+        made.update(context(27, None, live=live), 20.0)
         effects = [*made.tick(20.0 + LOST_S), *made.tick(20.0 + LOST_S + TURN_S)]
         assert adopted(effects) is not None
 
     def test_nor_for_ever_one_that_comes_back_and_knows_nobody(self) -> None:
         made = Restore(ME, 2, EVERY)
         made.set_copies([Copy(s, 20, digest(s, 20)) for s in (0, 1)], 0.0)
-        made.update(outlook(None, None, live=(ME, STRANGERS[0]), serving={}), 0.0)
+        made.update(context(None, None, live=(ME, STRANGERS[0]), serving={}), 0.0)
         found, now = None, 0.0
         while found is None and now < MAX_SETTLE_S + MAX_TURNS * TURN_S + 2:
             now += 1.0  # somebody changes its record every second
@@ -157,7 +157,7 @@ class TestForgedVersions:
     def test_no_version_beyond_the_runs_steps_or_reach(self) -> None:
         """Also in trouble, and from the only other one that we have worked with."""
         made = training(NEXT)
-        made.update(outlook(27, None, live=(ME, NEXT)), 30.0)
+        made.update(context(27, None, live=(ME, NEXT)), 30.0)
         for version in (777_777, STEPS + 1, 5_000):
             said = stored((0, version), (1, version), lineage=lineage(1, version))
             assert adopted(made.receive(NEXT, said, 30.0)) is None
@@ -169,7 +169,7 @@ class TestForgedVersions:
         said = stored((0, 777_777), (1, 777_777), lineage=lineage(1, 777_777))
         made.receive(STRANGERS[0], said, 0.1)
         seats = {STRANGERS[0]: (1 << 32,)}
-        effects = made.update(outlook(None, None, live=(ME, STRANGERS[0]), serving=seats), 0.2)
+        effects = made.update(context(None, None, live=(ME, STRANGERS[0]), serving=seats), 0.2)
         assert adopted([*effects, *made.tick(10.0), *made.tick(200.0)]) != said.lineage
 
     def test_what_there_can_be_grows_with_time(self) -> None:
@@ -182,7 +182,7 @@ class TestForgedVersions:
     def test_a_state_that_we_made_ourselves_is_not_another(self) -> None:
         made = training(NEXT)
         forged = stored((0, 20), (1, 20), lineage=lineage(1, 20, forged=9), forged=9)
-        made.update(outlook(27, None, live=(ME, NEXT)), 30.0)
+        made.update(context(27, None, live=(ME, NEXT)), 30.0)
         assert adopted(made.receive(NEXT, forged, 31.0)) is None
         assert adopted(made.tick(31.0 + OUTVOTED_S)) != forged.lineage
 
@@ -190,7 +190,7 @@ class TestForgedVersions:
         made = training(SIBLING, NEXT)
         made.evidence.reopened(0)
         truth = lineage(1, 20, forged=9)
-        made.update(outlook(27, None), 30.0)
+        made.update(context(27, None), 30.0)
         for other in (SIBLING, NEXT):
             made.receive(other, stored((0, 20), (1, 20), lineage=truth, forged=9), 30.5)
         assert made.lineage == truth
@@ -198,7 +198,7 @@ class TestForgedVersions:
     def test_a_strangers_copy_counts_if_one_whom_we_know_had_named_it(self) -> None:
         made = training(NEXT)
         made.forget(NEXT)
-        made.update(outlook(27, None, live=(ME, STRANGERS[0])), 20.0)
+        made.update(context(27, None, live=(ME, STRANGERS[0])), 20.0)
         made.receive(STRANGERS[0], stored((1, 20)), 20.1)
         assert made.newest_whole().hashes == (digest(0, 20), digest(1, 20))
         made.receive(STRANGERS[0], stored((1, 20), forged=9), 20.2)
@@ -207,7 +207,7 @@ class TestForgedVersions:
     def test_most_of_those_who_have_worked_are_believed_of_a_state(self) -> None:
         made = training(SIBLING, NEXT)
         live = (ME, SIBLING, NEXT, *STRANGERS[:9])
-        made.update(outlook(27, 27, live=live), 11.0)
+        made.update(context(27, 27, live=live), 11.0)
         for author in STRANGERS[:9]:
             made.receive(author, stored((1, 20), forged=9), 11.0)
         assert made.newest_whole().hashes == (digest(0, 20), digest(1, 20))
@@ -247,7 +247,7 @@ class TestHealth:
     def test_an_era_has_one_beginning(self, era: int) -> None:
         made, now = Restore(ME, 2, EVERY, lineage=Lineage(5 << 32, 0, ())), 60.0
         made.set_copies([], 0.0)
-        made.update(outlook(27, 27, serving={}), now)
+        made.update(context(27, 27, serving={}), now)
         false = Lineage(era, 20, (digest(0, 20), digest(1, 20)))
         now += HEALTHY_S + 1
         effects = [e for p in (SIBLING, NEXT) for e in made.receive(p, Stored(false), now)]
@@ -255,14 +255,14 @@ class TestHealth:
 
     def test_half_of_those_it_works_with_are_no_reason_where_it_sees_no_trouble(self) -> None:
         made, now = training(SIBLING, NEXT), 10.0 + HEALTHY_S + 1
-        made.update(outlook(27, 27), now)
+        made.update(context(27, 27), now)
         false = lineage(3, 20)
         assert adopted(made.receive(NEXT, stored((0, 20), (1, 20), lineage=false), now)) is None
         assert adopted(made.tick(now + LOST_S)) is None
 
     def test_nor_where_they_leap_over_lineages(self) -> None:
         made, now = training(SIBLING, NEXT), 10.0 + HEALTHY_S + 1
-        made.update(outlook(27, None, quorum=False), now)
+        made.update(context(27, None, quorum=False), now)
         made.tick(now + LOST_S)
         for number in (100, 1):
             false = lineage(number, 20)
@@ -273,7 +273,7 @@ class TestHealth:
     def test_one_alone_does_not_throw_away_what_others_have(self) -> None:
         """In real trouble, too: it decides to begin anew at a version before the newest whole."""
         made = training(SIBLING, NEXT)
-        made.update(outlook(27, None), 30.0)
+        made.update(context(27, None), 30.0)
         for version in (0, 10):
             said = stored((0, 20), (1, 20), lineage=lineage(1, version))
             assert adopted(made.receive(SIBLING, said, 30.5)) is None
@@ -295,7 +295,7 @@ class TestLongAbsence:
         late = lineage(700, 20_000)
         made.receive(SIBLING, stored((0, 20_010), lineage=late), 0.1)
         seats = {SIBLING: (late.era,)}
-        effects = made.update(outlook(None, None, live=(ME, SIBLING), serving=seats), 0.2)
+        effects = made.update(context(None, None, live=(ME, SIBLING), serving=seats), 0.2)
         assert adopted(effects) == late
 
     def test_also_if_all_whom_it_knew_have_gone_but_not_at_once(self) -> None:
@@ -304,7 +304,7 @@ class TestLongAbsence:
         late = lineage(700, 20_000)
         made.receive(STRANGERS[0], stored((0, 20_010), lineage=late), 0.1)
         seats = {STRANGERS[0]: (late.era,)}
-        effects = made.update(outlook(None, None, live=(ME, STRANGERS[0]), serving=seats), 0.2)
+        effects = made.update(context(None, None, live=(ME, STRANGERS[0]), serving=seats), 0.2)
         assert adopted([*effects, *made.tick(UNMET_S)]) is None
         due = made.next_deadline()
         assert due is not None
@@ -317,7 +317,7 @@ class TestLongAbsence:
         back = Restore(ME, 2, EVERY, lineage=lineage(1, 20))
         back.set_copies([Copy(0, 20, digest(0, 20))], 0.0)
         back.receive(SIBLING, Stored(), 0.0)
-        seen = replace(outlook(None, None, live=(ME, SIBLING)), reached={0: made})
+        seen = replace(context(None, None, live=(ME, SIBLING)), reached={0: made})
         effects = [*back.update(seen, 1.0), *back.tick(1.0 + UNMET_S)]
         assert adopted(effects) == (SEED if made > 20 else None)
 
@@ -330,10 +330,10 @@ class TestLongAbsence:
         made = Restore(ME, 2, EVERY)
         made.set_copies([], 0.0)
         made.receive(SIBLING, Stored(), 0.0)
-        made.update(outlook(0, 0, live=(ME, SIBLING), serving={SIBLING: (0,)}), 1.0)
+        made.update(context(0, 0, live=(ME, SIBLING), serving={SIBLING: (0,)}), 1.0)
         later, live = lineage(1, 0), (ME, SIBLING, NEXT, STRANGERS[0])
         serving = {SIBLING: (0,), **({NEXT: (later.era,)} if serves else {})}
-        made.update(outlook(0, 0, live=live, serving=serving), 5.0)
+        made.update(context(0, 0, live=live, serving=serving), 5.0)
         effects = [e for who in live[2:] for e in made.receive(who, Stored(later), 6.0)]
         assert adopted(effects) == later
 
@@ -341,8 +341,8 @@ class TestLongAbsence:
         made = training(SIBLING, NEXT)
         late = lineage(1, 20)
         seats = dict.fromkeys(STRANGERS[:3], (late.era,))
-        seen = outlook(None, None, live=(ME, *STRANGERS[:3]), serving=seats)
-        made.update(Outlook(seen.live, seen.versions, seats, lambda now: False), 20.0)
+        seen = context(None, None, live=(ME, *STRANGERS[:3]), serving=seats)
+        made.update(RecoveryContext(seen.live, seen.versions, seats, lambda now: False), 20.0)
         for author in STRANGERS[:3]:
             made.receive(author, stored((0, 40), lineage=late), 21.0)
         assert adopted(made.tick(20.0 + PATIENCE_S - 1)) is None
@@ -350,7 +350,7 @@ class TestLongAbsence:
 
     def test_one_leap_does_not_exhaust_the_eras(self) -> None:
         made = training(SIBLING, NEXT)
-        made.update(outlook(27, None), 30.0)
+        made.update(context(27, None), 30.0)
         for other in (SIBLING, NEXT):
             far = lineage(MAX_ERAS_MISSED + 1, 20)
             assert adopted(made.receive(other, stored(lineage=far), 30.0)) is None
@@ -370,8 +370,8 @@ class TestBrick:
     def test_a_newcomer_that_was_led_there_can_still_roll_back(self) -> None:
         made = Restore(ME, 2, EVERY, lineage=Lineage(LAST_ERA, 0, ()))
         made.set_copies([Copy(s, 20, digest(s, 20)) for s in (0, 1)], 0.0)
-        made.update(outlook(27, 27), 1.0)
-        made.update(outlook(27, None, live=(ME,)), 20.0)
+        made.update(context(27, 27), 1.0)
+        made.update(context(27, None, live=(ME,)), 20.0)
         assert adopted([*made.tick(20.0 + LOST_S), *made.tick(60.0)]) is not None
 
     @pytest.mark.parametrize(
@@ -440,7 +440,7 @@ def test_no_legal_value_makes_it_raise_or_say_what_is_not_legal(seed: int) -> No
             sorted({Copy(draw.randrange(2), draw.choice(numbers), some_hash()) for _ in wanted})
         )
 
-    def some_outlook() -> Outlook:
+    def some_context() -> RecoveryContext:
         live = [p for p in peers if draw.random() < 0.6]
         eras = (0, 1, some_lineage().era)
         seats = {p: tuple(draw.choices(eras, k=draw.randrange(3))) for p in live}
@@ -448,7 +448,7 @@ def test_no_legal_value_makes_it_raise_or_say_what_is_not_legal(seed: int) -> No
         moved = tuple(draw.randrange(3) for _ in versions)
         unlinked = frozenset(p for p in live if draw.random() < 0.2)
         quorum = draw.random() < 0.7
-        return Outlook(
+        return RecoveryContext(
             frozenset(live), versions, seats, lambda now: quorum, moved, frozenset(), unlinked
         )
 
@@ -462,7 +462,7 @@ def test_no_legal_value_makes_it_raise_or_say_what_is_not_legal(seed: int) -> No
                 case 0 | 1 | 2:
                     effects = made.receive(author, Stored(some_lineage(), some_copies()), now)
                 case 3 | 4:
-                    effects = made.update(some_outlook(), now)
+                    effects = made.update(some_context(), now)
                 case 5:
                     effects = made.tick(now)
                 case 6:

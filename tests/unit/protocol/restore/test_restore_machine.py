@@ -22,7 +22,7 @@ from protocol.restore.machine import (
     STUCK_S,
     TURN_S,
     Adopt,
-    Outlook,
+    RecoveryContext,
     Restore,
     RestoreEffect,
 )
@@ -65,13 +65,13 @@ def machine(me: PeerId, *held: tuple[int, int], lineage: Lineage = SEED) -> Rest
     return made
 
 
-def outlook(
+def context(
     *versions: int | None, live: Iterable[PeerId] = PEERS, quorum: bool = True, era: int = 0
-) -> Outlook:
+) -> RecoveryContext:
     live = frozenset(live)
     serving = any(version is not None for version in versions)
     eras = {peer: (era,) for peer in live if serving}
-    return Outlook(live, versions, eras, lambda now: quorum)
+    return RecoveryContext(live, versions, eras, lambda now: quorum)
 
 
 def running(me: PeerId, *held: tuple[int, int]) -> Restore:
@@ -79,14 +79,14 @@ def running(me: PeerId, *held: tuple[int, int]) -> Restore:
     made = machine(me, *held)
     for other in PEERS:
         made.receive(other, stored((0, 20), (1, 20), (0, 10), (1, 10)), 1.0)
-    assert adopted(made.update(outlook(27, 27), 10.0)) is None
+    assert adopted(made.update(context(27, 27), 10.0)) is None
     return made
 
 
 class TestLost:
     def test_the_first_by_rank_rolls_back_to_the_newest_whole_version(self) -> None:
         made = running(first(PEERS), (0, 20))
-        assert adopted(made.update(outlook(27, None), 20.0)) is None, "it may be a hand-over"
+        assert adopted(made.update(context(27, None), 20.0)) is None, "it may be a hand-over"
         lineage = adopted(made.tick(20.0 + LOST_S))
         assert lineage is not None
         assert (lineage.version, lineage.number) == (20, 1)
@@ -94,15 +94,15 @@ class TestLost:
 
     def test_a_stage_that_others_see_is_not_lost(self) -> None:
         made = running(first(PEERS), (0, 20))
-        made.update(replace(outlook(27, None), unseen=frozenset({1})), 20.0)
+        made.update(replace(context(27, None), unseen=frozenset({1})), 20.0)
         assert adopted(made.tick(20.0 + PATIENCE_S)) is None
-        made.update(outlook(27, None), 200.0)
+        made.update(context(27, None), 200.0)
         assert adopted(made.tick(200.0 + LOST_S)) is not None
 
     def test_the_others_wait_their_turn(self) -> None:
         order = sorted(PEERS, key=lambda peer: rank("restore", 0, peer))
         made = running(order[1])
-        made.update(outlook(27, None), 20.0)
+        made.update(context(27, None), 20.0)
         assert adopted(made.tick(20.0 + LOST_S)) is None
         assert adopted(made.tick(20.0 + LOST_S + TURN_S)) is not None
 
@@ -113,7 +113,7 @@ class TestLost:
         lie = stored((0, 20), (1, 20), (0, version), (1, version))
         made.receive(liar, lie, 11.0)
         assert made.newest_whole().version == 20, "that one stays on the disks"
-        made.update(outlook(27, None), 20.0)
+        made.update(context(27, None), 20.0)
         lineage = adopted([*made.tick(20.0 + LOST_S), *made.tick(20.0 + LOST_S + PATIENCE_S)])
         assert lineage is not None
         assert lineage.version == 20
@@ -128,11 +128,11 @@ class TestLost:
     def test_others_follow_who_see_the_same(self) -> None:
         decider, other = first(PEERS), max(PEERS, key=lambda p: rank("restore", 0, p))
         made = running(decider)
-        made.update(outlook(27, None), 20.0)
+        made.update(context(27, None), 20.0)
         lineage = adopted(made.tick(20.0 + LOST_S))
         assert lineage is not None
         follower = running(other)
-        follower.update(outlook(27, None), 20.1)
+        follower.update(context(27, None), 20.1)
         said = stored((0, 20), (1, 20), lineage=lineage)
         assert adopted(follower.receive(decider, said, 21.5)) == lineage
 
@@ -158,7 +158,7 @@ class TestLost:
         five = [*PEERS, peer_id_from_key(bytes([4]) * 32)]
         decider = first(five)
         made = running(decider)
-        made.update(outlook(27, None, live=five), 20.0)
+        made.update(context(27, None, live=five), 20.0)
         ours = adopted(made.tick(20.0 + LOST_S))
         assert ours is not None
         companion, *most = (peer for peer in five if peer != decider)
@@ -172,7 +172,7 @@ class TestLost:
     def test_who_decides_the_same_again_begins_another_lineage(self) -> None:
         """In the first one there may be versions that it or others have made since."""
         made = running(first(PEERS))
-        made.update(outlook(27, None), 20.0)
+        made.update(context(27, None), 20.0)
         ours = adopted(made.tick(20.0 + LOST_S))
         assert ours is not None
         for now in (22.0, 22.0 + OUTVOTED_S):
@@ -180,8 +180,8 @@ class TestLost:
                 made.receive(other, stored((0, 20), (1, 20)), now)
             made.tick(now)
         assert made.lineage == SEED
-        made.update(outlook(27, 27), 50.0)
-        made.update(outlook(27, None), 60.0)
+        made.update(context(27, 27), 50.0)
+        made.update(context(27, None), 60.0)
         again = adopted([*made.tick(60.0 + LOST_S), *made.tick(90.0)])
         assert again is not None
         assert (again.number, again.version) == (ours.number, ours.version)
@@ -195,12 +195,12 @@ class TestLost:
 
     def test_without_a_quorum_it_waits(self) -> None:
         made = running(first(PEERS))
-        made.update(outlook(27, None, quorum=False), 20.0)
+        made.update(context(27, None, quorum=False), 20.0)
         assert adopted(made.tick(60.0)) is None
 
     def test_a_quorum_that_comes_with_time_alone_is_noticed(self) -> None:
         made = running(first(PEERS), (0, 20), (1, 20))
-        seen = outlook(27, None)
+        seen = context(27, None)
         made.update(replace(seen, quorum=lambda now: now >= 60.0), 20.0)
         assert adopted(made.tick(59.0)) is None
         due = made.next_deadline()
@@ -210,15 +210,15 @@ class TestLost:
 
     def test_a_stage_that_comes_back_is_not_lost(self) -> None:
         made = running(first(PEERS))
-        made.update(outlook(27, None), 20.0)
-        made.update(outlook(27, 27), 20.5)
+        made.update(context(27, None), 20.0)
+        made.update(context(27, 27), 20.5)
         assert adopted(made.tick(90.0)) is None
 
     def test_before_anything_was_made_nothing_is_lost(self) -> None:
         made = machine(first(PEERS))
         for other in PEERS:
             made.receive(other, stored(), 0.0)
-        made.update(outlook(0, None), 1.0)
+        made.update(context(0, None), 1.0)
         assert adopted(made.tick(60.0)) is None
 
     def test_much_is_not_thrown_away_at_once(self) -> None:
@@ -226,8 +226,8 @@ class TestLost:
         made = machine(first(PEERS))
         for other in PEERS:
             made.receive(other, stored((0, 50), (0, 10), (1, 10)), 1.0)
-        made.update(outlook(57, 57), 10.0)
-        made.update(outlook(57, None), 20.0)
+        made.update(context(57, 57), 10.0)
+        made.update(context(57, None), 20.0)
         assert adopted(made.tick(30.0)) is None
         lineage = adopted(made.tick(20.0 + LOST_S + PATIENCE_S))
         assert lineage is not None
@@ -235,14 +235,14 @@ class TestLost:
 
     def test_a_beginning_that_nobody_has_any_more_is_left(self) -> None:
         made = running(first(PEERS), (0, 10), (1, 10))
-        made.update(outlook(27, None), 20.0)
+        made.update(context(27, None), 20.0)
         lineage = adopted(made.tick(20.0 + LOST_S))
         assert lineage is not None
         for other in PEERS:  # the copies of stage 1 at version 20 went with their last holder
             made.receive(other, stored((0, 20), (0, 10), (1, 10), lineage=lineage), 22.0)
         order = sorted(PEERS, key=lambda peer: rank("restore", lineage.era, peer))
         late = 22.0 + LOST_S + TURN_S * order.index(first(PEERS))
-        made.update(outlook(20, None, era=lineage.era), 22.0)
+        made.update(context(20, None, era=lineage.era), 22.0)
         again = adopted([*made.tick(22.0 + LOST_S), *made.tick(late), *made.tick(late + LOST_S)])
         assert again is not None
         assert (again.version, again.number) == (10, 2)
@@ -253,7 +253,7 @@ def test_a_step_that_cannot_close_any_more_is_done_again(versions: tuple[int, in
     """Its gradients died with those who held them, after the next stage had closed it; or its
     activations with their senders, who had closed it, and with who had got them."""
     made = running(first(PEERS))
-    made.update(outlook(*versions), 20.0)
+    made.update(context(*versions), 20.0)
     assert adopted(made.tick(20.0 + STUCK_S - 0.1)) is None
     assert adopted(made.tick(20.0 + STUCK_S)) is None, "believed a moment later"
     assert adopted(made.tick(20.0 + STUCK_S + LOST_S)) is not None
@@ -263,7 +263,7 @@ def test_a_stage_of_whose_step_something_comes_is_not_stuck() -> None:
     """It averages over a slow line, and the stage after it, held by one, has long closed."""
     made = running(first(PEERS))
     for second in range(20, 100, 10):
-        made.update(replace(outlook(27, 28), moved=(second, 0)), float(second))
+        made.update(replace(context(27, 28), moved=(second, 0)), float(second))
         assert adopted(made.tick(second + 9.0)) is None
     assert adopted(made.tick(90.0 + STUCK_S)) is None, "believed a moment later"
     assert adopted(made.tick(90.0 + STUCK_S + LOST_S)) is not None
@@ -276,10 +276,10 @@ class TestBegin:
         made = machine(PEERS[0])
         for other in PEERS[1:]:
             made.receive(other, stored(), 0.1)
-        made.update(outlook(None, 0, live=PEERS[:2]), 1.0)
+        made.update(context(None, 0, live=PEERS[:2]), 1.0)
         assert made.open
         assert not made.may_begin(0, 1.0 + 2 * SETTLE_S), "half of them may be past it"
-        made.update(outlook(None, 0, live=PEERS[:3]), 10.0)
+        made.update(context(None, 0, live=PEERS[:3]), 10.0)
         assert not made.may_begin(0, 10.0), "more may be coming"
         assert made.may_begin(0, 10.0 + SETTLE_S)
 
@@ -287,28 +287,28 @@ class TestBegin:
         made = machine(PEERS[0])
         for other in PEERS[1:]:
             made.receive(other, stored(), 0.1)
-        made.update(outlook(None, 0, live=PEERS[:2]), 1.0)
+        made.update(context(None, 0, live=PEERS[:2]), 1.0)
         assert made.may_begin(0, 1.0 + PATIENCE_S)
 
     def test_invented_authors_of_records_are_not_waited_for(self) -> None:
         """They would hold a stage of a run up for two minutes whenever it begins somewhere."""
         made = machine(PEERS[0])
         made.closed(0, 1, digest(0, 1), PEERS[:2], 0.0)
-        made.update(outlook(None, 0, live=PEERS[:3]), 0.1)
+        made.update(context(None, 0, live=PEERS[:3]), 0.1)
         for number in range(100, 120):
             made.receive(peer_id_from_key(bytes([number]) * 32), stored(), 0.2)
-        made.update(outlook(None, 0, live=PEERS[:3]), 1.0)
+        made.update(context(None, 0, live=PEERS[:3]), 1.0)
         assert made.may_begin(0, 1.0 + SETTLE_S)
         for other in PEERS[1:]:
             made.receive(other, stored(), 2.0)
-        made.update(outlook(None, 0, live=PEERS[:1]), 3.0)
+        made.update(context(None, 0, live=PEERS[:1]), 3.0)
         assert not made.may_begin(0, 3.0 + 2 * SETTLE_S), "those that it was linked with may"
 
     def test_not_where_it_has_seen_its_stage_past_the_beginning(self) -> None:
         """Its worker died just when the others, just restarted, did not serve yet."""
         made = machine(PEERS[0])
-        made.update(outlook(1, 0), 1.0)
-        made.update(outlook(0, 0), 2.0)
+        made.update(context(1, 0), 1.0)
+        made.update(context(0, 0), 2.0)
         assert not made.may_begin(0, 100.0)
         assert made.may_begin(1, 100.0)
 
@@ -320,8 +320,8 @@ class TestBegin:
 def test_a_stage_that_drains_is_not_stuck() -> None:
     made = running(first(PEERS))
     for step in range(28, 60):
-        made.update(outlook(step - 1, step), float(step))
-        made.update(outlook(step, step), step + 0.5)
+        made.update(context(step - 1, step), float(step))
+        made.update(context(step, step), step + 0.5)
     assert adopted(made.tick(61.0)) is None
 
 
@@ -329,18 +329,18 @@ class TestResume:
     def test_a_new_swarm_begins_at_once(self) -> None:
         made = machine(PEERS[0])
         made.receive(PEERS[1], stored(), 0.1)
-        made.update(outlook(None, None, live=PEERS[:2]), 0.2)
+        made.update(context(None, None, live=PEERS[:2]), 0.2)
         assert made.open
         assert made.lineage == SEED
 
     def test_copies_are_waited_for(self) -> None:
         made = machine(PEERS[0])
-        made.update(outlook(None, None, live=PEERS[:2]), 0.2)
+        made.update(context(None, None, live=PEERS[:2]), 0.2)
         assert not made.open, "the other has not said what it has"
 
     def test_so_are_our_own_until_our_disk_can_be_read(self) -> None:
         made = Restore(PEERS[0], 2, EVERY, SEED, seq=5)
-        made.update(outlook(None, None, live=PEERS[:1]), 0.2)
+        made.update(context(None, None, live=PEERS[:1]), 0.2)
         assert adopted(made.tick(30.0)) is None
         assert not made.open
         assert adopted(made.set_copies(copies((0, 20), (1, 20)), 30.0)) is None
@@ -353,7 +353,7 @@ class TestResume:
         made = machine(me, (0, 30), (0, 20))
         other = next(p for p in PEERS[:2] if p != me)
         made.receive(other, stored((1, 20), (1, 30)), 0.1)
-        made.update(outlook(None, None, live=PEERS[:2]), 0.2)
+        made.update(context(None, None, live=PEERS[:2]), 0.2)
         assert not made.open
         lineage = adopted(made.tick(0.2 + SETTLE_S))
         assert lineage is not None
@@ -363,7 +363,7 @@ class TestResume:
     def test_whoever_has_it_all_is_believed_while_nobody_has_seen_it_trained(self) -> None:
         made = machine(PEERS[0], (0, 20), (1, 20))
         made.receive(PEERS[1], stored((0, 90), (1, 90)), 0.1)
-        made.update(outlook(None, None, live=PEERS[:2]), 0.2)
+        made.update(context(None, None, live=PEERS[:2]), 0.2)
         assert made.newest_whole().version == 90
 
     def test_a_newer_version_is_waited_for(self) -> None:
@@ -371,7 +371,7 @@ class TestResume:
         made = machine(me, (0, 40), (0, 20))
         other = next(p for p in PEERS[:2] if p != me)
         made.receive(other, stored((1, 20)), 0.1)
-        made.update(outlook(None, None, live=PEERS[:2]), 0.2)
+        made.update(context(None, None, live=PEERS[:2]), 0.2)
         assert adopted(made.tick(0.2 + SETTLE_S)) is None, "who has (1, 40) may be on its way"
         lineage = adopted(made.tick(0.2 + SETTLE_S + PATIENCE_S))
         assert lineage is not None
@@ -380,7 +380,7 @@ class TestResume:
     def test_one_checkpoint_interval_is_waited_for_only_briefly(self) -> None:
         made = machine(PEERS[0], (0, 20), (0, 30))
         made.receive(PEERS[1], stored((1, 20)), 0.1)
-        made.update(outlook(None, None, live=PEERS[:2]), 0.2)
+        made.update(context(None, None, live=PEERS[:2]), 0.2)
         assert adopted(made.tick(SETTLE_S + BRIEF_PATIENCE_S - 1.0)) is None
         late = 0.2 + SETTLE_S + BRIEF_PATIENCE_S + TURN_S
         lineage = adopted([*made.tick(late - TURN_S), *made.tick(late)])
@@ -391,12 +391,12 @@ class TestResume:
         """They may have trained on without it."""
         made = Restore(PEERS[0], 2, EVERY, SEED, 7, met=PEERS[1:3])
         made.set_copies([Copy(stage, 20, digest(stage, 20)) for stage in (0, 1)], 0.0)
-        made.update(outlook(None, None, live=PEERS[:1]), 0.2)
+        made.update(context(None, None, live=PEERS[:1]), 0.2)
         assert adopted(made.tick(SETTLE_S + PATIENCE_S - 1.0)) is None
         newer = stored((0, 50), (1, 50))
         made.receive(PEERS[1], newer, SETTLE_S + PATIENCE_S - 0.9)
         late = SETTLE_S + PATIENCE_S
-        made.update(outlook(None, None, live=PEERS[:2]), late)
+        made.update(context(None, None, live=PEERS[:2]), late)
         effects = [*made.tick(late + SETTLE_S), *made.tick(late + SETTLE_S + TURN_S)]
         lineage = adopted(effects)
         assert lineage is not None
@@ -405,7 +405,7 @@ class TestResume:
     def test_nobody_is_waited_for_for_ever(self) -> None:
         made = Restore(PEERS[0], 2, EVERY, SEED, 7, met=PEERS[1:3])
         made.set_copies([Copy(stage, 20, digest(stage, 20)) for stage in (0, 1)], 0.0)
-        made.update(outlook(None, None, live=PEERS[:1]), 0.2)
+        made.update(context(None, None, live=PEERS[:1]), 0.2)
         lineage = adopted(made.tick(0.2 + 2 * SETTLE_S + PATIENCE_S))
         assert lineage is not None
         assert lineage.version == 20
@@ -414,15 +414,15 @@ class TestResume:
         training = Lineage(3 << 32, 20, (digest(0, 20), digest(1, 20)))
         made = machine(PEERS[0], (0, 90))
         made.receive(PEERS[1], stored((0, 40), lineage=training), 0.1)
-        seen = outlook(None, None, live=PEERS[:2])
+        seen = context(None, None, live=PEERS[:2])
         eras = {PEERS[1]: (training.era, training.era)}
-        effects = made.update(Outlook(seen.live, seen.versions, eras), 0.2)
+        effects = made.update(RecoveryContext(seen.live, seen.versions, eras), 0.2)
         assert adopted(effects) == training
 
 
 def test_the_record_is_said_again_before_it_expires() -> None:
     made = machine(PEERS[0], (0, 10))
-    made.update(outlook(11, 11), 1.0)
+    made.update(context(11, 11), 1.0)
     said = [e for e in made.tick(REFRESH_S + 1) if isinstance(e, Publish)]
     assert [(e.kind, e.key, e.seq) for e in said] == [(STORED, PEERS[0], 7)]
 
