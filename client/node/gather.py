@@ -35,7 +35,7 @@ from protocol.admission import admission_proof
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.invite import Invite, SwarmFile, Target
-from protocol.restore.stored import STORED, Stored, parse_stored
+from protocol.recovery.stored import STORED, Stored, parse_stored
 from protocol.view import SwarmView
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import BlobOffer, BlobQuery, Hello, Message

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from client.store.atomic import write_atomic
-from protocol.restore.company import MAX_COMPANIONS, Companion
+from protocol.recovery.company import MAX_COMPANIONS, Companion
 
 FILE_NAME: Final = "company.bin"
 MAX_FILE_BYTES: Final = 256 * MAX_COMPANIONS

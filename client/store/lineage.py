@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from client.store.atomic import write_atomic
-from protocol.restore.evidence import Kept
-from protocol.restore.stored import HIGHEST_NUMBER, Lineage
+from protocol.recovery.evidence import Kept
+from protocol.recovery.stored import HIGHEST_NUMBER, Lineage
 
 FILE_NAME: Final = "lineage.bin"
 EVIDENCE_NAME: Final = "evidence.bin"

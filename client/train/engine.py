@@ -52,7 +52,7 @@ from protocol.membership.view import (
     ViewChanged,
 )
 from protocol.pipeline.effects import Committed
-from protocol.restore.stored import STORED
+from protocol.recovery.stored import STORED
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import (
     BlobOffer,

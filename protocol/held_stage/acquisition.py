@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from protocol.ids import PeerId
-from protocol.restore.machine import Restore
-from protocol.restore.stored import Lineage
+from protocol.recovery.machine import Recovery
+from protocol.recovery.stored import Lineage
 from protocol.view import SwarmView
 from protocol.wire.messages import Admit
 
@@ -41,7 +41,7 @@ class Wait:
 
 
 def way_in(
-    stage: int, me: PeerId, view: SwarmView, history: Restore, now: float
+    stage: int, me: PeerId, view: SwarmView, history: Recovery, now: float
 ) -> Join | Begin | Wait:
     """Return how the state of a stage can be had now.
 
@@ -63,7 +63,7 @@ def way_in(
     return Wait(_missing(stage, history, now, begun=begun))
 
 
-def _missing(stage: int, history: Restore, now: float, *, begun: bool) -> str:
+def _missing(stage: int, history: Recovery, now: float, *, begun: bool) -> str:
     if not history.open:
         return "finding out where the run stands"
     begins_by = history.begins_by(stage)

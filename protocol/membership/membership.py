@@ -52,7 +52,7 @@ from protocol.membership.view import (
     RecordGone,
     ViewChanged,
 )
-from protocol.restore.stored import STORED
+from protocol.recovery.stored import STORED
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import Heartbeat, RecordDigest, Records
 from protocol.wire.parts import SeatStatus

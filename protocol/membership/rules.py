@@ -26,7 +26,7 @@ from protocol.membership.shared import (
     check_shared,
     subjects,
 )
-from protocol.restore.stored import MAX_STORED_BYTES, STORED, parse_stored
+from protocol.recovery.stored import MAX_STORED_BYTES, STORED, parse_stored
 
 MAX_ADVERTS: Final = 8192
 MAX_STORED: Final = 1024

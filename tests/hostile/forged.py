@@ -15,7 +15,7 @@ from client.compute.checkpoint import build_header, read_info
 from protocol.limits import CHUNK_BYTES, MAX_RECORDS_PER_MESSAGE
 from protocol.membership.advert import ADVERT, Advert, Flops, encode_advert
 from protocol.membership.record import Record, seal
-from protocol.restore.stored import STORED, Copy, Lineage, Stored, encode_stored
+from protocol.recovery.stored import STORED, Copy, Lineage, Stored, encode_stored
 from protocol.wire.envelope import Envelope, Signer
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Records
 from tests.hostile.stranger import Stranger

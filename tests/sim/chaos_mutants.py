@@ -19,8 +19,8 @@ from protocol.membership.contacts import CONTACT_S, Contacts
 from protocol.pipeline.effects import ApplyTask, Compute, DropStep, PayloadKey, SubtractTask
 from protocol.pipeline.microbatches import MicrobatchState, Phase
 from protocol.pipeline.pipeline import Pipeline
-from protocol.restore.evidence import Evidence
-from protocol.restore.machine import Restore
+from protocol.recovery.evidence import Evidence
+from protocol.recovery.machine import Recovery
 from protocol.rounds import leader, member, plans
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
@@ -153,13 +153,13 @@ def forgets_deadlines(patch: Patch) -> None:
     """Nothing that was lost on its way is sent again."""
     patch.setattr(Pipeline, "tick", lambda self, now: [])
     patch.setattr(RoundLeader, "next_deadline", lambda self: None)
-    patch.setattr(Restore, "_stuck_s", lambda self: math.inf)
+    patch.setattr(Recovery, "_stuck_s", lambda self: math.inf)
 
 
 def forgets_the_return_address(patch: Patch) -> None:
     """Who asks for a known microbatch does not get its gradient."""
     patch.setattr(Pipeline, "_repeat", lambda self, state, sender, message: [])
-    patch.setattr(Restore, "_stuck_s", lambda self: math.inf)
+    patch.setattr(Recovery, "_stuck_s", lambda self: math.inf)
 
 
 def keeps_every_step(patch: Patch) -> None:
@@ -194,8 +194,8 @@ def believes_adverts(patch: Patch) -> None:
     a volunteer follows what most of those say."""
     patch.setattr(Evidence, "proves", lambda self, peer: True)
     patch.setattr(Evidence, "reach", lambda self, now: limits.MAX_STEP)
-    patch.setattr(Restore, "_linked", lambda self: self._context.live - {self._me})
-    patch.setattr(Restore, "_would_choose", lambda self, lineage: True)
+    patch.setattr(Recovery, "_linked", lambda self: self._context.live - {self._me})
+    patch.setattr(Recovery, "_would_choose", lambda self, lineage: True)
 
 
 def rolls_back_like_it_closes(patch: Patch) -> None:

@@ -21,7 +21,7 @@ from model_zoo.specs.slices import stage_parameters
 from protocol.effects import Effect, Explain, Penalise
 from protocol.ids import PeerId
 from protocol.manifest import Policy
-from protocol.restore.stored import Lineage, Stored
+from protocol.recovery.stored import Lineage, Stored
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import BlobQuery, ChunkRequest, Message
 from tests.support.protocol_examples import manifest

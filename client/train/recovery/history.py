@@ -1,4 +1,4 @@
-"""Drives the machine of ``protocol.restore``: the run's history as this volunteer knows it.
+"""Drives the machine of ``protocol.recovery``: the run's history as this volunteer knows it.
 
 It gives the machine the checkpoints on our disk and our view of the swarm, and performs its
 decisions: when a new lineage begins, checkpoints of the old one are set aside and every seat
@@ -35,11 +35,11 @@ from protocol.manifest import Manifest
 from protocol.membership.roster import Roster
 from protocol.membership.view import RecordChanged, RecordGone
 from protocol.pipeline.effects import Committed
-from protocol.restore.choice import holders
-from protocol.restore.company import Companion, Company
-from protocol.restore.evidence import Evidence
-from protocol.restore.machine import Adopt, RecoveryContext, Restore, RestoreEffect
-from protocol.restore.stored import Copy, Lineage, parse_stored
+from protocol.recovery.choice import holders
+from protocol.recovery.company import Companion, Company
+from protocol.recovery.evidence import Evidence
+from protocol.recovery.machine import Adopt, Recovery, RecoveryContext, RecoveryEffect
+from protocol.recovery.stored import Copy, Lineage, parse_stored
 from protocol.rounds.quorum import Touch
 from protocol.view import SwarmView
 
@@ -90,7 +90,7 @@ class History:
         for words in filter(None, (unusable, damaged)):
             ports.perform(Explain("transfer", words, "warning"))
         away_s = max(0.0, time.time() - seen.wall)
-        self.machine = Restore(
+        self.machine = Recovery(
             me,
             manifest.stage_count,
             manifest.policy.checkpoint_every,
@@ -274,7 +274,7 @@ class History:
 
     # --- effects -----------------------------------------------------------------------------
 
-    def _perform(self, effects: list[RestoreEffect]) -> None:
+    def _perform(self, effects: list[RecoveryEffect]) -> None:
         for effect in effects if not self._ended else ():
             if isinstance(effect, Adopt):
                 self._adopt(effect.lineage)

@@ -15,7 +15,7 @@ from typing import Final
 
 from protocol.ids import PeerId
 from protocol.limits import MAX_STEP
-from protocol.restore.stored import Lineage, Stored, belongs
+from protocol.recovery.stored import Lineage, Stored, belongs
 from protocol.view import SwarmView
 
 MAX_VERSIONS: Final = 4

@@ -26,7 +26,7 @@ from client.train.workers.pool import OpenWorker, WorkerPool
 from client.train.workers.task_scheduler import TaskScheduler
 from protocol.effects import Explain
 from protocol.ids import PeerId
-from protocol.restore.stored import Lineage
+from protocol.recovery.stored import Lineage
 from protocol.view import SwarmView
 from protocol.wire.messages import Message
 from protocol.wire.parts import SeatStatus

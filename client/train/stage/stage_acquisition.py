@@ -37,7 +37,7 @@ from protocol.held_stage.acquisition import Begin, Join, Wait, admission, way_in
 from protocol.held_stage.machine import Phase
 from protocol.ids import PeerId, short
 from protocol.manifest import Manifest
-from protocol.restore.stored import Lineage
+from protocol.recovery.stored import Lineage
 from protocol.rounds.reports import state_digest
 from protocol.view import SwarmView
 from protocol.wire.messages import Admit, BlobOffer, BlobQuery, JoinStage

@@ -17,7 +17,7 @@ from protocol.membership.roster import Roster
 from protocol.membership.shared import WHOLE
 from protocol.membership.view import HeldSeat
 from protocol.membership.view import Member as LiveMember
-from protocol.restore.stored import Lineage
+from protocol.recovery.stored import Lineage
 from protocol.view import Replica, SwarmView
 
 UNKNOWN = (0.0, 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.restore.stored import Lineage, Stored
+from protocol.recovery.stored import Lineage, Stored
 from tests.hostile.attack import Attack, Bounds
 from tests.hostile.forged import invented, keep_telling
 from tests.hostile.stranger import Stranger

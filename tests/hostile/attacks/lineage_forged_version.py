@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from protocol.restore.stored import ERA_BITS
+from protocol.recovery.stored import ERA_BITS
 from tests.hostile.attack import Attack
 from tests.hostile.forged import forged_states, keep_telling, lineage_of, serve
 from tests.hostile.stranger import Stranger

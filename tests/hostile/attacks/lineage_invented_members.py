@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.restore.stored import ERA_BITS, Lineage, Stored
+from protocol.recovery.stored import ERA_BITS, Lineage, Stored
 from tests.hostile.attack import Attack
 from tests.hostile.forged import invented, keep_telling
 from tests.hostile.stranger import Stranger

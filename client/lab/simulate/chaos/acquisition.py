@@ -17,7 +17,7 @@ from client.lab.simulate.chaos.volunteer import Volunteer
 from protocol.held_stage.acquisition import Begin, Join, admission, way_in
 from protocol.held_stage.machine import State
 from protocol.ids import PeerId
-from protocol.restore.stored import Lineage
+from protocol.recovery.stored import Lineage
 from protocol.wire.messages import Admit, JoinStage
 
 JOIN_RETRY_S: Final = 1.0
@@ -52,7 +52,7 @@ class Acquisitions:
             return
         self._later(volunteer, JOIN_RETRY_S, partial(self._ask, volunteer, epoch))
         view, now = volunteer.believes(self._swarm.config.stages), self._swarm.now_of(volunteer)
-        match way_in(volunteer.stage, volunteer.peer, view, volunteer.restore, now):
+        match way_in(volunteer.stage, volunteer.peer, view, volunteer.recovery, now):
             case Join(replicas):
                 for replica in replicas:
                     self._swarm.send(volunteer, replica, JoinStage(volunteer.stage))
@@ -81,7 +81,7 @@ class Acquisitions:
         """A leader lets us in at its version."""
         if volunteer.held.state is not State.ACQUIRING:
             return
-        view, lineage = volunteer.believes(self._swarm.config.stages), volunteer.restore.lineage
+        view, lineage = volunteer.believes(self._swarm.config.stages), volunteer.recovery.lineage
         admit = admission(volunteer.stage, sender, told, view, lineage)
         if admit is None:
             return

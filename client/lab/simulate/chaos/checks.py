@@ -18,8 +18,8 @@ from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import expect
 from client.lab.simulate.multisets import encode_ids
 from protocol.ids import short
-from protocol.restore.choice import SEED
-from protocol.restore.stored import Lineage
+from protocol.recovery.choice import SEED
+from protocol.recovery.stored import Lineage
 from protocol.seat.ahead import MAX_PER_SENDER, MAX_STEPS_AHEAD
 
 LONGEST = 10_000
@@ -91,7 +91,7 @@ class Checks:
             expect(lineage not in self.decided, f"I5: two lineages with one era: {lineage}")
             self.decided.add(lineage)
         words = f"L1: {short(volunteer.peer)} follows a lineage that nobody has begun: {lineage}"
-        newcomer = not volunteer.restore.evidence.any  # it knows nobody
+        newcomer = not volunteer.recovery.evidence.any  # it knows nobody
         true = lineage.version < LONGEST and set(lineage.hashes) <= {
             self.expected(lineage.version).encode()
         }

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from protocol.restore.choice import SEED
-from protocol.restore.evidence import Kept
-from protocol.restore.stored import Copy, Lineage
+from protocol.recovery.choice import SEED
+from protocol.recovery.evidence import Kept
+from protocol.recovery.stored import Copy, Lineage
 
 KEEP = 3
 """Checkpoints kept of one stage."""

@@ -1,4 +1,4 @@
-"""Lineages in the chaos world: drives the machine of ``protocol.restore`` for every volunteer.
+"""Lineages in the chaos world: drives the machine of ``protocol.recovery`` for every volunteer.
 
 Does what ``client/train/recovery/history.py`` does: tells the machine what is
 on the disk, what others have said of theirs and what is seen of the swarm, and performs what it
@@ -18,10 +18,10 @@ from client.lab.simulate.chaos.volunteer import Volunteer
 from protocol.effects import Explain, Publish
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Committed
-from protocol.restore.choice import holders
-from protocol.restore.evidence import Evidence
-from protocol.restore.machine import Adopt, RecoveryContext, Restore, RestoreEffect
-from protocol.restore.stored import Stored, parse_stored
+from protocol.recovery.choice import holders
+from protocol.recovery.evidence import Evidence
+from protocol.recovery.machine import Adopt, Recovery, RecoveryContext, RecoveryEffect
+from protocol.recovery.stored import Stored, parse_stored
 
 SEQ_PER_S: Final = 1000
 Records = dict[PeerId, tuple[int, bytes]]
@@ -41,7 +41,7 @@ class Histories:
         seq = int(self._swarm.agenda.now * SEQ_PER_S)
         disk = volunteer.disk
         kept, at = disk.evidence
-        volunteer.restore = Restore(
+        volunteer.recovery = Recovery(
             volunteer.peer,
             self._stages,
             config.checkpoint_every,
@@ -51,14 +51,14 @@ class Histories:
             evidence=Evidence(kept, now - (self._swarm.agenda.now - at)),
         )
         volunteer.records = {}
-        self._perform(volunteer, volunteer.restore.set_copies(volunteer.disk.copies(), now))
+        self._perform(volunteer, volunteer.recovery.set_copies(volunteer.disk.copies(), now))
 
     def wrote(self, volunteer: Volunteer, version: int, saved: str, incarnation: int) -> None:
         """A checkpoint is on the disk, if its process lived to see that and its lineage did."""
         made_in = volunteer.disk.lineage
         if not volunteer.alive or volunteer.incarnation != incarnation:
             return
-        machine = volunteer.restore
+        machine = volunteer.recovery
         newest = machine.newest_whole()
         protected = {(stage, newest.version) for stage in range(self._stages)}
         self._write_evidence(volunteer)
@@ -70,21 +70,23 @@ class Histories:
         """A seat of the volunteer has closed a step."""
         state, now = committed.hash.encode(), self._swarm.now_of(volunteer)
         of = (committed.stage, committed.version, state)
-        if volunteer.restore.closed(*of, committed.with_whom, now):
+        if volunteer.recovery.closed(*of, committed.with_whom, now):
             self._write_evidence(volunteer)
 
     def _write_evidence(self, volunteer: Volunteer) -> None:
-        kept = volunteer.restore.evidence.kept()
+        kept = volunteer.recovery.evidence.kept()
         volunteer.disk.evidence = kept, self._swarm.agenda.now
 
     def _say_copies(self, volunteer: Volunteer) -> None:
         now = self._swarm.now_of(volunteer)
         copies = volunteer.disk.copies()
-        self._perform(volunteer, volunteer.restore.set_copies(copies, now))
+        self._perform(volunteer, volunteer.recovery.set_copies(copies, now))
 
     def donors(self, volunteer: Volunteer) -> list[PeerId]:
         """Return who has the version from which the lineage begins, ourselves first."""
-        found = holders(volunteer.restore.stored_live(), volunteer.restore.lineage, volunteer.stage)
+        found = holders(
+            volunteer.recovery.stored_live(), volunteer.recovery.lineage, volunteer.stage
+        )
         there = [peer for peer in found if peer in self._swarm.volunteers]
         return sorted(there, key=lambda peer: peer != volunteer.peer)
 
@@ -97,7 +99,7 @@ class Histories:
             volunteer.peer,
             self._swarm.now_of(volunteer),
         )
-        machine, others = volunteer.restore, volunteer.statuses.items()
+        machine, others = volunteer.recovery, volunteer.statuses.items()
         served = {p: s for p, s in others if p != me and s.state == "serving"}
         eras = {p: (s.era,) for p, s in served.items()}
         reached: dict[int, int] = {}
@@ -117,9 +119,9 @@ class Histories:
 
     def tick(self, volunteer: Volunteer) -> None:
         """Act on deadlines that have passed."""
-        deadline, now = volunteer.restore.next_deadline(), self._swarm.now_of(volunteer)
+        deadline, now = volunteer.recovery.next_deadline(), self._swarm.now_of(volunteer)
         if deadline is not None and deadline <= now:
-            self._perform(volunteer, volunteer.restore.tick(now))
+            self._perform(volunteer, volunteer.recovery.tick(now))
 
     # --- records ---------------------------------------------------------------------------
 
@@ -146,9 +148,9 @@ class Histories:
 
     def _received(self, volunteer: Volunteer, author: PeerId, stored: Stored) -> None:
         now = self._swarm.now_of(volunteer)
-        self._perform(volunteer, volunteer.restore.receive(author, stored, now))
+        self._perform(volunteer, volunteer.recovery.receive(author, stored, now))
 
-    def _perform(self, volunteer: Volunteer, effects: Sequence[RestoreEffect]) -> None:
+    def _perform(self, volunteer: Volunteer, effects: Sequence[RecoveryEffect]) -> None:
         for effect in effects:
             match effect:
                 case Publish(_, _, seq, body):

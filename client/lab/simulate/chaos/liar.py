@@ -27,8 +27,8 @@ from msgspec.structs import replace
 from client.lab.simulate.chaos.config import STEPS
 from protocol import limits
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.restore.choice import LAST_ERA
-from protocol.restore.stored import ERA_BITS, MAX_COPIES, Copy, Lineage, Stored, encode_stored
+from protocol.recovery.choice import LAST_ERA
+from protocol.recovery.stored import ERA_BITS, MAX_COPIES, Copy, Lineage, Stored, encode_stored
 from protocol.wire.parts import SeatStatus
 
 Lie = Literal["records", "lost", "eras", "versions", "seats", "loads"]

@@ -12,7 +12,7 @@ from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.chaos.world import ChaosWorld
 from client.lab.simulate.invariants import InvariantViolation, expect
 from protocol.ids import short
-from protocol.restore.machine import OUTVOTED_S
+from protocol.recovery.machine import OUTVOTED_S
 
 FURTHER_STEPS: Final = 2
 """Every stage makes so many once everything works again."""
@@ -74,7 +74,7 @@ class Trial:
         world = self._world
         world.last_step(max(world.versions()) + 1)
         self._until_finished()
-        if len({v.restore.lineage for v in self._asked()}) > 1:
+        if len({v.recovery.lineage for v in self._asked()}) > 1:
             world.advance_to(world.agenda.now + OUTVOTED_S)  # one part may go over to the other
         world.advance_to(world.agenda.now + QUIET_AFTER_S)
         before = world.network.carried

@@ -15,7 +15,7 @@ from client.lab.simulate.peer import SimPeer
 from protocol.ids import PeerId
 from protocol.membership.contacts import Contacts
 from protocol.membership.detector import Detector
-from protocol.restore.machine import Restore
+from protocol.recovery.machine import Recovery
 from protocol.view import Replica, SwarmView
 from protocol.wire.parts import SeatStatus
 
@@ -52,7 +52,7 @@ class Volunteer(SimPeer):
     contacts: Contacts = field(default_factory=Contacts)
     silent: set[PeerId] = field(default_factory=set)
     """Linked, but held for dead."""
-    restore: Restore = field(init=False)
+    recovery: Recovery = field(init=False)
     records: dict[PeerId, tuple[int, bytes]] = field(default_factory=dict)
     """What is said of everybody's disk: sequence number and body of the stored record."""
     pulses: int = 0
@@ -87,7 +87,7 @@ class Volunteer(SimPeer):
     def believes(self, stages: int) -> SwarmView:
         """Return the view of its own lineage; nobody of another one is there."""
         replicas: list[list[Replica]] = [[] for _ in range(stages)]
-        era = self.restore.lineage.era
+        era = self.recovery.lineage.era
         for peer, status in self.statuses.items():
             if status.era == era:
                 serves = status.state == "serving"

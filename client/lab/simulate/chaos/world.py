@@ -216,7 +216,7 @@ class ChaosWorld(ChaosSwarm):
             tokens_per_step=1,
             step=version,
             serving=serving,
-            era=volunteer.restore.lineage.era,
+            era=volunteer.recovery.lineage.era,
             touch=volunteer.contacts,
             promise=volunteer.promise,
             delayed=config.delayed,
@@ -253,7 +253,7 @@ class ChaosWorld(ChaosSwarm):
 
     def begin_anew(self, volunteer: Volunteer) -> None:
         """Another lineage begins: the seat is opened again where it begins."""
-        lineage = volunteer.restore.lineage
+        lineage = volunteer.recovery.lineage
         back = SeatStatus(volunteer.stage, lineage.version, "fetching", 0, b"", 0, 0.0)
         volunteer.returning = msgspec.structs.replace(back, era=lineage.era)
         volunteer.snapshots = {}
@@ -324,7 +324,7 @@ class ChaosWorld(ChaosSwarm):
     def faulted(self, peer: Volunteer, fault: SeatFault) -> None:
         """See ``SeatWorld``: a node takes the stage anew, whatever the reason."""
         if fault.kind == "behind":
-            peer.restore.evidence.reopened(peer.stage)
+            peer.recovery.evidence.reopened(peer.stage)
         self.lose(peer, fault.words)
 
     def send(self, peer: Volunteer, to: PeerId, message: Message, parts: Parts = ()) -> None:
@@ -414,6 +414,6 @@ class ChaosWorld(ChaosSwarm):
         """The run ends with so many steps, for seats that are open and for those to come."""
         self._steps = steps
         for volunteer in self.volunteers.values():
-            volunteer.restore._steps = steps
+            volunteer.recovery._steps = steps
             if volunteer.seat is not None:
                 volunteer.seat._steps = steps  # a run's length is fixed; a world's is not

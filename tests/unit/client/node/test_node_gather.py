@@ -21,7 +21,7 @@ from client.train.transfer.blobs import Shelf, offer_of_file
 from model_zoo.specs.slices import stage_parameters
 from protocol.effects import Effect
 from protocol.ids import PeerId
-from protocol.restore.stored import STORED, Copy, Lineage, Stored, encode_stored
+from protocol.recovery.stored import STORED, Copy, Lineage, Stored, encode_stored
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import BlobOffer, BlobQuery, ChunkRequest, Message
 from tests.support.protocol_examples import manifest, peer

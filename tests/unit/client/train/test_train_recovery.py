@@ -9,9 +9,9 @@ from trio.testing import MockClock
 
 from client.store.company import load_company
 from client.store.lineage import SET_ASIDE, load_evidence, save_lineage
-from protocol.restore.choice import LAST_ERA
-from protocol.restore.company import Company
-from protocol.restore.stored import Lineage
+from protocol.recovery.choice import LAST_ERA
+from protocol.recovery.company import Company
+from protocol.recovery.stored import Lineage
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from client.compute.checkpoint import verify
 from client.train.recovery import buddies
 from client.train.transfer.inventory import checked, stored_states
-from protocol.restore.stored import Copy, Lineage, Stored
+from protocol.recovery.stored import Copy, Lineage, Stored
 from protocol.wire.messages import BlobOffer
 from tests.support.buddies_world import EVERY, STAGES, SWARM, A, B, C, World, checkpoint, open_world
 

@@ -19,7 +19,7 @@ from client.train.transfer.blobs import Shelf, offer_of_file
 from client.train.transfer.inventory import offer_stored
 from protocol.effects import Effect, Explain
 from protocol.ids import PeerId
-from protocol.restore.stored import Lineage
+from protocol.recovery.stored import Lineage
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, BlobOffer, BlobQuery
 from tests.support.train_swarm import RecordingEngine, TestSwarm, Volunteer, open_swarm

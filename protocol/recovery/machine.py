@@ -29,7 +29,7 @@ from typing import Final
 from protocol.effects import Effect, Explain, Publish
 from protocol.ids import PeerId, rank, short
 from protocol.limits import MAX_STEP
-from protocol.restore.choice import (
+from protocol.recovery.choice import (
     SEED,
     believed,
     holders,
@@ -38,9 +38,9 @@ from protocol.restore.choice import (
     next_era,
     order,
 )
-from protocol.restore.company import Company
-from protocol.restore.evidence import AHEAD_STEPS, Evidence
-from protocol.restore.stored import (
+from protocol.recovery.company import Company
+from protocol.recovery.evidence import AHEAD_STEPS, Evidence
+from protocol.recovery.stored import (
     HIGHEST_NUMBER,
     MAX_COPIES,
     MAX_ERAS_MISSED,
@@ -133,10 +133,10 @@ class Waiting:
     """When it goes on without those it waits for, monotonic seconds; None: not before they come."""
 
 
-RestoreEffect = Effect | Adopt
+RecoveryEffect = Effect | Adopt
 
 
-class Restore:
+class Recovery:
     """See the module's docstring.
 
     Args:
@@ -205,7 +205,7 @@ class Restore:
 
     # --- inputs ------------------------------------------------------------------------------
 
-    def set_copies(self, copies: Iterable[Copy], now: float) -> list[RestoreEffect]:
+    def set_copies(self, copies: Iterable[Copy], now: float) -> list[RecoveryEffect]:
         """Take what is on our disk."""
         newest_first = sorted(set(copies), key=lambda copy: -copy.version)[:MAX_COPIES]
         own = Stored(self.lineage, tuple(sorted(newest_first)))
@@ -220,7 +220,7 @@ class Restore:
         self._refresh_at = now + REFRESH_S
         return Publish(STORED, self._me, self._seq, encode_stored(own))
 
-    def receive(self, author: PeerId, stored: Stored, now: float) -> list[RestoreEffect]:
+    def receive(self, author: PeerId, stored: Stored, now: float) -> list[RecoveryEffect]:
         """Take another's stored record."""
         if author == self._me or self._stored.get(author) == stored:
             return []
@@ -262,7 +262,7 @@ class Restore:
             for stage in range(self._stages)
         )
 
-    def update(self, context: RecoveryContext, now: float) -> list[RestoreEffect]:
+    def update(self, context: RecoveryContext, now: float) -> list[RecoveryEffect]:
         """Take a new view of the swarm."""
         if context.live != self._context.live:
             self._changed_at = self._live_at = now
@@ -285,7 +285,7 @@ class Restore:
         self._time_steps(now)
         return self._look(now)
 
-    def tick(self, now: float) -> list[RestoreEffect]:
+    def tick(self, now: float) -> list[RecoveryEffect]:
         """Act on deadlines that have passed."""
         own = self._stored.get(self._me)
         if own is None or self._refresh_at is None or now < self._refresh_at:
@@ -369,7 +369,7 @@ class Restore:
 
     # --- looking -----------------------------------------------------------------------------
 
-    def _look(self, now: float) -> list[RestoreEffect]:
+    def _look(self, now: float) -> list[RecoveryEffect]:
         self._due = self.waiting = None
         self._now = now
         self._count_members(now)
@@ -439,7 +439,7 @@ class Restore:
 
     # --- deciding ----------------------------------------------------------------------------
 
-    def _resume(self, now: float) -> list[RestoreEffect]:
+    def _resume(self, now: float) -> list[RecoveryEffect]:
         """closed -> open: at the seed if nobody has a copy, else at the newest complete one."""
         live = self._context.live
         if self._me not in self._stored:
@@ -468,14 +468,14 @@ class Restore:
         self._troubled_at = now
         return self._decide("the swarm was shut down", settled, now)
 
-    def _roll_back(self, trouble: str, now: float) -> list[RestoreEffect]:
+    def _roll_back(self, trouble: str, now: float) -> list[RecoveryEffect]:
         since = self._troubled_since if self._troubled_since is not None else now
         if now < since + LOST_S:
             self._due = since + LOST_S
             return []
         return self._decide(trouble, since + LOST_S, now)
 
-    def _decide(self, trouble: str, since: float, now: float) -> list[RestoreEffect]:
+    def _decide(self, trouble: str, since: float, now: float) -> list[RecoveryEffect]:
         """Begin the next lineage if it is our turn and enough of the run is there."""
         if not self._context.quorum(now):
             self._due = now + LOST_S
@@ -716,7 +716,7 @@ class Restore:
 
     def _adopt(
         self, lineage: Lineage, reason: str, now: float, *, ours: bool = False
-    ) -> list[RestoreEffect]:
+    ) -> list[RecoveryEffect]:
         self.evidence.begin(self.lineage, lineage)
         was_open, self.lineage, self.open = self.open, lineage, True
         self._newest, self._seen = lineage.version, {}
@@ -726,7 +726,7 @@ class Restore:
         self._context = RecoveryContext(live, (None,) * self._stages, unlinked=unlinked)
         self._said = ""
         words = f"beginning anew at version {lineage.version}: {reason}"
-        effects: list[RestoreEffect] = [Explain("swarm", words, "warning" if was_open else "info")]
+        effects: list[RecoveryEffect] = [Explain("swarm", words, "warning" if was_open else "info")]
         if (own := self._stored.get(self._me)) is not None:
             kept = tuple(copy for copy in own.copies if copy.version <= lineage.version)
             effects.append(self._publish(Stored(lineage, kept), now))
@@ -736,7 +736,7 @@ class Restore:
     def _since(at: float | None) -> float:
         return 0.0 if at is None else at
 
-    def _wait(self, trouble: str, waiting: Waiting, most: str = "") -> list[RestoreEffect]:
+    def _wait(self, trouble: str, waiting: Waiting, most: str = "") -> list[RecoveryEffect]:
         """Wait, and tell once for what and how long at most."""
         self.waiting = waiting
         words = f"{trouble}; waiting {f'up to {most} ' if most else ''}{waiting.what}"

@@ -11,19 +11,19 @@ import pytest
 from client.store.company import FILE_NAME, load_company, save_company
 from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.restore.choice import SEED
-from protocol.restore.company import MAX_COMPANIONS, Companion, Company
-from protocol.restore.machine import (
+from protocol.recovery.choice import SEED
+from protocol.recovery.company import MAX_COMPANIONS, Companion, Company
+from protocol.recovery.machine import (
     BRIEF_PATIENCE_S,
     PATIENCE_S,
     SETTLE_S,
     TURN_S,
     Adopt,
+    Recovery,
     RecoveryContext,
-    Restore,
-    RestoreEffect,
+    RecoveryEffect,
 )
-from protocol.restore.stored import Copy, Stored
+from protocol.recovery.stored import Copy, Stored
 
 ME, FRIEND, STRANGER, GONE = [peer_id_from_key(bytes([n]) * 32) for n in range(4)]
 EVERY = 50
@@ -110,10 +110,10 @@ def copies(*held: tuple[int, int]) -> list[Copy]:
 BOTH = copies((0, 156), (1, 156))
 
 
-def back(company: Iterable[Companion] | None, own: list[Copy] = BOTH) -> Restore:
+def back(company: Iterable[Companion] | None, own: list[Copy] = BOTH) -> Recovery:
     """One that comes back with copies, having met three others in earlier sessions."""
     known = None if company is None else Company(company)
-    made = Restore(ME, 2, EVERY, SEED, 7, met=[FRIEND, STRANGER, GONE], company=known)
+    made = Recovery(ME, 2, EVERY, SEED, 7, met=[FRIEND, STRANGER, GONE], company=known)
     made.set_copies(own, 0.0)
     return made
 
@@ -122,7 +122,7 @@ def seen(*live: PeerId) -> RecoveryContext:
     return RecoveryContext(frozenset(live), (None, None))
 
 
-def begun(effects: Iterable[RestoreEffect]) -> int | None:
+def begun(effects: Iterable[RecoveryEffect]) -> int | None:
     return next((e.lineage.version for e in effects if isinstance(e, Adopt)), None)
 
 

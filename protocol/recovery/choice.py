@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from protocol.ids import PeerId, rank
-from protocol.restore.stored import ERA_BITS, MAX_NUMBER, Copy, Lineage, Stored, belongs
+from protocol.recovery.stored import ERA_BITS, MAX_NUMBER, Copy, Lineage, Stored, belongs
 
 SEED = Lineage()
 LAST_ERA = ((MAX_NUMBER + 1) << ERA_BITS) - 1

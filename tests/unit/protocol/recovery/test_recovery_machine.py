@@ -10,8 +10,8 @@ import pytest
 from protocol.effects import Publish
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, peer_id_from_key, rank
-from protocol.restore.choice import SEED, holders, newest_whole
-from protocol.restore.machine import (
+from protocol.recovery.choice import SEED, holders, newest_whole
+from protocol.recovery.machine import (
     BRIEF_PATIENCE_S,
     HEALTHY_S,
     LOST_S,
@@ -22,11 +22,11 @@ from protocol.restore.machine import (
     STUCK_S,
     TURN_S,
     Adopt,
+    Recovery,
     RecoveryContext,
-    Restore,
-    RestoreEffect,
+    RecoveryEffect,
 )
-from protocol.restore.stored import (
+from protocol.recovery.stored import (
     STORED,
     Copy,
     Lineage,
@@ -51,7 +51,7 @@ def stored(*held: tuple[int, int], lineage: Lineage = SEED) -> Stored:
     return Stored(lineage, copies(*held))
 
 
-def adopted(effects: Iterable[RestoreEffect]) -> Lineage | None:
+def adopted(effects: Iterable[RecoveryEffect]) -> Lineage | None:
     return next((e.lineage for e in effects if isinstance(e, Adopt)), None)
 
 
@@ -59,8 +59,8 @@ def first(peers: Iterable[PeerId], era: int = 0) -> PeerId:
     return min(peers, key=lambda peer: rank("restore", era, peer))
 
 
-def machine(me: PeerId, *held: tuple[int, int], lineage: Lineage = SEED) -> Restore:
-    made = Restore(me, 2, EVERY, lineage, seq=5)
+def machine(me: PeerId, *held: tuple[int, int], lineage: Lineage = SEED) -> Recovery:
+    made = Recovery(me, 2, EVERY, lineage, seq=5)
     made.set_copies(copies(*held), 0.0)
     return made
 
@@ -74,7 +74,7 @@ def context(
     return RecoveryContext(live, versions, eras, lambda now: quorum)
 
 
-def running(me: PeerId, *held: tuple[int, int]) -> Restore:
+def running(me: PeerId, *held: tuple[int, int]) -> Recovery:
     """One that has seen a swarm train up to step 27."""
     made = machine(me, *held)
     for other in PEERS:
@@ -339,7 +339,7 @@ class TestResume:
         assert not made.open, "the other has not said what it has"
 
     def test_so_are_our_own_until_our_disk_can_be_read(self) -> None:
-        made = Restore(PEERS[0], 2, EVERY, SEED, seq=5)
+        made = Recovery(PEERS[0], 2, EVERY, SEED, seq=5)
         made.update(context(None, None, live=PEERS[:1]), 0.2)
         assert adopted(made.tick(30.0)) is None
         assert not made.open
@@ -389,7 +389,7 @@ class TestResume:
 
     def test_who_comes_back_alone_waits_for_most_of_those_it_met(self) -> None:
         """They may have trained on without it."""
-        made = Restore(PEERS[0], 2, EVERY, SEED, 7, met=PEERS[1:3])
+        made = Recovery(PEERS[0], 2, EVERY, SEED, 7, met=PEERS[1:3])
         made.set_copies([Copy(stage, 20, digest(stage, 20)) for stage in (0, 1)], 0.0)
         made.update(context(None, None, live=PEERS[:1]), 0.2)
         assert adopted(made.tick(SETTLE_S + PATIENCE_S - 1.0)) is None
@@ -403,7 +403,7 @@ class TestResume:
         assert lineage.version == 50
 
     def test_nobody_is_waited_for_for_ever(self) -> None:
-        made = Restore(PEERS[0], 2, EVERY, SEED, 7, met=PEERS[1:3])
+        made = Recovery(PEERS[0], 2, EVERY, SEED, 7, met=PEERS[1:3])
         made.set_copies([Copy(stage, 20, digest(stage, 20)) for stage in (0, 1)], 0.0)
         made.update(context(None, None, live=PEERS[:1]), 0.2)
         lineage = adopted(made.tick(0.2 + 2 * SETTLE_S + PATIENCE_S))

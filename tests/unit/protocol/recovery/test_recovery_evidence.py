@@ -22,9 +22,9 @@ from client.store.lineage import (
 from protocol.effects import Publish
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.limits import MAX_STEP
-from protocol.restore.choice import LAST_ERA, SEED, next_era
-from protocol.restore.evidence import AHEAD_STEPS, FASTEST_STEPS_PER_S, Evidence, Kept
-from protocol.restore.machine import (
+from protocol.recovery.choice import LAST_ERA, SEED, next_era
+from protocol.recovery.evidence import AHEAD_STEPS, FASTEST_STEPS_PER_S, Evidence, Kept
+from protocol.recovery.machine import (
     HEALTHY_S,
     LOST_S,
     MAX_SETTLE_S,
@@ -35,11 +35,11 @@ from protocol.restore.machine import (
     TURN_S,
     UNMET_S,
     Adopt,
+    Recovery,
     RecoveryContext,
-    Restore,
-    RestoreEffect,
+    RecoveryEffect,
 )
-from protocol.restore.stored import (
+from protocol.recovery.stored import (
     MAX_ERAS_MISSED,
     MAX_NUMBER,
     Copy,
@@ -69,7 +69,7 @@ def lineage(number: int, version: int, forged: int = 0) -> Lineage:
     return Lineage(number << 32, version, hashes)
 
 
-def adopted(effects: list[RestoreEffect]) -> Lineage | None:
+def adopted(effects: list[RecoveryEffect]) -> Lineage | None:
     return next((e.lineage for e in effects if isinstance(e, Adopt)), None)
 
 
@@ -85,9 +85,9 @@ def context(
     return RecoveryContext(*seen, unlinked=frozenset(unlinked))
 
 
-def training(*others: PeerId, until: int = 27, steps: int = STEPS) -> Restore:
+def training(*others: PeerId, until: int = 27, steps: int = STEPS) -> Recovery:
     """One at stage 0 that has closed all steps up to ``until`` with others, the last at 10 s."""
-    made = Restore(ME, 2, EVERY, steps=steps)
+    made = Recovery(ME, 2, EVERY, steps=steps)
     made.set_copies([Copy(0, 20, digest(0, 20)), Copy(0, 10, digest(0, 10))], 0.0)
     for other in others:
         made.receive(other, stored((0, 20), (1, 20), (0, 10), (1, 10)), 1.0)
@@ -141,7 +141,7 @@ class TestInventedMembers:
         assert adopted(effects) is not None
 
     def test_nor_for_ever_one_that_comes_back_and_knows_nobody(self) -> None:
-        made = Restore(ME, 2, EVERY)
+        made = Recovery(ME, 2, EVERY)
         made.set_copies([Copy(s, 20, digest(s, 20)) for s in (0, 1)], 0.0)
         made.update(context(None, None, live=(ME, STRANGERS[0]), serving={}), 0.0)
         found, now = None, 0.0
@@ -164,7 +164,7 @@ class TestForgedVersions:
             assert made.newest_whole().version == 0, "nobody says any more that it has version 20"
 
     def test_a_newcomer_knows_at_least_how_long_the_run_is(self) -> None:
-        made = Restore(ME, 2, EVERY, steps=STEPS)
+        made = Recovery(ME, 2, EVERY, steps=STEPS)
         made.set_copies([], 0.0)
         said = stored((0, 777_777), (1, 777_777), lineage=lineage(1, 777_777))
         made.receive(STRANGERS[0], said, 0.1)
@@ -245,7 +245,7 @@ class TestHealth:
 
     @pytest.mark.parametrize("era", [0, 1, 5 << 32])
     def test_an_era_has_one_beginning(self, era: int) -> None:
-        made, now = Restore(ME, 2, EVERY, lineage=Lineage(5 << 32, 0, ())), 60.0
+        made, now = Recovery(ME, 2, EVERY, lineage=Lineage(5 << 32, 0, ())), 60.0
         made.set_copies([], 0.0)
         made.update(context(27, 27, serving={}), now)
         false = Lineage(era, 20, (digest(0, 20), digest(1, 20)))
@@ -290,7 +290,7 @@ class TestLongAbsence:
 
     def test_a_late_era_is_followed(self) -> None:
         """Hundreds of roll-backs and an hour later; those it worked with are there."""
-        made = Restore(ME, 2, EVERY, steps=STEPS, evidence=Evidence(self.kept(), at=-3600.0))
+        made = Recovery(ME, 2, EVERY, steps=STEPS, evidence=Evidence(self.kept(), at=-3600.0))
         made.set_copies([], 0.0)
         late = lineage(700, 20_000)
         made.receive(SIBLING, stored((0, 20_010), lineage=late), 0.1)
@@ -299,7 +299,7 @@ class TestLongAbsence:
         assert adopted(effects) == late
 
     def test_also_if_all_whom_it_knew_have_gone_but_not_at_once(self) -> None:
-        made = Restore(ME, 2, EVERY, steps=STEPS, evidence=Evidence(self.kept(), at=-3600.0))
+        made = Recovery(ME, 2, EVERY, steps=STEPS, evidence=Evidence(self.kept(), at=-3600.0))
         made.set_copies([Copy(0, 20, digest(0, 20)), Copy(1, 20, digest(1, 20))], 0.0)
         late = lineage(700, 20_000)
         made.receive(STRANGERS[0], stored((0, 20_010), lineage=late), 0.1)
@@ -314,7 +314,7 @@ class TestLongAbsence:
     def test_who_comes_back_does_not_follow_who_does_not_know_its_lineage(self, made: int) -> None:
         """A newcomer that met nobody serves version 0, and who slept the version at which it fell
         asleep: that is no lineage that trains."""
-        back = Restore(ME, 2, EVERY, lineage=lineage(1, 20))
+        back = Recovery(ME, 2, EVERY, lineage=lineage(1, 20))
         back.set_copies([Copy(0, 20, digest(0, 20))], 0.0)
         back.receive(SIBLING, Stored(), 0.0)
         seen = replace(context(None, None, live=(ME, SIBLING)), reached={0: made})
@@ -327,7 +327,7 @@ class TestLongAbsence:
     ) -> None:
         """Two newcomers met nobody and serve version 0; two return whose lineage is a later one
         and who cannot serve, for most whom they know are away."""
-        made = Restore(ME, 2, EVERY)
+        made = Recovery(ME, 2, EVERY)
         made.set_copies([], 0.0)
         made.receive(SIBLING, Stored(), 0.0)
         made.update(context(0, 0, live=(ME, SIBLING), serving={SIBLING: (0,)}), 1.0)
@@ -368,7 +368,7 @@ class TestBrick:
             assert lineage.era >= era
 
     def test_a_newcomer_that_was_led_there_can_still_roll_back(self) -> None:
-        made = Restore(ME, 2, EVERY, lineage=Lineage(LAST_ERA, 0, ()))
+        made = Recovery(ME, 2, EVERY, lineage=Lineage(LAST_ERA, 0, ()))
         made.set_copies([Copy(s, 20, digest(s, 20)) for s in (0, 1)], 0.0)
         made.update(context(27, 27), 1.0)
         made.update(context(27, None, live=(ME,)), 20.0)
@@ -453,7 +453,7 @@ def test_no_legal_value_makes_it_raise_or_say_what_is_not_legal(seed: int) -> No
         )
 
     for _ in range(60):
-        made = training(SIBLING, NEXT) if draw.random() < 0.5 else Restore(ME, 2, EVERY)
+        made = training(SIBLING, NEXT) if draw.random() < 0.5 else Recovery(ME, 2, EVERY)
         now = 20.0
         for _ in range(125):
             now += draw.choice((0.0, 0.1, 1.0, 20.0, 200.0))

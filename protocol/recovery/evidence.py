@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 
 from protocol import limits
 from protocol.ids import PeerId
-from protocol.restore.stored import Copy, Lineage, Stored, belongs
+from protocol.recovery.stored import Copy, Lineage, Stored, belongs
 from protocol.wire.fields import NonNegative, PeerText, StageIndex, StepIndex
 
 MAX_PROVEN: Final = 256
