@@ -207,7 +207,7 @@ def _engine(
     engine.handshake = Handshake(
         signer.peer, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, swarm.secret
     )
-    engine.staging = observer
+    engine.held_stages = observer
     return engine
 
 

@@ -220,8 +220,8 @@ class Node:
     def snapshot(self) -> Snapshot:
         """Describe the node now."""
         stopping, paused = self._stop_asked.is_set(), pause_view(self._pauses.now)
-        staging = self._training.staging
-        now = take_snapshot(self._engine, staging, self._started, stopping, paused)
+        held_stages = self._training.held_stages
+        now = take_snapshot(self._engine, held_stages, self._started, stopping, paused)
         limits = limits_view(self._options.settings, self._limiting.used_bytes, self._cores.share)
         started = self._training.entered or paused is not None
         now = structs.replace(now, limits=limits, credit=self._credit.view(), started=started)
@@ -231,7 +231,7 @@ class Node:
 
     def matches(self, everything: bool) -> MatchesSnapshot:
         """Describe the matching now."""
-        return describe_matching(self._engine, self._training.staging.seats(), everything)
+        return describe_matching(self._engine, self._training.held_stages.seats(), everything)
 
     def events(self, since: int) -> list[EventView]:
         """Return the remembered events after ``since``."""
@@ -245,7 +245,7 @@ class Node:
         """Begin to drain; return what becomes of our stages."""
         self.stop()
         steps = self._swarm.manifest.steps
-        return drain_costs_of(self._training.staging.view, self._signer.peer, steps)
+        return drain_costs_of(self._training.held_stages.view, self._signer.peer, steps)
 
     def history(self, points: int) -> list[StepPoint]:
         """Return the loss curve of the run, as far as we have seen it."""
@@ -292,7 +292,7 @@ class Node:
             finally:
                 self._engine.shelf.close()
                 nursery.cancel_scope.cancel()
-        failure = failure or self._training.staging.failure
+        failure = failure or self._training.held_stages.failure
         if failure is not None:
             raise failure
         return ExitCode.OK
@@ -374,7 +374,7 @@ class Node:
 
     def _serves_nothing_because(self) -> str:
         """Handing over what we hold comes before the quota; helping others does not."""
-        spent = self._limiting.used_up and not self._training.staging.held
+        spent = self._limiting.used_up and not self._training.held_stages.held
         return "its owner's quota for today is used up" if spent else ""
 
     async def _cap_power(self) -> None:
@@ -388,7 +388,7 @@ class Node:
     async def _until_over(self) -> None:
         """Wait for the user, a failure, or the end of the run."""
         remembered, told = 0.0, False
-        while not self._stop_asked.is_set() and self._training.staging.failure is None:
+        while not self._stop_asked.is_set() and self._training.held_stages.failure is None:
             if not told and self._is_finished():
                 told = True
                 words = f"the run is complete after {self._swarm.manifest.steps} steps; {WHEN_DONE}"
@@ -403,19 +403,19 @@ class Node:
 
     async def _complete(self) -> bool:
         """Whether our part is done and every stage has closed its last step."""
-        staging, steps = self._training.staging, self._swarm.manifest.steps
+        held_stages, steps = self._training.held_stages, self._swarm.manifest.steps
         if not self._is_finished():
             return False
         with trio.move_on_after(LINGER_S):
             while not self._stop_asked.is_set():
-                if min(staging.newest) >= steps:
+                if min(held_stages.newest) >= steps:
                     break
                 await trio.sleep(CHECK_S)
         return True
 
     def _is_finished(self) -> bool:
         """Whether we serve something and all of it is at the last step."""
-        drivers = self._training.staging.drivers()
+        drivers = self._training.held_stages.drivers()
         return bool(drivers) and all(driver.seat.finished for driver in drivers)
 
     async def _meet(self) -> None:

@@ -43,7 +43,7 @@ RECENT_EVENTS = 20
 
 def take_snapshot(
     engine: Engine,
-    staging: HeldStages,
+    held_stages: HeldStages,
     started: float,
     stopping: bool,
     paused: PauseView | None = None,
@@ -52,18 +52,18 @@ def take_snapshot(
 
     Args:
         engine: membership, matching and network.
-        staging: the stages it holds.
+        held_stages: the stages it holds.
         started: monotonic seconds of its start.
         stopping: whether it drains.
         paused: the owner's pause or a limit, if any.
     """
     manifest, network = engine.manifest, engine.network.statistics()
-    state, reason = _state(engine, staging, stopping, paused)
+    state, reason = _state(engine, held_stages, stopping, paused)
     progress, pace = engine.event_sink.progress, engine.event_sink.pace.per_s()
     per_step = manifest.tokens_per_microbatch * manifest.microbatches_per_step
     pace = 0.0 if state == "done" else pace
-    own_share = _own_share(engine, staging)
-    workers, stages = _workers(staging), _stages(engine)
+    own_share = _own_share(engine, held_stages)
+    workers, stages = _workers(held_stages), _stages(engine)
     closed = min((stage.version for stage in stages), default=0)
     on_disk = engine.history.version() if engine.history else 0
     told = progress.tokens // per_step if progress else 0
@@ -84,7 +84,7 @@ def take_snapshot(
         own_tokens_per_s=pace * own_share,
         seats=[
             SeatView(stage=seat.stage, version=seat.version, state=seat.state, seat=seat.seat)
-            for seat in staging.seats()
+            for seat in held_stages.seats()
         ],
         stages=stages,
         peers=_peers(engine),
@@ -98,13 +98,13 @@ def take_snapshot(
         ),
         worker=workers[0],
         workers=workers,
-        counters=_counters(engine, staging),
+        counters=_counters(engine, held_stages),
         rss_bytes=psutil.Process().memory_info().rss,
         uptime_s=time.monotonic() - started,
         addresses=list(engine.network.addresses),
         events=[EventView.of(e) for e in _recent(engine)],
-        leaving=drain_costs_of(staging.view, engine.signer.peer, manifest.steps),
-        held=_held(staging, engine.now()),
+        leaving=drain_costs_of(held_stages.view, engine.signer.peer, manifest.steps),
+        held=_held(held_stages, engine.now()),
         paused=paused,
         last_error=error[0] if error else "",
         last_error_at=error[1] if error else None,
@@ -147,9 +147,9 @@ def drain_costs_of(view: SwarmView, me: PeerId, steps: int) -> list[DrainCostVie
     ]
 
 
-def _held(staging: HeldStages, now: float) -> list[HeldView]:
+def _held(held_stages: HeldStages, now: float) -> list[HeldView]:
     """Return where every stage of ours stands and what it waits for."""
-    machines = (held.machine for held in staging.held.values())
+    machines = (held.machine for held in held_stages.held.values())
     return [
         HeldView(
             stage=machine.stage,
@@ -168,27 +168,29 @@ def _recent(engine: Engine) -> list[Entry]:
 
 
 def _state(
-    engine: Engine, staging: HeldStages, stopping: bool, paused: PauseView | None
+    engine: Engine, held_stages: HeldStages, stopping: bool, paused: PauseView | None
 ) -> tuple[NodeState, str]:
     if stopping:
-        return "stopping", staging.draining_words
+        return "stopping", held_stages.draining_words
     if paused is not None:
-        held = ", ".join(map(str, staging.held))
+        held = ", ".join(map(str, held_stages.held))
         return "paused", f"{paused.reason}; draining stage {held}" if held else paused.reason
     if (problem := engine.text.problem) and not engine.membership.roster.serving(0):
         return "waiting", problem
     if engine.history is not None and (waits := engine.history.waiting()):
         return "waiting", waits
-    seats = [driver.seat for driver in staging.drivers()]
+    seats = [driver.seat for driver in held_stages.drivers()]
     serving = [seat for seat in seats if seat.serving]
     if not serving:
-        state: NodeState = "fetching" if staging.held else "matching"
-        return state, staging.phase if staging.held else _waits_for(engine) or staging.phase
+        state: NodeState = "fetching" if held_stages.held else "matching"
+        return state, held_stages.phase if held_stages.held else _waits_for(
+            engine
+        ) or held_stages.phase
     if all(seat.finished for seat in serving):
         return "done", "the run is complete; serving its last version"
-    if not engine.started or staging.view.empty_stages():
-        return "waiting", _waits_for(engine) or staging.phase
-    return "training", staging.phase
+    if not engine.started or held_stages.view.empty_stages():
+        return "waiting", _waits_for(engine) or held_stages.phase
+    return "training", held_stages.phase
 
 
 def _waits_for(engine: Engine) -> str:
@@ -228,14 +230,14 @@ def _peers(engine: Engine) -> list[PeerView]:
     return views
 
 
-def _workers(staging: HeldStages) -> list[WorkerView]:
+def _workers(held_stages: HeldStages) -> list[WorkerView]:
     """Every worker, those of held stages first; one that starts if there is none."""
     views = [
-        _worker(held.worker, held.stage, held.worker_restarts) for held in staging.held.values()
+        _worker(held.worker, held.stage, held.worker_restarts) for held in held_stages.held.values()
     ]
-    if staging.closed:
+    if held_stages.closed:
         return views or [WorkerView(state="stopped")]
-    if (idle := staging.workers.idle) is not None or not views:
+    if (idle := held_stages.workers.idle) is not None or not views:
         views.append(_worker(idle, None, 0))
     return views
 
@@ -253,11 +255,11 @@ def _worker(worker: Worker | None, stage: int | None, restarts: int) -> WorkerVi
     )
 
 
-def _counters(engine: Engine, staging: HeldStages) -> Counters:
-    counters = staging.counters
-    open_seats = sum(driver.miscounted for driver in staging.drivers())
+def _counters(engine: Engine, held_stages: HeldStages) -> Counters:
+    counters = held_stages.counters
+    open_seats = sum(driver.miscounted for driver in held_stages.drivers())
     restarts = Counter(counters.restarts)
-    for driver in staging.drivers():
+    for driver in held_stages.drivers():
         restarts.update(driver.seat.leader.restarts)
     refused = Counter(engine.penalties) + Counter(engine.network.statistics().refused)
     return Counters(
@@ -272,9 +274,9 @@ def _counters(engine: Engine, staging: HeldStages) -> Counters:
     )
 
 
-def _own_share(engine: Engine, staging: HeldStages) -> float:
+def _own_share(engine: Engine, held_stages: HeldStages) -> float:
     """Our share of the work of each stage we hold, added up."""
-    return sum(_share_of(engine, stage) for stage in staging.held)
+    return sum(_share_of(engine, stage) for stage in held_stages.held)
 
 
 def _share_of(engine: Engine, stage: int) -> float:

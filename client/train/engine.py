@@ -102,7 +102,7 @@ class Engine:
         self.handshake: Handshake
         self.history: History | None = None
         """None: we only look on."""
-        self.staging: StageHolder | None = None
+        self.held_stages: StageHolder | None = None
         self.kept_links = KeptLinks()
         self.started = False
         """Every stage was covered at some time: training goes on."""
@@ -192,7 +192,7 @@ class Engine:
                     self._refresh()  # only admitted peers change anything
 
     def _deadlines(self) -> list[float | None]:
-        parts = (self.membership, self.text, self.staging, self.history)
+        parts = (self.membership, self.text, self.held_stages, self.history)
         deadlines = [part.next_deadline() for part in parts if part is not None]
         matching = self.matching.next_deadline(self.now()) if self.matching else None
         return [*deadlines, matching]
@@ -212,9 +212,9 @@ class Engine:
         if self.matching is not None and self.matching.next_deadline(now) <= now:
             self.matched(self.matching.tick(now))
         self.text.tick(now)
-        if self.staging is not None:
-            self.staging.tick(now)
-            seats, network = self.staging.seats(), self.network
+        if self.held_stages is not None:
+            self.held_stages.tick(now)
+            seats, network = self.held_stages.seats(), self.network
             self._members(self.measuring.tick(seats, network.statistics, now, self.wall()))
         if self.history is not None and (self.history.next_deadline() or math.inf) <= now:
             self.history.tick(now)
@@ -244,9 +244,9 @@ class Engine:
             return None  # before its Hello, or after it was refused
         if route.taker == "node":
             return self._handlers[type(message)]
-        if route.taker != "seat" or self.staging is None:
+        if route.taker != "seat" or self.held_stages is None:
             return None
-        return self.staging.taker(message)
+        return self.held_stages.taker(message)
 
     def _deliver(self, message: Message, payload: bytes) -> None:
         """Take a message from another seat of ours."""
@@ -263,8 +263,8 @@ class Engine:
         if was_admitted:
             down = self.membership.link_down(peer, event.reason, self.now(), by_peer=event.by_peer)
             self._members(down)
-            if self.staging is not None:
-                self.staging.peer_lost(peer)
+            if self.held_stages is not None:
+                self.held_stages.peer_lost(peer)
 
     # --- messages to the node itself ---------------------------------------------------------
 
@@ -311,8 +311,8 @@ class Engine:
 
     def on_chunk(self, peer: PeerId, message: Copied, payload: bytes) -> None:
         """Pass a part of a blob to its download."""
-        if self.staging is not None:
-            self.staging.copied(peer, message, payload)
+        if self.held_stages is not None:
+            self.held_stages.copied(peer, message, payload)
 
     def _serve_chunk(self, peer: PeerId, request: ChunkRequest) -> None:
         with self.error_boundary.against(peer, "ChunkRequest"):
@@ -350,8 +350,8 @@ class Engine:
             self.matching.member_left(peer)
         if peer != self.signer.peer:
             self.event_sink.peer(peer, "down", reason)
-        if self.staging is not None:
-            self.staging.peer_lost(peer)
+        if self.held_stages is not None:
+            self.held_stages.peer_lost(peer)
 
     def _record(self, record: RecordChanged) -> None:
         if record.kind == PROGRESS:
@@ -377,13 +377,13 @@ class Engine:
                 roster, self.signer.peer, self.measuring, self.wall(), cut_off
             )
             self.matched(self.matching.update_members(members, self.now()))
-        if self.staging is not None:
+        if self.held_stages is not None:
             lines = self.measuring.lines()
             stages, me = self.manifest.stage_count, self.signer.peer
             lineage = None if self.history is None else self.history.lineage
             era = era_followed(lineage, roster, stages, me)
             view = swarm_view(roster, lines, me, stages, era)
-            self.staging.update_view(view)
+            self.held_stages.update_view(view)
             self.text.view_changed(served=bool(view.serving(0)))
             if self.history is not None:
                 self.history.update(roster, view)
@@ -400,7 +400,7 @@ class Engine:
 
     def seats_changed(self) -> None:
         """Tell the neighbours the state of our seats."""
-        seats = self.staging.seats() if self.staging else []
+        seats = self.held_stages.seats() if self.held_stages else []
         self._seat_numbers = {seat.stage: seat.seat for seat in seats}
         self._members(self.membership.set_seats(seats, self.now(), self.wall()))
         self.measuring.seated(seats, self.now())
@@ -415,26 +415,26 @@ class Engine:
             match effect:
                 case Assign(stage, reason):
                     self.event_sink.assigned(stage, "held", reason)
-                    if self.staging is not None:
-                        self.staging.assign(stage)
+                    if self.held_stages is not None:
+                        self.held_stages.assign(stage)
                 case Unassign(stage, reason):
                     self.event_sink.assigned(stage, "left", reason)
-                    if self.staging is not None:
-                        self.staging.drain(stage, reason)
+                    if self.held_stages is not None:
+                        self.held_stages.drain(stage, reason)
                 case GangStart():
                     self._start()
                 case Agreed(stage, version):
                     self.agreements.agreed(stage, version, self.now())
                 case _:
                     self.perform(effect)
-        seats = self.staging.seats() if self.staging else []
+        seats = self.held_stages.seats() if self.held_stages else []
         if any(self._seat_numbers.get(seat.stage) != seat.seat for seat in seats):
             self.seats_changed()  # the second stage has become our home
 
     def _start(self) -> None:
         self.started = True
-        if self.staging is not None:
-            self.staging.allow_training()
+        if self.held_stages is not None:
+            self.held_stages.allow_training()
 
     def serving(self, stage: int) -> None:
         """A seat serves: tell the matching."""
@@ -457,8 +457,8 @@ class Engine:
 
     def stage_closed(self, committed: Committed) -> None:
         """Our stage has committed a step."""
-        if self.staging is not None:
-            self._progress_report.closed(committed, self.staging.view)
+        if self.held_stages is not None:
+            self._progress_report.closed(committed, self.held_stages.view)
 
     def drain(self) -> None:
         """Leave the matching; every stage of ours is drained."""

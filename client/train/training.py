@@ -113,9 +113,9 @@ class Training:
         )
         self.counters = Counters(engine, event_sink)
         """Counts since the node started, over all pauses."""
-        self.staging = self._new_staging()
+        self.held_stages = self._new_held_stages()
         if pauses.now is not None:
-            self.staging.close()  # a new one is made after the pause
+            self.held_stages.close()  # a new one is made after the pause
 
     # --- running -----------------------------------------------------------------------------
 
@@ -129,17 +129,17 @@ class Training:
                 await self._pauses.wait_clear()
                 if self._over:
                     await trio.sleep_forever()
-                if self.staging.closed:
-                    self.staging = self._new_staging()
+                if self.held_stages.closed:
+                    self.held_stages = self._new_held_stages()
                 await self._train()
 
     async def drain(self, *, for_good: bool = False) -> None:
         """Hand over and save our stages within ``FINISH_S``; nothing is held afterwards."""
         self._over = self._over or for_good
-        staging, engine = self.staging, self._engine
+        held_stages, engine = self.held_stages, self._engine
         with trio.move_on_after(FINISH_S):
             async with self._leaving:  # a pause may be at it already
-                drain = DrainAll(engine, engine.signer.peer, staging, staging.buddies)
+                drain = DrainAll(engine, engine.signer.peer, held_stages, held_stages.buddies)
                 drain.prepare()
                 engine.drain()
                 await drain.run()
@@ -147,20 +147,20 @@ class Training:
     async def _train(self) -> None:
         """Hold stages until a pause begins; then drain them."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.staging.run)
+            nursery.start_soon(self.held_stages.run)
             nursery.start_soon(self._keep_copies)
             nursery.start_soon(self._enter)
             await self._pauses.wait_paused()
             await self.drain()
             nursery.cancel_scope.cancel()
-        self.staging.close()
+        self.held_stages.close()
         self._engine.retire()
 
     def _computes(self) -> bool:
-        return bool(self.staging.held)
+        return bool(self.held_stages.held)
 
     def _set_threads(self, threads: int) -> None:
-        self.staging.set_threads(threads)
+        self.held_stages.set_threads(threads)
         self._say_speed()
 
     def _say_speed(self) -> None:
@@ -180,8 +180,8 @@ class Training:
 
     async def _keep_copies(self) -> None:
         await self._offered.wait()
-        if self.staging.buddies is not None:
-            await self.staging.buddies.run()
+        if self.held_stages.buddies is not None:
+            await self.held_stages.buddies.run()
 
     async def _enter(self) -> None:
         """Measure this machine and enter the swarm with the result."""
@@ -192,7 +192,7 @@ class Training:
                 next_step = "give --data the swarm's text, or leave it out to copy it from a member"
                 raise UserError(problem, next_step, ExitCode.CONFIG)
         except UserError as error:
-            self.staging.failure = error
+            self.held_stages.failure = error
             return
         addresses = tuple(self._site.addresses())
         seats = settings.seats or USUAL_SEATS
@@ -212,13 +212,13 @@ class Training:
         settings, data, manifest = self._site.settings, self._site.data, self._engine.manifest
         for _ in range(MEASURING_WORKERS):
             try:
-                worker = await self.staging.worker_ready()
+                worker = await self.held_stages.worker_ready()
                 self._capacity = await measured_capacity(
                     worker, settings, data, self._site.cores.threads
                 )
                 check_fits(manifest, usable_memory_bytes(self._capacity, settings))
                 self.phase = "reading the training text"
-                return self._capacity, await self.staging.text_problem()
+                return self._capacity, await self.held_stages.text_problem()
             except RequestFailed as failure:
                 words = f"this machine cannot be measured: {_said(failure)}"
                 next_step = "leave --device out, or give --device cpu"
@@ -229,7 +229,7 @@ class Training:
                     f"{death}; starting it again", "worker", "detected"
                 )
             try:
-                await self.staging.workers.renew_idle()
+                await self.held_stages.workers.renew_idle()
             except OSError as error:
                 raise UserError(f"no compute worker can be started: {error}") from error
         words = f"the compute worker died {MEASURING_WORKERS} times while it measured this machine"
@@ -237,12 +237,12 @@ class Training:
 
     # --- parts -------------------------------------------------------------------------------
 
-    def _new_staging(self) -> HeldStages:
+    def _new_held_stages(self) -> HeldStages:
         """Return new ``HeldStages``, attached to the engine and the history."""
         engine = self._engine
-        staging = HeldStages(engine, self._terms, self._start_worker, self.counters)
-        staging.pause = lambda reason: self._pauses.pause(None, reason)
-        staging.buddies = Buddies(
+        held_stages = HeldStages(engine, self._terms, self._start_worker, self.counters)
+        held_stages.pause = lambda reason: self._pauses.pause(None, reason)
+        held_stages.buddies = Buddies(
             engine,
             engine.signer.peer,
             engine.manifest,
@@ -250,14 +250,14 @@ class Training:
             self._site.checkpoints,
             engine.shelf,
             self._history,
-            view=lambda: staging.view,
-            held=lambda: staging.held.keys(),
+            view=lambda: held_stages.view,
+            held=lambda: held_stages.held.keys(),
             places=partial(hosts, engine.membership.roster),
         )
-        engine.staging = self._history.seats = staging
+        engine.held_stages = self._history.seats = held_stages
         if engine.started:
-            staging.allow_training()
-        return staging
+            held_stages.allow_training()
+        return held_stages
 
     def _known_capacity(self) -> Capacity:
         if self._capacity is None:

@@ -76,7 +76,7 @@ class Volunteer:
     """One of them."""
 
     engine: RecordingEngine
-    staging: HeldStages
+    held_stages: HeldStages
     losses: dict[int, float]
     workers: list[LocalWorker]
     life: trio.CancelScope
@@ -93,15 +93,15 @@ class Volunteer:
         self.engine.matched([GangStart(replicas)])
 
     def held(self, stage: int) -> HeldStageDriver:
-        return self.staging.held[stage]
+        return self.held_stages.held[stage]
 
     def step(self, stage: int) -> int:
         """The version its seat is at; -1 without a seat."""
-        held = self.staging.held.get(stage)
+        held = self.held_stages.held.get(stage)
         return held.driver.seat.step if held and held.driver else -1
 
     def serves(self, stage: int) -> bool:
-        held = self.staging.held.get(stage)
+        held = self.held_stages.held.get(stage)
         return bool(held and held.driver and held.driver.seat.serving)
 
 
@@ -173,14 +173,14 @@ class TestSwarm:
         )
         terms = self._terms(engine, number, memory_bytes, str(self._text) if text else "")
         start_worker = open_worker if self._processes else _starter(workers)
-        staging = HeldStages(engine, terms, start_worker)
-        engine.staging = history.seats = staging
+        held_stages = HeldStages(engine, terms, start_worker)
+        engine.held_stages = history.seats = held_stages
         life = trio.CancelScope()
-        self._nursery.start_soon(_within, life, engine.run, history.run, staging.run)
+        self._nursery.start_soon(_within, life, engine.run, history.run, held_stages.run)
         engine._members(engine.membership.describe(ADVERT, engine.now(), engine.wall()))
         for other in self.volunteers:
             await engine.network.connect(other.engine.network.addresses[0])
-        volunteer = Volunteer(engine, staging, losses, workers, life, disk)
+        volunteer = Volunteer(engine, held_stages, losses, workers, life, disk)
         self.volunteers.append(volunteer)
         if stage is not None:
             volunteer.assign(stage)
@@ -204,7 +204,7 @@ class TestSwarm:
         with trio.fail_after(LIMIT_S):
             while not happened():
                 await trio.sleep(0.005)
-                failures = [v.staging.failure for v in self.volunteers if v.staging.failure]
+                failures = [v.held_stages.failure for v in self.volunteers if v.held_stages.failure]
                 assert not failures, failures
 
     async def until_done(self) -> None:
@@ -212,8 +212,8 @@ class TestSwarm:
         await self.until(lambda: all(map(self._is_done, self.volunteers)))
 
     def _is_done(self, volunteer: Volunteer) -> bool:
-        drivers = volunteer.staging.drivers()
-        complete = min(volunteer.staging.newest) >= self.manifest.steps
+        drivers = volunteer.held_stages.drivers()
+        complete = min(volunteer.held_stages.newest) >= self.manifest.steps
         return complete and all(driver.seat.finished for driver in drivers)
 
     def assert_exact(self) -> None:
@@ -222,8 +222,8 @@ class TestSwarm:
         hashes: dict[tuple[int, int], set[str]] = defaultdict(set)
         for volunteer in [*self.volunteers, *self.dead]:
             assert volunteer.engine.error_boundary.internal_errors == 0
-            assert volunteer.staging.counters.miscounted == 0
-            assert not any(driver.miscounted for driver in volunteer.staging.drivers())
+            assert volunteer.held_stages.counters.miscounted == 0
+            assert not any(driver.miscounted for driver in volunteer.held_stages.drivers())
             for commit in volunteer.engine.commits:
                 counted[commit.stage, commit.version] += commit.counted
                 hashes[commit.stage, commit.version].add(commit.hash)

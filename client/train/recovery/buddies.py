@@ -86,7 +86,7 @@ class Buddies:
         self.kept = 0
         """Copies placed since the start."""
 
-    # --- what staging hands over -------------------------------------------------------------
+    # --- called by HeldStages --------------------------------------------------------------------
 
     def receive(self, peer: PeerId, message: Copied, payload: bytes) -> bool:
         """Handle a message about a copy; False if it concerns something else."""

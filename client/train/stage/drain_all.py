@@ -27,24 +27,24 @@ class DrainAll:
     """Gives up all stages of a volunteer in order."""
 
     def __init__(
-        self, ports: Ports, me: PeerId, staging: HeldStages, buddies: Buddies | None
+        self, ports: Ports, me: PeerId, held_stages: HeldStages, buddies: Buddies | None
     ) -> None:
-        self._ports, self._me, self._staging, self._buddies = ports, me, staging, buddies
+        self._ports, self._me, self._held_stages, self._buddies = ports, me, held_stages, buddies
 
     def prepare(self) -> None:
         """Have the state of every stage saved; then the matching may take the stages away."""
-        alone = {cost.stage for cost in drain_costs(self._staging.view, self._me) if cost.last}
-        for stage, held in self._staging.held.items():
+        alone = {cost.stage for cost in drain_costs(self._held_stages.view, self._me) if cost.last}
+        for stage, held in self._held_stages.held.items():
             copied = stage in alone and self._buddies is not None
             held.save_when_drained(partial(self._leave_a_copy, stage) if copied else None)
 
     async def run(self) -> None:
         """Give up every stage; returns when none is held."""
-        for held in list(self._staging.held.values()):
+        for held in list(self._held_stages.held.values()):
             held.drain()
-        while self._staging.held:
-            if self._staging.view.empty_stages():
-                for held in list(self._staging.held.values()):
+        while self._held_stages.held:
+            if self._held_stages.view.empty_stages():
+                for held in list(self._held_stages.held.values()):
                     held.stand_still()
             await trio.sleep(LOOK_S)
 

@@ -29,7 +29,7 @@ async def matched_swarm(swarm: TestSwarm, folder: Path, count: int = 3) -> list[
 
 
 def described(volunteer: Volunteer, everything: bool = False) -> MatchesSnapshot:
-    return describe_matching(volunteer.engine, volunteer.staging.seats(), everything)
+    return describe_matching(volunteer.engine, volunteer.held_stages.seats(), everything)
 
 
 async def test_before_the_matching_has_begun(tmp_path: Path, autojump_clock: MockClock) -> None:

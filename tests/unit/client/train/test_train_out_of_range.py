@@ -56,7 +56,7 @@ async def test_gradients_out_of_range_cost_their_giver_only(
         swarm.assert_exact()
         assert sent
         assert set(first.engine.penalties) == {"tensor-out-of-range"}
-        assert all(volunteer.staging.failure is None for volunteer in swarm.volunteers)
+        assert all(volunteer.held_stages.failure is None for volunteer in swarm.volunteers)
 
 
 async def test_who_can_ask_nobody_else_takes_its_stage_anew_and_does_not_end(
@@ -70,7 +70,7 @@ async def test_who_can_ask_nobody_else_takes_its_stage_anew_and_does_not_end(
         first.held(0)._fault(Fault("poisoned", "a test says so"))
         await swarm.until_done()
         swarm.assert_exact()
-        assert first.staging.failure is second.staging.failure is None
+        assert first.held_stages.failure is second.held_stages.failure is None
 
 
 async def test_own_samples_that_diverge_twice_pause_with_a_reason(
@@ -80,7 +80,7 @@ async def test_own_samples_that_diverge_twice_pause_with_a_reason(
         first, _ = [await swarm.add(stage) for stage in (0, 0)]
         await swarm.add(1)
         reasons: list[str] = []
-        first.staging.pause = reasons.append
+        first.held_stages.pause = reasons.append
         swarm.start()
         await swarm.until(lambda: first.step(0) >= 2)
         held = first.held(0)
@@ -91,4 +91,4 @@ async def test_own_samples_that_diverge_twice_pause_with_a_reason(
         await swarm.until(lambda: reasons)
         assert "diverged on our own samples" in reasons[0]
         assert "resume" in reasons[0]
-        assert first.staging.failure is None, "it does not end"
+        assert first.held_stages.failure is None, "it does not end"

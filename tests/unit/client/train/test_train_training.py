@@ -46,7 +46,7 @@ async def _pausable(
     )
     history = cast(History, engine.history)
     training = ScriptedTraining(engine, engine.event_sink, history, site, pauses, _starter(workers))
-    volunteer.staging = training.staging
+    volunteer.held_stages = training.held_stages
     swarm._nursery.start_soon(training.run)
     return volunteer, training, workers
 
@@ -66,17 +66,17 @@ async def test_every_step_is_exact_over_a_pause(
         assert counted > 0
 
         pauses.pause(None, "")
-        await swarm.until(lambda: training.staging.closed)
-        assert training.staging.held == {}
+        await swarm.until(lambda: training.held_stages.closed)
+        assert training.held_stages.held == {}
         assert workers
         assert all(worker._dead for worker in workers), "no process is left"
-        assert pauser.engine.staging is training.staging
+        assert pauser.engine.held_stages is training.held_stages
         at = stayer.step(0)
         await swarm.until(lambda: stayer.step(0) >= at + 3)
 
         pauses.resume()
-        await swarm.until(lambda: not training.staging.closed)
-        pauser.staging = training.staging
+        await swarm.until(lambda: not training.held_stages.closed)
+        pauser.held_stages = training.held_stages
         pauser.assign(0)
         await swarm.until(lambda: pauser.serves(0))
         await swarm.until_done()
@@ -92,7 +92,7 @@ async def test_who_starts_paused_holds_nothing(
         pauses.pause(None, "since yesterday")
         _, training, workers = await _pausable(swarm, tmp_path, pauses)
         await trio.sleep(60)
-        assert training.staging.closed
+        assert training.held_stages.closed
         assert workers == []
         pauses.resume()
         await swarm.until(lambda: workers)
@@ -106,11 +106,11 @@ async def test_who_leaves_for_good_does_not_come_back(
         _, training, _ = await _pausable(swarm, tmp_path, pauses)
         await trio.sleep(1)
         pauses.pause(None, "")
-        await swarm.until(lambda: training.staging.closed)
+        await swarm.until(lambda: training.held_stages.closed)
         await training.drain(for_good=True)
         pauses.resume()
         await trio.sleep(60)
-        assert training.staging.closed
+        assert training.held_stages.closed
 
 
 async def test_who_starts_removes_the_copies_of_a_process_that_was_killed(
@@ -141,7 +141,7 @@ async def _measuring(
 
 
 async def _has_begun_or_failed(swarm: TestSwarm, training: Training) -> None:
-    await swarm.until(lambda: training.staging.failure or training._engine.matching is not None)
+    await swarm.until(lambda: training.held_stages.failure or training._engine.matching is not None)
 
 
 async def test_a_device_that_is_not_there_is_said_to_the_user(
@@ -150,7 +150,7 @@ async def test_a_device_that_is_not_there_is_said_to_the_user(
     async with open_swarm(tmp_path) as swarm:
         training, _ = await _measuring(swarm, tmp_path, device="cuda:99")
         await _has_begun_or_failed(swarm, training)
-        failure = training.staging.failure
+        failure = training.held_stages.failure
         assert failure is not None
         assert "no device 'cuda:99'" in str(failure)
         assert "--device" in failure.next_step
@@ -169,10 +169,10 @@ async def test_a_worker_that_dies_while_it_measures_is_replaced_a_few_times(
         await _has_begun_or_failed(swarm, training)
         assert training.counters.worker_restarts == deaths
         if deaths < MEASURING_WORKERS:
-            assert training.staging.failure is None
+            assert training.held_stages.failure is None
             assert training._engine.matching is not None, "it has entered the swarm"
         else:
-            assert f"died {deaths} times" in str(training.staging.failure)
+            assert f"died {deaths} times" in str(training.held_stages.failure)
 
 
 class Beside:

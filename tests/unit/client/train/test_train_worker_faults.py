@@ -94,12 +94,12 @@ async def test_a_seat_that_never_fits_is_given_up_in_words(
 
         replica_of(second, 0).module.forward = run
         with trio.fail_after(300):
-            while second.staging.failure is None:
+            while second.held_stages.failure is None:
                 await trio.sleep(0.05)
-        failure, second.staging.failure = second.staging.failure, None
+        failure, second.held_stages.failure = second.held_stages.failure, None
         assert "not even one sequence" in failure.message
         assert "--device cpu" in failure.next_step
         assert failure.exit_code == ExitCode.CONFIG
-        assert not second.staging.held
+        assert not second.held_stages.held
         at = first.step(0)
         await swarm.until(lambda: first.step(0) > at + 1)

@@ -29,7 +29,7 @@ async def test_a_disk_that_takes_no_state_does_not_end_the_node(
         swarm.start()
         await swarm.until(lambda: first.step(0) >= 2)
         newcomer = await swarm.add()
-        snapshots = newcomer.staging._context.terms.folders.snapshots
+        snapshots = newcomer.held_stages._context.terms.folders.snapshots
         with monkeypatch.context() as patch:
             if problem == "full":
                 usage = shutil.disk_usage(tmp_path)._replace(free=100)
@@ -40,7 +40,7 @@ async def test_a_disk_that_takes_no_state_does_not_end_the_node(
             newcomer.assign(0)
             await trio.sleep(10)
             assert not newcomer.serves(0)
-            assert newcomer.staging.failure is None
+            assert newcomer.held_stages.failure is None
         if problem != "full":
             snapshots.unlink()
         await swarm.until(lambda: newcomer.serves(0))

@@ -21,8 +21,8 @@ from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 async def finish(volunteer: Volunteer) -> None:
     """As a node does, short of its goodbye."""
-    engine, staging = volunteer.engine, volunteer.staging
-    drain = DrainAll(engine, engine.signer.peer, staging, staging.buddies)
+    engine, held_stages = volunteer.engine, volunteer.held_stages
+    drain = DrainAll(engine, engine.signer.peer, held_stages, held_stages.buddies)
     engine.history.end()
     drain.prepare()
     engine.drain()
@@ -45,11 +45,11 @@ async def test_one_of_two_leaves_and_the_others_recover_nothing(
         await finish(second)
         at = newest(second, 0)
         assert at >= 3
-        assert not second.staging.held
+        assert not second.held_stages.held
         await swarm.until_done()
         swarm.assert_exact()
-        assert sum(v.staging.counters.replayed for v in swarm.volunteers) == 0
-        assert sum(v.staging.counters.rerouted for v in swarm.volunteers) == 0
+        assert sum(v.held_stages.counters.replayed for v in swarm.volunteers) == 0
+        assert sum(v.held_stages.counters.rerouted for v in swarm.volunteers) == 0
         commits = [c for c in first.engine.commits if c.version == at]
         assert [c.hash for c in commits] == [
             verify(second.disk / f"stage-0-v{at}.safetensors").hash
@@ -74,9 +74,9 @@ async def test_the_status_says_what_a_stage_waits_for_on_its_way_out(
         waited: dict[str, float] = {}
         async with trio.open_nursery() as nursery:
             nursery.start_soon(finish, second)
-            while second.staging.held or not said:
+            while second.held_stages.held or not said:
                 await trio.sleep(0.005)
-                now = take_snapshot(second.engine, second.staging, 0.0, stopping=True)
+                now = take_snapshot(second.engine, second.held_stages, 0.0, stopping=True)
                 for held in now.held:
                     waited[held.state] = max(held.for_s, waited.get(held.state, 0.0))
                     if held.waits_for and (held.state, now.reason) not in said:
@@ -85,8 +85,8 @@ async def test_the_status_says_what_a_stage_waits_for_on_its_way_out(
         assert ("saving", "saving stage 0: writing a last checkpoint") in said
         assert waited["draining"] > 1.9
         assert waited["saving"] > 0.9
-        assert take_snapshot(second.engine, second.staging, 0.0, stopping=True).held == []
-        serving = take_snapshot(first.engine, first.staging, 0.0, stopping=False).held
+        assert take_snapshot(second.engine, second.held_stages, 0.0, stopping=True).held == []
+        serving = take_snapshot(first.engine, first.held_stages, 0.0, stopping=False).held
         assert [(held.state, held.waits_for) for held in serving] == [("serving", "")]
 
 
@@ -129,8 +129,8 @@ async def test_the_last_replica_leaves_its_state_and_the_run_goes_on_there(
 
 def keeper(swarm: TestSwarm, volunteer: Volunteer) -> Buddies:
     """The buddies of a volunteer, as a node makes them."""
-    engine, staging = volunteer.engine, volunteer.staging
-    staging.buddies = Buddies(
+    engine, held_stages = volunteer.engine, volunteer.held_stages
+    held_stages.buddies = Buddies(
         engine,
         engine.signer.peer,
         swarm.manifest,
@@ -138,10 +138,10 @@ def keeper(swarm: TestSwarm, volunteer: Volunteer) -> Buddies:
         CheckpointFolder(volunteer.disk),
         engine.shelf,
         engine.history,
-        view=lambda: staging.view,
-        held=lambda: staging.held.keys(),
+        view=lambda: held_stages.view,
+        held=lambda: held_stages.held.keys(),
     )
-    return staging.buddies
+    return held_stages.buddies
 
 
 async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -158,7 +158,7 @@ async def test_in_a_swarm_that_stands_still_nothing_is_waited_for(
         swarm.start()
         await swarm.until(lambda: last.step(1) >= 3)
         swarm.vanish(last)
-        await swarm.until(lambda: 1 in first.staging.view.empty_stages())
+        await swarm.until(lambda: 1 in first.held_stages.view.empty_stages())
         began = trio.current_time()
         await finish(first)
         assert trio.current_time() - began < 30

@@ -26,7 +26,7 @@ def has_work(volunteer: Volunteer, stage: int) -> bool:
 
 
 def replayed(swarm: TestSwarm) -> int:
-    return sum(volunteer.staging.counters.replayed for volunteer in swarm.volunteers)
+    return sum(volunteer.held_stages.counters.replayed for volunteer in swarm.volunteers)
 
 
 async def dual_home(swarm: TestSwarm) -> tuple[Volunteer, Volunteer]:
@@ -44,7 +44,7 @@ async def test_a_dual_homed_volunteer_trains_exactly(
 ) -> None:
     async with open_swarm(tmp_path, steps=14) as swarm:
         first, dual = await dual_home(swarm)
-        assert [seat.stage for seat in dual.staging.seats()] == [1, 0]
+        assert [seat.stage for seat in dual.held_stages.seats()] == [1, 0]
         await swarm.until_done()
         assert counted(first, 0)
         assert counted(dual, 0)
@@ -57,13 +57,15 @@ async def test_the_status_shows_every_stage_and_worker(
     async with open_swarm(tmp_path, stages=3, steps=20) as swarm:
         await swarm.add(2)
         first, dual = await dual_home(swarm)
-        await swarm.until(lambda: dual.staging.workers.idle and dual.staging.counters.rounds)
-        now = take_snapshot(dual.engine, dual.staging, 0.0, stopping=False)
+        await swarm.until(
+            lambda: dual.held_stages.workers.idle and dual.held_stages.counters.rounds
+        )
+        now = take_snapshot(dual.engine, dual.held_stages, 0.0, stopping=False)
         assert now.state == "training"
         assert [seat.stage for seat in now.seats] == [1, 0]
         assert [worker.stage for worker in now.workers] == [1, 0, None]
         assert now.worker == now.workers[0]
-        other = take_snapshot(first.engine, first.staging, 0.0, stopping=False)
+        other = take_snapshot(first.engine, first.held_stages, 0.0, stopping=False)
         shares = now.own_tokens_per_s + other.own_tokens_per_s
         assert shares == pytest.approx(2 * now.tokens_per_s, rel=0.2), "two of three stages"
 
@@ -76,7 +78,7 @@ async def test_giving_the_second_stage_up_loses_nothing(
         await swarm.until(lambda: has_work(dual, 0))
         step, before = dual.step(0), counted(dual, 0)
         dual.unassign(0)
-        await swarm.until(lambda: 0 not in dual.staging.held)
+        await swarm.until(lambda: 0 not in dual.held_stages.held)
         assert counted(dual, 0) > before, "what it had counted was in its step's round"
         await swarm.until_done()
         later = [c for c in dual.engine.commits if c.stage == 0 and c.version > step + 1]
@@ -111,7 +113,7 @@ async def test_with_real_workers_and_the_real_clock(tmp_path: Path) -> None:
         assert worker is not None
         await swarm.until(lambda: has_work(dual, 0))
         dual.unassign(0)
-        await swarm.until(lambda: 0 not in dual.staging.held)
+        await swarm.until(lambda: 0 not in dual.held_stages.held)
         assert not psutil.pid_exists(worker.pid), "its memory is free"
         await swarm.until_done()
         assert counted(first, 0)
@@ -134,7 +136,7 @@ async def test_a_move_while_training_loses_nothing(
         await swarm.until(lambda: new in mover.engine.served)
         assert mover.serves(old), "make before break"
         mover.unassign(old)
-        await swarm.until(lambda: list(mover.staging.held) == [new])
+        await swarm.until(lambda: list(mover.held_stages.held) == [new])
         await swarm.until(lambda: counted(mover, new))
         await swarm.until_done()
         assert counted(mover, old)
@@ -168,9 +170,9 @@ async def test_a_second_stage_that_does_not_fit_is_refused(
         small.assign(0)
         await swarm.until(lambda: small.engine.given_up)
         assert "of memory" in small.engine.given_up[0]
-        assert list(small.staging.held) == [1]
+        assert list(small.held_stages.held) == [1]
         await swarm.until_done()
-        assert first.staging.failure is None
+        assert first.held_stages.failure is None
         swarm.assert_exact()
 
 
@@ -196,8 +198,8 @@ async def test_unassigned_while_fetching_nothing_is_left(
         await swarm.until(lambda: dual.step(0) >= 0)
         assert not dual.serves(0)
         dual.unassign(0)
-        await swarm.until(lambda: 0 not in dual.staging.held)
-        assert [seat.stage for seat in dual.staging.seats()] == [1]
+        await swarm.until(lambda: 0 not in dual.held_stages.held)
+        assert [seat.stage for seat in dual.held_stages.seats()] == [1]
         await swarm.until_done()
         swarm.assert_exact()
 
@@ -223,12 +225,12 @@ async def test_one_process_stands_by_and_no_more(tmp_path: Path, autojump_clock:
     async with open_swarm(tmp_path, stages=3, steps=14) as swarm:
         await swarm.add(2)
         first, dual = await dual_home(swarm)
-        await swarm.until(lambda: first.staging.workers.idle and dual.staging.workers.idle)
+        await swarm.until(lambda: first.held_stages.workers.idle and dual.held_stages.workers.idle)
         assert len(first.workers) == 2
         assert len(dual.workers) == 3
-        spare = dual.staging.workers.idle
+        spare = dual.held_stages.workers.idle
         dual.unassign(0)
-        await swarm.until(lambda: 0 not in dual.staging.held)
+        await swarm.until(lambda: 0 not in dual.held_stages.held)
         dual.assign(0)
         await swarm.until(lambda: dual.held(0).worker is spare)
         await swarm.until_done()

@@ -32,11 +32,11 @@ def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def text_of(volunteer: Volunteer) -> Path:
-    return volunteer.staging._context.terms.folders.data
+    return volunteer.held_stages._context.terms.folders.data
 
 
 def snapshot(volunteer: Volunteer) -> Snapshot:
-    return take_snapshot(volunteer.engine, volunteer.staging, 0.0, stopping=False)
+    return take_snapshot(volunteer.engine, volunteer.held_stages, 0.0, stopping=False)
 
 
 async def lie(swarm: TestSwarm, text: bytes) -> Volunteer:
@@ -103,7 +103,7 @@ async def test_another_text_costs_who_gave_it_and_the_right_one_is_found(
         await swarm.until(lambda: newcomer.serves(0))
         assert text_of(newcomer).read_bytes() == right
         assert penalties == {"text-of-wrong-digest": 1, "text-of-wrong-size": 1}
-        assert newcomer.staging.failure is None
+        assert newcomer.held_stages.failure is None
 
 
 async def test_where_nobody_has_the_text_everybody_is_told_the_same(
@@ -122,8 +122,8 @@ async def test_where_nobody_has_the_text_everybody_is_told_the_same(
         assert warned == [words, words], "each says it once"
         assert alone.engine.text.unable() == {Stage(0): words}
         alone.assign(0)
-        await swarm.until(lambda: 0 not in alone.staging.held)
-        assert alone.staging.failure is None, "it stays: somebody may come who has the text"
+        await swarm.until(lambda: 0 not in alone.held_stages.held)
+        assert alone.held_stages.failure is None, "it stays: somebody may come who has the text"
 
 
 async def test_stage_0_is_left_for_a_while_to_who_has_the_text(
