@@ -1,6 +1,6 @@
 """The compute side of a client: the torch worker process, its wire codecs and its supervisor.
 
-Which files may import torch matters here, because the node process never does:
+The node process never imports torch, so the files are of two kinds:
 
 * torch-free, for node and worker alike: `errors`, `payload`, `requests`, `ring`, `frames`,
   `memory`, `checkpoint` and, for the node alone, `process`;

@@ -1,8 +1,7 @@
 /* The module client.compute._s8: the kernel in _s8_kernel.h for Python.
  *
  * Every size is checked against the buffers that Python hands over before a pointer is used; they
- * stay locked while the interpreter is free and numbers are worked on. Which instruction set is
- * used is decided when the module is loaded. State: the list of those that the processor has.
+ * stay locked while the interpreter is free and numbers are worked on. The instruction set is chosen when the module is loaded. State: the list of those that the processor has.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -57,7 +56,7 @@ static const Variant *variant_at(int index) {
     return NULL;
 }
 
-/* The buffers of one call; whatever was acquired is released by `release`. */
+/* The buffers of one call; `release` releases the acquired ones. */
 typedef struct {
     Py_buffer numbers, other, factors;
 } Buffers;

@@ -1,4 +1,4 @@
-/* The S8 kernel in C: what client/compute/s8.py and conditioning.py do with torch, in one pass.
+/* The S8 kernel in C: the work of client/compute/s8.py and conditioning.py in one pass.
  *
  * Every number is computed by the same operations in the same order as there, so that wire bytes
  * and decoded numbers are bit-identical; build with -ffp-contract=off, never with -ffast-math.
@@ -106,7 +106,7 @@ INLINE void rotate(const float *restrict in, float *restrict out) {
     rotate_half(in + ROTATION, out + ROTATION);
 }
 
-/* Where a block lies in its tensor. */
+/* The place of a block in its tensor. */
 typedef struct {
     float *numbers;
     size_t channel;
@@ -120,8 +120,7 @@ INLINE Place next_place(const Tensor *tensor, Place place) {
     return place;
 }
 
-/* Ask for `count` numbers that lie `ahead` of `start` and will soon be used; processors do not foresee
- * the way through a tile. Past the end of the tensor that does nothing. */
+/* Ask for `count` numbers that lie `ahead` of `start` and will soon be used; processors do not predict the access pattern of a tile. Past the end of the tensor that does nothing. */
 INLINE void prefetch(const float *start, size_t ahead, size_t count, int write) {
 #ifdef __GNUC__
     uintptr_t first = (uintptr_t)start + ahead * sizeof(float);

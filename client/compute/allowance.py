@@ -1,4 +1,4 @@
-"""Enforces in the worker what the owner lends of memory and time.
+"""Enforces the owner's limits of memory and time in the worker.
 
 Memory: refuses a stage that would not fit, and makes an allocation beyond the estimate fail as out
 of memory. On the CPU the kernel enforces the limit (Linux), on a GPU torch's allocator. The node
@@ -32,7 +32,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def check_fits(request: OpenStage) -> None:
-    """Refuse a stage that needs more memory than the owner lends.
+    """Refuse a stage that needs more memory than the owner allows.
 
     Raises:
         OutOfMemory: says how much it needs.
@@ -48,7 +48,7 @@ def check_fits(request: OpenStage) -> None:
 
 
 def stage_need(request: OpenStage) -> MemoryNeed:
-    """Return what the stage of a request needs."""
+    """Return the memory needed by the stage of a request."""
     return required_bytes(
         request.model,
         layers_per_stage=request.layers_per_stage,
@@ -73,7 +73,7 @@ def enforce(request: OpenStage, device: torch.device) -> None:
 
 
 def _limit_data(more_bytes: int) -> None:
-    """Let this process take so much more private memory than it has; only Linux knows how."""
+    """Limit this process to ``more_bytes`` beyond its present private memory; only on Linux."""
     if sys.platform != "linux":
         return
     import resource

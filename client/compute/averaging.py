@@ -1,14 +1,14 @@
-"""Averaging inside a stage: contribute, reduce a segment, apply what every replica got.
+"""Averaging inside a stage: contribute, reduce a segment, apply the sums.
 
 Butterfly all-reduce with error feedback (RECIPES.md, "Averaging inside a stage"). State: the
 residual of past rounds and the attempt under way. An attempt changes neither the gradient sum
 nor the residual; `apply` settles it, a new attempt forgets it.
 
-What a contribution loses in quantisation stays in its sender's residual. What the sum of a segment
-loses, the segment's owner adds to the same residual: it enters the next sum with the owner's next
-contribution, whoever owns the segment then. So over all members nothing is ever lost, and segments
-may move freely between rounds. The exact sum is one aggregation rule; another may forbid either
-residual (`specs.aggregation`).
+The quantisation error of a contribution stays in its sender's residual. The segment's owner adds
+the quantisation error of the segment's sum to the same residual: it enters the next sum with the
+owner's next contribution, even if the segment has another owner then. So over all members nothing
+is ever lost, and segments may change owners between rounds. The exact sum is one aggregation rule;
+another may forbid either residual (`specs.aggregation`).
 
 Sums are decoded as they come, into the gradients' scratch, where `apply` finds them unless a pass
 has used the scratch meanwhile.
@@ -35,7 +35,7 @@ from model_zoo.specs.aggregation import DEFAULT, RULES
 
 _USUAL_STEPS = 16
 _ABSURD_PART = 1e4  # times the largest norm of the newest steps; honest spikes were up to 200 times
-_ABSURD_SUM = 1e6  # no owner that refuses absurd contributions comes near it
+_ABSURD_SUM = 1e6  # far above any sum of an owner that refuses absurd contributions
 _NORM_TOLERANCE = 1e-6  # machines add squares in different orders
 
 Payloads = Sequence[Buffer]
@@ -54,7 +54,7 @@ class _Attempt:
 
 @dataclass(frozen=True, slots=True)
 class _Decoded:
-    """A segment's sum that lies decoded in scratch."""
+    """A segment's sum that is decoded in scratch."""
 
     digest: bytes
     squared_norm: float
@@ -73,7 +73,7 @@ class Averager:
         self._rule = rule
         self._attempt: _Attempt | None = None
         self._decoded: dict[int, _Decoded] = {}  # by segment of the attempt
-        self._squares: deque[float] = deque(maxlen=_USUAL_STEPS)  # of the newest steps' gradients
+        self._squares: deque[float] = deque(maxlen=_USUAL_STEPS)  # of the newest gradients
         lossy = replica.wire.averaging_codec != "fp32"
         feedback = lossy and RULES[rule].feedback
         self._residual = torch.zeros_like(replica.gradient_sum) if feedback else None
@@ -90,7 +90,7 @@ class Averager:
             self._residual.zero_()
 
     def forget_sums(self) -> None:
-        """The scratch is somebody else's now: what is applied has to be decoded again."""
+        """The scratch is reused: decode the sums again to apply them."""
         self._decoded.clear()
 
     def contribute(self, request: Contribute) -> tuple[Contributed, list[memoryview]]:
@@ -105,7 +105,7 @@ class Averager:
         return Contributed(microbatches=sorted(replica.counted)), sent
 
     def reduce(self, request: Reduce, payloads: Payloads) -> tuple[Reduced, list[memoryview]]:
-        """Aggregate one segment over the members, in their order; remember what encoding loses."""
+        """Aggregate one segment over the members, in their order; remember the encoding error."""
         attempt = self._current(request.step, request.attempt)
         parts = self._parts(attempt, request, payloads)
         scratch = self._scratch(attempt.bounds, request.segment)
@@ -136,15 +136,16 @@ class Averager:
         return Reduced(squared_norm=norm), [encoded]
 
     def _refuse_absurd(self, numbers: Tensor, attempt: _Attempt, place: int, times: float) -> None:
-        """Finite numbers may still be far from what this stage's gradients have been, and from
-        what our own contribution is: who sent them is to blame, before others get to see them.
+        """Check the contributions' norms against this stage's earlier gradients and our own
+        contribution, because finite numbers may still be absurd. Their sender is blamed before the
+        sum reaches others.
 
         Raises:
-            CodecError: with the place of what is absurd.
+            CodecError: with the place of the absurd contribution.
         """
         norm = float(torch.linalg.vector_norm(numbers))
         usual = math.sqrt(max(self._squares, default=0.0))
-        if not self._squares:  # ours alone may be of few microbatches
+        if not self._squares:  # our own may be of few microbatches
             times *= _ABSURD_PART
         if norm <= times * usual:
             return
@@ -155,8 +156,8 @@ class Averager:
             raise error
 
     def _own_norm(self, attempt: _Attempt) -> float:
-        """Return the norm of all that we contribute. Without a microbatch it is 0: what is left
-        when all are taken out again is rounding and no measure of anything."""
+        """Return the norm of our contribution. Without a microbatch it is 0: the remainder after
+        removing all microbatches is rounding error."""
         if not attempt.counted:
             return 0.0
         own = torch.empty(max(b - a for a, b in pairwise(attempt.bounds)))
@@ -167,7 +168,7 @@ class Averager:
         return math.sqrt(squares)
 
     def _blame_largest(self, parts: Sequence[tuple[int | None, Buffer]], scratch: Tensor) -> None:
-        """A sum cannot be sent: whoever gave the largest number is to blame, unless we did.
+        """A sum cannot be sent: blame the sender of the largest number, unless it is our own.
 
         Raises:
             CodecError: with the place of that contribution.
@@ -183,7 +184,7 @@ class Averager:
             raise error
 
     def decode_sum(self, request: DecodeSum, payloads: Payloads) -> SumDecoded:
-        """Check a broadcast sum before anybody relies on it, and keep its numbers for `apply`."""
+        """Check a broadcast sum before it is used, and keep its numbers for `apply`."""
         attempt = self._current(request.step, request.attempt)
         if request.segment >= len(attempt.sent) or len(payloads) != 1:
             raise ShapeError(f"no segment {request.segment}, or not one sum of it")
@@ -202,7 +203,7 @@ class Averager:
         if len(payloads) != segments or len(request.squared_norms) != segments:
             raise ShapeError(f"{segments} sums and as many norms were expected")
         if attempt is None:
-            self.forget_sums()  # they are another attempt's, whose bounds may be others
+            self.forget_sums()  # they are of another attempt, perhaps with other bounds
         for segment, claimed in enumerate(request.squared_norms):
             self._decode(bounds, segment, payloads[segment], claimed, blamed=segment)
         if attempt is not None:
@@ -212,7 +213,7 @@ class Averager:
         )
 
     def apply_local(self, request: ApplyLocal) -> Applied:
-        """Make the next version from this replica's own sum and whatever residual it has."""
+        """Make the next version from this replica's own sum and its residual, if any."""
         self._replica.check_step(request.step)
         total = self._with_residual(0, self._replica.size)
         if self._residual is not None:
@@ -237,13 +238,14 @@ class Averager:
         return torch.add(gradients, self._residual[start:end], out=scratch)
 
     def _scratch(self, bounds: Sequence[int], segment: int) -> Tensor:
-        """Where the sum of a segment is decoded: gradients, which are scratch between passes."""
+        """The buffer in which a segment's sum is decoded: gradients, which are scratch between
+        passes."""
         return self._replica.flat.gradients[bounds[segment] : bounds[segment + 1]]
 
     def _decode(
         self, bounds: Sequence[int], segment: int, payload: Buffer, claimed: float, *, blamed: int
     ) -> None:
-        """Have a sum in scratch, sound and with the squared norm that is claimed.
+        """Decode a sum into scratch and check its numbers and its claimed squared norm.
 
         Raises:
             CodecError: it is not; `blamed` is its place.
@@ -277,9 +279,8 @@ class Averager:
     def _contribution(self, request: Apply, bounds: tuple[int, ...]) -> _Attempt | None:
         """This replica's part in the sums; None if it has none in them.
 
-        What was accumulated after contributing is not in the sums that everybody applies: those
-        microbatches were counted elsewhere. The residual cannot be told apart from them, so it
-        starts over.
+        Gradients accumulated after contributing are not in the sums: their microbatches were
+        counted elsewhere. The residual cannot be separated from them, so it is reset.
         """
         attempt = self._attempt
         if attempt is None or attempt.number != request.attempt:
@@ -292,7 +293,7 @@ class Averager:
         return attempt
 
     def _settle(self, attempt: _Attempt) -> None:
-        """residual <- residual + gradient sum - what was sent + what the owned sums lost."""
+        """residual <- residual + gradient sum - contribution + encoding error of the owned sums."""
         if self._residual is None:
             return
         for segment, (start, end) in enumerate(pairwise(attempt.bounds)):

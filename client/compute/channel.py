@@ -28,7 +28,7 @@ class Received:
 
 
 class NodeGone(Exception):
-    """The node closed its end: there is nobody to work for."""
+    """The node closed its end: the worker has no more work."""
 
 
 class Channel:
@@ -45,7 +45,7 @@ class Channel:
 
         Raises:
             NodeGone: the other end is closed.
-            FrameError: what came is no frame.
+            FrameError: the bytes are no frame.
         """
         header = unpack_header(self._exactly(HEADER.size))
         envelope = unpack_body(self._exactly(header.body_bytes), header)

@@ -1,11 +1,11 @@
-"""The checkpoint file of one stage at one version: its format, and how to trust one.
+"""The checkpoint file of one stage at one version: its format and its verification.
 
 A safetensors file (8 bytes header length, JSON header, data), so that any tool can open it.
-Which tensors it holds, in which order and under which names, `model_zoo.specs.state` says; the
-format's name says which optimizer they are of, and whether updates are delayed. The bytes follow
-from version, stage and state alone: replicas write identical files. `hash` in the metadata is the
-version's hash, the BLAKE2b-256 of the version number (8 bytes, little-endian) and the data. Imports
-no torch: the node reads and verifies with it too. Holds no state.
+`model_zoo.specs.state` defines its tensors, their order and names; the format's name tells the
+optimizer and whether updates are delayed. The bytes follow from version, stage and state alone:
+replicas write identical files. `hash` in the metadata is the version's hash, the BLAKE2b-256 of the
+version number (8 bytes, little-endian) and the data. Imports no torch: the node reads and verifies
+with it too. Holds no state.
 """
 
 import hashlib
@@ -154,7 +154,7 @@ def read_info(path: Path) -> CheckpointInfo:
 
 
 def verify(path: Path) -> CheckpointInfo:
-    """As `read_info`, and the data is the one that the header's hash belongs to.
+    """As `read_info`, and check the data against the header's hash.
 
     Raises:
         CheckpointError: it is not, or the header is bad already.
@@ -225,7 +225,8 @@ def _reading(path: Path) -> BinaryIO:
 
 
 def _unread(words: str, error: OSError) -> CheckpointError:
-    """Tell what is not there from what only cannot be had now: too many open files, say."""
+    """Distinguish a missing file from one that cannot be read now, for instance with too many open
+    files."""
     no_file = isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError))
     kind = CheckpointError if no_file else CheckpointUnreadable
     return kind(f"{words}: {error.strerror}")

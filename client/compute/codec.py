@@ -1,9 +1,8 @@
 """Tensors to wire payloads and back, in one of three codecs: `s8`, `bf16`, `fp32`.
 
-`encode` refuses to send what is not finite, `decode` refuses everything that is not exactly the
-expected tensor. Decoded tensors lie on the CPU. S8 goes through the kernel in C where it was built
-and the numbers are on the CPU, else through torch; the bytes are the same. Holds no state beyond
-the kernels' scratch.
+`encode` refuses tensors that are not finite, `decode` refuses everything but the expected tensor.
+Decoded tensors are on the CPU. S8 uses the C kernel where it was built and the numbers are on the
+CPU, else torch; the bytes are the same. Holds no state beyond the kernels' scratch.
 
 Shapes: any of up to four dimensions; R rows (all but the last), C channels (the last).
 """
@@ -118,7 +117,7 @@ def _encode_s8(numbers: Tensor, direction: Direction, out: bytearray | None) -> 
         reciprocals = factors.float().reciprocal_()
     body = payload[header.body_start :]
     if not (native.takes(rows) and native.encode(rows, body, reciprocals, header.rotated)):
-        rows = _padded_rows(numbers)  # what the kernel in C refused, torch refuses with the reason
+        rows = _padded_rows(numbers)  # torch refuses the same as the C kernel, with the reason
         if reciprocals is not None:
             rows = rows * reciprocals
         elif header.rotated:
@@ -179,7 +178,7 @@ def _padded_rows(numbers: Tensor) -> Tensor:
 
 
 def _encode_body(numbers: Tensor, body: Tensor) -> None:
-    """Whole tiles straight from where they are, a last odd one from a padded copy."""
+    """Yield whole tiles in place, and a short last one as a padded copy."""
     tiles, tail = divmod(numbers.numel(), _TILE)
     split = tiles * _TILE
     if tiles:

@@ -1,4 +1,4 @@
-"""Which device computes, and what it can do: measured, not looked up. Holds no state."""
+"""Chooses the compute device and measures its speed. Holds no state."""
 
 import math
 import statistics
@@ -74,7 +74,7 @@ def measure(replica: Replica, request: Measure) -> Measured:
 
 def warm_up(replica: Replica) -> None:
     """Run one microbatch of noise: the first one in a process is many times slower than the others,
-    and a stage waits for its slowest replica. Short memory is left to those that count."""
+    and a stage waits for its slowest replica. Lack of memory is ignored here."""
     try:
         _measure_once(replica)
     except Exception as error:
@@ -83,8 +83,8 @@ def warm_up(replica: Replica) -> None:
 
 
 def useful_threads(replica: Replica, most: int) -> int:
-    """How many of ``most`` threads to compute a microbatch with: small tensors gain nothing from
-    more, and lose by having them wait for each other. Takes a second at most.
+    """Return the best number of threads, at most ``most``, for a microbatch: small tensors gain
+    nothing from more, and lose by synchronisation. It takes a second at most.
 
     The number is halved for as long as that costs little; large microbatches use all.
     """

@@ -50,7 +50,7 @@ class PoisonedTensor(ComputeError):
 
 
 class OutlierTensor(ComputeError):
-    """A tensor from outside is sound, and far larger or smaller than what usually comes."""
+    """A tensor from outside is valid, but far larger or smaller than usual."""
 
     kind: FailureKind = "outlier"
 

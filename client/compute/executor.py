@@ -1,8 +1,8 @@
 """Requests in, replies out: the worker without its process, one request at a time.
 
 State: the opened stage, if any, and the owner's limit on computing. Every request is answered
-exactly once, `Save` from the saver's thread. No exception leaves `execute`: what goes wrong becomes
-a `Failed` reply and the stage stays as it was.
+exactly once, `Save` from the saver's thread. No exception leaves `execute`: an error becomes a
+`Failed` reply and the stage stays unchanged.
 """
 
 import sys
@@ -161,7 +161,7 @@ class Executor:
 
     def _open(self, request: OpenStage) -> StageOpened:
         chosen = device.select_device(request.device)
-        self._opened = None  # first free what the stage before held
+        self._opened = None  # first free the memory of the previous stage
         allowance.check_fits(request)
         if self._owns_process:
             allowance.enforce(request, chosen)
@@ -179,7 +179,7 @@ class Executor:
         )
 
     def _choose_threads(self, request: OpenStage, replica: Replica) -> None:
-        """Compute with as many threads as are of use, now and when there may be more."""
+        """Use as many threads as help, now and when more are allowed."""
         self._useful_threads = sys.maxsize
         if request.choose_threads:
             useful = device.useful_threads(replica, request.threads)

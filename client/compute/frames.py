@@ -1,7 +1,7 @@
-"""Frames between node and worker: what is on the socket, and how it is checked.
+"""Frames between node and worker: their format on the socket, and its checks.
 
 A frame is a fixed header, a msgpack body, and those payloads that did not fit into the shared
-memory. Pure functions: reading and writing the socket is `channel`'s and `process`'s business.
+memory. Pure functions: `channel` and `process` read and write the socket.
 
 Header, 32 bytes, little-endian:
 
@@ -96,7 +96,7 @@ def unpack_header(data: Buffer) -> FrameHeader:
     """The checked header from its 32 bytes.
 
     Raises:
-        FrameError: it is none, or promises more than a frame may hold.
+        FrameError: it is no header, or announces more than a frame may hold.
     """
     magic, *fields = HEADER.unpack(data)
     if magic != _MAGIC:

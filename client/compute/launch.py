@@ -12,12 +12,12 @@ from client.compute.ring import RingReader, RingWriter, create_shared_file
 
 RING_BYTES = 16 << 20
 """Per direction. All of it becomes resident in the node over time, so it is no larger than a few
-boundary tensors; what does not fit goes through the socket."""
+boundary tensors; larger payloads go through the socket."""
 # Keep glibc from returning every large tensor's pages to the kernel and faulting them in again:
 # measured 10 % of the worker's time. Other allocators ignore this; the user's settings win.
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
-# Threads that wait for work sleep instead of spinning. A spinning one takes a core from the node
-# and from other volunteers; where it waits for one that has no core, a step took ten times the
+# Threads that wait for work sleep instead of spinning. A spinning thread takes a core from the node
+# and from other volunteers; when it waited for a thread without a core, a step took ten times the
 # processor time. The user's settings win.
 WAITING = {"OMP_WAIT_POLICY": "passive"}
 WORKER_COMMAND = (sys.executable, "-m", "client.compute.worker")
@@ -25,7 +25,7 @@ WORKER_COMMAND = (sys.executable, "-m", "client.compute.worker")
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A started process and the node's ends of everything it shares with it.
+    """A started process and the node's ends of the shared resources.
 
     `stderr` is the descriptor to read the process's output from; its owner closes it.
     """

@@ -1,4 +1,4 @@
-"""How much memory a replica of a stage needs; pure arithmetic, no torch.
+"""The memory that a replica of a stage needs; pure arithmetic, no torch.
 
 Source: RECIPES.md, "Memory of a replica", with the terms of this worker: it trains in fp32, adds
 one scratch gradient (see `replica`), and keeps whole forward graphs instead of one per layer.
@@ -81,6 +81,7 @@ def required_bytes(
 
 
 def graphs_that_fit(need: MemoryNeed, available_bytes: int) -> int:
-    """How many graphs may be kept within 85 % of the memory; -1 if the stage does not fit."""
+    """Return the number of graphs that fit within 85 % of the memory; -1 if the stage does not
+    fit."""
     fixed = need.state_bytes + need.snapshot_bytes + need.head_bytes
     return max(-1, (int(0.85 * available_bytes) - fixed) // max(1, need.graph_bytes) - 1)

@@ -1,8 +1,8 @@
-"""The S8 kernel in C, where it was built: what `s8` and `conditioning` do with torch, but faster.
+"""The S8 kernel in C, where it was built: a faster equivalent of `s8` and `conditioning`.
 
-Both compute every number by the same operations in the same order, so nobody can tell from the
-bytes which of them ran. Imports no torch, so that a front end can ask for the kernel's name.
-State: which instruction set is used, fixed when this module is loaded.
+Both compute every number by the same operations in the same order, so the bytes are identical.
+Imports no torch, so that a front end can ask for the kernel's name. State: which instruction set is
+used, fixed when this module is loaded.
 
 Shapes: R rows, C channels, P channels padded to whole blocks, N blocks.
 """
@@ -38,7 +38,7 @@ def encode(rows: Tensor, body: memoryview, factors: Tensor | None, rotated: bool
     """Quantise rows (R, C) into body (130 N,) bytes; False if a number is poisoned.
 
     Args:
-        factors: what to multiply the channels by first, fp32 (P,).
+        factors: of the channels, applied first, fp32 (P,).
         rotated: whether to rotate groups of 64 first.
 
     Raises:
@@ -51,7 +51,7 @@ def decode(body: Buffer, rows: Tensor, factors: Tensor | None, rotated: bool) ->
     """Read body (130 N,) from outside into rows (R, C); False if it is refused.
 
     Args:
-        factors: what to multiply the channels by afterwards, fp32 (P,).
+        factors: of the channels, applied afterwards, fp32 (P,).
         rotated: whether to rotate groups of 64 afterwards.
 
     Raises:

@@ -25,11 +25,11 @@ from model_zoo.stages import summed_loss
 Payloads = Sequence[Buffer]
 
 LARGEST_GRADIENT = 2.0**33
-"""Of any parameter in one microbatch. The sum over 4096 of them can still be averaged: it stays far
-below the largest number that the codecs send."""
+"""Bound of a gradient's element in one microbatch. The sum of 4096 such elements can still be
+averaged: it is far below the largest number that the codecs send."""
 
 LARGEST_LOSS = 1e24
-"""Summed over a microbatch: so many of them stay within what a message may say."""
+"""Bound of a microbatch's summed loss; a step's sum stays within the bound of a message."""
 
 
 def forward(
@@ -152,7 +152,7 @@ def stage_input(replica: Replica, payload: Buffer, part: int) -> Tensor:
 
 
 def _check_size(replica: Replica, x: Tensor, microbatch: int) -> None:
-    """Refuse what is far from the usual size of what the stage before gives; tokens have none.
+    """Refuse a tensor far from the usual size of the previous stage's; tokens have no size.
 
     Raises:
         OutlierTensor: it is.
@@ -227,7 +227,7 @@ def _joined(pieces: list[Tensor]) -> Tensor:
 def _with_samples(
     replica: Replica, microbatch: int, payloads: Payloads, place: int
 ) -> tuple[Payloads, list[memoryview]]:
-    """Payloads with the tokens at `place`, read from the corpus if nobody brought them."""
+    """Payloads with the tokens at `place`, read from the corpus if they were not sent."""
     if replica.samples is None or len(payloads) != place:
         return payloads, []
     tokens = memoryview(replica.samples.read(microbatch))

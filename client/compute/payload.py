@@ -1,4 +1,4 @@
-"""The fixed header of a wire payload: what the bytes claim to be, and whether that is allowed.
+"""The fixed header of a wire payload: the described tensor, and the checks of the header.
 
 A payload is header, optional prescale vector, body. Its size follows from shape and codec alone,
 so a receiver that knows the shape from the manifest checks everything here before it allocates
@@ -53,7 +53,7 @@ _PLAIN_BYTES = {"bf16": 2, "fp32": 4}
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A checked header: `size_bytes` of payload are there and mean a tensor of `shape`."""
+    """A checked header: `size_bytes` of payload encode a tensor of `shape`."""
 
     codec: CodecName
     direction: Direction
@@ -94,12 +94,12 @@ def padded_width(shape: Sequence[int]) -> int:
 
 
 def block_count(shape: Sequence[int]) -> int:
-    """How many blocks of 128 an S8 tensor of this shape has."""
+    """The number of blocks of 128 in an S8 tensor of this shape."""
     return math.prod(shape[:-1]) * (padded_width(shape) // BLOCK)
 
 
 def largest_payload_bytes(shape: Sequence[int], codec: CodecName) -> int:
-    """The most bytes a payload of this shape can have; what a receiver may be asked to buffer."""
+    """The most bytes of a payload of this shape, which bounds a receiver's buffer."""
     flags = PRESCALED if codec == "s8" else 0
     return Header(codec, "forward", tuple(shape), flags).size_bytes
 
@@ -192,7 +192,7 @@ def _four(dims: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def digest(buffer: Buffer) -> bytes:
-    """BLAKE2b-256 of a payload without its seal: what `seal` writes and `check_seal` expects."""
+    """BLAKE2b-256 of a payload without its seal: `seal` writes it and `check_seal` expects it."""
     view = memoryview(buffer)
     state = hashlib.blake2b(view[:_DIGEST_START], digest_size=DIGEST_BYTES)
     state.update(view[_DIGEST_START + DIGEST_BYTES :])

@@ -1,4 +1,4 @@
-"""The node's side of a compute worker: starts it, talks to it, notices when it dies. No torch.
+"""The node's side of a compute worker: starts it, sends requests, and detects its death. No torch.
 
 State: the child process, the calls that wait for their reply, and the queue of frames to send.
 Calls may overlap; the worker executes them in the order in which they were made. When the worker
@@ -192,7 +192,8 @@ class Worker:
         return data
 
     def close(self) -> None:
-        """Stop talking to the worker; it is then ended, and what waits raises `WorkerDied`."""
+        """Close the connection to the worker; it is then ended, and waiting calls raise
+        `WorkerDied`."""
         self._talking.cancel()
 
     async def run(self) -> None:
@@ -217,7 +218,7 @@ class Worker:
             await talk()
         except FrameError as error:
             self._stderr.append(f"node: {error}")
-            self._process.terminate()  # it cannot be talked to
+            self._process.terminate()  # it cannot be reached
         except (trio.BrokenResourceError, trio.EndOfChannel):
             pass  # the worker's exit code and stderr say more
         self._talking.cancel()
@@ -276,7 +277,7 @@ async def open_worker(
     Starting takes the seconds that importing torch takes; calls made meanwhile wait.
 
     Args:
-        command: what to start; gets `--fd`, `--rings` and `--parent` appended.
+        command: starts the worker; gets `--fd`, `--rings` and `--parent` appended.
         ring_bytes: shared memory per direction; larger payloads go through the socket.
 
     Raises:

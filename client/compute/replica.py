@@ -51,14 +51,14 @@ class Replica:
     graphs_kept: int
     """In all slots together."""
     usual: Usual
-    """Sizes of what comes from other stages."""
+    """Sizes of the tensors from other stages."""
     samples: Samples | None = None
     """The source of the first stage's microbatches; None if the node sends them."""
     version: int = 0
     known_hash: str | None = None
     """Hash of this version, where it was computed already."""
     sequences_at_once: int = 0
-    """So many sequences of a microbatch are run at a time: all, until memory is short."""
+    """Sequences of a microbatch that are run at a time: all, until memory is short."""
 
     def __post_init__(self) -> None:
         self.sequences_at_once = self.sequences_at_once or self.wire.sequences
@@ -85,7 +85,7 @@ class Replica:
 
     @property
     def gradient_sum(self) -> Tensor:
-        """Of the microbatches of step `version`, (N,)."""
+        """The gradient sum of step `version`, (N,)."""
         return self.slots[0].gradient_sum
 
     @property
@@ -95,7 +95,7 @@ class Replica:
 
     @property
     def part(self) -> StageSlice:
-        """Which slice of the model this is."""
+        """The slice of the model that this stage holds."""
         return self.module.part
 
     @property
@@ -160,13 +160,13 @@ class Replica:
         return math.sqrt(squared_norm) / tokens
 
     def advance(self) -> None:
-        """Stand at the next version, whose parameters are in the current step's slot."""
+        """Switch to the next version, whose parameters are in the current step's slot."""
         self.slots[0].clear()
         self.slots.append(self.slots.pop(0))
         self.version, self.known_hash = self.version + 1, None
 
     def replace_state(self, version: int, tensors: Sequence[Tensor]) -> None:
-        """Stand at another version, with nothing accumulated.
+        """Switch to another version, with nothing accumulated.
 
         The tensors (N,) are copied; they are those of `state_tensors`, in that order.
         """

@@ -16,7 +16,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class StageOpened(Reply, frozen=True, kw_only=True):
-    """The stage stands at version 0, drawn from the seed.
+    """The stage is at version 0, drawn from the seed.
 
     `state_bytes` counts every buffer that is as long as the parameters; `hash` is the hex
     BLAKE2b-256 of the version's state.
@@ -60,7 +60,7 @@ class Subtracted(Reply, frozen=True, kw_only=True):
 
 
 class Dropped(Reply, frozen=True, kw_only=True):
-    """So many kept graphs were freed."""
+    """The number of kept graphs that were freed."""
 
     graphs: int
 
@@ -82,7 +82,7 @@ class SumDecoded(Reply, frozen=True, kw_only=True):
 
 
 class Applied(Reply, frozen=True, kw_only=True):
-    """The stage stands at `version`; `grad_norm` is the mean gradient's norm before clipping."""
+    """The stage is at `version`; `grad_norm` is the mean gradient's norm before clipping."""
 
     version: int
     hash: str
@@ -100,7 +100,7 @@ class Saved(Reply, frozen=True, kw_only=True):
 
 
 class Loaded(Reply, frozen=True, kw_only=True):
-    """The stage stands at the checkpoint's version, with nothing accumulated."""
+    """The stage is at the checkpoint's version, with nothing accumulated."""
 
     version: int
     hash: str

@@ -1,4 +1,4 @@
-"""What a node can ask its worker for, each with the type of its reply.
+"""The node's requests to its worker, each with the type of its reply.
 
 Requests are executed in order and answered in order, except that `Save` is answered when the
 file is complete. Payloads travel beside a request, in the order its docstring names. A request
@@ -53,12 +53,12 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     Fields:
         swarm: hex id, written into checkpoints.
         sequences, tokens: B and T of a microbatch.
-        graphs_kept: how many forward graphs may be held for their backward.
+        graphs_kept: most forward graphs held for their backward.
         threads: CPU threads; most_threads: as many as `SetThreads` may ask for later, 0 for no
             more; choose_threads: use fewer where that is as fast; device: `cpu`, `cuda`, `cuda:1`,
             or `auto`.
         compute_share: percentage of the time that tasks may compute.
-        memory_bytes: what the stage may take on the CPU, 0 for no limit; vram_share: percentage
+        memory_bytes: limit of the stage's memory on the CPU, 0 for none; vram_share: percentage
             of the GPU's memory.
     """
 
@@ -85,14 +85,14 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     corpus: str = ""
     """Path of the training text, for the first stage: as `PrepareData` answered it."""
     tokenizer: str = BYTES
-    """Name of what makes tokens of the text."""
+    """Name of the tokenizer."""
     delayed: bool = False
     """Whether updates are delayed by one step: then microbatches of the step after the version's
     are taken as well, and a version has the parameters of the one before in its state."""
 
     @property
     def state(self) -> StateSpec:
-        """What a version of the stage consists of."""
+        """The layout of a version of the stage."""
         return StateSpec(self.optimizer.name, self.delayed)
 
 
@@ -182,7 +182,7 @@ class Reduce(Request[Reduced], frozen=True, kw_only=True):
     from the last `Contribute`, as encoded, so the result does not depend on who owns the segment.
 
     Fields:
-        microbatches: how many each member's contribution is the sum of, for every member.
+        microbatches: number of microbatches in each member's contribution.
     """
 
     step: Count
@@ -254,7 +254,7 @@ class Probe(Request[Probed], frozen=True, kw_only=True):
 
 
 class SetThreads(Request[ThreadsSet], frozen=True, kw_only=True):
-    """Compute with so many CPU threads from now on; no stage needs to be open."""
+    """Set the number of CPU threads from now on; no stage needs to be open."""
 
     threads: Positive
 

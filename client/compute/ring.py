@@ -2,8 +2,8 @@
 
 A ring of one writer and one reader over an unlinked file that both processes map. There are no
 counters in the shared memory: the frames on the socket carry the positions written and read, and
-the socket orders memory accesses for both. A payload that does not fit is refused at once and goes
-through the socket, so nothing here ever waits.
+the socket orders memory accesses for both. A payload that does not fit is refused and goes through
+the socket, so nothing here ever waits.
 
 State: the mapping and, on the writer's side, two positions. Positions only grow; the offset in
 memory is the remainder. A ring that has been read to its end starts from its beginning again, so
@@ -37,7 +37,7 @@ def create_shared_file(size_bytes: int) -> int:
 
 
 class RingWriter:
-    """Places payloads one behind the other; space returns with `reclaim`."""
+    """Places payloads one behind the other; `reclaim` frees their space."""
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, 0)
@@ -77,7 +77,8 @@ def _upwards(position: int, step: int) -> int:
 
 
 class RingReader:
-    """Gives views of the other side's payloads; they last until that side is told."""
+    """Gives views of the other side's payloads; they are valid until that side is told
+    otherwise."""
 
     def __init__(self, descriptor: int) -> None:
         self._memory = memoryview(mmap.mmap(descriptor, 0))
@@ -94,5 +95,5 @@ class RingReader:
         return self._memory[offset : offset + size]
 
     def release(self, position: int) -> None:
-        """The views of everything written before the position are done with."""
+        """The views of all payloads before the position are released."""
         self.read_up_to = max(self.read_up_to, position)

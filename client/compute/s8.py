@@ -1,7 +1,7 @@
 """The S8 kernel in torch: blocks of 128 fp32 numbers to int8 with one bf16 scale, and back.
 
-It is the reference for the kernel in C (`native`), which makes the same bytes faster; it works for
-GPUs and where there was no compiler, and it says why a tensor or payload is refused.
+It is the reference for the C kernel (`native`), which makes the same bytes faster. It works on GPUs
+and without a compiler, and its errors name the reason why a tensor or payload is refused.
 
 Source: RECIPES.md, "S8". The scale is rounded *up* to bf16 and the block is quantised with the
 rounded scale, so nothing ever clips. NaN and infinity survive into the block maximum, so one
@@ -23,15 +23,15 @@ from torch import Tensor
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.payload import BLOCK, BLOCK_BYTES, TILE_BLOCKS, TILE_BYTES
 
-# Bounds of a scale. Below the smaller one a number is zero for training, and its reciprocal
-# would overflow; above the larger one training has diverged or somebody lies.
+# Bounds of a scale. Below the smaller one a number is zero for training, and its reciprocal would
+# overflow; above the larger one training has diverged or the sender lies.
 SMALLEST_SCALE = 2.0**-100
 LARGEST_SCALE = 2.0**40
 LARGEST_VALUE = 127
 
 _CHUNK_TILES = 8
 _CHUNK_BLOCKS = _CHUNK_TILES * TILE_BLOCKS
-_GROUP_CHUNKS = 16  # so many chunks share the arithmetic on their scales
+_GROUP_CHUNKS = 16  # chunks that share the arithmetic on their scales
 _GROUP_BLOCKS = _GROUP_CHUNKS * _CHUNK_BLOCKS
 
 
@@ -50,7 +50,7 @@ _scratch = _Scratch()
 
 @dataclass(frozen=True, slots=True)
 class _Region:
-    """A run of equally long tiles: blocks of numbers and where their wire form lies."""
+    """A run of equally long tiles: blocks of numbers and their wire form."""
 
     blocks: Tensor  # (N, 128) fp32
     scales: Tensor  # (K, L) int16, the bits of bf16
@@ -114,7 +114,7 @@ def _encode_group(group: _Region) -> None:
 
 
 def _encode_on_device(group: _Region) -> None:
-    """The same formula in one go where the numbers live; only int8 comes to the host."""
+    """The same formula in one pass on the tensor's device; only int8 is copied to the host."""
     scales = group.blocks.abs().amax(dim=1)
     bits = _round_up(scales, torch.empty_like(scales, dtype=torch.int32))
     reciprocals = bits.view(torch.float32).reciprocal().unsqueeze(1)

@@ -62,7 +62,7 @@ def prepare(request: PrepareData) -> DataReady:
 
 
 def keep(corpus: Corpus, path: Path) -> None:
-    """Copy a corpus into a file of plain bytes; what is there already is replaced.
+    """Copy a corpus into a file of plain bytes, replacing an earlier one.
 
     Raises:
         WrongData: its file was changed meanwhile.

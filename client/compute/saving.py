@@ -1,10 +1,10 @@
 """Writing checkpoints in the background, and loading them.
 
 State of a `Saver`: at most one thread that copies and writes one version, and the buffers of the
-copy, which are used again. A version's tensors change only when the step is applied, so the copy
-is made beside the passes of the next step; who changes the tensors waits for it first (`release`).
-Hashing and writing happen from the copy, at the lowest priority. A file appears under its name
-only when it is complete; whatever fails, the file that was there before stays as it was.
+copy, which are used again. A version's tensors change only when the step is applied, so the copy is
+made beside the passes of the next step; code that changes the tensors waits for it first
+(`release`). Hashing and writing happen from the copy, at the lowest priority. A file appears under
+its name only when it is complete; after any failure the earlier file is unchanged.
 """
 
 import hashlib
@@ -176,7 +176,7 @@ def _version(replica: Replica) -> _Version:
 
 
 def _side_stream(device: torch.device) -> "torch.cuda.Stream | None":
-    """A GPU stream that starts when what was asked of the GPU so far is done."""
+    """A GPU stream that starts after the work queued on the GPU so far."""
     if device.type != "cuda":
         return None
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -199,7 +199,7 @@ def _copy(
 
 
 def _yield_to_others() -> None:
-    """Let the calling thread run when nobody else wants to; elsewhere than on Linux nothing."""
+    """Give the calling thread the lowest priority; only on Linux."""
     if sys.platform == "linux":
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
@@ -268,7 +268,7 @@ def _sync_directory(path: Path) -> None:
 
 
 def load(replica: Replica, request: Load) -> Loaded:
-    """Stand at the version in a file; nothing changes before all of it is verified.
+    """Load the version in a file; nothing changes before all of it is verified.
 
     Raises:
         CheckpointError: the file is damaged or not this stage at that version.

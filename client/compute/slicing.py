@@ -1,9 +1,9 @@
-"""Fewer sequences at a time where a microbatch does not fit in memory.
+"""Runs fewer sequences at a time where a microbatch does not fit in memory.
 
-The sequences of a microbatch do not see each other: outputs are put together and gradients added
-up, so a pass in slices differs from a whole one in the order of sums alone. The number of sequences
-that fits is remembered in the replica; it only ever falls, since what did not fit once will not fit
-for long. No state of its own.
+The sequences of a microbatch are independent: outputs are concatenated and gradients added up, so a
+pass in slices differs from a whole one only in the order of sums. The number of sequences that fits
+is remembered in the replica; it only ever falls, because a number that did not fit once will not
+fit reliably. No state of its own.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def within_memory(replica: Replica, run: Callable[[], Result]) -> Result:
             if not is_out_of_memory(error):
                 raise
             words = str(error).partition("\n")[0]
-        # Only here: the exception held on to what the failed pass had allocated.
+        # Only here: the exception kept the failed pass's memory alive.
         replica.drop_graphs()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

@@ -65,7 +65,7 @@ class Slot:
 
 
 def open_slots(module: Stage, count: int) -> list[Slot]:
-    """So many slots with the parameters of a module, which is taken over, and one scratch."""
+    """``count`` slots with the parameters of a module, which is taken over, and one scratch."""
     copies = [copy.deepcopy(module) for _ in range(count - 1)]
     first = FlatParameters(module)
     flats = [first, *(FlatParameters(other, first.gradients) for other in copies)]

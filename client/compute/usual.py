@@ -1,16 +1,16 @@
-"""How large the tensors are that come from neighbouring stages, and which are far from that.
+"""Detects tensors from neighbouring stages that are far from the usual size.
 
-A tensor that the codec lets through may still be ten orders of magnitude too large or too small:
-passes on it run away, and what they give spoils others. So its size (log2 of the root mean square)
-is held against the median of the newest that were counted, per direction. Only what was counted
-teaches, so a tensor that was refused, or that led to nothing, shifts nothing.
+A tensor that the codec accepts may still be ten orders of magnitude too large or too small: passes
+on it diverge, and their results damage others. So its size (log2 of the root mean square) is
+compared with the median of the newest counted ones, per direction. Only counted tensors shift the
+median; refused and unused ones do not.
 
-Widths: measured against this median over two-stage runs of the preset nanogpt with its warm-up,
-honest sizes stay within a factor of 2^1.1; at thirty times its learning rate, where the loss jumps
-from 5.5 to 7 and back, within 2^5 (GPT and Llama shapes). The bound is 2^10. It is 2^2 wider for
-each stage that the tensor has passed before: what an honest stage has let through and passes on is
-not refused by the next one, which would blame the wrong peer. While little is known only what no
-model gives is refused.
+Bounds: in two-stage runs of the preset nanogpt with its warm-up, honest sizes stay within a factor
+of 2^1.1 of this median; at thirty times its learning rate, where the loss jumps from 5.5 to 7 and
+back, within 2^5 (GPT and Llama shapes). The bound is 2^10. It is 2^2 wider for each stage that the
+tensor has passed before: otherwise a stage could refuse a tensor that the honest stage before it
+had accepted, and blame the wrong peer. Before enough tensors were counted, only sizes that no model
+produces are refused.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from client.compute.errors import OutlierTensor
 from client.compute.payload import Direction
 
 WINDOW = 64
-"""Tensors that say what is usual; the median of so many follows training and ignores a few."""
+"""Tensors of the median: so many follow training and ignore a few outliers."""
 LEAST = 16
-"""Before so many were counted nothing is usual."""
+"""Counted tensors from which the median is used."""
 AT_FIRST = 40.0
-"""Then the root mean square may be from 2^-40 to 2^40."""
+"""Before that, the root mean square may be from 2^-40 to 2^40."""
 WIDTH = 10.0
 WIDER_PER_STAGE = 2.0
 MAX_SEEN = 256
-"""Tensors of which it is not known yet whether they will be counted."""
+"""Most tensors that are not counted yet."""
 
 
 class Usual:
-    """The sizes of what comes to one stage.
+    """The sizes of the tensors that one stage receives.
 
     Args:
-        passed: through how many stages the tensors of each direction have come.
+        passed: number of stages that the tensors of each direction have passed.
     """
 
     def __init__(self, passed: Mapping[Direction, int]) -> None:
@@ -60,7 +60,7 @@ class Usual:
         Args:
             tensor: the tensor.
             direction: of the boundary.
-            microbatch: its id; its size counts as usual after ``count``.
+            microbatch: its id; its size enters the median at ``count``.
 
         Raises:
             OutlierTensor: its size is far from the usual one; the payload at place 0 is blamed.
@@ -79,7 +79,7 @@ class Usual:
             del self._seen[next(iter(self._seen))]
 
     def count(self, microbatch: int) -> None:
-        """A microbatch is counted: what came of it is usual."""
+        """A microbatch is counted: its sizes enter the median."""
         for direction, size in self._seen.pop(microbatch, {}).items():
             self._counted[direction].append(size)
 

@@ -1,6 +1,6 @@
-"""How a stage's tensors and tokens cross the wire: the worker's one place for shapes and codecs.
+"""Encodes and decodes a stage's tensors and tokens: the worker's one place for shapes and codecs.
 
-Everything that comes in is checked against the shapes of the opened stage. Holds no state.
+All input is checked against the shapes of the opened stage. Holds no state.
 
 Shapes: B sequences, T tokens, C width.
 """
@@ -91,7 +91,8 @@ class Wire:
             self._decode_segment(payload, out)
 
     def segment_back(self, payload: Buffer, out: Tensor) -> None:
-        """Decode what `segment_out` of this process has made: its seal is not looked at again."""
+        """Decode a payload that `segment_out` of this process has made, without checking its seal
+        again."""
         if out.numel():
             self._decode_segment(payload, out)
 

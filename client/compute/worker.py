@@ -35,7 +35,7 @@ def serve(channel: Channel) -> None:
     """Execute requests until the node is gone.
 
     Raises:
-        FrameError: the node sent something that is no frame.
+        FrameError: the node sent bytes that are no frame.
     """
     executor = Executor(owns_process=True)
     try:
@@ -47,7 +47,7 @@ def serve(channel: Channel) -> None:
 
 def _serve_one(executor: Executor, channel: Channel, received: Received) -> None:
     def answer(reply: Reply, payloads: Sequence[Buffer]) -> None:
-        with suppress(NodeGone):  # `receive` will say so, in the thread that can act on it
+        with suppress(NodeGone):  # `receive` raises it in the thread that can act on it
             channel.send(received.id, reply, payloads)
 
     try:

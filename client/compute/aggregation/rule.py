@@ -1,4 +1,4 @@
-"""What an aggregation rule computes; which there are, and what holds of each: `specs.aggregation`.
+"""The interface of an aggregation rule; `specs.aggregation` lists the rules and their properties.
 
 Every replica may own any segment, so a result may depend on nothing but the contributions and their
 order. Only one order is ever used in a round.
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class Aggregation(ABC):
-    """One segment's result in the making; made with n."""
+    """The aggregation of one segment; created with n."""
 
     @abstractmethod
     def __init__(self, size: int) -> None: ...
@@ -23,9 +23,8 @@ class Aggregation(ABC):
         """Take the next member's contribution.
 
         Args:
-            contribution: (n,), finite; overwritten afterwards, so what is kept of it is a copy.
-            microbatches: how many it is the sum of; with none it holds only what error feedback
-                brings back.
+            contribution: (n,), finite; overwritten afterwards, so keep only copies.
+            microbatches: number of microbatches in the sum; with 0 it holds only error feedback.
         """
 
     @abstractmethod
@@ -34,6 +33,6 @@ class Aggregation(ABC):
 
 
 def new_aggregation(name: str, size: int) -> Aggregation:
-    """Begin a segment of so many numbers by a rule of `specs.aggregation.RULES`."""
+    """Begin a segment of ``size`` numbers by a rule of `specs.aggregation.RULES`."""
     rule: type[Aggregation] = import_module(f"client.compute.aggregation.{name}").AGGREGATION
     return rule(size)

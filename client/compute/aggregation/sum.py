@@ -1,4 +1,4 @@
-"""The exact sum: every microbatch counts once, whoever computed it."""
+"""The exact sum: every microbatch counts once."""
 
 import torch
 from torch import Tensor
