@@ -1,9 +1,9 @@
-"""Copying the swarm's model out of the swarm: the newest version that every stage has on disk.
+"""Copies the swarm's model out of the swarm: the newest version that every stage has on disk.
 
-An observer with a throw-away identity: it links to the members, holds no seat and is in nobody's
-way. Which versions are whole, and who has them, the members' signed records say (``witnesses``);
-those are asked, and each stage is downloaded striped over who offers it. A file that is not what
-the records name is not taken, and who served it is not asked again.
+An observer with a throw-away identity: it links to the members, holds no seat and delays nobody.
+The members' signed records name the complete versions and the members that have them
+(``witnesses``). Those are asked, and each stage is downloaded striped over the peers that offer it.
+A file that differs from the records is discarded, and its donor is not asked again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CLIENT = f"volunteer/{__version__}"
 FIND_S = 20.0
 ASK_S = 0.5
 MORE_S = 0.1
-"""For others who have the same, or a better version."""
+"""Extra wait for others that have the same or a better version."""
 DOWNLOAD_S = 3600.0
 ATTEMPTS = 5
 Progress = Callable[[str], None]
@@ -105,12 +105,12 @@ class Observer:
         )
 
     def peer_lost(self, peer: PeerId) -> None:
-        """A donor is gone."""
+        """A donor was lost."""
         if self.download is not None:
             self.download.lost(peer)
 
     def update_view(self, view: SwarmView) -> None:
-        """Learn who serves what."""
+        """Note the replicas of every stage."""
         self.view = view
         self._notify()
 
@@ -170,7 +170,8 @@ async def gather(
 
 
 async def read_swarm(target: Target, *, dial_timeout_s: float) -> SwarmFile:
-    """Return what a swarm is, with the members that ``target`` names; nothing of ours is told.
+    """Return a swarm's description, with the members that ``target`` names; it reveals nothing of
+    ours.
 
     Raises:
         UserError: nobody answers, or the swarm is not the one that was asked for.
@@ -214,7 +215,7 @@ def _engine(
 async def _copy_newest(
     engine: Engine, observer: Observer, swarm: SwarmFile, out_dir: Path, say: Progress
 ) -> list[Path]:
-    """Copy the best version; another one when that is forgotten while we copy, or proves false."""
+    """Copy the best version, or another one if that is deleted meanwhile or proves false."""
     liars = set[PeerId]()
     for attempt in range(ATTEMPTS):
         chosen = await _agree(engine, observer, swarm, liars)
@@ -237,7 +238,7 @@ async def _copy_newest(
 async def _agree(
     engine: Engine, observer: Observer, swarm: SwarmFile, liars: set[PeerId]
 ) -> Candidate:
-    """Ask those who say to have them for the best versions until one is offered whole."""
+    """Ask the claimed owners of the best versions until one version is offered completely."""
     every, stages = swarm.manifest.policy.checkpoint_every, swarm.manifest.stage_count
     deadline = engine.now() + FIND_S
     while engine.now() < deadline:
@@ -268,7 +269,7 @@ def _stored_records(engine: Engine, stages: int) -> dict[PeerId, Stored]:
     found = {}
     for held in engine.membership.records:
         if held.envelope.kind == STORED:
-            with suppress(RemoteProtocolError):  # refused where it came in already
+            with suppress(RemoteProtocolError):  # refused on arrival already
                 body = held.record.body
                 found[held.signer] = parse_stored(body, held.record.key, held.signer, stages)
     return found
@@ -300,7 +301,7 @@ async def _copy(
         named = chosen.hashes[stage].hex()
         if (info.stage, info.version, info.hash) != (stage, version, named):
             raise CheckpointError("it is not the state that its holders say they have")
-    except CheckpointUnreadable as error:  # our own disk: nobody lied
+    except CheckpointUnreadable as error:  # our own disk failed: no donor lied
         path.unlink(missing_ok=True)
         raise DiskFailed(f"stage {stage}: {error}") from error
     except CheckpointError as error:
@@ -311,4 +312,4 @@ async def _copy(
 
 
 def _ignore(event: Event) -> None:
-    """An observer tells its user only what it downloads."""
+    """An observer reports only its downloads to its user."""

@@ -1,4 +1,4 @@
-"""The node's answer to ``matches``: what the matching knows, and why it did what it did.
+"""The node's answer to ``matches``: the state of the matching, and its explanations.
 
 Pure functions of the engine's parts.
 """
@@ -36,7 +36,7 @@ def describe_matching(
 
     Args:
         engine: owner of the matching.
-        statuses: what our seats say of themselves.
+        statuses: of our seats.
         everything: explanations of level debug, too.
     """
     matching, now = engine.matching, engine.now()
@@ -56,7 +56,7 @@ def describe_matching(
 
 
 def explanations(log: EventLog, everything: bool) -> list[Explanation]:
-    """Return what was said about the matching lately, oldest first."""
+    """Return the newest explanations of the matching, oldest first."""
     entries = log.since(0, limit=log.last_seq).entries
     told = [
         entry

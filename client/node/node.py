@@ -1,7 +1,7 @@
 """The node: the one place where network, worker, machines and control socket are wired together.
 
-A node never imports torch; its worker is a child process. It ends when it is told to stop, when the
-run is complete (if asked to end then), or with an error that says what to do.
+A node never imports torch; its worker is a child process. It ends on ``stop``, when the run is
+complete (if asked to end then), or with an error that says what to do.
 """
 
 from __future__ import annotations
@@ -72,16 +72,17 @@ from protocol.wire.envelope import Signer
 CLIENT = f"volunteer/{__version__}"
 CHECK_S = 0.2
 LINGER_S = 30.0
-"""A node that ends with the run stays so long for neighbours that still close their last step."""
+"""Seconds that a node that ends with the run stays for neighbours that still close their last
+step."""
 HELLO_S = 15.0
-"""A peer that has not said an acceptable Hello by then is cut."""
+"""Seconds within which a peer must send an acceptable Hello."""
 STOP_S = 15.0
-"""For the goodbye."""
+"""Seconds to send the goodbye."""
 
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """How a node is started."""
+    """The options of a node's start."""
 
     settings: Settings
     target: Target
@@ -184,7 +185,7 @@ async def _with_stop(
 
 
 class Node:
-    """A running node of one swarm; lends itself to the control server as its ``Provider``."""
+    """A running node of one swarm; it is the control server's ``Provider``."""
 
     def __init__(
         self,
@@ -215,7 +216,7 @@ class Node:
         self._training: Training
         self._credit: Credit
 
-    # --- what the control server may ask -----------------------------------------------------
+    # --- for the control server -----------------------------------------------------
 
     def snapshot(self) -> Snapshot:
         """Describe the node now."""
@@ -242,7 +243,7 @@ class Node:
         self._stop_asked.set()
 
     def finish(self) -> list[DrainCostView]:
-        """Begin to drain; return what becomes of our stages."""
+        """Begin to drain; return the consequences for our stages."""
         self.stop()
         steps = self._swarm.manifest.steps
         return drain_costs_of(self._training.held_stages.view, self._signer.peer, steps)
@@ -364,7 +365,7 @@ class Node:
         engine.shelf.closed_because = self._serves_nothing_because
 
     def _reach(self) -> list[str]:
-        """Return where others reach us."""
+        """Return the addresses at which others reach us."""
         chosen = announced(self._options.settings, self._signer.peer)
         return chosen or list(self._network.addresses)
 
@@ -373,7 +374,7 @@ class Node:
         return carried.bytes_in + carried.bytes_out
 
     def _serves_nothing_because(self) -> str:
-        """Handing over what we hold comes before the quota; helping others does not."""
+        """Handing over our stages takes precedence over the quota; helping others does not."""
         spent = self._limiting.used_up and not self._training.held_stages.held
         return "its owner's quota for today is used up" if spent else ""
 
@@ -414,12 +415,12 @@ class Node:
         return True
 
     def _is_finished(self) -> bool:
-        """Whether we serve something and all of it is at the last step."""
+        """Whether we serve a stage and all our stages are at the last step."""
         drivers = self._training.held_stages.drivers()
         return bool(drivers) and all(driver.seat.finished for driver in drivers)
 
     async def _meet(self) -> None:
-        """Remember where members listen, for the next start."""
+        """Remember the members' addresses, for the next start."""
         roster = self._engine.membership.roster
         met = list[str]()
         for peer in self._network.statistics().peers:
@@ -432,7 +433,7 @@ class Node:
             return  # a full disk must not stop training; the invite still works
 
     async def _leave(self) -> None:
-        """Hand over and save what we hold, then say goodbye: until then we do our part."""
+        """Hand over and save our stages while they keep working, then announce that we leave."""
         self._stop_asked.set()
         self._history.end()
         await self._training.drain(for_good=True)

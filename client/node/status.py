@@ -1,4 +1,4 @@
-"""The node's answer to ``status``: one snapshot, put together from what the parts hold."""
+"""The node's answer to ``status``: one snapshot of all parts of the node."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def take_snapshot(
 
 
 def pause_view(pause: KeptPause | None) -> PauseView | None:
-    """Return what front ends see of a pause."""
+    """Return a pause in the form of the status."""
     if pause is None:
         return None
     return PauseView(reason=pause.reason, until=pause.until, since=pause.since)
@@ -140,7 +140,7 @@ def limits_view(settings: Settings, used_bytes: int, share: Share) -> LimitsView
 
 
 def drain_costs_of(view: SwarmView, me: PeerId, steps: int) -> list[DrainCostView]:
-    """Return what would become of the stages of ``me`` if it left a run of ``steps`` steps."""
+    """Return the consequences for the stages of ``me`` if it left a run of ``steps`` steps."""
     return [
         DrainCostView(stage=p.stage, remaining=p.remaining, last=p.last, words=p.words)
         for p in drain_costs(view, me, steps)
@@ -148,7 +148,7 @@ def drain_costs_of(view: SwarmView, me: PeerId, steps: int) -> list[DrainCostVie
 
 
 def _held(held_stages: HeldStages, now: float) -> list[HeldView]:
-    """Return where every stage of ours stands and what it waits for."""
+    """Return the state of every stage of ours and what it waits for."""
     machines = (held.machine for held in held_stages.held.values())
     return [
         HeldView(
@@ -194,7 +194,7 @@ def _state(
 
 
 def _waits_for(engine: Engine) -> str:
-    """Say whom the swarm waits for; empty: every stage is covered."""
+    """Describe for whom the swarm waits; empty: every stage is covered."""
     return engine.matching.waits_for if engine.matching else ""
 
 
