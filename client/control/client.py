@@ -90,11 +90,11 @@ class ControlClient:
         self._wire.close()
 
     def status(self) -> Snapshot:
-        """Return what the node is doing now."""
+        """Return the node's status."""
         return self.call("status", Snapshot)
 
     def matches(self, everything: bool = False) -> MatchesSnapshot:
-        """Return who holds what and why; ``everything``: explanations for developers, too."""
+        """Return the matching; ``everything``: explanations for developers, too."""
         return self.call("matches", MatchesSnapshot, everything=everything)
 
     def events(self, since: int = 0) -> EventBatch:
@@ -106,11 +106,11 @@ class ControlClient:
         self.call("stop", Stopping)
 
     def finish(self) -> Finishing:
-        """As ``stop``; return what becomes of the stages that the node serves."""
+        """As ``stop``; return the consequences for the stages that the node serves."""
         return self.call("finish", Finishing)
 
     def history(self, points: int = 500) -> list[StepPoint]:
-        """Return the loss curve since the node started, thinned to so many points."""
+        """Return the loss curve since the node started, thinned to ``points``."""
         return self.call("history", Curve, points=points).points
 
     def pause(self, until: float | None = None, reason: str = "") -> PauseView:
@@ -137,7 +137,7 @@ class ControlClient:
 
         Raises:
             NotRunning: the node is gone.
-            ControlError: it could not say how it is.
+            ControlError: it could not describe itself.
         """
         if self._updates:
             return self._updates.pop(0)
@@ -176,7 +176,7 @@ class ControlClient:
 
     @contextlib.contextmanager
     def _in_words(self) -> Iterator[None]:
-        """Turn what goes wrong on the wire into an error that says what to do."""
+        """Turn errors of the connection into ones that say what to do."""
         try:
             yield
         except Gone as error:
@@ -196,7 +196,7 @@ def _refusal(error: ErrorBody) -> ControlError:
 
 
 def running_nodes(folder: Path) -> list[tuple[Path, Greeting]]:
-    """Return the sockets of nodes that answer, with what they say of themselves."""
+    """Return the sockets of nodes that answer, with their status."""
     found = []
     for path in live_sockets(folder):
         try:

@@ -1,8 +1,8 @@
 """Updates for front ends that have subscribed: made when one can be taken, never queued.
 
-The newest is all that counts: nothing is made for a front end that does not read, and what is made
-is shared by all that ask at the same time. So a slow or stopped front end costs the node one
-encoded update at most.
+Only the newest counts: nothing is made for a front end that does not read, and all that ask at the
+same time share one snapshot. So a slow or stopped front end costs the node one encoded update at
+most.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Feed:
         self._matches_at = -math.inf
 
     def snapshot(self) -> Snapshot:
-        """Return how the node is."""
+        """Return the node's status."""
         now = trio.current_time()
         if self._snapshot is None or now >= self._snapshot_at + FRESH_S:
             self._snapshot, self._snapshot_at = self._provider.snapshot(), now
         return self._snapshot
 
     def matches(self) -> MatchesSnapshot:
-        """Return who holds what."""
+        """Return the matching."""
         now = trio.current_time()
         if self._matches is None or now >= self._matches_at + MATCHES_EVERY_S:
             self._matches, self._matches_at = self._provider.matches(False), now
@@ -58,10 +58,10 @@ class Feed:
 
 
 class Subscriber:
-    """One front end: what it has been sent, and what is due.
+    """One front end: the updates sent to it, and the next one due.
 
     Args:
-        caller: its connection; what it asks for may change at any time.
+        caller: its connection, whose subscription may change at any time.
     """
 
     def __init__(self, caller: Caller, feed: Feed) -> None:
@@ -72,7 +72,7 @@ class Subscriber:
         self._matches_due = -math.inf
 
     async def wait_due(self) -> None:
-        """Wait until the next update is due; what was due meanwhile is counted and gone."""
+        """Wait until the next update is due; those missed meanwhile are counted and skipped."""
         asked = self._subscription()
         period_s = 1 / asked.hz
         now = trio.current_time()

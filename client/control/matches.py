@@ -57,24 +57,25 @@ class StageMatch(Struct, frozen=True, kw_only=True):
     """After dual homing."""
     copies: int
     redundancy: int
-    """Copies it should have (r)."""
+    """Replicas it should have (r)."""
     quota: float
     cutoff: int
     """Scores up to it have no place this epoch."""
     our_rate: float
     phi: float
-    """How little fetching it would cost us: 1.1 for what we hold, towards 0 for long downloads."""
+    """Preference for cheap downloads: 1.1 for a stage we hold, towards 0 for long downloads."""
     score: int
     urgent: bool
-    """It lacks copies: such stages are wanted first."""
+    """Whether it lacks replicas: such stages are wanted first."""
     wish_gain: float
     """Seconds per microbatch that we would save it."""
     seat: int | None
     """Our seat that holds it."""
     obstacle: str
-    """Why proposing there is useless; empty: it is not."""
+    """The reason why a proposal is useless; empty: it is not."""
     stay: str
-    """Why moving there from our home would not pay; empty: it would, or we have no home."""
+    """The reason why a move there from our home would not pay; empty: it would, or we have no
+    home."""
 
 
 class PayingMove(Struct, frozen=True, kw_only=True):
@@ -95,13 +96,13 @@ class StewardshipView(Struct, frozen=True, kw_only=True):
     phase: str
     places: int
     final: int
-    """Of these, the places that are given for good."""
+    """Of these, the places that are final."""
     level: float
     quota: float
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """Why something was done or left, in words."""
+    """The reason for an action or for its absence, in words."""
 
     time: float
     """Unix seconds."""
@@ -119,7 +120,7 @@ class MatchesSnapshot(Struct, frozen=True, kw_only=True):
     """State of our first seat; ``measuring`` before the matching has begun."""
     seats: list[SeatMatch]
     stages: list[StageMatch]
-    """The most wanted first; those that have a steward."""
+    """Stages with a steward, the most wanted first."""
     paying_moves: list[PayingMove]
     stewardships: list[StewardshipView]
     refused: dict[str, int]

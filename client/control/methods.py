@@ -1,4 +1,4 @@
-"""The methods of the control interface: what a local program may ask a node.
+"""The methods of the control interface: the requests of local programs to a node.
 
 Pure dispatch: a request goes in, a result comes out, the ``Provider`` does the rest. No method
 blocks, none returns more than a bounded answer. Those that change the node are for its owner.
@@ -23,7 +23,8 @@ MAX_REASON_CHARS = 200
 
 
 class Provider(Protocol):
-    """What the node lends to the control server. Called in the node's own thread: be quick."""
+    """The node's interface to the control server. The calls run in the node's own thread and must
+    be quick."""
 
     def snapshot(self) -> Snapshot:
         """Describe the node now."""
@@ -38,13 +39,13 @@ class Provider(Protocol):
         """Begin an orderly stop and return at once."""
 
     def finish(self) -> list[DrainCostView]:
-        """As ``stop``; return what becomes of the stages that the node serves."""
+        """As ``stop``; return the consequences for the stages that the node serves."""
 
     def history(self, points: int) -> list[StepPoint]:
-        """Return the loss curve of the run in at most so many points."""
+        """Return the loss curve of the run in at most ``points`` points."""
 
     def pause(self, until: float | None, reason: str) -> PauseView:
-        """Begin to give up every stage and what it takes; stay in the swarm. Sticky."""
+        """Begin to give up every stage with its memory; stay in the swarm, also after a restart."""
 
     def resume(self) -> bool:
         """Take part again; False: it was not paused."""
@@ -55,12 +56,12 @@ class Provider(Protocol):
 
 @dataclass(slots=True)
 class Caller:
-    """One connection: what it may do, and what it has subscribed to."""
+    """One connection: its rights and its subscription."""
 
     may_write: bool = True
     subscription: Subscribe | None = None
     seq: int = 0
-    """Of the newest update that was due."""
+    """Number of the newest update that was due."""
 
 
 class Greeting(Struct, frozen=True):
@@ -204,7 +205,7 @@ METHODS: dict[str, Callable[[rpc.Request, Provider, Caller], Struct]] = {
     "invite": _invite,
 }
 FOR_OWNER = frozenset({"stop", "finish", "pause", "resume", "invite"})
-"""What changes the node, and what tells the secret of a private swarm."""
+"""Methods that change the node or reveal the secret of a private swarm."""
 
 
 def answer(line: bytes, provider: Provider, caller: Caller | None = None) -> bytes:
@@ -233,6 +234,6 @@ def _call(request: rpc.Request, provider: Provider, caller: Caller) -> bytes:
         return rpc.encode_result(method(request, provider, caller), request.answer_id)
     except rpc.RpcError as error:
         return rpc.encode_error(error)
-    except Exception as error:  # the interface must outlive any fault of what it describes
+    except Exception as error:  # the interface must outlive any fault of the node's description
         words = f"{type(error).__name__}: {error}"
         return rpc.encode_error(rpc.RpcError(rpc.INTERNAL_ERROR, words, request.answer_id))

@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 over newline-delimited bytes: parsing requests, spelling answers.
+"""JSON-RPC 2.0 over newline-delimited bytes: parses requests, encodes answers.
 
 Pure: no sockets, no clock. A request is untrusted input (any local program of the user may write
 to the socket), so everything is checked here and nothing raises but ``RpcError``.
@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 API_VERSION = 1
 MAX_REQUEST_BYTES = 64 * 1024
-"""Requests carry names and numbers; whoever needs more has not understood the interface."""
+"""Requests carry names and numbers only, so this is enough."""
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -53,7 +53,7 @@ class Request(Struct, frozen=True):
 
     @property
     def is_notification(self) -> bool:
-        """Whether nobody waits for an answer."""
+        """Whether it gets no answer."""
         return self.id is UNSET
 
     @property

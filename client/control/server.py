@@ -1,11 +1,11 @@
-"""The control server: a Unix socket on which local programs ask a node how it is.
+"""The control server: a Unix socket on which local programs query a node.
 
-Holds the listening socket and nothing of the node. Bounds: connections of each user, bytes per
+It holds the listening socket and no state of the node. Bounds: connections of each user, bytes per
 request, seconds per request and per answer; so a hostile or stuck local program costs a slot and
 never time of the node. A connection beyond its user's bound takes the place of the one that has
 been quiet for longest, so forgotten ones never keep their user out, nor do those of another user.
-Access is by file permission (0600 in a 0700 folder; with a group 0660 in 0750), and what a
-connection may do by who is at its other end.
+Access is controlled by file permissions (0600 in a 0700 folder; with a group 0660 in 0750), and the
+rights of a connection depend on the user at its other end.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from client.control.sockets import may_write, peer_uid, prepare_folder, remove_s
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """Bounds on what one local program can take."""
+    """Bounds on the resources of local programs."""
 
     connections: int = 16
-    """Of one user."""
+    """Connections of one user."""
     request_bytes: int = rpc.MAX_REQUEST_BYTES
     request_timeout_s: float = 10.0
     """From the first byte of a request to its newline."""
@@ -38,7 +38,7 @@ class ServerLimits:
     """Between requests; an interface that polls every second stays connected."""
     write_timeout_s: float = 5.0
     stalled_timeout_s: float = 900.0
-    """How long a front end that has subscribed may stop reading before its slot is taken."""
+    """Seconds for which a subscribed front end may stop reading before its slot is taken."""
 
 
 @asynccontextmanager
@@ -51,7 +51,7 @@ async def serve_control(
     """Serve the control interface at ``path`` while the block runs.
 
     Args:
-        group: a group whose members may look on, too.
+        group: a group whose members may query the node, too.
 
     Raises:
         SocketFolderError: the folder is open to others, or another node listens on ``path``.
@@ -114,7 +114,7 @@ class _Server:
                 nursery.start_soon(self._serve, stream, conversation, user)
 
     def _make_room(self, user: int | None) -> None:
-        """End the conversation of a user that has been quiet for longest, if there are too many."""
+        """Close a user's connection that has been quiet for longest, if there are too many."""
         own = [each for each in self._open.get(user, []) if not each.ended]
         if len(own) >= self._limits.connections:
             min(own, key=lambda each: each.heard).end()
@@ -154,11 +154,11 @@ class _Conversation:
 
     @property
     def ended(self) -> bool:
-        """Whether it has been told to end."""
+        """Whether it was told to end."""
         return self._life.cancel_called
 
     def end(self) -> None:
-        """Let the client go."""
+        """Tell the connection to end."""
         self._life.cancel()
 
     async def run(self, subscriber: Subscriber) -> None:
@@ -199,13 +199,13 @@ class _Conversation:
     def _made(self, subscriber: Subscriber) -> bytes:
         try:
             return subscriber.encode()
-        except Exception as error:  # a fault in describing the node is the front end's news only
+        except Exception as error:  # a fault in describing the node must not end the node
             words = f"{type(error).__name__}: {error}"
             return rpc.encode_error(rpc.RpcError(rpc.INTERNAL_ERROR, words))
 
     @property
     def _write_timeout_s(self) -> float:
-        """Whoever subscribes may stop reading for longer: an update may be half sent."""
+        """Give a subscriber more time to read, because an update may be half sent."""
         subscribed = self._subscribed.is_set()
         return self._limits.stalled_timeout_s if subscribed else self._limits.write_timeout_s
 
@@ -222,7 +222,7 @@ class _LineReader:
         self, stream: trio.SocketStream, limits: ServerLimits, listening: Callable[[], bool]
     ) -> None:
         self._stream, self._limits = stream, limits
-        self._listening = listening  # then the client need not say anything
+        self._listening = listening  # then the client may stay silent
         self._buffer = bytearray()
 
     async def read_line(self) -> bytes | None:

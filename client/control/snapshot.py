@@ -1,4 +1,4 @@
-"""What a node says of itself: the typed answer of the control socket's ``status``.
+"""A node's state: the typed answer of the control socket's ``status``.
 
 Plain data, no behaviour. Commands and the terminal interface read
 nothing else of a node, so every field here is part of a stable interface: fields may be added,
@@ -15,7 +15,7 @@ from client.events import Entry
 
 SCHEMA_VERSION = 1
 WHEN_DONE = "volunteer export writes the model, volunteer sample tries it"
-"""What people do next when a run is complete."""
+"""Advice to people when a run is complete."""
 
 NodeState = Literal[
     "connecting", "matching", "fetching", "training", "waiting", "done", "paused", "stopping"
@@ -63,7 +63,7 @@ class HeldView(Struct, frozen=True, kw_only=True):
     waits_for: str
     """The reason why it waits, in words; empty: it serves."""
     for_s: float
-    """Seconds since it waits for that."""
+    """Seconds for which it has waited."""
 
 
 class DrainCostView(Struct, frozen=True, kw_only=True):
@@ -119,18 +119,18 @@ class Counters(Struct, frozen=True, kw_only=True):
     rerouted_microbatches: int = 0
     """Forwards sent again to another replica."""
     refused_frames: int = 0
-    """Frames and connections of others that were refused; those of honest peers cross on their way
-    with what makes them late (a step that is closed, a seat that is given up)."""
+    """Frames and connections of others that were refused. Honest peers' frames are refused if they
+    arrive after the step was closed or the seat given up."""
     refused_by_reason: dict[str, int] = field(default_factory=dict)
     rounds_committed: int = 0
     rounds_restarted: int = 0
-    """Rounds that were planned anew, of the stages this volunteer holds."""
+    """Rounds of this volunteer's stages that were planned again."""
     restarts_led: dict[str, int] = field(default_factory=dict)
-    """Those of them that it planned anew itself as the leader, by why."""
+    """Those that it planned again itself as the leader, by reason."""
 
 
 class EventView(Struct, frozen=True, kw_only=True):
-    """Something that happened, in words for people and in ``data`` for programs."""
+    """An event, in words for people and in ``data`` for programs."""
 
     seq: int
     """Rises by one per event of this node."""
@@ -159,18 +159,18 @@ class EventView(Struct, frozen=True, kw_only=True):
 
 
 class PauseView(Struct, frozen=True, kw_only=True):
-    """That the node holds no stage for now, by its owner's wish or limits."""
+    """A pause: the node holds no stage, by its owner's wish or limits."""
 
     reason: str
-    """Why, in words: ``you paused it``, ``on battery``."""
+    """The reason, in words: ``you paused it``, ``on battery``."""
     until: float | None = None
-    """Unix seconds at which it goes on by itself; None: when it is told to."""
+    """Unix seconds at which it resumes by itself; None: on ``resume``."""
     since: float = 0.0
     """Unix seconds."""
 
 
 class LimitsView(Struct, frozen=True, kw_only=True):
-    """What the owner lends; 0: no limit."""
+    """The owner's limits; 0: no limit."""
 
     threads: int = 0
     threads_now: int = 0
@@ -192,11 +192,11 @@ class LimitsView(Struct, frozen=True, kw_only=True):
     """Today, whether or not there is a quota."""
     power_w: int = 0
     when: list[str] = field(default_factory=list)
-    """When it may compute: ``idle only``, ``not on battery``, ``22:00-07:00``."""
+    """Conditions for computing: ``idle only``, ``not on battery``, ``22:00-07:00``."""
 
 
 class CreditView(Struct, frozen=True, kw_only=True):
-    """What this volunteer has done for the swarm, since ``since``."""
+    """This volunteer's work for the swarm, since ``since``."""
 
     microbatches: int = 0
     """Of ours in committed steps; each stage counts for itself."""
@@ -208,18 +208,18 @@ class CreditView(Struct, frozen=True, kw_only=True):
 
 
 class InviteView(Struct, frozen=True, kw_only=True):
-    """A fresh invite to the swarm. A secret; who may look on only does not get it."""
+    """A fresh invite to the swarm. It is a secret, which observers do not get."""
 
     swarm: str
     swarm_name: str
     invite: str
-    """``volunteer:...``, with the members to call."""
+    """``volunteer:...``, with the members to dial."""
     short: list[str] = field(default_factory=list)
     """The same with fewer members, for QR codes; the longest first."""
     file: str = ""
     """Contents of a ``.swarm`` file that does the same."""
     members: list[str] = field(default_factory=list)
-    """Addresses to call."""
+    """Addresses to dial."""
     private: bool = False
     notes: list[str] = field(default_factory=list)
     """Notes for a person who shares the invite."""
@@ -236,13 +236,13 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     swarm_name: str
     state: NodeState
     reason: str
-    """Why the node is in this state, in one sentence."""
+    """The reason for the node's state, in one sentence."""
     step: int
     steps: int
     loss: float | None
     """Mean training loss of the last committed step, nats per token."""
     loss_vouchers: int = 0
-    """Volunteers of the last stage whose word the loss is; 0: this node's own, or that of none."""
+    """Replicas of the last stage that vouch for the loss; 0: this node's own loss, or nobody's."""
     tokens_per_s: float
     own_tokens_per_s: float
     seats: list[SeatView]
@@ -271,7 +271,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     last_error_at: float | None = None
     """When it was, Unix seconds."""
     started: bool = True
-    """It is measured and has entered the swarm, or is paused; before that its start may fail."""
+    """Whether it was measured and has entered the swarm, or is paused; before that its start may
+    fail."""
     lacks_text: bool = False
-    """Neither this machine nor a member linked with it has the training text."""
+    """Whether neither this machine nor a member linked with it has the training text."""
     schema_version: int = SCHEMA_VERSION

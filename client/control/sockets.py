@@ -70,7 +70,7 @@ def prepare_folder(folder: Path, group: int | None = None) -> None:
 
 
 def is_alive(path: Path, timeout_s: float = 0.5) -> bool:
-    """Say whether a node listens on ``path``; a busy one counts as alive."""
+    """Whether a node listens on ``path``; a busy one counts as alive."""
     probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     probe.settimeout(timeout_s)
     try:

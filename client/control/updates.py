@@ -19,7 +19,7 @@ MAX_POINTS = 500
 
 
 class Subscribe(Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of ``subscribe``; asking again replaces what was asked before."""
+    """Parameters of ``subscribe``; a second request replaces the first."""
 
     events_since: Annotated[int, Meta(ge=0, le=2**62)] = 0
     """Events after this number; 0: all that are remembered."""
@@ -37,7 +37,7 @@ class Subscribed(Struct, frozen=True):
 
 
 class Update(Struct, frozen=True, kw_only=True):
-    """One moment of a node, and what happened since the update before it."""
+    """One moment of a node, and the events since the previous update."""
 
     seq: int
     """Rises by one per update that was due; gaps are updates that newer ones have replaced."""

@@ -1,7 +1,8 @@
-"""One connection to a node's control socket that takes answers and updates as they come.
+"""One connection to a node's control socket, which receives answers and updates.
 
 Blocking; every wait has a deadline. Lines are bounded and typed. Commands use it through
-``ControlClient``, which asks and waits; the screen, which waits for several things, by itself.
+``ControlClient``, which waits for each answer; the screen, which waits for several things, uses it
+directly.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Answered = TypeVar("Answered")
 
 
 class WireError(Exception):
-    """The node does not answer, does not speak as it should, or refuses."""
+    """The node does not answer, breaks the protocol, or refuses."""
 
     nobody = False
     """Whether there is no node at all."""
@@ -33,7 +34,7 @@ class Gone(WireError):
 
 
 class ErrorBody(Struct, frozen=True):
-    """Why a request was refused."""
+    """The reason why a request was refused."""
 
     code: int
     message: str
@@ -96,7 +97,7 @@ class Wire:
 
         Raises:
             Gone: the connection ended.
-            WireError: what came is too long or no answer.
+            WireError: the line is too long or no answer.
         """
         while b"\n" not in self._buffer:
             watched = [self._socket] if wake is None else [self._socket, wake]
