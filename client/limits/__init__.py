@@ -1,1 +1,1 @@
-"""The owner's limits: how much a volunteer lends and when, the facts needed, and the decision."""
+"""The owner's limits: resources and times of a volunteer, the facts needed, and the decision."""

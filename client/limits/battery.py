@@ -1,4 +1,4 @@
-"""Whether this machine runs on battery, as the system says."""
+"""Detects whether this machine runs on battery."""
 
 from __future__ import annotations
 

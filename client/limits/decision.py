@@ -1,7 +1,7 @@
 """Decides whether stages may be held now, and if not, why and until when. Pure.
 
-An unknown fact counts against computing: an owner who lends the machine only while it is idle
-prefers lending nothing to being disturbed.
+An unknown fact counts against computing: an owner who allows computing only while the machine is
+idle prefers no computing to being disturbed.
 """
 
 from __future__ import annotations
