@@ -8,7 +8,7 @@ A step of M microbatches takes
          (MATCHING.md section 2); a longer one where memory keeps too few in flight
     L    latency of a microbatch through the empty pipeline and back (RECIPES, "In-flight
          microbatches")
-    E    the part of the averaging that nothing hides
+    E    the part of the averaging that is not hidden
 
 The last stages close their step while earlier ones still drain, and the next step begins at stage
 0 as soon as that has committed (DESIGN section 7): the averaging of stage s, A_s, has the time p_s
@@ -74,7 +74,7 @@ class StageTerms:
     """To the next stage and back: both tensors and one round-trip time."""
     averaging_s: float
     exposed_s: float
-    """The averaging that neither draining nor filling hides."""
+    """The averaging that is hidden by neither draining nor filling."""
     sent_bytes: float
     """Per step, boundaries and averaging, of the replica that sends most; faster replicas get more
     microbatches."""
@@ -275,7 +275,7 @@ def _paces(
 
     Either the microbatches in flight are limited by the graphs that stages before the last keep, or
     as many as needed are in flight and every forward before the last stage is recomputed for its
-    backward. The last stage does both at once and keeps no graph.
+    backward. The last stage runs both in one pass and keeps no graph.
     """
     pairs = list(zip(run.stages, placement, strict=True))[:-1]
     if not pairs:
