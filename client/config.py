@@ -1,4 +1,4 @@
-"""Settings of a node: one frozen struct, and where each value came from.
+"""Settings of a node: one frozen struct, and the origin of each value.
 
 Flags win over ``VOLUNTEER_*`` variables, those over the file of ``--config``, that over the
 user's file, that over the administrator's, that over the defaults. Nothing else in the program
@@ -40,7 +40,7 @@ NOT_SETTINGS: Final = frozenset(
 MAX_CONFIG_FILE_BYTES: Final = 256 * 1024
 
 MIN_RATE_BYTES_PER_S: Final = 100_000
-"""Slower than this, others give up waiting for what we send or take."""
+"""Least rate; below it, others time out waiting for our transfers."""
 
 MIB: Final = 2**20
 GIB: Final = 2**30
@@ -48,7 +48,7 @@ GIB: Final = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How the values of a setting are written, and what holds for them beyond their bounds."""
+    """The notation of a setting's values, and their constraints beyond the bounds."""
 
     parse: Callable[[str], int] | None = None
     """Reads an amount with its unit; None: there is no unit."""
@@ -60,12 +60,12 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What people are told of a setting."""
+    """The description of a setting for people."""
 
     help: str
-    """What it does, as --help, the manual page and the table of the README say it."""
+    """Its effect, for --help, the manual page and the table of the README."""
     zero: str = ""
-    """What 0 stands for; empty: 0 is no value, or means itself."""
+    """The meaning of 0; empty: 0 is no value, or means itself."""
     short_flag: str = ""
     """A shorter name of its flag, without the unit."""
 
@@ -102,7 +102,7 @@ Addresses = Annotated[tuple[str, ...], Meta(max_length=8), Form(check=_check_add
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything a user may choose about a node, each declared here and nowhere else.
+    """All settings of a node, each declared here and nowhere else.
 
     A field's type has the bounds (``Meta``), how it is written (``Form``) and what people are told
     (``About``). Its flag, its ``VOLUNTEER_*`` variable, its key in the file, ``volunteer config``,
@@ -279,13 +279,13 @@ class Setting:
         return self.form.check(msgspec.convert(value, self.type, strict=text is None))
 
     def zero_words(self, value: object) -> str:
-        """Return what the value stands for where it is a 0 that is no amount; else nothing."""
+        """Return the meaning of a 0 that is no amount; empty for other values."""
         return self.about.zero if value == 0 else ""
 
     def words(self, value: object) -> str:
-        """Return a value as people read it: amounts with their unit, and what 0 means.
+        """Return a value as people read it: amounts with their unit, and the meaning of 0.
 
-        What has a unit is spelled as it may be set.
+        Amounts are written as they may be set.
         """
         if words := self.zero_words(value):
             return words

@@ -20,13 +20,13 @@ class ExitCode(IntEnum):
     TEMPORARY = 75
     """Trying again later may help."""
     REFUSED = 77
-    """A signature, a permission or the swarm said no."""
+    """A signature, a permission or the swarm refused it."""
     CONFIG = 78
     INTERRUPTED = 130
 
 
 class UserError(Exception):
-    """Something the user can mend: one sentence on what is wrong, one on what to do next."""
+    """A problem that the user can solve: one sentence on the fault, one on what to do next."""
 
     def __init__(
         self, message: str, next_step: str = "", exit_code: ExitCode = ExitCode.RUNTIME

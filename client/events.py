@@ -47,11 +47,11 @@ class StageClosed(Event):
     topic: ClassVar[Topic] = "round"
     stage: int
     version: int
-    """The version that is in force now."""
+    """The present version."""
     hash: str
-    """Of its parameters; the same at every replica (I2)."""
+    """Hash of its parameters; the same at every replica (I2)."""
     counted: int
-    """Microbatches of ours in it; over the replicas they add up to a whole step (I1)."""
+    """Our microbatches in it; those of all replicas add up to a whole step (I1)."""
     attempt: int
     era: int
     """Lineage of the version; rises when the swarm rolls back."""
@@ -59,13 +59,13 @@ class StageClosed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerChanged(Event):
-    """A member came, fell silent or went."""
+    """A member joined, fell silent or left."""
 
     topic: ClassVar[Topic] = "membership"
     peer: str
     state: Literal["up", "suspect", "down"]
     stages: tuple[int, ...] = ()
-    """Stages that it served shortly before it went."""
+    """Stages that it served shortly before it left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class StageAssigned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryEvent(Event):
-    """A fault was seen, or made good."""
+    """A fault was detected, or repaired."""
 
     topic: ClassVar[Topic] = "pipeline"
     fault: Literal["peer", "round", "worker", "stage", "network"]
@@ -90,7 +90,7 @@ class RecoveryEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine(Event):
-    """Anything else worth telling; ``about`` is its topic."""
+    """Any other event; ``about`` is its topic."""
 
     about: Topic = "swarm"
 

@@ -7,11 +7,11 @@ on lines of their own, and ``*`` stands for any step: ``forward@12=kill;averagin
 acts once in a process. The node meets all but ``nospace``, which the writer of the file meets.
 
 Before it acts, a line of JSON goes to the file that ``VOLUNTEER_FAILPOINTS_LOG`` names, with the
-moment by the wall clock and by the monotonic one. ``stop`` stops this process; whoever set the
-failpoint continues it, the seconds are his note to himself.
+moment by the wall clock and by the monotonic one. ``stop`` stops this process. The setter of the
+failpoint continues it; the seconds are only a note for the setter.
 
-State: what is armed in this process, in ``active``; None when nothing is, which is all that a
-hook looks at in a node of a user.
+State: the armed failpoints of this process, in ``active``; None without any, which is all that a
+    hook checks in a user's node.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ backward: its gradient is counted and goes out (stage 0: is about to be computed
 averaging: its contribution is out, those to its shard are here, nothing is summed yet.
 before-optimizer: it knows the commit and has applied nothing.
 after-optimizer: it has applied and told nobody.
-recovery: it sends a microbatch another way, or is about to download a stage's state.
-checkpoint: it is about to write its state.
+recovery: it re-routes a microbatch, or is about to download a stage's state. checkpoint: it is
+about to write its state.
 """
 Action = Literal["kill", "kill-worker", "stop", "corrupt", "nospace"]
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
@@ -84,7 +84,7 @@ class Failpoint:
         return f"{self.phase}@{step}{stage}={self.action}{seconds}"
 
     def matches(self, phase: Phase, step: int, stage: int) -> bool:
-        """Whether this is its moment."""
+        """Whether it acts at this moment."""
         return self.phase == phase and self.step in (None, step) and self.stage in (None, stage)
 
 
@@ -92,7 +92,7 @@ def parse_failpoints(text: str) -> tuple[Failpoint, ...]:
     """Parse failpoints.
 
     Raises:
-        ConfigError: a part of the text is none; says which and what there is.
+        ConfigError: a part of the text is no failpoint; names it and the valid ones.
     """
     if len(text) > MAX_TEXT_BYTES:
         raise ConfigError(f"{VARIABLE} is too long", f"at most {MAX_TEXT_BYTES} characters")
@@ -131,7 +131,8 @@ class Failpoints:
         self._armed = [] if self._file else list(parse_failpoints(text))
 
     def reach(self, phase: Phase, step: int, stage: int, worker: int) -> None:
-        """Pass a moment: this process, or the worker of that process id, is hit if it is set."""
+        """Pass a moment: a failpoint set for it hits this process, or the worker with that process
+        id."""
         if (action := self._take(phase, step, stage, _HITS)) is None:
             return
         victim = worker if action == "kill-worker" else os.getpid()
@@ -139,7 +140,8 @@ class Failpoints:
             os.kill(victim, signal.SIGSTOP if action == "stop" else signal.SIGKILL)
 
     def spoils(self, action: Action, phase: Phase, step: int, stage: int) -> bool:
-        """Whether the caller is to do it: damage what it sends, or fail as on a full disk."""
+        """Whether the caller must perform ``action``: damage its payload, or fail as on a full
+        disk."""
         return self._take(phase, step, stage, frozenset({action})) is not None
 
     def _take(
@@ -159,7 +161,7 @@ class Failpoints:
         return tuple(self._armed)
 
     def _read_again(self, file: Path) -> None:
-        """Take what the file says now; a half-written one is taken when it is whole."""
+        """Read the file again; a half-written one is read when it is complete."""
         status = file.stat()
         version = (status.st_mtime_ns, status.st_ino)
         if version != self._read and status.st_size <= MAX_TEXT_BYTES:

@@ -1,4 +1,4 @@
-"""Fresh invites: which members a newcomer should call, and who can use such an invite. Pure."""
+"""Fresh invites: the members that a newcomer should dial, and the reach of such an invite. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protocol.address import Address
 from protocol.invite import SwarmFile
 
 Reach = Literal["internet", "network", "machine"]
-"""From how far an address can be called."""
+"""The network from which an address can be reached."""
 
 MAX_ADDRESSES: Final = 8
 MAX_PER_MEMBER: Final = 2
@@ -28,7 +28,7 @@ _ONLY: Final[dict[Reach, str]] = {
 
 
 def reach(address: Address) -> Reach:
-    """Return from how far an address can be called, as far as it says so itself."""
+    """Return the network from which an address can be reached, judged by the address alone."""
     if address.kind != "ip4":
         return "machine" if address.host == "localhost" else "internet"
     host = ipaddress.IPv4Address(address.host)
@@ -38,7 +38,7 @@ def reach(address: Address) -> Reach:
 
 
 def fresh(swarm: SwarmFile, members: Iterable[Sequence[Address]]) -> SwarmFile:
-    """Return the swarm with these members to call, the ones that can be called from far first.
+    """Return the swarm with these members to dial, those with public addresses first.
 
     Args:
         swarm: its manifest and secret are kept.
@@ -57,7 +57,7 @@ def short(swarm: SwarmFile) -> list[str]:
 
 
 def notes(swarm: SwarmFile) -> list[str]:
-    """Return what whoever gives the invite away should know."""
+    """Return the notes for a person who shares the invite."""
     nearest = min(swarm.peers, key=_rank, default=None)
     words = [_ONLY[reach(nearest)]] if nearest is not None else []
     if swarm.secret is not None:

@@ -14,7 +14,8 @@ def qr_lines(text: str, *, light_on_dark: bool = True) -> list[str]:
 
     Args:
         text: at most about 2,900 characters.
-        light_on_dark: how the terminal writes; the light modules are then what is written.
+        light_on_dark: whether the terminal shows light text on dark; the light modules are then
+            drawn.
     """
     import segno
 

@@ -1,8 +1,7 @@
 """A weekly schedule of local time: ``22:00-07:00 mon-fri; 00:00-24:00 sat,sun``.
 
 Pure. A window that ends before it begins runs into the next day and belongs to the day on which it
-begins. Moments are naive datetimes of the local clock; what a clock change does to them is the
-clock's business.
+begins. Moments are naive datetimes of the local clock; clock changes are not handled specially.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When something is allowed; without windows always."""
+    """The allowed times; without windows always."""
 
     windows: tuple[Window, ...] = ()
 
@@ -77,10 +76,10 @@ class Schedule:
 
 
 def parse_schedule(text: str) -> Schedule:
-    """Parse windows separated by semicolons; an empty text is: always.
+    """Parse windows separated by semicolons; an empty text means always.
 
     Raises:
-        ValueError: says what is wrong and how it is written.
+        ValueError: names the fault and shows the notation.
     """
     parts = [part.strip() for part in text.split(";")]
     windows = tuple(_window(part) for part in parts if part)

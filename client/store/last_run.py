@@ -78,7 +78,7 @@ class Ending(Struct, frozen=True, kw_only=True):
     words: str
     """The reason."""
     next_step: str
-    """What to do about it, and the command that starts it again."""
+    """Advice to the owner, and the command that starts the node again."""
     exit_code: int | None = None
     """None: it was killed, or the machine went down."""
     swarm: str = ""
