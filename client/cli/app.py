@@ -1,4 +1,4 @@
-"""The command line as Cyclopts sees it: every command by name only.
+"""The Cyclopts application: every command by name only.
 
 Commands are named as text and imported when called, so ``volunteer --help`` loads neither torch nor
 libp2p nor Textual, and nothing of the client imports its laboratory.

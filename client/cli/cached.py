@@ -35,12 +35,12 @@ class Kept:
 
     @property
     def size_bytes(self) -> int:
-        """How much disk it takes."""
+        """Size on disk, bytes."""
         return sum(_size(path) for path in self.files)
 
 
 def kept(data: Path) -> list[Kept]:
-    """Return what is in a data folder; kinds of which there is nothing are left out."""
+    """Return the files of a data folder by kind; empty kinds are left out."""
     checkpoints = list(_files(data / CHECKPOINTS))
     aside = [path for path in checkpoints if _is_aside(path)]
     left = [path for path in _files(data) if is_temporary(path)]
@@ -61,7 +61,7 @@ def kept(data: Path) -> list[Kept]:
 
 
 def remove(kinds: Iterable[Kept]) -> int:
-    """Remove all files of these kinds; return the bytes that came free. Raises ``OSError``."""
+    """Remove all files of these kinds; return the bytes freed. Raises ``OSError``."""
     freed = 0
     for kind in kinds:
         for path in kind.files:
@@ -71,7 +71,8 @@ def remove(kinds: Iterable[Kept]) -> int:
 
 
 def remove_tree(folder: Path, names: Iterable[str], tell: Callable[[Path], None]) -> None:
-    """Remove entries by name from a folder, and the folder if that leaves it empty."""
+    """Remove the entries ``names`` from ``folder``, and the folder if it is empty then; ``tell``
+    reports each."""
     for name in names:
         path = folder / name
         if path.is_symlink() or path.is_file():

@@ -1,4 +1,4 @@
-"""The table of commands: what each is for, and examples. Imports none of them."""
+"""The table of commands, with the purpose and examples of each. Imports none of them."""
 
 from __future__ import annotations
 
@@ -20,32 +20,33 @@ EPILOGUE: Final = (
     "Exit codes: 0 ok, 1 failed, 2 usage, 3 not running, 69 swarm unreachable, 75 try again "
     "later, 77 refused, 78 configuration, 130 interrupted."
 )
-"""What stands below all help."""
+"""The text below all help."""
 
 
 def _default_words(value: object) -> Any:
-    """Return what help says of a default; None where it goes without saying."""
+    """Return a default for the help; None where it is obvious."""
     return None if value is None or value is False or value in ("", ()) else str(value)
 
 
 PARAMETER: Final = Parameter(negative=(), show_default=_default_words)
-"""What holds for every flag: there is no --no-x, and a switch is off."""
+"""Defaults of every flag: there is no --no-x, and a switch is off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command of ``volunteer``; ``module`` says where its code is."""
+    """One command of ``volunteer``; ``module`` names the module of its code."""
 
     group: str
     summary: str
     examples: tuple[tuple[str, str], ...] = ()
-    """Command lines, without the first word, and what they do."""
+    """Command lines without the first word, each with its effect."""
     note: str = ""
     nested: bool = False
-    """It has commands of its own."""
+    """Whether it has commands of its own."""
 
     laboratory: bool = False
-    """It tries or measures volunteers as a whole: its code is in ``client/lab/NAME/command.py``."""
+    """Whether it tests or measures whole volunteers: its code is in
+    ``client/lab/NAME/command.py``."""
 
     def module(self, name: str) -> str:
         """Return the module of its code, which has a function of the command's name."""
@@ -53,7 +54,7 @@ class Command:
 
     @property
     def epilogue(self) -> str:
-        """What stands below its help."""
+        """The text below its help."""
         lines = [f"  volunteer {line}\n      {words}" for line, words in self.examples]
         examples = "\n".join(["Examples:", *lines]) if lines else ""
         return "\n\n".join(part for part in (examples, self.note, EPILOGUE) if part)

@@ -27,24 +27,24 @@ from protocol.manifest import Codec, Manifest
 
 FILE_NAME = "consent.json"
 TERMS = 1
-"""Rises when a volunteer gives more than those before agreed to; then they are asked again."""
+"""Rises when a volunteer gives more than owners agreed to before; then they are asked again."""
 
 
 MAX_SWARMS = 1000
-"""So many are remembered; who joins more is asked again for the oldest."""
+"""Agreements remembered; beyond it, the oldest are asked again."""
 WIRE_BYTES: dict[Codec, float] = {"s8": 130 / 128, "bf16": 2.0, "fp32": 4.0}
-"""Of an element of a gradient."""
+"""Bytes of an element of a gradient."""
 _INDENT = " " * 13
 
 
 class Consent(Struct, frozen=True):
-    """That the owner of this home has agreed."""
+    """The agreements of this home's owner."""
 
     terms: int
     at: float
     """Unix seconds."""
     swarms: list[str] = []
-    """Ids of the swarms that were agreed to, the newest last."""
+    """Ids of the agreed swarms, the newest last."""
 
 
 def is_agreed(folder: Path, swarm: SwarmId) -> bool:
@@ -68,7 +68,7 @@ def agrees(folder: Path, settings: Settings, swarm: SwarmFile) -> bool:
 
 
 def remember(folder: Path, swarm: SwarmId) -> None:
-    """Write down that the owner has agreed to a swarm."""
+    """Save the owner's agreement to a swarm."""
     swarms = [known for known in _remembered(folder) if known != swarm]
     consent = Consent(TERMS, time.time(), [*swarms, swarm][-MAX_SWARMS:])
     try:
@@ -78,7 +78,7 @@ def remember(folder: Path, swarm: SwarmId) -> None:
 
 
 def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
-    """Yield what the swarm is, one line each."""
+    """Yield the description of the swarm, line by line."""
     model, data = manifest.model, manifest.data
     parameters = sum(stage.parameters for stage in manifest.stages)
     tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
@@ -96,8 +96,8 @@ def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
 
 
 def traffic_bytes(manifest: Manifest) -> float:
-    """Return what a volunteer that holds the busiest stage alone sends and receives in the run,
-    with what it would average with others."""
+    """Return the traffic in the run, bytes, of a volunteer that holds the busiest stage alone,
+    including its averaging with others."""
     codec = WIRE_BYTES[manifest.averaging_codec]
     return manifest.steps * max(
         manifest.microbatches_per_step * (stage.uplink_bytes + stage.downlink_bytes)
@@ -107,7 +107,8 @@ def traffic_bytes(manifest: Manifest) -> float:
 
 
 def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
-    """Yield what will be used and seen, one line each."""
+    """Yield the resources that ``swarm`` would use under ``settings`` and the data that it would
+    see, line by line."""
     manifest = swarm.manifest
     stage_memory = max(stage.memory_bytes for stage in manifest.stages)
     checkpoint = max(s.parameters for s in manifest.stages) * manifest.state.bytes_per_parameter

@@ -1,7 +1,7 @@
-"""The ``volunteer`` command: finds the command asked for, runs it, turns its end into an exit code.
+"""The ``volunteer`` command: finds the command, runs it, and turns its result into an exit code.
 
-A command returns an exit code or raises ``UserError``; everything
-else that escapes is a fault of this program and becomes one line and a file with the traceback.
+A command returns an exit code or raises ``UserError``; every other exception is a fault of this
+program and becomes one line and a file with the traceback.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return _silence_stdout()
     except BaseExceptionGroup as group:
-        # Nurseries wrap what escapes them; a user's mistake or wish is still just that.
+        # Nurseries wrap exceptions in groups; a user's mistake inside one is still a user's
+        # mistake.
         known = first_of(group, UserError)
         if known is not None:
             return _explain(known)
@@ -82,7 +83,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _silence_stdout() -> int:
-    """Whoever read our output has left; that is their right and no error."""
+    """The reader of our output has ended, which is no error."""
     sys.stdout = None
     return ExitCode.OK
 

@@ -27,11 +27,11 @@ def can_draw() -> bool:
 def show(
     socket: Path, folders: Folders | None, record: Path | None = None, *, plain: bool = False
 ) -> int:
-    """Show the node that listens on ``socket`` until the user goes; the node goes on.
+    """Show the node that listens on ``socket`` until the user leaves; the node continues.
 
     Args:
         socket: its control socket.
-        folders: of the home in which to look how it ended; None: it is on another machine.
+        folders: of the home that records the node's end; None: it is on another machine.
         record: file to write what is shown to.
         plain: one line instead of the interface.
 
@@ -55,10 +55,9 @@ def show(
 
 
 def follow(socket: Path, folders: Folders | None) -> int:
-    """Show a line that says how the node is until it ends, or Ctrl-C detaches.
+    """Show the node's status as one line until it ends, or Ctrl-C detaches.
 
-    Returns:
-        what the node ended with, as far as it is known.
+    Returns: The node's exit code, if it is known.
     """
     line = ProgressLine()
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import metadata
 
 PACKAGES = ("libp2p", "trio", "torch", "msgspec", "pynacl", "textual")
-"""Those whose versions matter in a report."""
+"""Packages whose versions matter in a report."""
 
 
 def software_version() -> str:
@@ -14,7 +14,7 @@ def software_version() -> str:
 
 
 def package_version(name: str) -> str | None:
-    """Return the version of an installed package; None: it is not there."""
+    """Return the version of an installed package; None: it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""``volunteer cache``: what the volunteer keeps on disk, and making room."""
+"""``volunteer cache``: lists and removes the volunteer's files on disk."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def show(
 
 
 def _toml(setting: Setting, value: object) -> str:
-    """Return a value as a line of the file may have it, amounts with their unit."""
+    """Return a value in the notation of the file, amounts with their unit."""
     spelled = setting.words(value)
     with_unit = isinstance(value, int) and value != 0 and not spelled.isdecimal()
     return json_line(spelled if with_unit and not isinstance(value, bool) else value)

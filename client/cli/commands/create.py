@@ -1,8 +1,8 @@
 """``volunteer create``: found a swarm.
 
 Writes the signed ``.swarm`` file and prints the invite on stdout. The training text is copied into
-the founder's home, from where members get it. The founder is a volunteer like any other
-afterwards; the invite names its address so that others find somebody.
+the founder's home, from where members get it. Afterwards the founder is a volunteer like any other;
+the invite names its address so that others find a member.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def create(
         raise UserError(problem, "choose another --out, or --force", ExitCode.USAGE)
 
     from client.cli.founding.manifest import (
-        found_swarm,  # imports torch: only when all else is in order
+        found_swarm,  # imports torch: only after all other checks
     )
 
     founding = found_swarm(signer.peer, run, model, optimizer)
@@ -109,9 +109,10 @@ def default_file(name: str) -> Path:
 
 
 def keep_text(corpus: Corpus, source: str, store: TextStore) -> Path:
-    """Copy the training text into the founder's home, unless it is there; return the copy.
+    """Copy the training text ``corpus`` from ``source`` into the founder's ``store``, unless it is
+    there; return the copy.
 
-    A link would take no room, but would change whenever the user's file does.
+    A link would take no room, but would change with the user's file.
 
     Raises:
         UserError: the disk has no room for it, or the file was changed meanwhile.
@@ -194,7 +195,7 @@ def _report(swarm: SwarmFile, path: Path, text: Path, founding: Founding, as_jso
 
 
 def describe(manifest: Manifest) -> str:
-    """Return what a volunteer should know of a swarm before joining, in a few lines."""
+    """Return a description of a swarm for a volunteer that may join, in a few lines."""
     model = manifest.model
     batch = manifest.microbatches_per_step * manifest.tokens_per_microbatch
     return (

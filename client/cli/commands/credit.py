@@ -1,4 +1,4 @@
-"""``volunteer credit``: what this volunteer has done for its swarms."""
+"""``volunteer credit``: this volunteer's work for its swarms."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from client.store.swarms import SwarmStore
 
 
 class Contribution(Struct, frozen=True, kw_only=True):
-    """What was done for one swarm, over all sessions."""
+    """The work for one swarm, over all sessions."""
 
     swarm: str
     swarm_name: str
     microbatches: int
-    """Of ours in committed steps; each stage counts for itself."""
+    """Our microbatches in committed steps, summed over stages."""
     tokens: int
     sent_bytes: int
     since: float
@@ -69,14 +69,14 @@ def credit(*, swarm: str | None = None, json: AsJson = False) -> None:
 
 
 def contributions(home: Home) -> list[Contribution]:
-    """Return what was done for every swarm that this home remembers, the running ones as of now."""
+    """Return the work for every swarm that this home remembers, that of running ones up to now."""
     live = {}
     for path, greeting in running_nodes(home.folders.runtime):
         try:
             with ControlClient(path) as node:
                 live[greeting.swarm] = node.status().credit
         except ControlError:
-            continue  # it ended meanwhile: the file has it
+            continue  # it ended meanwhile: the file has its work
     found = []
     for known in SwarmStore(home.folders.swarms).all():
         now = live.get(known.swarm) or load_credit(home.folders.credit(known.swarm))

@@ -1,4 +1,4 @@
-"""``volunteer doctor``: can this machine take part, and if not, what is to be done."""
+"""``volunteer doctor``: checks whether this machine can take part, and says what to do if not."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def doctor(
 
 
 def examine(home: Home) -> Iterator[Check]:
-    """Yield the outcome of every check, quick ones first."""
+    """Yield the results of all checks, quick ones first."""
     yield checks.check_python()
     yield from map(checks.check_package, PACKAGES)
     yield checks.check_kernel()

@@ -1,4 +1,4 @@
-"""``volunteer events``: what happened in the running volunteer, for people and for programs."""
+"""``volunteer events``: the events of the running volunteer, for people and for programs."""
 
 from __future__ import annotations
 

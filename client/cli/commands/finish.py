@@ -26,9 +26,9 @@ class Finished(Struct, frozen=True, kw_only=True):
     swarm_name: str
     peer: str
     leaving: list[DrainCostView]
-    """What becomes of the stages that it served."""
+    """The consequences for the stages that it served."""
     left: bool
-    """Whether it had gone when this was printed."""
+    """Whether it had ended when this was printed."""
     schema_version: int = 1
 
 
@@ -62,7 +62,7 @@ def finish(
             leaving = node.finish().leaving
             left = _wait_until_gone(node, wait_s)
             if left:
-                wait_for_ending(folders, greeting.pid)  # its socket goes before its process
+                wait_for_ending(folders, greeting.pid)  # its socket closes first
         except NotRunning as error:
             raise not_running(folders, swarm) from error
     if json:
@@ -88,7 +88,7 @@ def finish(
 
 
 def _agreed(leaving: list[DrainCostView]) -> bool:
-    """Whether to leave although the swarm will have to wait; asks only a person."""
+    """Whether to leave although the swarm will have to wait; asks only at a terminal."""
     last = [stage for stage in leaving if stage.last]
     if not last or not sys.stdin.isatty():
         return True

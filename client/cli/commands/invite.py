@@ -1,7 +1,7 @@
-"""``volunteer invite``: a fresh invite to a swarm, for whoever should take part next.
+"""``volunteer invite``: a fresh invite to a swarm, for the next volunteer.
 
-A running volunteer names itself and the members that it is linked with. Without one, the members
-met last are all that is known, and that is said.
+A running volunteer names itself and the members that it is linked with. Without one the invite
+names the members met last, and the output says so.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Invited(Struct, frozen=True, kw_only=True):
     """Addresses that it names."""
     private: bool
     running: bool
-    """Whether a volunteer that runs has made it; else from what was remembered."""
+    """Whether a running volunteer made it; otherwise it was made from saved members."""
     notes: list[str]
     file: str | None
     """The .swarm file that was written."""
@@ -101,7 +101,7 @@ def invite(
 
 
 def _of_running(home: Home, swarm: str | None) -> InviteView | None:
-    """Return the invite of the volunteer that runs; None: none does."""
+    """Return the invite of the running volunteer; None: none runs."""
     try:
         with connect(home.folders, swarm) as node:
             return node.invite()
@@ -112,7 +112,7 @@ def _of_running(home: Home, swarm: str | None) -> InviteView | None:
 
 
 def _remembered(home: Home, swarm: str | None) -> InviteView:
-    """Return an invite from what is on disk.
+    """Return an invite from the files on disk.
 
     Raises:
         UserError: no such swarm is known, or none of its members.
@@ -168,5 +168,5 @@ def _draw(found: InviteView) -> None:
 
 
 def _fits(code: list[str], columns: int, lines: int) -> bool:
-    """Whether a code can be seen whole, with a line below it."""
+    """Whether the terminal can show a whole code with a line below it."""
     return len(code) < lines and len(code[0]) <= columns

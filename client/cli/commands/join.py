@@ -1,9 +1,9 @@
 """``volunteer join``: take part in a swarm until it is done or the user stops it.
 
-In a terminal the node is started in the background and shown here, so that closing the terminal,
-or whatever happens to what shows it, never touches training. Headless it runs in this process: the
-first SIGINT or SIGTERM begins an orderly stop (hand off, checkpoint, exit 0), the second ends it at
-once. The node never imports torch; its worker is a child process.
+In a terminal the node is started in the background and shown here, so that closing the terminal, or
+a crash of the screen, never touches training. Headless it runs in this process: the first SIGINT or
+SIGTERM begins an orderly stop (hand off, checkpoint, exit 0), the second ends it at once. The node
+never imports torch; its worker is a child process.
 """
 
 from __future__ import annotations
@@ -118,10 +118,10 @@ def join(
 
 
 def _refuse_combination(*, headless: bool, detach: bool, record: Path | None) -> None:
-    """Say which flags do not go together.
+    """Refuse flags that exclude each other.
 
     Raises:
-        UserError: these do not.
+        UserError: names them.
     """
     if headless and detach:
         raise UserError("--headless and --detach do not go together", exit_code=ExitCode.USAGE)
@@ -139,7 +139,7 @@ def _serve(
     headless: bool,
     quiet: bool,
 ) -> int:
-    """Be the node, in this process, until it ends."""
+    """Run the node in this process until it ends."""
     _refuse_second(home)
     settings = promised_port(home.settings, home.signer().peer, bootstrap(target))
     from client.cli.serving.foreground import serve
@@ -156,7 +156,7 @@ def _serve(
 
 
 def _serve_handed_over() -> int:
-    """Be the node that another process starts in the background."""
+    """Run the node that another process starts in the background."""
     told = read_handover(sys.stdin.buffer)
     return _serve(
         home_of(told.resolved),
@@ -210,12 +210,13 @@ def _in_background(
 
 
 def _refuse_second(home: Home) -> None:
-    """Say at once that a volunteer of this home runs, before anything slow is loaded or asked.
+    """Refuse to start beside a running volunteer of this home, before any slow work.
 
-    It is the identity's lock that decides, when the node starts; this may miss one that starts.
+    The identity's lock decides when the node starts; this check may miss a volunteer that is
+    starting.
 
     Raises:
-        UserError: it runs; says which process and how to look at it.
+        UserError: one runs; names its process and how to show it.
     """
     run = RunRecord(home.folders.data).load()
     if run is not None and run.runs:
@@ -223,12 +224,12 @@ def _refuse_second(home: Home) -> None:
 
 
 def _agreed(home: Home, target: Target, *, yes: bool) -> Target | None:
-    """Return the swarm that the owner lets this machine be used for: the one that was shown.
+    """Return the swarm, as shown to the owner, if the owner agrees to its use of this machine.
 
-    None: the owner does not. Where there is nobody to ask, whoever set this up has agreed.
+    None: the owner does not. Without a terminal the person who set this up has agreed.
 
     Raises:
-        UserError: what the swarm is must be asked of a member, and none answers.
+        UserError: the swarm's description must come from a member, and none answers.
     """
     from client.cli import consent
 
@@ -241,12 +242,12 @@ def _agreed(home: Home, target: Target, *, yes: bool) -> Target | None:
         return target
     swarm = _with_manifest(home, target)
     if consent.is_agreed(folder, swarm.swarm) or consent.agrees(folder, home.settings, swarm):
-        return swarm if isinstance(target, Address) else target  # an id stands for one manifest
+        return swarm if isinstance(target, Address) else target  # an id identifies one manifest
     return None
 
 
 def _with_manifest(home: Home, target: Target) -> SwarmFile:
-    """Return what a swarm is, asked of a member where it is not known here."""
+    """Return a swarm's description, from a member where it is not known here."""
     if isinstance(target, SwarmFile):
         return target
     if not isinstance(target, Address):
@@ -283,10 +284,10 @@ def _running(home: Home, target: Target) -> Path | None:
 
 
 def _find_target(home: Home, text: str | None) -> Target:
-    """Return the swarm meant.
+    """Return the swarm to join.
 
     Raises:
-        UserError: none is meant, or it cannot be understood.
+        UserError: none is given, or it cannot be parsed.
     """
     known = named_swarm(home, text)
     if known is not None:
@@ -306,7 +307,8 @@ def bootstrap(target: Target) -> tuple[Address, ...]:
 
 
 def promised_port(settings: Settings, own: PeerId, peers: tuple[Address, ...]) -> Settings:
-    """Listen where the swarm file says that we do, unless the user chose a port.
+    """Return the settings with the port at which ``peers``, the swarm file's members, list ``own``,
+    unless the user chose one.
 
     The founder's file names the founder's own address; others will look for it there.
     """

@@ -75,7 +75,7 @@ def _end(folder: Path) -> int:
 
 
 def _coming(folder: Path, start: int) -> Iterator[Line]:
-    """Yield lines as they are written, through changes of the file, for ever."""
+    """Yield lines as they are written, through changes of the file, without end."""
     path = folder / NAME
     while True:
         try:

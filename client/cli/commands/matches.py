@@ -1,4 +1,4 @@
-"""``volunteer matches``: who holds which stage with whose consent, and why."""
+"""``volunteer matches``: the matching of stages to volunteers, with consents and reasons."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def peers(*, swarm: RunningSwarm = None, json: AsJson = False) -> None:
 
 
 def members(now: Snapshot) -> Peers:
-    """Return who is there, the nearest first."""
+    """Return the members, the nearest first."""
     held: dict[str, list[Stage]] = {}
     for stage in now.stages:
         for one in stage.replicas:

@@ -1,7 +1,7 @@
-"""``volunteer plan``: what given machines and links would reach, and the best cut for them.
+"""``volunteer plan``: the predicted speed of given machines and links, and their best cut.
 
-The model and its formulas: ``client.plan.model``. Trains nothing and uses no network; runs parts
-of the model for some seconds to measure what they cost, unless they are counted.
+The model and its formulas: ``client.plan.model``. Trains nothing and uses no network; runs parts of
+the model for some seconds to measure their cost, unless it is counted.
 """
 
 from __future__ import annotations

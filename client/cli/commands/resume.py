@@ -20,7 +20,7 @@ class Resumed(Struct, frozen=True, kw_only=True):
     resumed: bool
     """False: it was not paused by you."""
     paused: PauseView | None
-    """What still holds it back, such as battery or schedule."""
+    """The remaining obstacle, such as battery or schedule."""
     schema_version: int = 1
 
 

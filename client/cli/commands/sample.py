@@ -1,4 +1,4 @@
-"""``volunteer sample``: text from the newest model that a swarm has whole."""
+"""``volunteer sample``: text from a swarm's newest complete model."""
 
 from __future__ import annotations
 

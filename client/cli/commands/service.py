@@ -36,7 +36,7 @@ SYSUSERS_FILE = Path("/etc/sysusers.d/volunteer.conf")
 
 @dataclass(frozen=True)
 class ServicePlace:
-    """Where a service of one kind is, and how it is told to run."""
+    """The unit file of one kind of service, and the commands that control it."""
 
     kind: Kind
     unit: Path
@@ -53,7 +53,7 @@ class ServiceStatus(Struct, frozen=True, kw_only=True):
     unit: str
     installed: bool
     enabled: str
-    """As the service manager says: ``enabled``, ``disabled``, or empty where it does not say."""
+    """The service manager's answer: ``enabled``, ``disabled``, or empty without one."""
     active: str
     invite: str
     invite_there: bool
@@ -201,7 +201,8 @@ def _check_rights(place: ServicePlace) -> None:
 
 
 def _check_visible(command: Path) -> None:
-    """The system service sees neither ``/home`` nor ``/root``, where pyenv and pipx put things.
+    """Refuse a program below ``/home`` or ``/root``, where pyenv and pipx install: the system
+    service sees neither.
 
     Raises:
         UserError: the command or its interpreter is there.
@@ -260,4 +261,4 @@ def _there(path: Path) -> bool:
     try:
         return path.exists()
     except OSError:
-        return False  # not ours to see
+        return False  # not readable by us

@@ -1,4 +1,4 @@
-"""``volunteer stages``: the stages of the model and who holds them."""
+"""``volunteer stages``: the stages of the model and their replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``volunteer status``: what the volunteer on this machine is doing."""
+"""``volunteer status``: the state of the volunteer on this machine."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _look_again(
 
 
 def _print(now: Snapshot, as_json: bool, watch: bool, plain: bool) -> tuple[str, int]:
-    """Print a snapshot; return what a further plain line would have to differ in."""
+    """Print a snapshot; return the values that trigger the next plain line when they change."""
     if plain and not as_json:
         print(printable(progress_line(now)), flush=True)
     else:

@@ -1,4 +1,4 @@
-"""``volunteer uninstall``: take from this machine what the volunteer has put there."""
+"""``volunteer uninstall``: removes the volunteer's files and service from this machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DATA = (
     "texts",
     "usage.json",
 )
-"""What the volunteer keeps; anything else in its folders is not ours to remove."""
+"""The volunteer's entries in its folders; all others are kept."""
 CONFIG = ("config.toml", "swarm", "environment")
 
 

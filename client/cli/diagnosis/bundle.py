@@ -30,7 +30,7 @@ MOST_ERROR_CHARS = 64_000
 
 
 def write_bundle(path: Path, home: Home, checks: list[Check], *, keep_addresses: bool) -> None:
-    """Write the bundle; whoever reads it can trust that it has been cleaned, but should look.
+    """Write the bundle; its texts are cleaned, but the owner should still check them.
 
     Raises:
         UserError: the file is there already, or cannot be written.

@@ -1,4 +1,4 @@
-"""The checks behind ``volunteer doctor``: each looks at one thing and says what to do about it.
+"""The checks of ``volunteer doctor``: each examines one thing and says what to do about it.
 
 A check changes nothing that a first ``join`` would not create, and never raises.
 """
@@ -39,12 +39,12 @@ class Check(Struct, frozen=True):
 
 
 def check_python() -> Check:
-    """Which Python this is; an older one than 3.11 could not have loaded this file."""
+    """The version of Python; one older than 3.11 could not have loaded this file."""
     return Check("python", "ok", ".".join(map(str, sys.version_info[:3])))
 
 
 def check_package(name: str) -> Check:
-    """A package is there, in the one version that works where that matters."""
+    """A package is installed, in the required version where that matters."""
     try:
         found = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -128,7 +128,7 @@ def check_memory() -> Check:
 
 
 def check_port(host: str, port: int) -> Check:
-    """The port for other volunteers is free; 0 means that any will do."""
+    """The port for other volunteers is free; 0 means any port."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

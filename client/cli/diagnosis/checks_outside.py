@@ -1,6 +1,6 @@
 """Further checks of ``volunteer doctor``: the clock, the GPU, and the way to the swarm.
 
-None sends more than the opening of a connection to members that are remembered, and none raises.
+None sends more than the opening of a connection to remembered members, and none raises.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MIN_DESCRIPTORS = 512
 DIAL_TIMEOUT_S = 2.0
 MOST_DIALLED = 5
 EARLIEST = 1_760_000_000.0
-"""This software is younger than clocks that show less (Unix seconds)."""
+"""A clock before this time (Unix seconds) is wrong: the software is newer."""
 
 
 def check_clock() -> Check:
@@ -53,7 +53,7 @@ def check_clock() -> Check:
 
 
 def check_gpu(settings: Settings) -> Check:
-    """Which graphics cards could compute."""
+    """The graphics cards that can compute."""
     if settings.device == "cpu":
         return Check("gpu", "ok", "not wanted: device is cpu")
     found = list(_nvidia_cards())
@@ -76,7 +76,7 @@ def check_descriptors() -> Check:
 
 
 def check_reachability(settings: Settings) -> Check:
-    """Whether others can call this machine, as far as it can tell by itself."""
+    """Whether others can dial this machine, judged by its own addresses."""
     if settings.announce:
         return Check("reachability", "ok", f"announced: {', '.join(settings.announce)}")
     if settings.listen_host not in ("0.0.0.0", ""):
@@ -164,7 +164,7 @@ def _nvidia_cards() -> Iterator[str]:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # no driver, or a library that does not fit it
+    except Exception:  # no driver, or a library of another version
         return
     try:
         driver = _text(pynvml.nvmlSystemGetDriverVersion())

@@ -1,4 +1,4 @@
-"""The checks of ``volunteer doctor`` that look at the owner's limits: can each one be kept here?"""
+"""The checks of ``volunteer doctor`` for the owner's limits: whether each can be kept here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from client.train.machine.power import nvidia_cap
 
 
 def examine_limits(settings: Settings, data: Path) -> Iterator[Check]:
-    """Yield a check of every limit that is set and may turn out to be impossible to keep."""
+    """Yield a check of every limit that is set and may be impossible to keep."""
     if settings.only_when_idle:
         yield check_idle(60 * settings.idle_after_minutes)
     if settings.not_on_battery:
@@ -34,7 +34,7 @@ def examine_limits(settings: Settings, data: Path) -> Iterator[Check]:
 
 
 def check_idle(after_s: int, find: Callable[[int], Idleness] | None = None) -> Check:
-    """Whether it can be told that nobody uses this machine."""
+    """Whether idleness of this machine can be detected."""
     found = find(after_s) if find else look(after_s, ask)
     if found.idle is None:
         next_step = (
@@ -46,7 +46,7 @@ def check_idle(after_s: int, find: Callable[[int], Idleness] | None = None) -> C
 
 
 def check_battery(read: Callable[[], bool | None] = on_battery) -> Check:
-    """Whether it can be told that this machine runs on battery."""
+    """Whether battery power can be detected."""
     found = read()
     if found is None:
         next_step = "until the system says, not-on-battery never computes"
@@ -55,7 +55,7 @@ def check_battery(read: Callable[[], bool | None] = on_battery) -> Check:
 
 
 def check_hours(schedule: Schedule, now: datetime) -> Check:
-    """What the schedule says of this moment, by the local clock."""
+    """Whether the schedule allows computing at this moment of the local clock."""
     inside, change = schedule.allows(now), schedule.next_change(now)
     until = f" until {change:%a %H:%M}" if change else ""
     words = f"{'inside' if inside else 'outside'} its hours{until} ({schedule})"
@@ -63,7 +63,8 @@ def check_hours(schedule: Schedule, now: datetime) -> Check:
 
 
 def check_quota(daily_bytes: int, data: Path, now: datetime) -> Check:
-    """What is left of the day's quota."""
+    """The rest of the day's quota; ``daily_bytes`` is the quota, ``data`` the folder with the day's
+    use, ``now`` the local time."""
     use = load_use(data / FILE_NAME)
     used_bytes = use.used_bytes if use is not None and use.day == now.date() else 0
     words = f"{human_bytes(used_bytes)} of {human_bytes(daily_bytes)} used today"

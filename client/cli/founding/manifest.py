@@ -1,7 +1,8 @@
-"""From a founder's choices to a manifest: fills in the preset, cuts the model, prices its stages.
+"""Makes a manifest from a founder's choices: fills in the preset, cuts the model, prices its
+stages.
 
-Runs the model for a moment to measure what its parts cost, so it imports torch; only ``create``
-and ``demo`` call it. Writes nothing.
+It runs the model briefly to measure the cost of its parts, so it imports torch; only ``create`` and
+``demo`` call it. Writes nothing.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ from protocol.manifest import (
 
 WIRE_BYTES_PER_ELEMENT: dict[Codec, float] = {"s8": 1 + 2 / 128, "bf16": 2.0, "fp32": 4.0}
 _GRAPHS_KEPT = 2
-"""Enough for a pipeline to flow; a volunteer with more memory keeps more."""
+"""Graphs kept that fill the pipeline; a volunteer with more memory keeps more."""
 
 
 @dataclass(frozen=True)
 class Founding:
-    """A manifest to be signed, and what the founder should know about it."""
+    """A manifest to be signed, and its facts for the founder."""
 
     manifest: Manifest
     warnings: tuple[str, ...]
     prices: tuple[StagePrice, ...]
-    """Of the stages, in pipeline order."""
+    """Prices of the stages, in pipeline order."""
     corpus: Corpus
     """The training text."""
 
@@ -94,7 +95,7 @@ def found_swarm(
 
 
 def checked(manifest: Manifest) -> Manifest:
-    """Return the manifest as every peer will read it.
+    """Return the manifest as every peer will decode it.
 
     Raises:
         UserError: a number is out of the range the protocol allows.
@@ -115,7 +116,7 @@ def choose_model(
     """Return the preset's model with the founder's changes; dependent numbers follow.
 
     Raises:
-        UserError: numbers that no such model has.
+        UserError: the numbers do not make a valid model.
     """
     base = preset.model
     architecture = choices.architecture or base.architecture
@@ -172,7 +173,7 @@ def choose_optimizer(
 
 
 def open_corpus(source: str, context: int, tokenizer: str = tokens.DEFAULT) -> Corpus:
-    """Open the training text and make sure that both its parts hold a sample.
+    """Open the training text and check that both its parts hold a sample of ``context`` tokens.
 
     Raises:
         UserError: it is missing, unreadable or too short.
@@ -188,7 +189,7 @@ def open_corpus(source: str, context: int, tokenizer: str = tokens.DEFAULT) -> C
 
 
 def describe_data(source: str, corpus: Corpus, tokenizer: str = tokens.DEFAULT) -> DataSpec:
-    """Return what the manifest says of the corpus."""
+    """Return the corpus's entry in the manifest."""
     named = msgspec.UNSET if tokenizer == tokens.DEFAULT else tokenizer
     return DataSpec(_kind(source), short_name(source), corpus.size, corpus.digest, named)
 
@@ -202,7 +203,8 @@ def _kind(source: str) -> Source:
 def price_stages(
     spec: ModelSpec, run: RunChoices, sequences: int
 ) -> tuple[tuple[StageCost, ...], tuple[StagePrice, ...]]:
-    """Cut the model so that its dearest stage is as cheap as can be, and price every stage."""
+    """Cut the model so that the cost of its most expensive stage is minimal, and price every
+    stage."""
     if run.stages > spec.layers:
         raise usage(f"{spec.layers} layers cannot make {run.stages} stages; take at most that many")
     prices = Prices(spec, sequences) if run.measure else None
@@ -221,12 +223,12 @@ def stage_cost(
     run: RunChoices,
     sequences: int,
 ) -> StageCost:
-    """Return what the manifest says of one stage of a cut."""
+    """Return one stage's costs for the manifest."""
     predicted = sequences * spec.context
     first, last = part.index == 0, part.index == part.count - 1
     shape = sequences, spec.context, spec.width
     boundary = float(largest_payload_bytes(shape, run.boundary_codec))
-    forward = boundary + (predicted + sequences) * token_bytes(spec.vocab)  # targets travel along
+    forward = boundary + (predicted + sequences) * token_bytes(spec.vocab)  # targets are sent along
     memory = required_bytes(
         spec,
         layers_per_stage=layers,

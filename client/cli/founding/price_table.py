@@ -1,4 +1,4 @@
-"""Prices of stages as values and as text; imports no torch. How they come about: ``pricing``."""
+"""Prices of stages as values and as text; imports no torch. ``pricing`` determines them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class StagePrice(Struct, frozen=True):
     stage: int
     layers: int
     flops: float
-    """What the manifest says: measured seconds at the founder's speed, else as reckoned."""
+    """The manifest's value: measured seconds at the founder's speed, otherwise computed."""
     reckoned_flops: float
     """Multiplications and additions, counted."""
     seconds: float | None
-    """Measured on one thread of the founder's machine; None: reckoned only."""
+    """Measured on one thread of the founder's machine; None: computed only."""
 
 
 def table(prices: Sequence[StagePrice]) -> str:

@@ -1,10 +1,11 @@
 """The cost of each stage of a cut: measured on the founder's machine, or computed.
 
-A volunteer states the FLOP/s that it reaches multiplying matrices. No stage runs at that speed, the
-ends less than the middle: a lookup moves memory, small layers are mostly overhead. So a stage's
-cost is its *time*: seconds of forward and backward here, times the FLOP/s that this machine reaches
-in the same measurement that volunteers make. A volunteer's FLOP/s divided by this cost is then its
-expected microbatches per second, and the costs of stages compare as their seconds do.
+A volunteer states the FLOP/s that it reaches when multiplying matrices. No stage reaches that
+speed, the ends even less than the middle: a lookup moves memory, small layers are mostly overhead.
+So a stage's cost is its *time*: seconds of forward and backward here, times the FLOP/s that this
+machine reaches in the same measurement that volunteers make. A volunteer's FLOP/s divided by this
+cost is then its expected microbatches per second, and the costs of stages are proportional to their
+seconds.
 
 Every distinct kind of stage (embedding end, middle, head end, by number of layers) is run once as a
 whole where that is quick, otherwise added up from its parts. Imports torch; holds nothing.
@@ -35,7 +36,7 @@ WHOLE_UP_TO_S = 1.0
 """Stages that take longer are added up from their parts: their overhead is small."""
 
 Kind = tuple[bool, int, bool]
-"""Whether it embeds, its layers, whether it has the head."""
+"""Whether it has the embedding, its layers, whether it has the head."""
 
 
 class Prices:
@@ -83,7 +84,7 @@ def stage_seconds(spec: ModelSpec, part: StageSlice, sequences: int) -> float:
 def price(
     spec: ModelSpec, parts: Sequence[StageSlice], sequences: int, prices: Prices | None
 ) -> tuple[StagePrice, ...]:
-    """Return the price of every stage of a cut; without ``prices`` they are reckoned."""
+    """Return the price of every stage of a cut; without ``prices`` they are computed."""
     return tuple(_price(spec, part, sequences, prices) for part in parts)
 
 

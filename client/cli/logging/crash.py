@@ -15,7 +15,7 @@ KEPT = "the traceback is in "
 def keep_traceback(error: Exception, folder: Path) -> None:
     """Add the traceback to the errors of a node's log folder, and a note to the error saying so.
 
-    Does nothing where the disk does not take it: ``save_traceback`` will try elsewhere.
+    Does nothing where the disk fails: ``save_traceback`` will try elsewhere.
     """
     path = append_error(folder, _formatted(error)[-MAX_CHARS:])
     if path is not None:
@@ -23,7 +23,7 @@ def keep_traceback(error: Exception, folder: Path) -> None:
 
 
 def save_traceback(error: BaseException) -> str:
-    """Say in words where the traceback is; it gets a file of its own unless it was kept.
+    """Return in words where the traceback is; it gets a file of its own unless it was saved before.
 
     Never raises: a full disk must not hide the error itself.
     """

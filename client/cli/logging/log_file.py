@@ -18,9 +18,10 @@ from client.store.paths import create_folders
 
 NAME = "volunteer.log"
 ERRORS_NAME = "errors.log"
-"""Tracebacks, and what a node in the background wrote besides."""
+"""Tracebacks, and other output of a node in the background."""
 MAX_ERROR_BYTES = 2**20
-"""A node that crashes at every start must not fill the disk: then it begins anew."""
+"""Bytes after which the file begins again: a node that crashes at every start must not fill the
+disk."""
 MAX_BYTES = 4 * 2**20
 KEPT = 3
 """Files, the newest included."""
@@ -42,7 +43,8 @@ _lines = msgspec.json.Decoder(Line)
 
 
 class LogFile:
-    """Appends lines; what cannot be written is lost, for training goes on without a log."""
+    """Appends lines; a line that cannot be written is lost, because training does not depend on the
+    log."""
 
     def __init__(self, folder: Path, max_bytes: int = MAX_BYTES) -> None:
         self._path, self._max_bytes = folder / NAME, max_bytes
@@ -61,7 +63,7 @@ class LogFile:
             self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         file, self._file = self._file, None
         if file is not None:
             try:
@@ -86,7 +88,8 @@ class LogFile:
 
 
 def append_error(folder: Path, text: str) -> Path | None:
-    """Add a traceback to the errors in a log folder; return the file, None if it takes nothing."""
+    """Add a traceback to the errors in a log folder; return the file, None if it cannot be
+    written."""
     path, flags = folder / ERRORS_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
     try:
         create_folders(folder)
@@ -100,20 +103,20 @@ def append_error(folder: Path, text: str) -> Path | None:
 
 
 def log_files(folder: Path) -> list[Path]:
-    """Return the files of a log that are there, oldest first."""
+    """Return the existing files of a log, oldest first."""
     numbered = [folder / f"{NAME}.{number}" for number in range(KEPT - 1, 0, -1)]
     return [path for path in (*numbered, folder / NAME) if path.exists()]
 
 
 def read_lines(folder: Path) -> Iterator[Line]:
-    """Yield what is in the log, oldest first; lines that are none are passed over."""
+    """Yield the lines of the log, oldest first; invalid ones are skipped."""
     for path in log_files(folder):
         with path.open("rb") as file:
             yield from lines_of(file)
 
 
 def lines_of(file: BinaryIO) -> Iterator[Line]:
-    """Yield the lines of an open file from where it is to its end."""
+    """Yield the lines of an open file from its position to its end."""
     while True:
         start = file.tell()
         raw = file.readline(MAX_LINE_BYTES)

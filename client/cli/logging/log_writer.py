@@ -1,4 +1,4 @@
-"""A node's events as log lines: on stderr text for people or JSON for programs; JSON in a file."""
+"""Writes a node's events as log lines: text or JSON on stderr, JSON in a file."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def log_writer(
         try:
             print(start + spell(event, now), file=sys.stderr, flush=True)
         except (OSError, ValueError):
-            return  # whoever read it has gone; training goes on
+            return  # the reader has ended; training continues
 
     return write
 
 
 def as_text(event: Event, wall: float) -> str:
-    """Return ``12:00:00 warning words``; the level only where it is worth saying."""
+    """Return ``12:00:00 warning words``; the level only where it matters."""
     clock = time.strftime("%H:%M:%S", time.localtime(wall))
     return f"{clock} {with_level(event.level, event.words)}"
 

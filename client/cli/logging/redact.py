@@ -1,8 +1,8 @@
-"""Takes out of a text what a stranger who helps need not know.
+"""Removes private facts from a text before it is given to strangers.
 
-Invites and their secrets always; network addresses, this machine's name, the user's name and home
-folder unless asked to keep them. The same address becomes the same mark, so that a text can still
-be followed.
+Invites and their secrets are always removed; network addresses, this machine's name, the user's
+name and home folder unless the user keeps them. Equal addresses become equal marks, so that a text
+can still be followed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _IP6: Final = re.compile(
 )
 _DNS: Final = re.compile(r"(/dns[46]?/)[^/\s\"']+")
 LOCAL: Final = frozenset({"127.0.0.1", "0.0.0.0"})
-"""Addresses that tell nothing."""
+"""Addresses that reveal nothing."""
 
 
 class Redactor:
@@ -40,7 +40,7 @@ class Redactor:
         self._names = [] if keep_addresses else _own_names()
 
     def clean(self, text: str) -> str:
-        """Return the text without what is not to be told."""
+        """Return the text without private facts."""
         text = _INVITE.sub("volunteer:[invite]", text)
         text = _SECRET.sub(r"\1[secret]", text)
         if self._keep:

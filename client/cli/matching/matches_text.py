@@ -1,6 +1,6 @@
 """The matching in words: seats, the preference list with its reasons, and match records.
 
-Pure text of at most 80 columns, no terminal control. Words of strangers are made one line each.
+Pure text of at most 80 columns, no terminal control. Each text from a stranger is made one line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TABLE = "   stage steward     phase  level shared copies  quota     cutoff"
 
 
 def matches_report(now: MatchesSnapshot) -> str:
-    """Return what the matching knows and why it did what it did."""
+    """Return the state of the matching with its explanations."""
     refused = ", ".join(f"{name} {count}" for name, count in sorted(now.refused.items()))
     return "\n".join(
         [
@@ -56,7 +56,7 @@ def matches_report(now: MatchesSnapshot) -> str:
 
 
 def records_report(found: RecordList) -> str:
-    """Return the stored match records, each with what its check said."""
+    """Return the stored match records, each with the result of its check."""
     count, bad = len(found.records), sum(not record.valid for record in found.records)
     noun = "record" if count == 1 else "records"
     head = f"{count} match {noun} of {one_line(found.swarm_name)} ({found.swarm[:12]}), "

@@ -18,7 +18,7 @@ from protocol.matching.record import MatchRecord, read_record
 
 
 class MatchView(Struct, frozen=True, kw_only=True):
-    """What a valid record says. Times are Unix seconds."""
+    """The content of a valid record. Times are Unix seconds."""
 
     volunteer: str
     steward: str
@@ -32,13 +32,13 @@ class MatchView(Struct, frozen=True, kw_only=True):
 
 
 class CheckedRecord(Struct, frozen=True, kw_only=True):
-    """A stored record and what its check said."""
+    """A stored record and the result of its check."""
 
     valid: bool
     problem: str = ""
-    """Why it is not valid."""
+    """The reason why it is not valid."""
     match: MatchView | None = None
-    """None if it is not valid: then nothing it says can be believed."""
+    """None if it is not valid: then its content proves nothing."""
 
 
 class RecordList(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The checkpoints on this machine as commands see them: listed, verified, put in their place.
+"""Lists, verifies and restores the checkpoints on this machine for commands.
 
 Listing and verifying change nothing, so they may run beside a volunteer.
 """
@@ -31,22 +31,22 @@ class FileView(Struct, frozen=True, kw_only=True):
     age_s: int
     """Seconds since it was written."""
     hash: str = ""
-    """Hash of the version, hex; empty where the file is not sound."""
+    """Hash of the version, hex; empty for a damaged file."""
     problem: str = ""
-    """Why it cannot be used; empty where nothing speaks against it."""
+    """The reason why it cannot be used; empty: it can."""
 
 
 class SwarmView(Struct, frozen=True, kw_only=True):
-    """What there is of one swarm."""
+    """The checkpoints of one swarm."""
 
     swarm: str
     swarm_name: str
-    """Empty for a swarm that is not remembered here."""
+    """Its name; empty for a swarm that is not remembered here."""
     folder: str
     stages: int
-    """Stages of the model; 0 where no file says it."""
+    """Stages of the model; 0 where no file names them."""
     complete: list[int]
-    """Versions of which every stage is here."""
+    """Versions with a checkpoint of every stage."""
     files: list[FileView] = field(default_factory=list)
 
 
@@ -64,7 +64,7 @@ class Restored(Struct, frozen=True, kw_only=True):
     folder: str
     copied: list[FileView]
     set_aside: list[str]
-    """New names of what will not be used any more."""
+    """New names of the files set aside."""
     complete: list[int]
     schema_version: int = 1
 
@@ -123,7 +123,7 @@ def _look_at(
 
 
 def verified_sources(places: Iterable[Path], swarm: SwarmFile) -> list[tuple[Path, CheckpointInfo]]:
-    """Return the checkpoints in files and folders, all of them read whole and of this swarm.
+    """Return the checkpoints of this swarm in files and folders, all of them read completely.
 
     Raises:
         UserError: one is damaged (exit 1), of another swarm (exit 77), or not there (exit 2).
@@ -170,10 +170,12 @@ def restore(
     swarm: SwarmFile,
     version: int | None,
 ) -> Restored:
-    """Copy verified checkpoints into a swarm's folder and set aside what is newer than ``version``.
+    """Copy the verified ``sources`` into a swarm's folder and set aside those newer than
+    ``version``.
 
     Raises:
-        UserError: there is nothing of that version, or the disk is full; what was there stays.
+        UserError: there is no checkpoint of that version, or the disk is full; the earlier files
+            stay.
     """
     entries = folder.entries()
     versions = {entry.version for entry in entries} | {info.version for _, info in sources}
@@ -208,7 +210,7 @@ def restore(
 
 
 def _copy(folder: CheckpointFolder, path: Path, info: CheckpointInfo) -> list[str]:
-    """Copy one file; return the new name of another one that was in its place."""
+    """Copy one file; return the new name of a different one in its place."""
     target, aside = folder.path(info.stage, info.version), []
     if target.exists() and path.resolve() == target.resolve():
         return []

@@ -1,4 +1,4 @@
-"""The newest model that a swarm has whole: found on disk, verified, put together. Imports torch.
+"""Finds a swarm's newest complete model on disk, verifies and assembles it. Imports torch.
 
 A version counts when every stage has a checkpoint of it. Checkpoints may lie in several folders,
 such as those of several volunteers on one machine. Nothing is written.
@@ -37,7 +37,7 @@ Places = Mapping[int, Mapping[int, list[Path]]]
 
 @dataclass(frozen=True)
 class Trained:
-    """A whole model at one version."""
+    """A complete model at one version."""
 
     swarm: SwarmId
     manifest: Manifest
@@ -48,17 +48,17 @@ class Trained:
 
 
 def load_newest(swarm: SwarmFile, folders: Sequence[Path]) -> Trained:
-    """Return the newest model that the folders hold whole and undamaged.
+    """Return the newest complete, undamaged model in the folders.
 
     Raises:
-        UserError: there is none; says what there is.
+        UserError: there is none; lists the versions found.
     """
     places = find_places(folders)
     for version in sorted(places, reverse=True):
         try:
             return _assemble(swarm, version, places[version])
         except CheckpointError:
-            continue  # a stage lacks this version: an older one may be whole
+            continue  # a stage lacks this version: an older one may be complete
     raise UserError(
         f"no version of which every stage has a sound checkpoint ({_inventory(places)})",
         "name the folders of all stages with --checkpoint, or wait for the next checkpoint",
@@ -88,7 +88,7 @@ def find_places(folders: Iterable[Path]) -> Places:
 
 
 def _read_first(paths: Iterable[Path], swarm: SwarmFile, stage: int, version: int) -> State:
-    """Return the parameters from the first file that is what it should be."""
+    """Return the parameters from the first valid file."""
     for path in paths:
         try:
             info = verify(path)
@@ -100,7 +100,7 @@ def _read_first(paths: Iterable[Path], swarm: SwarmFile, stage: int, version: in
 
 
 def read_parameters(path: Path, info: CheckpointInfo) -> State:
-    """Return the parameters in a checkpoint that has been verified, by name, and nothing else."""
+    """Return only the parameters of a verified checkpoint, by name."""
     with safe_open(path, framework="pt") as file:
         return {name: file.get_tensor(name) for name, _ in info.layout}
 
@@ -143,7 +143,7 @@ def _kept(manifest: Manifest, store: TextStore) -> Corpus | None:
 
 
 def held_out_loss(trained: Trained, corpus: Corpus) -> float:
-    """Return the mean loss per token, in nats, on text that was held out from training."""
+    """Return the mean loss per token, in nats, on held-out text."""
     return evaluate(
         trained.model,
         corpus,

@@ -17,10 +17,10 @@ from protocol.invite import SwarmFile, Target
 
 
 def newest_model(home: Home, target: Target, folders: Sequence[Path]) -> Trained:
-    """Return the newest whole model: from ``folders``, else from this volunteer's, else the swarm.
+    """Return the newest complete model: from ``folders``, else this volunteer's, else the swarm's.
 
     Raises:
-        UserError: no version is whole anywhere, or nobody answers.
+        UserError: no version is complete anywhere, or nobody answers.
     """
     if folders:
         return load_newest(_with_manifest(target), folders)

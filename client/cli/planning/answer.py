@@ -1,4 +1,4 @@
-"""The answer of ``volunteer plan``: the best plan, those compared with it, and what it costs."""
+"""The answer of ``volunteer plan``: the best plan, the compared ones, and its costs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAYS_OUT = {
     compare.TOO_MANY: "take fewer --microbatches, or a larger --microbatch",
     COSTS_NOTHING: "ask the swarm's founder to found it with measured costs",
 }
-"""What helps where neither machines nor memory are wanting, by the reason."""
+"""Advice by the limiting term, where machines and memory suffice."""
 
 
 class StageLine(Struct, frozen=True):
@@ -38,7 +38,7 @@ class StageLine(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """One plan of those compared."""
+    """One of the compared plans."""
 
     stages: int
     microbatch: int
@@ -46,10 +46,10 @@ class Row(Struct, frozen=True):
     microbatches: int
     """Per step."""
     replicas: int
-    """Of the stage that has the fewest."""
+    """Replicas of the stage that has the fewest."""
     best: bool
     why: str
-    """Why it cannot be; empty if it can."""
+    """The reason why it is impossible; empty if it is possible."""
     tokens_per_s: float = 0.0
     limit: str = "coverage"
     efficiency: float = 0.0
@@ -58,16 +58,16 @@ class Row(Struct, frozen=True):
 
 
 class Cost(Struct, frozen=True):
-    """What the best plan takes for so many tokens."""
+    """The costs of training a number of tokens with the best plan."""
 
     tokens: int
     steps: float
     seconds: float
     sent_bytes: float
-    """Of the volunteer that sends most."""
+    """Bytes of the volunteer that sends most."""
     received_bytes: float
     kwh: float | None
-    """Of the machines that say what they draw; None if none does."""
+    """Energy of the machines with known power; None without any."""
     price: float | None
     """None without a price or watts."""
 
@@ -118,7 +118,7 @@ def answer(
     tokens: int | None,
     price: float | None,
 ) -> Answer:
-    """Compare what can be and return the best.
+    """Compare the possible plans and return the best.
 
     Raises:
         UserError: the machines cannot train the model.
@@ -216,7 +216,7 @@ def _cost(setting: Setting, best: Alternative, tokens: int | None, price: float 
 def _notes(
     setting: Setting, idle: int, best: Alternative, cost: Cost, price: float | None
 ) -> Iterator[str]:
-    """Yield what somebody should know who relies on the plan."""
+    """Yield the limits of the plan's validity."""
     if best.replicas < setting.run.redundancy:
         yield (
             f"too few machines for redundancy {setting.run.redundancy}: some stage has "

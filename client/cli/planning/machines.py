@@ -1,7 +1,7 @@
 """The machines of a plan: equal ones from flags, or different ones from a table in TOML or JSON.
 
 Missing values are taken from this machine: its speed is measured; memory and bandwidth are those it
-would lend to a swarm. Imports torch only to measure.
+would offer to a swarm. Imports torch only to measure.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Rate = Annotated[float, Meta(gt=0, le=1e12)]
 
 
 class Kind(Struct, frozen=True, forbid_unknown_fields=True):
-    """Machines that are alike; what is None is as this machine."""
+    """Equal machines; None values are this machine's."""
 
     name: Annotated[str, Meta(max_length=40)] = ""
     count: Annotated[int, Meta(ge=1, le=MAX_MACHINES)] = 1
     gflops: Rate | None = None
     """As ``volunteer bench`` measures it, in 1e9 FLOP/s."""
     tokens_per_s: Rate | None = None
-    """What it reaches training the whole model alone."""
+    """Its tokens/s when it trains the whole model alone."""
     memory: Annotated[str, Meta(max_length=40)] | None = None
     up: Annotated[str, Meta(max_length=40)] | None = None
     down: Annotated[str, Meta(max_length=40)] | None = None
@@ -58,7 +58,7 @@ def read_table(path: Path) -> tuple[Kind, ...]:
     """Return the kinds of machines that a file lists; JSON by its ending, else TOML.
 
     Raises:
-        UserError: it cannot be read, or something in it is not understood.
+        UserError: it cannot be read or parsed.
     """
     try:
         with path.open("rb") as file:
@@ -86,7 +86,7 @@ def _wrong(path: Path, reason: str) -> UserError:
 
 
 class ThisMachine:
-    """What this machine would lend to a swarm; measured when first asked for."""
+    """The resources that this machine would offer to a swarm, measured at first use."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -98,14 +98,14 @@ class ThisMachine:
 
     @property
     def memory_bytes(self) -> float:
-        """What stages may take."""
+        """Bytes that stages may use."""
         from client.train.machine.capacity import usable_memory_bytes
 
         return usable_memory_bytes(self._capacity, self._home.settings)
 
     @cached_property
     def line(self) -> tuple[float, float]:
-        """Upload and download in bytes per second: as reached so far, else a household's."""
+        """Upload and download in bytes per second: measured so far, else a household's."""
         from client.train.machine.capacity import kept_line, line_rates
 
         return line_rates(kept_line(self._home.folders.data), self._home.settings)
@@ -135,12 +135,12 @@ class ThisMachine:
 def machines_of(
     kinds: tuple[Kind, ...], here: ThisMachine, flops_per_token: Callable[[], float]
 ) -> list[Machine]:
-    """Return every single machine.
+    """Return the machines one by one.
 
     ``flops_per_token``: of the whole model, to turn tokens/s into FLOP/s.
 
     Raises:
-        UserError: too many, or an amount that is not understood.
+        UserError: too many, or an amount that cannot be parsed.
     """
     if sum(kind.count for kind in kinds) > MAX_MACHINES:
         raise UserError(

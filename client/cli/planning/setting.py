@@ -1,4 +1,4 @@
-"""The run that ``volunteer plan`` plans: a founded swarm's, or one that the flags describe."""
+"""The planned run of ``volunteer plan``: a founded swarm's, or one described by flags."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ class Setting:
 
     @property
     def sequences_per_step(self) -> int:
-        """The same in all that is compared."""
+        """Terms common to all compared plans."""
         return self.sequences * self.microbatches
 
     def sizes(self) -> list[int]:
-        """Return the sequences per microbatch to look at."""
+        """Return the sequences per microbatch to compare."""
         if self.only_sequences:
             return [self.only_sequences]
         sizes = compare.microbatch_sizes(self.sequences, self.sequences_per_step)
-        return sizes or [self.sequences]  # too many a step, which the comparison says
+        return sizes or [self.sequences]  # too many per step, which the comparison reports
 
     def counts(self, machines: int) -> list[int]:
-        """Return the numbers of stages to look at."""
+        """Return the numbers of stages to compare."""
         if self.only_stages:
             return [self.only_stages]
         counts = compare.stage_counts(self.model.layers, machines)
@@ -60,8 +60,8 @@ class Setting:
         return sorted({*counts, *founded})
 
     def works(self) -> ModelWorks:
-        """Return what stages cost; measures."""
-        from client.cli.planning.work import ModelWorks  # imports torch: when all else is in order
+        """Return the costs of stages, measured if need be."""
+        from client.cli.planning.work import ModelWorks  # imports torch, so it comes last
 
         if self.manifest is not None:
             return ModelWorks.of(self.manifest, self.run)
@@ -137,7 +137,7 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Set
         delayed_update=manifest.delayed,
         redundancy=manifest.policy.redundancy,
         optimizer=manifest.optimizer.name,
-        measure=False,  # the manifest says what its stages cost
+        measure=False,  # the manifest has the costs of its stages
     )
     return Setting(
         *(manifest.model, manifest, choices, manifest.sequences_per_microbatch),

@@ -22,7 +22,7 @@ WORDS: dict[Limit, tuple[str, str]] = {
     ),
     "memory": ("want of memory", "more memory, or smaller microbatches, would help most"),
 }
-"""What limits, and what would help."""
+"""The limit in words, and the remedy."""
 
 
 def report(answer: Answer) -> str:

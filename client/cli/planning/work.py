@@ -1,8 +1,8 @@
 """The costs of a model's stages, for any cut and microbatch: measured, computed, or founded.
 
 Imports torch. Costs are in the unit of the manifest: seconds on one thread of this machine times
-the FLOP/s that it reaches (``pricing``), or FLOPs counted. A manifest's own stages cost what it
-says; its other cuts are counted and scaled to its total. Measuring takes some seconds.
+the FLOP/s that it reaches (``pricing``), or FLOPs counted. A manifest gives the costs of its own
+stages; other cuts are counted and scaled to its total. Measuring takes some seconds.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ModelWorks:
         return [self._work(layers, s, sequences, c) for s, c in enumerate(costs)]
 
     def flops_per_token(self, sequences: int) -> float:
-        """Return what the whole model costs for one token."""
+        """Return the cost of the whole model for one token."""
         (whole,) = slices((self._spec.layers,))
         return self._flops(whole, sequences) / (sequences * self._spec.context)
 

@@ -58,7 +58,7 @@ def home_of(resolved: Resolved) -> Home:
 
 
 def founder_addresses(settings: Settings, peer: PeerId) -> tuple[Address, ...]:
-    """Return where others will find the founder: its announced addresses, or this machine.
+    """Return the founder's addresses for others: the announced ones, or this machine's.
 
     Without a configured port a free one is chosen; ``join`` then listens on the port that the
     swarm file promises for its own identity.

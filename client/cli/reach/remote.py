@@ -1,6 +1,6 @@
 """A node on another machine, reached through SSH: its control socket is forwarded to one of ours.
 
-There is no TCP port to guard: whoever may log in there as the volunteer's owner may control it.
+There is no TCP port to guard: anyone who may log in there as the volunteer's owner may control it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from client.control.sockets import MAX_SOCKET_PATH_BYTES, is_alive
 from client.errors import ExitCode, UserError
 
 ASK_TIMEOUT_S = 60.0
-"""For logging in, where somebody may have to type a password, and for asking."""
+"""Seconds for logging in, where a person may have to type a password, and for a query."""
 LOOK_S = 0.1
 REMOTE_COMMAND = "volunteer"
 CHECK = "try: ssh {host} volunteer status"
@@ -26,7 +26,7 @@ def ask_for_socket(host: str, swarm: str | None) -> str:
     """Return the path of the control socket on ``host``.
 
     Raises:
-        UserError: SSH or the program there says no, or no volunteer runs there.
+        UserError: SSH or the program there refuses, or no volunteer runs there.
     """
     _check_host(host)
     question = [REMOTE_COMMAND, "config", "path", "--socket"]
@@ -69,7 +69,7 @@ def forwarded(host: str, remote: str) -> Iterator[Path]:
             raise UserError(f"the folder {folder} is too deep for a socket", "set TMPDIR=/tmp")
         command = ["ssh", "-N", "-T", "-o", "ExitOnForwardFailure=yes"]
         command += ["-L", f"{local}:{remote}", "--", host]
-        said = Path(folder) / "said"  # not onto the screen that is drawn meanwhile
+        said = Path(folder) / "said"  # not onto the screen, which is drawn meanwhile
         with said.open("wb") as stderr:
             tunnel = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=stderr)
         try:
@@ -99,12 +99,12 @@ def _unreachable(host: str, why: str) -> UserError:
 
 
 def _check_host(host: str) -> None:
-    """Refuse what SSH would take for an option of its own."""
+    """Refuse a text that SSH would take for an option."""
     if not host or host.startswith("-") or not host.isprintable() or " " in host:
         raise UserError(f"not a host: {host[:100]!r}", "write user@machine", ExitCode.USAGE)
 
 
 def _check_word(word: str, flag: str) -> None:
-    """Refuse what a shell at the other end would not take for one word."""
+    """Refuse a text that the remote shell would not take for one word."""
     if not word.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise UserError(f"{flag} must be a plain name for another machine", "", ExitCode.USAGE)

@@ -41,8 +41,8 @@ def connect(folders: Folders, swarm: str | None) -> ControlClient:
     """Connect to the node of ``swarm``, or to the only one that runs.
 
     Args:
-        folders: of this home: where the control sockets are, and how the newest run ended.
-        swarm: beginning of a swarm's id, or its name; None: whichever runs.
+        folders: of this home, with its control sockets and the end of its newest run.
+        swarm: beginning of a swarm's id, or its name; None: the one that runs.
 
     Raises:
         UserError: none runs (exit 3), several do (exit 2), or it does not answer (exit 75 or 1).
@@ -92,13 +92,13 @@ def not_running(folders: Folders, swarm: str | None) -> UserError:
 
 
 def running_elsewhere(runtime: Path) -> list[str]:
-    """Return a line for each volunteer of this user that runs in another home, and how to see it;
-    one more for those of other users.
+    """Return a line for each volunteer of this user that runs in another home, with the command
+    that shows it; one more for those of other users.
 
     Args:
-        runtime: where the control sockets of this home are.
+        runtime: the folder of this home's control sockets.
     """
-    from client.limits.local_volunteers import Board  # slow to import, and mostly not wanted
+    from client.limits.local_volunteers import Board  # slow to import, and rarely needed
 
     seen = sorted(Board().others(), key=lambda each: each.notice.pid)
     own = [each.notice.pid for each in seen if each.user == os.geteuid()]
@@ -108,7 +108,7 @@ def running_elsewhere(runtime: Path) -> list[str]:
 
 
 def _elsewhere(pid: int, runtime: Path) -> str:
-    """Return where a process of ours runs; empty: here, or it is not known where."""
+    """Return the home of a process of ours; empty: this one, or unknown."""
     import psutil
 
     try:
@@ -125,7 +125,7 @@ def _elsewhere(pid: int, runtime: Path) -> str:
 
 
 def _swarm(pid: int, folder: Path) -> str:
-    """Return the swarm of a process in words; empty where it does not say."""
+    """Return the swarm of a process in words; empty if it is unknown."""
     try:
         names = [node.swarm_name for _, node in running_nodes(folder) if node.pid == pid]
     except OSError:
@@ -143,7 +143,7 @@ def _of_others(seen: Sequence[Seen]) -> list[str]:
 def wait_for_ending(folders: Folders, pid: int) -> Ending | None:
     """Return how process ``pid``, whose control socket has closed, ended.
 
-    Waits for the process to end, at most ``ENDING_S``; None: nothing is known of it.
+    Waits for the process to end, at most ``ENDING_S``; None: its end is unknown.
     """
     deadline, record = time.monotonic() + ENDING_S, RunRecord(folders.data)
     while (ending := record.ending(pid)) is None and time.monotonic() < deadline:

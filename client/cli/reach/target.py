@@ -25,8 +25,7 @@ def read_target(text: str) -> Target:
     """Return the swarm that ``--swarm`` names.
 
     Raises:
-        UserError: it cannot be read or understood (usage), or its signature does not hold
-            (refused).
+        UserError: it cannot be read or parsed (usage), or its signature is invalid (refused).
     """
     try:
         target = parse_target(_contents(text))
@@ -45,12 +44,12 @@ def read_target(text: str) -> Target:
 
 
 def find_swarm(home: Home, text: str | None) -> Target:
-    """Return a swarm by what ``--swarm`` takes, or by name or beginning of the id if remembered.
+    """Return a swarm by a value of ``--swarm``, or by name or beginning of the id if remembered.
 
-    With its manifest wherever this volunteer knows it. None means the only one remembered.
+    It has its manifest if this volunteer knows it. None means the only one remembered.
 
     Raises:
-        UserError: nothing fits, or several swarms do.
+        UserError: no swarm matches, or several do.
     """
     known = named_swarm(home, text)
     if known is not None:
@@ -68,7 +67,7 @@ def named_swarm(home: Home, text: str | None) -> SwarmFile | None:
     ``text`` None means the only one remembered.
 
     Raises:
-        UserError: several fit.
+        UserError: several match.
     """
     known = SwarmStore(home.folders.swarms).all()
     if text is not None:

@@ -1,11 +1,11 @@
-"""Starts a node in the background and waits until it takes part, or says why it does not.
+"""Starts a node in the background and waits until it takes part, or reports why it does not.
 
 A node answers on its control socket before it has measured the machine and read the text; until it
 has entered the swarm, its start may still fail.
 
-The node is a process in a session of its own, so that closing the terminal, or killing what shows
-it, does not touch it. The swarm and the settings go to it through a pipe, as they were resolved
-here: nobody reads them in a process list, and nothing that changes meanwhile makes a difference.
+The node is a process in a session of its own, so that closing the terminal, or killing the screen,
+does not touch it. The resolved swarm and settings are passed through a pipe: no process list shows
+them, and later changes of their sources have no effect.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ COMMAND = (sys.executable, "-m", "client.cli.main")
 HANDED_OVER = ("join", "--headless", "--quiet", "--handed-over")
 LOOK_S = 0.1
 GRACE_S = 60.0
-"""For a start beyond the time that dialling the swarm may take."""
+"""Seconds for a start, besides the time for dialling the swarm."""
 MAX_ERROR_BYTES = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A node in the background that takes part, or is still on its way there."""
+    """A node in the background that takes part, or is still starting."""
 
     socket: Path
     greeting: Greeting
 
 
 class Handover(Struct, frozen=True, kw_only=True):
-    """All that a node is told by the process that starts it, as one JSON document on stdin."""
+    """The handover from the starting process to a node, as one JSON document on stdin."""
 
     swarm: str
     """The invite, a member's address or the text of the ``.swarm`` file."""
@@ -58,7 +58,7 @@ class Handover(Struct, frozen=True, kw_only=True):
 
 
 def read_handover(stdin: BinaryIO) -> Handover:
-    """Return what the process that started this one has written.
+    """Return the document written by the process that started this one.
 
     Raises:
         UserError: it is no such document.
@@ -74,8 +74,8 @@ def start(home: Home, handover: Handover) -> Started:
     """Start ``volunteer join --headless`` in the background; return when it takes part.
 
     Args:
-        home: of the volunteer; its log folder gets what the process says.
-        handover: what the process is told.
+        home: of the volunteer; its log folder gets the output of the process.
+        handover: passed to the process.
 
     Raises:
         UserError: it ended, with its reason and exit code, or does not answer.
@@ -108,7 +108,7 @@ def _hand_over(process: subprocess.Popen[bytes], handover: Handover) -> None:
         with process.stdin as pipe:
             pipe.write(msgspec.json.encode(handover))
     except BrokenPipeError:
-        return  # it has ended; what it said tells why
+        return  # it has ended; its output has the reason
 
 
 def _wait_until_it_takes_part(
@@ -146,7 +146,7 @@ def _answering(pid: int, folder: Path) -> Started | None:
 
 
 def _status(socket: Path) -> Snapshot | None:
-    """Return how the node is; None: it does not say, because it ends or is busy."""
+    """Return the node's status; None: it does not answer, because it ends or is busy."""
     try:
         with ControlClient(socket) as node:
             return node.status()
@@ -155,7 +155,7 @@ def _status(socket: Path) -> Snapshot | None:
 
 
 def _ended(code: int, errors: Path) -> UserError:
-    """Return the process's own error: what it said last, and its exit code."""
+    """Return the process's own error: its last message and its exit code."""
     with errors.open("rb") as file:
         file.seek(0, 2)
         file.seek(max(0, file.tell() - MAX_ERROR_BYTES))

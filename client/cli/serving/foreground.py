@@ -1,4 +1,4 @@
-"""Runs the node in this process: its signals, its log, and what supervises it."""
+"""Runs the node in this process, with its signals, its log and its supervision."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def serve(
     """Run the node until it is done or the user stops it; return the exit code.
 
     Raises:
-        UserError: no member was reached, or something the user can mend is in the way.
+        UserError: no member was reached, or another problem that the user can solve.
     """
     if faults.arm(os.environ):
         say(f"volunteer: {faults.VARIABLE} is set, which is for tests only: this node will fail")
@@ -84,7 +84,7 @@ def serve(
 
 
 def _end_of(error: BaseException) -> tuple[str, str, int]:
-    """Return why the node ended, what to do next, and its exit code."""
+    """Return the reason of the node's end, the advice, and the exit code."""
     group = BaseExceptionGroup("", [error])
     known = first_of(group, UserError)
     if known is not None:
@@ -98,10 +98,10 @@ def _end_of(error: BaseException) -> tuple[str, str, int]:
 def _note_end(
     error: Exception, log: LogFile, write: Callable[[Event], None], *, as_line: bool
 ) -> bool:
-    """Leave in the log why the node ended; a log for programs is all that they read.
+    """Log the reason of the node's end, for programs that read only the log.
 
     Returns:
-        whether it is something the user can mend, and no fault of ours.
+        whether the user can solve it, so that it is no fault of the program.
     """
     known = first_of(ExceptionGroup("", [error]), UserError)
     words = f"{known}; {known.next_step}" if known else f"internal error: {error!r}"
@@ -115,10 +115,11 @@ def _note_end(
 
 
 def refuse_if_too_small(manifest: Manifest, settings: Settings) -> None:
-    """Say at once when this machine could never hold any stage, instead of waiting for a place.
+    """Refuse at the start if this machine could never hold any stage, instead of waiting for a
+    place.
 
     Raises:
-        UserError: no stage fits; says what the smallest one needs.
+        UserError: no stage fits; names the need of the smallest one.
     """
     total_bytes = int(MEMORY_SHARE * psutil.virtual_memory().total)
     usable_bytes = settings.memory_limit_bytes or total_bytes
@@ -148,7 +149,7 @@ async def _run(
 
 
 def first_line(now: Snapshot, device: str) -> str:
-    """Return what a reader of the log wants to know first: what runs, where, and on what."""
+    """Return the first line of the log: versions, folders and device."""
     return (
         f"volunteer {now.version} takes part in {now.swarm_name} ({now.swarm[:12]}) as {now.peer}; "
         f"device {device}; reached at {', '.join(now.addresses) or 'no address'}"
@@ -198,7 +199,7 @@ async def _stop_on_signal(
     back the locks, and the worker ends when its socket does.
     """
     wanted = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup wants it to go on
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asks it to continue
         wanted.append(signal.SIGHUP)
     with trio.open_signal_receiver(*wanted) as signals:
         task_status.started()

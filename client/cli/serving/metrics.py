@@ -1,6 +1,6 @@
 """Prometheus metrics of a node on loopback, off unless ``--metrics-port`` is set.
 
-``METRICS`` is the whole list; what is measured comes from the same snapshot that ``status`` shows.
+``METRICS`` is the whole list; the values come from the same snapshot that ``status`` shows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Values = dict[tuple[str, ...], float]
 
 
 class Described(NamedTuple):
-    """One metric: its kind, what it says, its labels, and how it is read."""
+    """One metric: its kind, meaning, labels, and source."""
 
     kind: str
     words: str
@@ -185,7 +185,7 @@ async def serve_metrics(
     async def answer(stream: trio.SocketStream) -> None:
         with trio.move_on_after(REQUEST_TIMEOUT_S) as scope:
             begun[scope] = None
-            if len(begun) > MAX_SCRAPERS:  # a scraper that is slow must not keep others waiting
+            if len(begun) > MAX_SCRAPERS:  # a slow scraper must not delay others
                 next(iter(begun)).cancel()
             try:
                 await stream.send_all(_response(await _request_line(stream), snapshot))

@@ -1,7 +1,7 @@
-"""Tells systemd how the service is: ready, what it does, stopping, and that it still runs.
+"""Reports the service's state to systemd: readiness, activity, stopping, and its watchdog.
 
 The protocol of sd_notify(3): datagrams to the socket that ``NOTIFY_SOCKET`` names. Without one, and
-when nobody reads, nothing happens. Whoever sends from the node's own loop proves that it turns.
+when nobody reads, nothing happens. Messages sent from the node's own loop prove that the loop runs.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from client.control.snapshot import Snapshot
 
 STATUS_S = 10.0
 EXTENSION_S = 60.0
-"""Leaving takes as long as it takes, each part of it bounded; systemd is told to wait on."""
+"""Extension of systemd's timeout while the node leaves; each part of leaving is bounded by
+itself."""
 MAX_STATUS_CHARS = 200
 
 
 class Notifier:
     """Speaks to the service manager; takes its variables out of ``environ``.
 
-    So the node's children, whom systemd would not believe, do not find them.
+    So the node's children, whose messages systemd would reject, do not find them.
     """
 
     def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
@@ -47,16 +48,16 @@ class Notifier:
         self._send("READY=1")
 
     def status(self, words: str) -> None:
-        """Say in one line what the service does."""
+        """Report the service's activity in one line."""
         line = printable(" ".join(words.split()))[:MAX_STATUS_CHARS]
         self._send(f"STATUS={line}")
 
     def alive(self) -> None:
-        """The loop turns."""
+        """The loop runs (watchdog)."""
         self._send("WATCHDOG=1")
 
     def stopping(self) -> None:
-        """The service is on its way out."""
+        """The service is stopping."""
         self._send("STOPPING=1")
 
     def extend(self, seconds: float) -> None:
@@ -71,11 +72,11 @@ class Notifier:
                 datagrams.setblocking(False)
                 datagrams.sendto(message.encode(), self._address)
         except OSError:
-            return  # training does not depend on who watches it
+            return  # training does not depend on its supervisor
 
 
 class Supervised:
-    """The node of this process as soon as it is up, for those who supervise it.
+    """The node of this process, once it is up, for its supervisors.
 
     Everything comes from the node's own snapshot and runs in its loop: a loop that hangs falls
     silent.
@@ -93,13 +94,13 @@ class Supervised:
         self.up.set()
 
     def snapshot(self) -> Snapshot:
-        """Return how the node is; raises ``RuntimeError`` before it is up."""
+        """Return the node's status; raises ``RuntimeError`` before it is up."""
         if self._provider is None:
             raise RuntimeError("the node is not up yet")
         return self._provider.snapshot()
 
     async def keep_informed(self, stop: trio.Event) -> None:
-        """Tell systemd how the node is, until cancelled."""
+        """Report the node's state to systemd until cancelled."""
         if not self._notifier.active:
             return
         await _either(self.up, stop)

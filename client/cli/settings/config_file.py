@@ -20,15 +20,16 @@ _KEY = re.compile(r"^\s*(?P<key>[A-Za-z0-9_-]+)\s*=")
 
 
 def set_setting(path: Path, key: str, text: str | None) -> str:
-    """Write a setting, or remove it where ``text`` is None; return the line as it is now.
+    """Write the setting ``key`` into the file ``path``, or remove it if ``text`` is None; return
+    the new line.
 
     Raises:
-        ConfigError: no such setting, not a value for it, or a file that is not right already.
+        ConfigError: no such setting, an invalid value, or a file that was invalid before.
     """
     line = "" if text is None else f"{key} = {_toml(check_setting(key, text), text)}"
     if text is None:
         check_setting(key, None)
-    resolve({}, {}, None, path)  # what is there must be right, or we would hide a fault
+    resolve({}, {}, None, path)  # the file must be valid, otherwise we would hide a fault
     before = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     kept = _replaced(before, key, line)
     if not _same_but_for(key, before, kept):
@@ -44,7 +45,7 @@ def set_setting(path: Path, key: str, text: str | None) -> str:
 
 
 def save_setting(key: str, text: str) -> str:
-    """Write a setting of this user; return what to tell. Raises ``ConfigError``."""
+    """Write a setting of this user; return a message. Raises ``ConfigError``."""
     path = find_folders().config_file
     if key == "threads" and text.strip().isdecimal():
         check_threads(int(text))

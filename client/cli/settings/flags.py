@@ -1,6 +1,6 @@
 """The settings of a node as flags: one for each declaration of ``client.config``.
 
-None means that the flag was not given, so that the environment or a file may speak.
+None means that the flag was not given, so that the environment or a file decides.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from client.errors import ExitCode, UserError
 
 
 def confirmed(question: str, *, yes: bool) -> bool:
-    """Whether to go on: ``yes`` was given, or a person says so.
+    """Whether to continue: ``yes`` was given, or a person agrees.
 
     Raises:
         UserError: there is nobody to ask.

@@ -1,4 +1,4 @@
-"""How important something is, as flags and logs name it."""
+"""The levels of importance in flags and logs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ ORDER: Final = ("debug", "info", "warning", "error")
 
 
 def at_least(level: str, least: LevelName) -> bool:
-    """Whether something of one level is to be shown; an unknown level is."""
+    """Whether to show an event of a level; those of unknown levels are shown."""
     return level not in ORDER or ORDER.index(level) >= ORDER.index(least)
 
 
 def with_level(level: str, words: str) -> str:
-    """Return words as one line, behind their level where it is worth saying."""
+    """Return words as one line, behind their level where it matters."""
     return f"{level}: {one_line(words)}" if level in ("warning", "error") else one_line(words)

@@ -22,11 +22,11 @@ def print_json(data: object) -> None:
 
 
 def print_moment(now: Shown, report: Callable[[Shown], str], *, as_json: bool, watch: bool) -> None:
-    """Print how something is now, in words or as JSON.
+    """Print a state, in words or as JSON.
 
     Args:
-        now: what to print.
-        report: makes words of it.
+        now: the state.
+        report: describes it in words.
         as_json: print JSON instead.
         watch: more will follow: JSON takes one line, and words replace those before in a terminal.
     """
@@ -40,17 +40,17 @@ def print_moment(now: Shown, report: Callable[[Shown], str], *, as_json: bool, w
 
 
 def json_document(data: object) -> str:
-    """Return JSON over several lines; what a terminal would obey is escaped, nothing is lost."""
+    """Return JSON over several lines with terminal controls escaped, without loss."""
     return _escaped(msgspec.json.format(msgspec.json.encode(data), indent=2).decode())
 
 
 def json_line(data: object) -> str:
-    """Return JSON as one line; what a terminal would obey is escaped, nothing is lost."""
+    """Return JSON as one line with terminal controls escaped, without loss."""
     return _escaped(msgspec.json.encode(data).decode())
 
 
 def say(text: str) -> None:
-    """Tell the user something that is not the result."""
+    """Tell the user a message that is not the result."""
     print(printable(text), file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""One line that says how a node is: drawn over itself in a terminal, appended elsewhere."""
+"""The node's status as one line: redrawn in a terminal, appended elsewhere."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from client.control.snapshot import Snapshot
 
 
 class ProgressLine:
-    """One line that is drawn over itself in a terminal and appended elsewhere."""
+    """One line that is redrawn in a terminal and appended elsewhere."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
         self._shown: tuple[str, int] | None = None
 
     def show(self, now: Snapshot) -> None:
-        """Show how the node is."""
+        """Show the node's status."""
         text = printable(progress_line(now))
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1

@@ -45,7 +45,7 @@ def status_report(now: Snapshot) -> str:
 
 
 def _reasons(counts: dict[str, int]) -> str:
-    """Return reasons with how often, the most frequent first; nothing where there are none."""
+    """Return reasons with their counts, the most frequent first; empty without any."""
     most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return f" ({', '.join(f'{why} {count}' for why, count in most)})" if most else ""
 
@@ -80,7 +80,7 @@ def _pause_lines(now: Snapshot) -> list[str]:
 
 
 def limits_words(limits: LimitsView) -> str:
-    """Return what the volunteer lends, in one line."""
+    """Return the owner's limits in one line."""
     used = human_bytes(limits.used_bytes)
     words = [
         f"{limits.threads} threads" if limits.threads > 1 else "1 thread" * limits.threads,
@@ -97,7 +97,7 @@ def limits_words(limits: LimitsView) -> str:
 
 
 def progress_line(now: Snapshot) -> str:
-    """Return one line for a terminal: what the node is doing and how far the swarm is."""
+    """Return one line for a terminal: the node's activity and the swarm's progress."""
     seats = ", ".join(f"{seat.stage} ({seat.state})" for seat in now.seats) or "none"
     if now.state == "done":
         return f"done: {now.reason} | step {now.step}/{now.steps} | {WHEN_DONE}"
