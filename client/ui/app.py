@@ -1,7 +1,6 @@
 """The application: puts tabs, bars and dialogs together, and hands keys to the source.
 
-Looks into the mailbox four times a second at most and draws only what is seen; never waits for
-anything.
+Reads the mailbox four times a second at most and draws only the visible parts; it never waits.
 """
 
 from __future__ import annotations
@@ -54,10 +53,10 @@ from client.ui.widgets.strips import ItemBar
 
 LOOK_S = 0.25
 DRAW_SHARE = 0.025
-"""Part of a core that may go into making what is shown; a large swarm is drawn less often."""
+"""Share of a core for making views; a large swarm is drawn less often."""
 MAX_REST_S = 2.0
 Save = Callable[[str, str], str]
-"""Writes a setting and returns what to tell; raises ``UserError``."""
+"""Writes a setting and returns a message; raises ``UserError``."""
 
 
 class VolunteerApp(App[int]):
@@ -118,7 +117,7 @@ class VolunteerApp(App[int]):
     .-ascii #header { border: none; }
     .-ascii #legend { border: none; }
     """
-    """Which panels are seen where, at which size of the terminal."""
+    """The visible panels and their places, by the size of the terminal."""
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide"), (150, "-vast")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (36, "-high"), (42, "-tall"), (48, "-grand")]  # noqa: RUF012
     ENABLE_COMMAND_PALETTE = True
@@ -172,7 +171,7 @@ class VolunteerApp(App[int]):
         return themes.DEFAULTS
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return what is done to every line before it is written."""
+        """Return the filters of every line before it is written."""
         found = list(super().get_line_filters())
         if self.no_color:
             found.append(Colourless())
@@ -198,7 +197,7 @@ class VolunteerApp(App[int]):
         yield ItemBar(id="keys")
 
     def on_mount(self) -> None:
-        """Choose colours, begin to listen."""
+        """Choose colours and start the source."""
         for theme in themes.THEMES:
             self.register_theme(theme)
         self.theme = themes.LIGHT if self._light else themes.DARK
@@ -209,11 +208,11 @@ class VolunteerApp(App[int]):
         self._draw()
 
     def on_unmount(self) -> None:
-        """Let go of the source."""
+        """Close the source."""
         self._source.stop()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Return what the palette offers."""
+        """Return the commands of the palette."""
         for number, (_, name) in enumerate(TABS, 1):
             yield SystemCommand(name, f"Tab {number}", partial(self.action_tab, number))
         if self._source.live and self.link.state == "live":
@@ -226,10 +225,10 @@ class VolunteerApp(App[int]):
         yield SystemCommand("Light or dark", "Change the colours", self.action_colours)
         yield SystemCommand("Help", "All keys", self.action_help)
 
-    # --- what comes ------------------------------------------------------------------------------
+    # --- updates ------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Take what has come and draw what is seen of it."""
+        """Take new updates and draw the visible parts."""
         found = self.mailbox.take()
         if found is not None:
             self._learn(found)
@@ -250,7 +249,7 @@ class VolunteerApp(App[int]):
 
     @property
     def pane(self) -> Pane:
-        """The tab that is seen."""
+        """The visible tab."""
         current = self.query_one("#body", ContentSwitcher).current
         return self.query_one(f"#{current}", Pane)
 
@@ -289,7 +288,7 @@ class VolunteerApp(App[int]):
         return ways(self.record, self._source.live, self.link)
 
     def _answers(self) -> bool:
-        """Whether there is a node that does what a key says; else the user is told."""
+        """Whether a node can carry out a key's command; otherwise the user is told."""
         if self._source.live and self.link.state != "live":
             self.notify(NOT_DONE, severity="warning", markup=False)
             return False
@@ -320,7 +319,7 @@ class VolunteerApp(App[int]):
         self.pane.take_focus()
 
     def action_pause(self) -> None:
-        """Pause, or go on."""
+        """Pause or resume."""
         if not self._answers():
             return
         now = self.record.snapshot
@@ -330,23 +329,23 @@ class VolunteerApp(App[int]):
             self._source.command("pause", reason="you paused it")
 
     def action_finish(self) -> None:
-        """Drain the stages, once it is clear what that costs."""
+        """Drain the stages, after the user has seen the costs."""
         if not self._source.live:
             self.notify("this is a recording", severity="warning", markup=False)
         elif self._answers():
             self.push_screen(AskDialog("Finish?", self._finishing), self._go_way)
 
     def _finishing(self) -> list[Way]:
-        """The way that is asked about; where it is closed by now, what else there is."""
+        """The asked way of leaving; the other ways if it has become impossible."""
         return [way for way in self._ways() if way.name == "finish"] or self._ways()
 
     def action_invite(self) -> None:
-        """Ask the node for a fresh invite; a dialog shows it when it comes."""
+        """Ask the node for a fresh invite; a dialog shows it when it arrives."""
         if self._answers():
             self._source.command("invite")
 
     def action_go(self) -> None:
-        """Ask how to go."""
+        """Ask how to leave."""
         self.push_screen(AskDialog("How do you want to go?", self._ways), self._go_way)
 
     def action_detach(self) -> None:
@@ -425,7 +424,7 @@ class VolunteerApp(App[int]):
             self._source.command(what)
 
     def on_item_bar_clicked(self, event: ItemBar.Clicked) -> None:
-        """Do what was clicked."""
+        """Perform the clicked action."""
         self.call_later(self.run_action, event.action)
 
     def on_listing_opened(self, event: Listing.Opened) -> None:
@@ -464,12 +463,12 @@ def run(
     light: bool | None = None,
     save: Save | None = None,
 ) -> int:
-    """Show a source until the user goes; return the exit code of the command.
+    """Show a source until the user leaves; return the exit code of the command.
 
     Args:
         source: a node or a recording.
-        ascii_only: draw with ASCII alone; None: as the terminal says.
-        light: light colours; None: as the terminal says.
+        ascii_only: draw with ASCII alone; None: by the terminal's abilities.
+        light: light colours; None: by the terminal's background.
         save: writes a setting; None: the Settings tab only says how to change one.
     """
     app = VolunteerApp(source, ascii_only=ascii_only, light=light, save=save)

@@ -1,4 +1,4 @@
-"""The tabs, what the keys do, and which of them the bars name."""
+"""The tabs, the actions of the keys, and the keys named in the bars."""
 
 from __future__ import annotations
 
@@ -48,9 +48,10 @@ def tab_items(chosen: int) -> list[Item]:
 
 
 def key_items(pane: Pane, live: bool, paused: bool, *, answers: bool = True) -> list[Item]:
-    """Return the keys, the most wanted first.
+    """Return the keys of ``pane``, the most important first.
 
-    Those that need a node that ``answers`` are in brackets while it does not: they do nothing.
+    Keys that need a node are in brackets and do nothing unless it ``answers``. ``live``: the source
+    is a node, no recording; ``paused``: the node is paused.
     """
     keys, unable = list[tuple[str, str, str]](), list[Item]()
     if live and answers:

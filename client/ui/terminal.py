@@ -32,7 +32,7 @@ ASCII = str.maketrans(
 
 
 def speaks_ascii_only(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the locale or the terminal is known not to show Unicode.
+    """Whether the locale or the terminal cannot show Unicode.
 
     Without any locale nothing is known; such terminals (containers, mostly) show UTF-8.
     """
@@ -87,7 +87,7 @@ class AsciiOnly(LineFilter):
 
 
 class Colourless(LineFilter):
-    """Takes colours away; bold, underline and reverse stay."""
+    """Removes colours; bold, underline and reverse stay."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Return the segments without colour."""

@@ -1,4 +1,4 @@
-"""Words of strangers made harmless: the one function that they pass before they are shown.
+"""Cleans texts of strangers: all pass one function before they are shown.
 
 Names, reasons and log lines may come from other volunteers. Shown raw, they could move the cursor,
 set the title, fake other lines, or turn the reading order around. Markup needs no escape here:
@@ -29,8 +29,8 @@ _PLAIN = re.compile(r"[ -~]*")
 def clean(text: object, limit: int = MAX_CHARACTERS) -> str:
     """Return text as one line of at most ``limit`` characters that only prints.
 
-    Escape sequences go; line breaks become blanks; other control characters, bidirectional and
-    invisible formatting, private-use characters and surrogates become ``REPLACEMENT``.
+    Escape sequences are removed; line breaks become blanks; other control characters, bidirectional
+    and invisible formatting, private-use characters and surrogates become ``REPLACEMENT``.
     """
     raw = str(text)[: 4 * limit + 64]
     if not _PLAIN.fullmatch(raw):

@@ -81,7 +81,7 @@ DEFAULTS: Final = dict(THEMES[0].variables)
 
 @lru_cache
 def tone_styles(theme: str) -> dict[str, Style]:
-    """Return how every tone is written in a theme, and ``row`` for the chosen row."""
+    """Return the style of every tone in a theme, and ``row`` for the chosen row."""
     found = next((one.variables for one in THEMES if one.name == theme), DEFAULTS)
     styles: dict[str, Style] = {
         tone: Style(color=found[f"tone-{tone}"], bold=tone in BOLD) for tone in TONES

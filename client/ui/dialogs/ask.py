@@ -1,4 +1,4 @@
-"""Questions about going: detach, finish, stop, and what each costs; or finish alone."""
+"""Questions about leaving: detach, finish or stop, with the costs of each; or finish alone."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ CELLS = 66
 
 
 class AskDialog(Dialog[str | None]):
-    """Answers with the name of the way that was chosen, None if none was.
+    """Answers with the name of the chosen way, None without a choice.
 
     Args:
         title: the question.
-        ways: returns what can be chosen now, each with its key; asked again whenever something has
-            changed, for the node may end while the dialog is open.
+        ways: returns the present choices, each with its key; called again on every change, because
+            the node may end while the dialog is open.
     """
 
     def __init__(self, title: str, ways: Callable[[], Sequence[Way]]) -> None:
@@ -29,7 +29,7 @@ class AskDialog(Dialog[str | None]):
         super().__init__(title, self._lines, len(self._lines(Box(CELLS))))
 
     def show(self) -> None:
-        """Ask the view again, and take the room that it needs."""
+        """Refresh the view and fit the dialog to it."""
         for panel in self.query(Panel):
             panel.styles.height = len(self._lines(Box(CELLS))) + 4
         super().show()

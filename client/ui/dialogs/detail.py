@@ -1,4 +1,4 @@
-"""Everything that is known of one row."""
+"""All facts of one row."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ View = Callable[[Box], list[Line]]
 
 
 class Dialog(ModalScreen[Result]):
-    """A title and lines from a view; keys are what differs."""
+    """A title and lines from a view; dialogs differ in their keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "close", "Close", show=False)]
     DEFAULT_CSS = """
@@ -46,7 +46,7 @@ class Dialog(ModalScreen[Result]):
         return iter(())
 
     def show(self) -> None:
-        """Ask the view again."""
+        """Refresh the view."""
         for panel in self.query(Panel):
             panel.show()
 
@@ -55,7 +55,7 @@ class Dialog(ModalScreen[Result]):
         self.answer(None)
 
     def answer(self, result: Result | None) -> None:
-        """Close with an answer; keys that come before it has closed are too late."""
+        """Close with an answer; keys pressed until it has closed are ignored."""
         if not self._answered:
             self._answered = True
             self.dismiss(result)

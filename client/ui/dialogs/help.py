@@ -1,4 +1,4 @@
-"""All keys, and what the marks mean."""
+"""All keys, and the meaning of the marks."""
 
 from __future__ import annotations
 

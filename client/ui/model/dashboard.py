@@ -43,7 +43,7 @@ def loss(record: Record, box: Box) -> list[Line]:
 
 
 def machine(record: Record, box: Box) -> list[Line]:
-    """Return what this volunteer holds and uses."""
+    """Return this volunteer's stages and resources."""
     now = record.snapshot
     if now is None:
         return [line(("not connected yet", "muted"))]
@@ -62,7 +62,7 @@ def machine(record: Record, box: Box) -> list[Line]:
         pair("running", words.duration(now.uptime_s), labels=LABELS),
         pair("lends", limits_words(now), labels=LABELS),
     ]
-    if box.height < len(lines):  # in the order of what is missed least
+    if box.height < len(lines):  # in the order in which parts are dropped first
         for label in ("running", "lends", "you are", "done"):
             if len(lines) > box.height:
                 lines = [found for found in lines if found[0].text.strip() != label]
@@ -104,12 +104,12 @@ def events(record: Record, box: Box) -> list[Line]:
 
 
 def _is_news(event: EventView) -> bool:
-    """Whether it is worth a line beside the other panels."""
+    """Whether an event deserves a line beside the other panels."""
     if event.kind in QUIET or event.level == "debug":
         return False
     if event.topic == "matching":
         return decision_kind(event.words)[0] != "review"
-    # of microbatches only what went wrong: most of them are backups for slow ones
+    # of microbatches only failures: most are backups for slow ones
     return event.topic != "pipeline" or event.kind != "LogLine" or event.level != "info"
 
 
@@ -128,7 +128,7 @@ def event_line(event: EventView, topic: bool = False) -> Line:
 
 
 def limits_words(now: Snapshot) -> str:
-    """Say in short what the owner lends."""
+    """Describe the owner's limits in short."""
     limits = now.limits
     found = [
         words.plural(limits.threads, "thread") if limits.threads else "",

@@ -1,4 +1,4 @@
-"""The message while no node answers: that it ended or is silent, why, and what to do. Pure."""
+"""The message while no node answers: its end or silence, the reason, and what to do. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from client.ui.source.mailbox import Link
 from client.ui.text import clean, wrap
 
 MAX_LINES = 4
-"""Of one sentence."""
+"""Lines of one sentence."""
 UNKNOWN = "it may be busy, or have ended: volunteer status tells"
 
 
 def is_gone(link: Link) -> bool:
-    """Whether nobody answers any more, so that everything shown is of the past."""
+    """Whether no node answers, so that everything shown is out of date."""
     return link.state in ("lost", "ended")
 
 
 def gone(record: Record, link: Link, box: Box) -> list[Line]:
-    """Return why nobody answers and what to do; nothing while somebody does."""
+    """Return why no node answers and what to do; empty while one does."""
     if not is_gone(link):
         return []
     lines = [*_wrapped(_why(link), "plain", box), *_wrapped(next_step(link), "strong", box)]
@@ -30,7 +30,7 @@ def gone(record: Record, link: Link, box: Box) -> list[Line]:
 
 
 def headline(link: Link) -> str:
-    """Return in a few words how it ended."""
+    """Return a short description of its end."""
     if link.ending is None:
         return link.words
     code = link.ending.exit_code

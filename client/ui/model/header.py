@@ -1,5 +1,5 @@
-"""The lines that are always on the screen: progress, state and its reason, what leaving costs, the
-last error. Pure."""
+"""The lines that are always on the screen: progress, state and its reason, the costs of leaving,
+the last error. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LINKS: dict[str, tuple[str, Tone]] = {
 
 
 def header(record: Record, link: Link, box: Box) -> list[Line]:
-    """Return three lines, or four where the room is narrow; two while nobody answers."""
+    """Return three lines, or four where the room is narrow; two while no node answers."""
     box = Box(box.width - 1, box.height)
     now = record.snapshot
     if now is None:
@@ -48,7 +48,7 @@ def header(record: Record, link: Link, box: Box) -> list[Line]:
 
 
 def reason(now: Snapshot) -> str:
-    """Say why the node is in its state, without terms of the protocol."""
+    """Describe why the node is in its state, without terms of the protocol."""
     if now.paused is not None:
         until = f" until {words.clock(now.paused.until, False)}" if now.paused.until else ""
         return f"{clean(now.paused.reason) or 'you paused it'}{until}; press p to go on"
@@ -63,7 +63,7 @@ def reason(now: Snapshot) -> str:
 
 
 def drain_words(leaving: list[DrainCostView], *, done: bool = False) -> str:
-    """Say who covers us if we leave; ``done``: the run is complete, and nobody has to."""
+    """Describe who replaces us if we leave; ``done``: the run is complete, and nobody has to."""
     if not leaving:
         return "nothing is lost: you serve no stage"
     last = [view for view in leaving if view.last]

@@ -13,7 +13,7 @@ from client.ui.text import clean, wrap
 NO_ASCII = "a QR code cannot be drawn in ASCII"
 MAX_CHARS = 4000
 SHARE = 0.96
-"""Of the terminal's height that a dialog may take; the stylesheet says the same."""
+"""Share of the terminal's height for a dialog, as in the stylesheet."""
 
 
 def invite_lines(
@@ -21,7 +21,7 @@ def invite_lines(
 ) -> list[Line]:
     """Return the invite, and the longest QR code of it that fits into ``box``.
 
-    Where none fits, it says how many lines it takes, and how to give a file instead.
+    If none fits, the text names the lines needed and offers a file instead.
     """
     text = clean(view.invite, MAX_CHARS)
     lines = [line((part, "strong")) for part in _pieces(text, box.width)]
@@ -38,7 +38,7 @@ def invite_lines(
 def _code(
     view: InviteView, width: int, height: int, light_on_dark: bool, ascii_only: bool
 ) -> tuple[list[str], str]:
-    """Return the code, or why there is none and what to do instead."""
+    """Return the code, or the reason why there is none and what to do instead."""
     name = shlex.quote(f"{clean(view.swarm_name, 60)}.swarm")
     instead = f"or give a file: volunteer invite --out {name}"
     if ascii_only or not view.short:
@@ -55,5 +55,5 @@ def _code(
 
 
 def _pieces(text: str, cells: int) -> list[str]:
-    """Cut where the line is full: an invite has no blanks, and gets none when it is copied."""
+    """Break only full lines: an invite has no blanks, and gets none when it is copied."""
     return [text[at : at + cells] for at in range(0, len(text), max(1, cells))]

@@ -1,4 +1,4 @@
-"""What each way of going costs and leaves behind, for the quit dialog. Pure."""
+"""The costs and consequences of each way of leaving, for the quit dialog. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from client.ui.text import clean
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way of going."""
+    """One way of leaving."""
 
     key: str
     name: str
@@ -28,11 +28,11 @@ STAYS = {
     "done": "it stays and serves the finished model",
     "paused": "it stays paused in the background",
 }
-"""What the node does when only the view is closed."""
+"""The node's activity after only the view is closed."""
 
 
 def ways(record: Record, live: bool, link: Link) -> list[Way]:
-    """Return the ways in the order of what they cost.
+    """Return the ways in the order of their costs.
 
     A recording can only be closed, and so can the view of a node that does not answer or drains.
     """
@@ -71,10 +71,10 @@ def ways(record: Record, live: bool, link: Link) -> list[Way]:
 
 
 def farewell(record: Record, link: Link, leaving: bool) -> str:
-    """Return what is true of the node when its view has been closed, for the terminal.
+    """Return the state of the node after its view was closed, for the terminal.
 
     Args:
-        leaving: it was told to leave from here.
+        leaving: whether it was told to leave from here.
     """
     if link.state == "ended":
         why = clean(link.ending.words) if link.ending is not None else clean(link.words)

@@ -35,7 +35,7 @@ def log_rows(record: Record, box: Box, level: str, text: str, newest_first: bool
 
 
 def log_title(record: Record, level: str, text: str, newest_first: bool) -> str:
-    """Return what the frame says."""
+    """Return the title of the frame."""
     number = len(chosen(record, level, text))
     order = "newest first" if newest_first else "newest last"
     missed = f", {record.missed} missed" if record.missed else ""

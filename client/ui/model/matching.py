@@ -1,4 +1,4 @@
-"""The Matching tab: which stages we want, with the numbers behind it, and what came of it. Pure."""
+"""The Matching tab: the stages we want, with the numbers behind it, and the results. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _TONES: dict[str, Tone] = {"error": "bad", "warning": "warn", "info": "plain", "
 
 
 def seats(record: Record, box: Box) -> list[Line]:
-    """Return what we hold with whose consent, whom we decide for, and the blocking pairs."""
+    """Return our stages with their stewards' consent, the stages we decide for, and the blocking
+    pairs."""
     found = record.matches
     if found is None or found.state == "measuring":
         return [cut(one, box.width) for one in (line((WAITING, "muted")), _blocking(found))]
@@ -97,7 +98,7 @@ def decisions(record: Record, box: Box) -> list[Row]:
 
 
 def decision_kind(text: str) -> tuple[str, Tone]:
-    """Return what an explanation is about, in a word."""
+    """Return the subject of an explanation in one word."""
     start = text.lower()
     if start.startswith("proposing"):
         return "proposal", "accent"
@@ -157,12 +158,12 @@ def _numbers(rank: int, stage: StageMatch, verdict: str, tone: Tone) -> list[Spa
 
 
 def _download(phi: float) -> str:
-    """Say what part of our worth there the download of the stage would cost."""
+    """Describe the loss of our score there due to the download of the stage."""
     return "have it" if phi >= 1.0 else f"costs {100 * (1 - max(0.0, phi)):.0f} %"
 
 
 def _bar(stage: StageMatch) -> tuple[str, Tone]:
-    """Say whether the stage would have us: it takes those whose score is above its cutoff."""
+    """Describe whether the stage would accept us: it accepts scores above its cutoff."""
     if not stage.cutoff:
         return "open", "muted"
     return ("passed", "good") if stage.score > stage.cutoff else ("too high", "warn")

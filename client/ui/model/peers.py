@@ -1,4 +1,4 @@
-"""The Peers tab: who we know, how near they are, what they hold; sorted and filtered. Pure."""
+"""The Peers tab: the known peers, their distance and their stages; sorted and filtered. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TONES: dict[str, tuple[str, Tone]] = {
 
 @dataclass(frozen=True, slots=True)
 class PeerRow:
-    """One volunteer as we see it."""
+    """One known volunteer."""
 
     peer: str
     state: str
@@ -59,7 +59,7 @@ class PeerRow:
 
 
 def peer_rows(now: Snapshot) -> list[PeerRow]:
-    """Return ourselves and everybody we know; who holds a stage is known even if not met."""
+    """Return ourselves and all known peers, also those known only as holders of a stage."""
     rows = {now.peer: PeerRow(now.peer, "you", None)}
     for peer in now.peers:
         rows[peer.peer] = PeerRow(peer.peer, peer.state, peer.rtt_ms)
@@ -116,7 +116,7 @@ def peer_table(
 
 
 def peer_title(record: Record, sort: str, text: str) -> str:
-    """Return what the tab's frame says."""
+    """Return the title of the tab's frame."""
     now = record.snapshot
     if now is None:
         return "Peers"
@@ -127,7 +127,7 @@ def peer_title(record: Record, sort: str, text: str) -> str:
 
 
 def details(record: Record, peer: str, box: Box) -> list[Line]:
-    """Return everything that is known of a peer."""
+    """Return all known facts of a peer."""
     now = record.snapshot
     row = next((row for row in peer_rows(now) if row.peer == peer), None) if now else None
     if row is None:

@@ -16,9 +16,9 @@ _BARS = "▁▂▃▄▅▆▇█"
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 BRAILLE = 0x2800
 SMOOTHED = 30
-"""Of many points, so many stretches are told apart by the smoothed line."""
+"""Sections of the smoothed line over many points."""
 ABSURD = 1e9
-"""Neither a step nor a loss is ever as large; NaN is not smaller either."""
+"""Above any step or loss; NaN is not below it either."""
 
 
 def curve(
@@ -37,7 +37,7 @@ def curve(
         box: room, at least 16 x 4 cells; below that nothing is drawn.
         marks: moments on the x axis to point at.
         tone: of the curve.
-        unit: what x counts.
+        unit: of x.
     """
     seen = [(x, y) for x, y in points if abs(x) < ABSURD and abs(y) < ABSURD]
     if len(seen) < 2 or box.width < 16 or box.height < 4:
@@ -105,8 +105,8 @@ def _painted(dots: Sequence[int], behind: Sequence[int], tone: Tone) -> list[Spa
 
 
 def _smooth(points: Sequence[Point], high: float) -> list[Point]:
-    """Return the mean of each point and its neighbours, as many on one side as on the other: so
-    the line begins and ends where the points do, and does not lag behind them."""
+    """Return the mean of each point and its neighbours, as many on one side as on the other: so the
+    line begins and ends with the points and does not lag behind them."""
     reach = len(points) // SMOOTHED
     sums = list(accumulate((min(y, high) for _, y in points), initial=0.0))
     smoothed = []

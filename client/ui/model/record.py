@@ -34,14 +34,14 @@ class Traffic:
 
 @dataclass
 class Record:
-    """Everything that the tabs are made from."""
+    """The data of all tabs."""
 
     snapshot: Snapshot | None = None
     matches: MatchesSnapshot | None = None
     time: float = 0.0
     """Unix seconds of the newest update."""
     missed: int = 0
-    """Events that came and went before we read them."""
+    """Events that were dropped before we read them."""
     events: deque[EventView] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
     losses: dict[int, StepPoint] = field(default_factory=dict)
     """Newest point of every step seen, by step; thinned when there are many."""
@@ -53,7 +53,7 @@ class Record:
     _peer: str = ""
 
     def apply(self, update: Update) -> None:
-        """Learn an update; those of another node begin a new record."""
+        """Add an update; one of another node begins a new record."""
         if self._peer and update.snapshot.peer != self._peer:
             self._forget()
         self._peer = update.snapshot.peer
@@ -69,7 +69,7 @@ class Record:
         self._note_rates(update)
 
     def learn_curve(self, points: Sequence[StepPoint]) -> None:
-        """Learn what the node remembers of the run before we came."""
+        """Add the node's history of the run before our first update."""
         self.losses = {point.step: point for point in points} | self.losses
         self._thin()
 
@@ -101,7 +101,7 @@ class Record:
         if isinstance(loss, int | float):
             now = self.snapshot.tokens_per_s if self.snapshot else 0.0
             for undone in [known for known in self.losses if known > step]:
-                del self.losses[undone]  # the swarm went back, and does them again
+                del self.losses[undone]  # the swarm was rolled back and repeats them
             self.losses[step] = StepPoint(step, event.time, float(loss), now)
             self._thin()
 
@@ -122,7 +122,7 @@ class Record:
             )
 
     def _thin(self) -> None:
-        """Keep every other point of the older half: the curve is long, the screen is not."""
+        """Keep every other point of the older half: the screen cannot show more."""
         if len(self.losses) <= MAX_POINTS:
             return
         steps = sorted(self.losses)

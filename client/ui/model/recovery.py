@@ -1,6 +1,6 @@
-"""Faults as the node saw them: when each was detected, re-matched, transferred, and work resumed.
+"""Faults seen by the node, each with the times of detection, matching, transfer and resumption.
 
-Read off the node's events and off how the stage map changed. Pure; times are Unix seconds.
+They follow from the node's events and from changes of the stage map. Pure; times are Unix seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ANEW = re.compile(r"\bbeginning anew at version (\d{1,9})\b", re.A)
 
 @dataclass
 class Incident:
-    """One fault, or one departure, and what became of it."""
+    """One fault, or one departure, and its repair."""
 
     number: int
     title: str
@@ -36,9 +36,9 @@ class Incident:
     stages: tuple[int, ...] = ()
     """Stages that the lost volunteer served."""
     bare: frozenset[int] = frozenset()
-    """Of these, the stages that nobody was left to serve."""
+    """Of these, the stages without another replica."""
     in_order: bool = False
-    """It left by its own will and handed over."""
+    """Whether it left on purpose and handed over."""
     rematched: float | None = None
     transferred: float | None = None
     resumed: float | None = None
@@ -55,13 +55,13 @@ class Incident:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing of it can change any more."""
+        """Whether it is final."""
         waits = self.rematched is not None and self.transferred is None
         return not self.open and not waits and (self.rematched is not None or not self.bare)
 
     @property
     def cover(self) -> str:
-        """Say who took over."""
+        """Describe who took over."""
         if self.heirs:
             return f"{listed([short(peer) for peer in self.heirs])} took over"
         if not self.stages:
@@ -84,12 +84,12 @@ class Incidents:
 
     @property
     def newest_first(self) -> list[Incident]:
-        """All that are remembered."""
+        """All remembered faults."""
         return list(reversed(self._all))
 
     @property
     def open(self) -> Incident | None:
-        """The newest that is not made good yet."""
+        """The newest fault that is not repaired yet."""
         return next((found for found in reversed(self._all) if found.open), None)
 
     def learn(
@@ -99,7 +99,8 @@ class Incidents:
         after: Snapshot,
         at: float,
     ) -> None:
-        """Learn what happened between two snapshots; ``at``: when the second was taken."""
+        """Add the changes between the snapshots ``before`` and ``after`` with their ``events``;
+        ``at``: Unix seconds of the second."""
         for event in events:
             self._event(event, before or after)
         for incident in self._all:
@@ -198,7 +199,8 @@ class Incidents:
 
 
 def _follow(incident: Incident, now: Snapshot, at: float) -> None:
-    """See in the stage map who was given what the lost one served, and who serves it."""
+    """Find in the stage map the volunteers that were given the lost one's stages, and those that
+    serve them."""
     given, served = set(), set()
     for stage in now.stages:
         if stage.stage not in incident.stages:
@@ -235,7 +237,7 @@ def _steps_redone(words: str, step: int) -> int:
 
 
 def _stages_told(event: EventView) -> tuple[int, ...]:
-    """Return what the lost one served, as the node knew when it went."""
+    """Return the stages that the lost volunteer served, as far as the node knew."""
     told = event.data.get("stages")
     if not isinstance(told, list | tuple):
         return ()
@@ -261,7 +263,7 @@ def _stages(numbers: Iterable[int]) -> str:
 
 
 def summary(incidents: Incidents) -> str:
-    """Say how many faults there were and whether all are made good."""
+    """Describe how many faults there were and whether all are repaired."""
     faults = [found for found in incidents.newest_first if not found.in_order]
     if not faults:
         return "no faults seen"

@@ -1,4 +1,4 @@
-"""The Settings tab: what the owner lends, and every setting with where it comes from. Pure."""
+"""The Settings tab: the owner's limits, and every setting with its origin. Pure."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Setting:
     origin: str
     """A flag, a variable's name, a file's path, ``default``."""
     empty: bool = False
-    """Whether ``value`` only says that there is none."""
+    """Whether ``value`` only stands for no value."""
 
 
 def limits(record: Record, box: Box) -> list[Line]:
-    """Return what the running volunteer may use, and what it uses of it."""
+    """Return the running volunteer's limits and their use."""
     now = record.snapshot
     if now is None:
         return [line(("not connected yet", "muted"))]
@@ -89,12 +89,12 @@ LATER = "it takes effect at the volunteer's next start"
 
 
 def how_to_change(one: Setting) -> list[str]:
-    """Say how to change a setting where this view cannot."""
+    """Describe how to change a setting where this view cannot."""
     return [f"volunteer config set {one.name} VALUE", f"writes it to your settings; {LATER}"]
 
 
 def what_it_does(one: Setting) -> list[str]:
-    """Say what changing a setting here does."""
+    """Describe the effect of changing a setting here."""
     return [f"Enter writes it to your settings; {LATER}. Esc leaves it.", f"now from: {one.origin}"]
 
 

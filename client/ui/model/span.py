@@ -1,6 +1,6 @@
-"""Lines of toned text: what view functions return and widgets paint.
+"""Lines of toned text, which view functions return and widgets paint.
 
-A tone says what words mean, never which colour they have; themes decide that.
+A tone stands for a meaning; themes give it a colour.
 """
 
 from __future__ import annotations
@@ -117,5 +117,5 @@ def pair(label: str, value: Line | str, tone: Tone = "plain", labels: int = 10) 
 
 
 def plain(lines: Sequence[Line]) -> str:
-    """Return what lines say, without tones."""
+    """Return the text of lines without tones."""
     return "\n".join("".join(span.text for span in found).rstrip() for found in lines)

@@ -1,4 +1,4 @@
-"""The stage map: who holds which slice of the model, how much they carry, and why so. Pure."""
+"""The stage map: the replicas of each slice of the model, their rates, and the reasons. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StageRow:
     wanted: int
     """Replicas it should have; 0: not known."""
     level: float
-    """Microbatches per second that its replicas can do together; 0: not known."""
+    """Microbatches per second of its replicas together; 0: not known."""
     why: str
     tone: Tone
 
@@ -52,7 +52,7 @@ def stage_rows(record: Record) -> list[StageRow]:
 
 
 def stage_map(record: Record, box: Box) -> list[Line]:
-    """Return one line per stage; where room is short, those that need somebody first."""
+    """Return one line per stage; where room is short, those that lack replicas first."""
     rows = stage_rows(record)
     if not rows:
         return [line(("the stages are not known yet", "muted"))]

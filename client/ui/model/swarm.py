@@ -1,4 +1,4 @@
-"""The head of the Swarm tab: what is trained, how far it is, that every count is right. Pure."""
+"""The head of the Swarm tab: the model, the progress, and the check of all counts. Pure."""
 
 from __future__ import annotations
 

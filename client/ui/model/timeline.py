@@ -1,4 +1,4 @@
-"""The Recovery tab: every fault on a line from detection to the moment work went on. Pure."""
+"""The Recovery tab: every fault as a line from detection to the resumption of work. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEGEND = line(
 
 
 def recovery_head(record: Record, box: Box) -> list[Line]:
-    """Return the sum of it all, and what was lost."""
+    """Return the summary of all faults, and the losses."""
     now = record.snapshot
     if now is None:
         return [line(("not connected yet", "muted"))]
@@ -124,7 +124,8 @@ def _outcome(one: Incident, cells: int) -> list[str]:
 
 
 def story(record: Record, number: str | None, box: Box) -> list[Line]:
-    """Return what the node told while a fault lasted, the last of it if there is too much."""
+    """Return the node's events during fault ``number``, the last ones if ``box`` is too small for
+    all."""
     one = next((o for o in record.incidents.newest_first if str(o.number) == number), None)
     if one is None:
         return [line(("choose a fault above", "muted"))]
@@ -139,7 +140,7 @@ def story(record: Record, number: str | None, box: Box) -> list[Line]:
 
 
 def incident_details(record: Record, number: str, box: Box) -> list[Line]:
-    """Return all that is known of one fault."""
+    """Return all known facts of one fault."""
     one = next((o for o in record.incidents.newest_first if str(o.number) == number), None)
     if one is None:
         return [line(("it is forgotten", "muted"))]

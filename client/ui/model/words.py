@@ -25,7 +25,7 @@ _STATES: dict[str, tuple[str, Tone]] = {
 
 
 def state_word(state: str) -> tuple[str, Tone]:
-    """Return a node's state as it is shown."""
+    """Return a node's state for the screen."""
     return _STATES.get(state, (clean(state, 16).upper(), "plain"))
 
 
@@ -115,7 +115,7 @@ def listed(items: list[str]) -> str:
 
 
 def moment(at: float) -> float:
-    """Return a time between 1970 and 3000 that stands for an absurd one."""
+    """Return a time between 1970 and 3000, also for an absurd one."""
     if math.isnan(at):
         return 0.0
     return min(max(at, 0.0), 32_503_680_000.0)  # up to the year 3000: localtime takes any of these

@@ -1,1 +1,1 @@
-"""One file per tab: which panels it has and what fills them."""
+"""One file per tab, with its panels and their views."""

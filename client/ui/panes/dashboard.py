@@ -1,4 +1,4 @@
-"""Dashboard: the run, this machine, the stages, the network, the peers, what happened."""
+"""Dashboard: the run, this machine, the stages, the network, the peers, the events."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def nearest(record: Record, box: Box) -> list[Line]:
 
 
 class DashboardPane(Pane):
-    """All of it at a glance."""
+    """The overview."""
 
     def compose(self) -> ComposeResult:
-        """Place the panels; the stylesheet says which are seen at which size."""
+        """Place the panels; the stylesheet decides which are visible at which size."""
         record = self.record
         stage_map = partial(stages.stage_map, record)
         with Horizontal(id="above"):

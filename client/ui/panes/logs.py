@@ -1,4 +1,4 @@
-"""Logs: everything that the node told."""
+"""Logs: all events of the node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LogsPane(Pane):
         yield Listing("Logs", self._view, id="log", tail=True)
 
     def show(self) -> None:
-        """Say how many are shown, and which."""
+        """Update the title with the number and the choice of events shown."""
         level = logs.LEVELS[self.level]
         title = logs.log_title(self.record, level, self.filter_text, self.newest_first)
         self.query_one(Listing).border_title = title

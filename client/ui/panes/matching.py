@@ -1,4 +1,4 @@
-"""Matching: what we hold, what we want, what came of it."""
+"""Matching: our stages, our preferences, and the decisions."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from client.ui.widgets.panel import Panel
 from client.ui.widgets.toned import Toned
 
 Detail = tuple[str, Callable[[Box], list[Line]]]
-"""Title and view of what is shown when a row is opened."""
+"""Title and view of an opened row."""
 
 
 class Pane(Container):
@@ -22,7 +22,7 @@ class Pane(Container):
     can_filter = False
     can_sort = False
     has_numbers = True
-    """Whether what it shows is how the node is now; else it is what was, or what is set."""
+    """Whether it shows the node's present state; otherwise the past, or settings."""
 
     def __init__(self, record: Record, *, id: str) -> None:
         super().__init__(id=id)
@@ -30,14 +30,14 @@ class Pane(Container):
         self.filter_text = ""
 
     def show(self) -> None:
-        """Ask all views again."""
+        """Refresh all views."""
         for panel in self.query(Panel):
             panel.show()
         for listing in self.query(Listing):
             listing.show()
 
     def set_stale(self, stale: bool) -> None:
-        """Say whether the numbers are of the past."""
+        """Set whether the numbers are out of date."""
         for widget in self.query(Toned):
             widget.set_stale(stale and self.has_numbers)
 
@@ -51,7 +51,7 @@ class Pane(Container):
         return ""
 
     def detail(self, key: str) -> Detail | None:
-        """Return what is known of the row, None if there is no more than it shows."""
+        """Return the details of the row, None if it has no more than it shows."""
         return None
 
     def take_focus(self) -> None:

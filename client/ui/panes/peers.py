@@ -1,4 +1,4 @@
-"""Peers: everybody we know."""
+"""Peers: all known peers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from client.ui.widgets.listing import Listing
 
 
 class PeersPane(Pane):
-    """A table that can be sorted and filtered; a row opens what is known of the peer."""
+    """A table that can be sorted and filtered; a row opens the peer's details."""
 
     can_filter = True
     can_sort = True
@@ -25,7 +25,7 @@ class PeersPane(Pane):
         yield Listing("Peers", self._view, id="peer-table")
 
     def show(self) -> None:
-        """Say how many are shown, and how."""
+        """Update the title with the number and the order of peers shown."""
         title = peers.peer_title(self.record, peers.SORTS[self.sort], self.filter_text)
         self.query_one(Listing).border_title = title
         super().show()

@@ -1,4 +1,4 @@
-"""Recovery: faults, and how each was made good."""
+"""Recovery: faults, and the repair of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from client.ui.widgets.panel import Panel
 
 
 class RecoveryPane(Pane):
-    """A sum, one timeline per fault, and what was said while the chosen one lasted."""
+    """A summary, one timeline per fault, and the events during the chosen one."""
 
     def compose(self) -> ComposeResult:
         """Place both."""
@@ -23,7 +23,7 @@ class RecoveryPane(Pane):
         yield Panel("What was said of it", self._story, id="story")
 
     def on_listing_moved(self, event: Listing.Moved) -> None:
-        """Tell of the fault that is chosen now."""
+        """Show the events of the chosen fault."""
         self.query_one("#story", Panel).show()
 
     def show(self) -> None:

@@ -1,4 +1,4 @@
-"""Settings: what the owner lends, and how everything is set."""
+"""Settings: the owner's limits, and every setting."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from client.ui.widgets.panel import Panel
 
 
 class SettingsPane(Pane):
-    """Limits with their use, then all settings; a row opens how to change it."""
+    """Limits with their use, then all settings; a row opens its editor or the way to change it."""
 
     can_filter = True
     has_numbers = False
@@ -62,7 +62,7 @@ class SettingsPane(Pane):
 
 
 def local_settings() -> Sequence[Setting]:
-    """Return every setting as a volunteer that is started now would have it.
+    """Return every setting as a volunteer started now would use it.
 
     A fault in a file is shown in place of the settings.
     """

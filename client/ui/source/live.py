@@ -1,4 +1,4 @@
-"""A running node: subscribes, falls back to asking, and connects again when the connection breaks.
+"""A running node: subscribes, falls back to polling, and reconnects when the connection breaks.
 
 It has one thread and one connection. Only this thread waits for the node, never the interface. A
 command while no node answers is refused at once and never kept for the next node.
@@ -29,7 +29,7 @@ POLL_S = 1.0
 MATCHES_EVERY_S = 4.0
 CURVE_POINTS = 500
 SILENCE_S = 15.0
-"""A node that says nothing for so long while we are subscribed is asked again from the start."""
+"""Seconds of silence of a subscribed node after which we reconnect."""
 PATIENCE_S = (0.5, 1.0, 2.0, 3.0, 5.0)
 SAID = {
     "pause": "paused: memory is given back, other volunteers take over",
@@ -51,7 +51,7 @@ class LiveSource:
     Args:
         path: the socket.
         recorder: gets every update as it comes.
-        how_it_ended: says how the node of a process ended; None: it runs, or nobody knows.
+        how_it_ended: returns the end of a process's node; None: it runs, or its end is unknown.
     """
 
     live = True
@@ -136,18 +136,18 @@ class LiveSource:
     def _converse(self, wire: Wire) -> None:
         pid = self._greet(wire)
         if pid != self._pid:
-            self._pid, self._since = pid, 0  # another process numbers its events anew
+            self._pid, self._since = pid, 0  # another process numbers its events from the start
             self._leaving = False
         self._ask(wire, "history", points=CURVE_POINTS)
         number = wire.send("subscribe", events_since=self._since, matches=True, hz=HZ)
-        while True:  # the answers to both, in whichever order
+        while True:  # the answers to both, in either order
             found = wire.receive(5.0)
             if found is None:
                 raise WireError("the volunteer does not answer")
             self._take(found)
             if found.id == number:
                 break
-        self._refuse_queued()  # what was asked just when the connection broke
+        self._refuse_queued()  # commands sent just when the connection broke
         self._mailbox.put_link(Link("live"))
         if found.error is not None and found.error.code == rpc.METHOD_NOT_FOUND:
             self._poll(wire)
@@ -210,7 +210,7 @@ class LiveSource:
                 self._ask(wire, method, **params)
 
     def _greet(self, wire: Wire) -> int:
-        """Return the node's process; one that was leaving and does not greet is gone."""
+        """Return the node's process; one that was leaving and does not greet has ended."""
         try:
             return self._call(wire, Greeting, "hello", version=rpc.API_VERSION).pid
         except WireError as error:
@@ -218,7 +218,7 @@ class LiveSource:
             raise
 
     def _refuse_unheard(self) -> None:
-        """Answer what was asked of a node that is gone: the next one must not do it."""
+        """Answer the commands to a node that has ended, which the next one must not carry out."""
         for method in self._asked.values():
             if method in SAID:
                 self._mailbox.put_answer(Answer(method, False, UNHEARD))

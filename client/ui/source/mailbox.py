@@ -24,14 +24,14 @@ LinkState = Literal["connecting", "live", "lost", "ended", "playing", "held", "o
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How the source is doing."""
+    """The state of the source."""
 
     state: LinkState
-    """``live``, ``connecting``, ``lost``: trying again, ``ended``: the node is gone, until somebody
-    starts it again; of a recording ``playing``, ``held``, ``over``."""
+    """``live``, ``connecting``, ``lost``: trying again, ``ended``: the node has ended, until it is
+    started again; of a recording ``playing``, ``held``, ``over``."""
     words: str = ""
     ending: Ending | None = None
-    """How the node ended, where that is known."""
+    """The end of the node, where it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Everything that came since the last read."""
+    """All news since the last read."""
 
     update: Update | None
     link: Link
@@ -73,24 +73,24 @@ class Mailbox:
             self._news = True
 
     def put_link(self, link: Link) -> None:
-        """Say how the source is doing."""
+        """Set the state of the source."""
         with self._lock:
             self._news |= link != self.link
             self.link = link
 
     def put_curve(self, points: Sequence[StepPoint]) -> None:
-        """Leave what the node remembers of the run."""
+        """Leave the node's history of the run."""
         with self._lock:
             self._curve, self._news = points, True
 
     def put_answer(self, answer: Answer) -> None:
-        """Say what came of a command."""
+        """Leave the result of a command."""
         with self._lock:
             self._answers.append(answer)
             self._news = True
 
     def take(self) -> Delivery | None:
-        """Return what is new, None if nothing is."""
+        """Return the news, None without any."""
         with self._lock:
             if not self._news:
                 return None
@@ -101,10 +101,10 @@ class Mailbox:
 
 
 def merge(older: Update, newer: Update) -> Update:
-    """Return the newer update with what it does not repeat of the older one."""
+    """Return the newer update with those parts of the older one that it does not repeat."""
     if older.snapshot.peer != newer.snapshot.peer:
         return newer
-    if older.snapshot.pid != newer.snapshot.pid:  # started again: its events are numbered anew
+    if older.snapshot.pid != newer.snapshot.pid:  # restarted: it numbers events anew
         missed = older.missed + newer.missed + len(older.events)
         return msgspec.structs.replace(newer, missed=missed)
     last = older.events[-1].seq if older.events else 0

@@ -1,6 +1,6 @@
-"""Recorded runs: JSONL, one line on what it is, then one ``Update`` per line.
+"""Recorded runs: JSONL, a head line, then one ``Update`` per line.
 
-A recording may come from a stranger: lines are bounded, typed, and a bad one is passed over.
+A recording may come from a stranger: lines are bounded, typed, and a bad one is skipped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _updates = msgspec.json.Decoder(Update)
 
 
 class Recorder:
-    """Writes what a front end was sent; stops when the file is as long as it may be.
+    """Writes a front end's updates; stops at the largest size of the file.
 
     The file is readable by its owner only: it names the volunteers' addresses.
 
@@ -60,7 +60,7 @@ class Recorder:
 
     def write(self, update: Update) -> bool:
         """Add an update; return False when no more can be written."""
-        # what the snapshot repeats of the events is not written twice
+        # events repeated in the snapshot are not written twice
         slim = msgspec.structs.replace(update.snapshot, events=[])
         try:
             return self._write(msgspec.structs.replace(update, snapshot=slim))
@@ -69,7 +69,7 @@ class Recorder:
 
     def close(self) -> None:
         """Finish the file."""
-        with contextlib.suppress(OSError):  # what could be written is there
+        with contextlib.suppress(OSError):  # the part that could be written stays
             self._file.close()
 
     def _write(self, document: Struct) -> bool:
@@ -102,7 +102,7 @@ def read_header(path: Path) -> Header:
 
 
 def read_updates(path: Path) -> Iterator[Update]:
-    """Yield the updates of a recording in order; lines that are none are passed over.
+    """Yield the updates of a recording in order; invalid lines are skipped.
 
     Raises:
         OSError: the file cannot be read.
@@ -117,7 +117,7 @@ def read_updates(path: Path) -> Iterator[Update]:
 
 
 def _next_line(file: BinaryIO) -> bytes:
-    """Return a line, empty at the end; lines that are too long are passed over."""
+    """Return a line, empty at the end; lines that are too long are skipped."""
     line = file.readline(MAX_LINE_BYTES)
     while len(line) >= MAX_LINE_BYTES and not line.endswith(b"\n"):
         while line and not line.endswith(b"\n"):

@@ -1,4 +1,4 @@
-"""Plays a recorded run: updates come at the pace at which they were recorded, or faster."""
+"""Plays a recorded run at its own pace or faster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from client.ui.source.mailbox import Answer, Link, LinkState, Mailbox
 from client.ui.source.recording import read_header, read_updates
 
 MAX_GAP_S = 5.0
-"""A longer silence in the recording is played as this."""
+"""Longest silence that is played; longer ones are cut to it."""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 SLICE_S = 0.05
 
@@ -56,7 +56,8 @@ class ReplaySource:
             self._thread.join(2.0)
 
     def command(self, method: str, **params: object) -> None:
-        """``hold``, ``next``, ``faster``, ``slower``; nobody is there for anything else."""
+        """``hold``, ``next``, ``faster``, ``slower``; a recording has no node for other
+        commands."""
         match method:
             case "hold":
                 (self._held.clear if self._held.is_set() else self._held.set)()
@@ -87,7 +88,7 @@ class ReplaySource:
         self._mailbox.put_link(Link("over", "the recording ends here"))
 
     def _wait(self, gap_s: float) -> bool:
-        """Wait as long as the recorder did, at the speed of the moment; False: stopped."""
+        """Wait as long as the recorder did, at the present speed; False: stopped."""
         left = min(max(gap_s, 0.0), MAX_GAP_S)
         while left > 0 or self._held.is_set():
             if self._step.is_set():

@@ -22,7 +22,7 @@ class Source(Protocol):
         """Begin; returns at once."""
 
     def stop(self) -> None:
-        """End the thread and let go of everything; returns when it has, within two seconds."""
+        """End the thread and free its resources; returns within two seconds."""
 
     def command(self, method: str, **params: object) -> None:
-        """Send a command; returns at once, the answer comes through the mailbox."""
+        """Send a command and return; the answer arrives in the mailbox."""

@@ -1,1 +1,1 @@
-"""The few kinds of widget that everything is shown with."""
+"""The widgets of all tabs and dialogs."""

@@ -1,6 +1,6 @@
 """A scrolling list of rows with a head, a cursor, and rows of one or more lines.
 
-Draws only what is seen, so thousands of rows cost no more than a screenful.
+Draws only the visible rows, so thousands of rows cost no more than a screenful.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Listing(Toned, ScrollView, can_focus=True):
             self.listing, self.key = listing, key
 
     class Moved(Message):
-        """Another row is chosen."""
+        """Another row was chosen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", show=False),
@@ -94,7 +94,7 @@ class Listing(Toned, ScrollView, can_focus=True):
         return self._rows[self._cursor].key if 0 <= self._cursor < len(self._rows) else None
 
     def show(self, view: View | None = None) -> None:
-        """Ask the view again; the cursor stays on its row, or at the end of a tail."""
+        """Refresh the view; the cursor stays on its row, or at the end of a tail."""
         self._view = view or self._view
         size = self.scrollable_content_region
         if size.width <= 1 or size.height <= 0:
@@ -123,7 +123,7 @@ class Listing(Toned, ScrollView, can_focus=True):
         self.refresh()
 
     def set_tail(self, tail: bool) -> None:
-        """Choose which end the list keeps to."""
+        """Choose the end at which the list stays."""
         self._tail = tail
 
     def on_resize(self, event: Resize) -> None:
@@ -194,7 +194,7 @@ class Listing(Toned, ScrollView, can_focus=True):
         self.post_message(self.Moved())
 
     def _follow(self) -> None:
-        """Scroll so that the cursor's row is seen."""
+        """Scroll until the cursor's row is visible."""
         if not 0 <= self._cursor < len(self._rows):
             return
         top = self._starts[self._cursor]

@@ -21,15 +21,15 @@ def nothing(box: Box) -> list[Line]:
 
 
 def _changed(before: list[Line], after: list[Line]) -> list[int]:
-    """Return the numbers of the lines that are not as they were."""
+    """Return the numbers of the changed lines."""
     found = zip_longest(before, after, fillvalue=None)
     return [number for number, (old, new) in enumerate(found) if old != new]
 
 
 class Panel(Toned):
-    """Shows what its view returns; asks it again when data or size change.
+    """Shows the lines of its view; refreshes them when data or size change.
 
-    Draws only the lines that changed: over a slow connection that is what counts.
+    Draws only the changed lines, which saves most on a slow connection.
     """
 
     DEFAULT_CSS = """
@@ -53,7 +53,7 @@ class Panel(Toned):
         return self._lines
 
     def show(self, view: View | None = None) -> None:
-        """Ask the view again; draws only if it says something else."""
+        """Refresh the view; draw only if it has changed."""
         self._view = view or self._view
         size = self.content_size
         if size.width <= 0 or size.height <= 0:

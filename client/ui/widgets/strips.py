@@ -15,7 +15,7 @@ from client.ui.widgets.toned import Toned
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something that can be clicked: its spans, and the action that it stands for."""
+    """An item that can be clicked: its spans and its action."""
 
     spans: Line
     action: str
@@ -47,7 +47,7 @@ class ItemBar(Toned):
             self.refresh()
 
     def on_click(self, event: Click) -> None:
-        """Tell which item was clicked."""
+        """Report the clicked item."""
         spot = event.get_content_offset(self)
         place = 0
         for item in self._items:
@@ -57,7 +57,7 @@ class ItemBar(Toned):
             place = end + self._gap
 
     def render_line(self, y: int) -> Strip:
-        """Draw the items that there is room for."""
+        """Draw the items that fit."""
         width, spans = self.content_size.width, list[Span]()
         for item in self._items:
             if line_width(tuple(spans)) + line_width(item.spans) > width:

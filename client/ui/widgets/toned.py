@@ -1,4 +1,4 @@
-"""The base of what is drawn here: paints lines of toned text in the theme's colours."""
+"""The base of the widgets: paints lines of toned text in the theme's colours."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from client.ui.themes import tone_styles
 class Toned(Widget):
     """A widget that turns lines into strips. Text is never parsed as markup.
 
-    Tones are looked up in the theme, not in the stylesheet: that has not to be applied to a dozen
-    tones of every widget then, which is most of what a start would cost.
+    Tones are looked up in the theme, not in the stylesheet: applying a stylesheet to a dozen tones
+    of every widget would take most of the start.
     """
 
     stale = False
-    """Its content is out of date; it is drawn in one pale tone."""
+    """Whether its content is out of date; it is then drawn in one pale tone."""
 
     def set_stale(self, stale: bool) -> None:
-        """Say whether what it shows is of the past."""
+        """Set whether its content is out of date."""
         if stale != self.stale:
             self.stale = stale
             self.refresh()
@@ -33,7 +33,7 @@ class Toned(Widget):
         """Return a line as ``width`` cells.
 
         Args:
-            line: what to say.
+            line: the text.
             width: cells to fill.
             over: laid over the tones, such as the background of a chosen row.
         """
