@@ -26,7 +26,13 @@ class ExitCode(IntEnum):
 
 
 class UserError(Exception):
-    """A problem that the user can solve: one sentence on the fault, one on what to do next."""
+    """A problem that the user can solve: one sentence on the fault, one on what to do next.
+
+    Args:
+        message: one sentence on the fault.
+        next_step: one sentence on what to do next; may be empty.
+        exit_code: of the process.
+    """
 
     def __init__(
         self, message: str, next_step: str = "", exit_code: ExitCode = ExitCode.RUNTIME

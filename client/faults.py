@@ -132,7 +132,14 @@ class Failpoints:
 
     def reach(self, phase: Phase, step: int, stage: int, worker: int) -> None:
         """Pass a moment: a failpoint set for it hits this process, or the worker with that process
-        id."""
+        id.
+
+        Args:
+            phase: moment of the step.
+            step: number of the step.
+            stage: index of the stage.
+            worker: process id of the worker.
+        """
         if (action := self._take(phase, step, stage, _HITS)) is None:
             return
         victim = worker if action == "kill-worker" else os.getpid()
@@ -141,7 +148,14 @@ class Failpoints:
 
     def spoils(self, action: Action, phase: Phase, step: int, stage: int) -> bool:
         """Whether the caller must perform ``action``: damage its payload, or fail as on a full
-        disk."""
+        disk.
+
+        Args:
+            action: the fault that the caller can perform.
+            phase: moment of the step.
+            step: number of the step.
+            stage: index of the stage.
+        """
         return self._take(phase, step, stage, frozenset({action})) is not None
 
     def _take(

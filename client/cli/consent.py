@@ -57,7 +57,13 @@ def is_agreed(folder: Path, swarm: SwarmId) -> bool:
 
 
 def agrees(folder: Path, settings: Settings, swarm: SwarmFile) -> bool:
-    """Ask the owner whether this machine may be used for a swarm; an agreement is remembered."""
+    """Ask the owner whether this machine may be used for a swarm; an agreement is remembered.
+
+    Args:
+        folder: the data folder, which keeps the agreement.
+        settings: the owner's settings, which bound the use.
+        swarm: the swarm.
+    """
     width = min(shutil.get_terminal_size().columns, 100)
     for line in (*introduction(swarm.manifest, swarm.swarm), *terms(settings, folder, swarm)):
         say(textwrap.fill(line, width, subsequent_indent=_INDENT if line[0] == " " else ""))

@@ -129,7 +129,13 @@ class ControlClient:
         return self.call("invite", InviteView)
 
     def subscribe(self, events_since: int = 0, matches: bool = False, hz: float = 2.0) -> None:
-        """Have the node send updates, which ``next_update`` returns."""
+        """Have the node send updates, which ``next_update`` returns.
+
+        Args:
+            events_since: send events after this number; 0: all remembered ones.
+            matches: whether updates carry the matching.
+            hz: most updates per second.
+        """
         self.call("subscribe", Subscribed, events_since=events_since, matches=matches, hz=hz)
 
     def next_update(self, timeout_s: float) -> Update | None:

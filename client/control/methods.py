@@ -213,6 +213,11 @@ def answer(line: bytes, provider: Provider, caller: Caller | None = None) -> byt
 
     Never raises: a provider's own failure becomes an internal error, so a fault in describing
     the node cannot end it.
+
+    Args:
+        line: the request, without its newline.
+        provider: the node.
+        caller: the connection, with its rights and its subscription.
     """
     try:
         request = rpc.parse_request(line)

@@ -52,6 +52,8 @@ async def serve_control(
 
     Args:
         group: a group whose members may query the node, too.
+        provider: the node.
+        limits: bounds on local programs; None: the defaults.
 
     Raises:
         SocketFolderError: the folder is open to others, or another node listens on ``path``.

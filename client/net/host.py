@@ -35,7 +35,16 @@ _log = logging.getLogger(__name__)
 
 
 class Connection:
-    """An authenticated connection: its peer, and the streams to it."""
+    """An authenticated connection: its peer, and the streams to it.
+
+    Args:
+        peer: the proven identity of the other end.
+        channel: the encrypted connection.
+        dialled: whether we dialled.
+        early: messages that arrived with the handshake.
+        ip: IPv4 address of the other end.
+        visit: the record of an inbound connection at the door.
+    """
 
     def __init__(
         self,

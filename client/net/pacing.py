@@ -44,6 +44,11 @@ class TokenBucket:
     """A token bucket: a reservation of bytes returns the time to wait, in order of reservation.
 
     Bytes whose wait is over never exceed ``burst + rate * time``.
+
+    Args:
+        rate_bytes_per_s: rate of refilling.
+        burst_bytes: capacity; the bucket starts full.
+        now: monotonic seconds.
     """
 
     def __init__(self, rate_bytes_per_s: float, burst_bytes: float, now: float) -> None:

@@ -40,7 +40,13 @@ def replacing(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replace the contents of ``path``; raises ``OSError`` as ``replacing`` does."""
+    """Replace the contents of ``path``; raises ``OSError`` as ``replacing`` does.
+
+    Args:
+        path: the file.
+        data: its new content.
+        mode: permissions of the file.
+    """
     with replacing(path, mode) as file:
         file.write(data)
 

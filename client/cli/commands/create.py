@@ -150,7 +150,13 @@ def keep_swarm(swarm: SwarmFile, store: SwarmStore) -> None:
 
 
 def sign(manifest: Manifest, signer: Signer, addresses: tuple[Address, ...]) -> SwarmFile:
-    """Return the signed swarm file, with a fresh secret when the swarm is private."""
+    """Return the signed swarm file, with a fresh secret when the swarm is private.
+
+    Args:
+        manifest: of the new swarm.
+        signer: the founder's identity.
+        addresses: the founder's addresses with its peer id.
+    """
     encoded, signature = signer.sign_manifest(manifest)
     secret = secrets.token_bytes(SECRET_BYTES) if manifest.policy.private else None
     return SwarmFile(manifest, encoded, signature, addresses, secret)

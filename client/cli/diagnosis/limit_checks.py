@@ -76,7 +76,14 @@ def check_quota(daily_bytes: int, data: Path, now: datetime) -> Check:
 def check_power(
     watts: int, device: str, cap: PowerCap | None = None, root: bool | None = None
 ) -> Check:
-    """Whether the GPU's power can be capped; changes nothing."""
+    """Whether the GPU's power can be capped; changes nothing.
+
+    Args:
+        watts: the owner's limit.
+        device: torch's name of the device.
+        cap: the GPU's cap; None: NVIDIA's driver.
+        root: whether this process may change it; None: by its user id.
+    """
     try:
         words = (cap or nvidia_cap()).check(watts, device)
     except UserError as error:

@@ -63,6 +63,12 @@ def found_swarm(
 ) -> Founding:
     """Build the manifest of a new swarm.
 
+    Args:
+        founder: peer id that signs the manifest.
+        run: choices of the run; unset values are the preset's.
+        model: choices of the model's shape.
+        optimizer: choices of the optimizer.
+
     Raises:
         UserError: the choices contradict each other (usage), or the data cannot be used
             (configuration).
@@ -115,6 +121,11 @@ def choose_model(
 ) -> ModelSpec:
     """Return the preset's model with the founder's changes; dependent numbers follow.
 
+    Args:
+        preset: starting point.
+        choices: the founder's changes; unset values are the preset's.
+        tokenizer: name of the tokenizer; it sets the size of the vocabulary.
+
     Raises:
         UserError: the numbers do not make a valid model.
     """
@@ -149,6 +160,12 @@ def choose_optimizer(
 
     Warm-up and decay keep their share of the run when its length changes.
 
+    Args:
+        preset: starting point.
+        choices: the founder's changes; unset values are the preset's.
+        steps: length of the run in steps.
+        kind: name of the optimizer.
+
     Raises:
         UserError: a number is out of range.
     """
@@ -175,6 +192,11 @@ def choose_optimizer(
 def open_corpus(source: str, context: int, tokenizer: str = tokens.DEFAULT) -> Corpus:
     """Open the training text and check that both its parts hold a sample of ``context`` tokens.
 
+    Args:
+        source: ``stdlib``, or the path of a text or ``.jsonl`` file.
+        context: longest sequence, tokens.
+        tokenizer: name of the tokenizer.
+
     Raises:
         UserError: it is missing, unreadable or too short.
     """
@@ -189,7 +211,13 @@ def open_corpus(source: str, context: int, tokenizer: str = tokens.DEFAULT) -> C
 
 
 def describe_data(source: str, corpus: Corpus, tokenizer: str = tokens.DEFAULT) -> DataSpec:
-    """Return the corpus's entry in the manifest."""
+    """Return the corpus's entry in the manifest.
+
+    Args:
+        source: ``stdlib``, or the path that the corpus was read from.
+        corpus: the opened text.
+        tokenizer: name of the tokenizer.
+    """
     named = msgspec.UNSET if tokenizer == tokens.DEFAULT else tokenizer
     return DataSpec(_kind(source), short_name(source), corpus.size, corpus.digest, named)
 
@@ -204,7 +232,13 @@ def price_stages(
     spec: ModelSpec, run: RunChoices, sequences: int
 ) -> tuple[tuple[StageCost, ...], tuple[StagePrice, ...]]:
     """Cut the model so that the cost of its most expensive stage is minimal, and price every
-    stage."""
+    stage.
+
+    Args:
+        spec: shape of the model.
+        run: choices of the run: number of stages, codecs, whether to measure.
+        sequences: sequences per microbatch.
+    """
     if run.stages > spec.layers:
         raise usage(f"{spec.layers} layers cannot make {run.stages} stages; take at most that many")
     prices = Prices(spec, sequences) if run.measure else None
@@ -223,7 +257,16 @@ def stage_cost(
     run: RunChoices,
     sequences: int,
 ) -> StageCost:
-    """Return one stage's costs for the manifest."""
+    """Return one stage's costs for the manifest.
+
+    Args:
+        spec: shape of the model.
+        layers: layers of every stage.
+        part: the stage.
+        priced: its price.
+        run: choices of the run.
+        sequences: sequences per microbatch.
+    """
     predicted = sequences * spec.context
     first, last = part.index == 0, part.index == part.count - 1
     shape = sequences, spec.context, spec.width

@@ -32,7 +32,16 @@ def gpt(layers: int, width: int, heads: int, context: int) -> ModelSpec:
 
 
 def llama(layers: int, width: int, heads: int, kv_heads: int, ffn: int, context: int) -> ModelSpec:
-    """Return a Llama-style model over bytes."""
+    """Return a Llama-style model over bytes.
+
+    Args:
+        layers: number of layers.
+        width: channels of a layer.
+        heads: query heads.
+        kv_heads: key and value heads.
+        ffn: channels of the feed-forward part.
+        context: longest sequence, tokens.
+    """
     return ModelSpec("llama", layers, width, heads, kv_heads, ffn, context, BYTES)
 
 

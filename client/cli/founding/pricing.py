@@ -70,7 +70,13 @@ def machine_speed() -> float:
 
 
 def stage_seconds(spec: ModelSpec, part: StageSlice, sequences: int) -> float:
-    """Return the median seconds of a stage's forward and backward on one thread."""
+    """Return the median seconds of a stage's forward and backward on one thread.
+
+    Args:
+        spec: shape of the model.
+        part: the stage.
+        sequences: sequences per microbatch.
+    """
     stage = build_stage(spec, part, seed=0)
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn((sequences, spec.context, spec.width), generator=generator)
@@ -84,7 +90,14 @@ def stage_seconds(spec: ModelSpec, part: StageSlice, sequences: int) -> float:
 def price(
     spec: ModelSpec, parts: Sequence[StageSlice], sequences: int, prices: Prices | None
 ) -> tuple[StagePrice, ...]:
-    """Return the price of every stage of a cut; without ``prices`` they are computed."""
+    """Return the price of every stage of a cut; without ``prices`` they are computed.
+
+    Args:
+        spec: shape of the model.
+        parts: the stages of the cut.
+        sequences: sequences per microbatch.
+        prices: measured seconds of the model's parts; None: count FLOPs instead.
+    """
     return tuple(_price(spec, part, sequences, prices) for part in parts)
 
 

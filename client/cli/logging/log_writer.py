@@ -18,7 +18,10 @@ def log_writer(
 ) -> Callable[[Event], None]:
     """Return a function that writes events of the chosen level and above.
 
-    ``quiet``: to the file alone.
+    Args:
+        settings: the level and the format of the log.
+        file: also gets every line.
+        quiet: write to ``file`` only.
     """
     spell = as_json if settings.log_format == "json" else as_text
     # in a terminal the line of progress is drawn over

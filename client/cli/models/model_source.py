@@ -117,7 +117,13 @@ def open_corpus(
     manifest: Manifest, data: Path | None, store: TextStore | None = None
 ) -> Corpus | None:
     """Return the swarm's own text, None where this machine does not have it: neither in ``data``,
-    nor in the ``store`` of texts, nor as Python's own source."""
+    nor in the ``store`` of texts, nor as Python's own source.
+
+    Args:
+        manifest: of the swarm; names the text's digest.
+        data: path of the text; None: not given.
+        store: texts kept by this volunteer.
+    """
     if data is None and store is not None and (kept := _kept(manifest, store)) is not None:
         return kept
     source = str(data) if data else BUILT_IN if manifest.data.source == "stdlib" else None

@@ -120,6 +120,13 @@ def answer(
 ) -> Answer:
     """Compare the possible plans and return the best.
 
+    Args:
+        setting: the run to plan.
+        kinds: the machines.
+        here: this machine, for values that ``kinds`` leave out.
+        tokens: tokens to train; None: those of the run.
+        price: of a kWh, in any currency; None: not given.
+
     Raises:
         UserError: the machines cannot train the model.
     """

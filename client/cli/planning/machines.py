@@ -137,7 +137,10 @@ def machines_of(
 ) -> list[Machine]:
     """Return the machines one by one.
 
-    ``flops_per_token``: of the whole model, to turn tokens/s into FLOP/s.
+    Args:
+        kinds: the machines, by kind.
+        here: this machine, for values that ``kinds`` leave out.
+        flops_per_token: FLOP per token of the whole model, to convert tokens/s into FLOP/s.
 
     Raises:
         UserError: too many, or an amount that cannot be parsed.

@@ -101,6 +101,12 @@ def chosen(run: PlanChoices, model: ModelChoices) -> Setting:
 def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Setting:
     """Return a founded swarm's run.
 
+    Args:
+        home: of the volunteer that remembers the swarm.
+        text: a ``.swarm`` file, or the name of a remembered swarm.
+        run: flags of the run, which must not contradict the manifest.
+        model: flags of the model's shape, which must not either.
+
     Raises:
         UserError: it cannot be found, or a flag contradicts it.
     """

@@ -25,7 +25,13 @@ MEASURED_UP_TO_S = 0.5
 
 
 class ModelWorks:
-    """The ``Works`` of one model under given codecs."""
+    """The ``Works`` of one model under given codecs.
+
+    Args:
+        model: shape of the model.
+        run: codecs, and whether to measure.
+        sizes: sequences per microbatch to measure.
+    """
 
     def __init__(self, model: ModelSpec, run: RunChoices, sizes: Iterable[int]) -> None:
         self._spec, self._run = model, run

@@ -49,6 +49,15 @@ def serve(
 ) -> int:
     """Run the node until it is done or the user stops it; return the exit code.
 
+    Args:
+        home: folders and identity.
+        settings: the merged settings.
+        target: the swarm.
+        data: path of the training text; None: not on this machine.
+        exit_when_done: end after the last step instead of serving the model.
+        headless: write the log to stderr, without a line of progress.
+        quiet: write the log only to its file.
+
     Raises:
         UserError: no member was reached, or another problem that the user can solve.
     """

@@ -169,6 +169,11 @@ async def serve_metrics(
 ) -> None:
     """Answer ``GET /metrics`` on loopback until cancelled; starts with the port.
 
+    Args:
+        port: TCP port on loopback.
+        snapshot: returns the node's state.
+        task_status: gets the port once it is open.
+
     Raises:
         UserError: the port is taken.
     """

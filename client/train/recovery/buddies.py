@@ -302,7 +302,13 @@ class Buddies:
     # --- being kept --------------------------------------------------------------------------
 
     async def hand_over(self, stage: int, version: int, timeout_s: float) -> bool:
-        """Have our buddy copy a checkpoint of ours; return whether it did within ``timeout_s``."""
+        """Have our buddy copy a checkpoint of ours; return whether it did within ``timeout_s``.
+
+        Args:
+            stage: stage of the checkpoint.
+            version: its version.
+            timeout_s: longest wait.
+        """
         keeper, offer = self._keeper(stage), self._shelf.offer(stage, version)
         if keeper is None or offer is None:
             return False

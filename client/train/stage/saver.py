@@ -28,7 +28,19 @@ FINAL_TRIES = 10
 
 
 class StateSaver:
-    """Saves the state of one worker's stage and offers the files on the shelf."""
+    """Saves the state of one worker's stage and offers the files on the shelf.
+
+    Args:
+        worker: holds the state.
+        stage: index of the stage.
+        checkpoints: folder of durable checkpoints.
+        snapshots: folder of working copies for newcomers.
+        shelf: offers the files to others.
+        ports: gets the explanations.
+        nursery: runs the writes.
+        protect: returns (stage, version) pairs that must stay on disk.
+        stored: called with stage and version of every durable checkpoint.
+    """
 
     def __init__(
         self,

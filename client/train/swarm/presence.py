@@ -40,7 +40,15 @@ class Amended(Protocol):
 
 
 class Presence:
-    """Runs beside the node from the moment it enters the swarm."""
+    """Runs beside the node from the moment it enters the swarm.
+
+    Args:
+        engine: the engine, whose advert is amended.
+        settings: the owner's limits and schedule.
+        folder: data folder, which keeps session lengths and bandwidth.
+        addresses: returns our addresses for others.
+        local: the local clock, naive.
+    """
 
     def __init__(
         self,

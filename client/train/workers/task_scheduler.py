@@ -77,7 +77,14 @@ class TaskScheduler:
 
 
 class Gate:
-    """The FIFO queue of one seat's tasks."""
+    """The FIFO queue of one seat's tasks.
+
+    Args:
+        scheduler: chooses the stage that computes.
+        stage: index of the stage.
+        rate: returns microbatches per second of compute, 0 before the first.
+        ready: returns the microbatches that could become tasks now.
+    """
 
     def __init__(
         self,

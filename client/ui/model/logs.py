@@ -24,7 +24,15 @@ def chosen(record: Record, level: str, text: str) -> list[EventView]:
 
 
 def log_rows(record: Record, box: Box, level: str, text: str, newest_first: bool) -> list[Row]:
-    """Return one row per event."""
+    """Return one row per event.
+
+    Args:
+        record: the front end's record.
+        box: room of the list, cells.
+        level: least level shown.
+        text: words that every row must contain.
+        newest_first: order of the rows.
+    """
     found = chosen(record, level, text)
     if not found:
         quiet = "nothing here yet" if not text else f"nothing contains {text!r}"

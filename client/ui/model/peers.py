@@ -94,7 +94,15 @@ def chosen(rows: list[PeerRow], sort: str, text: str) -> list[PeerRow]:
 def peer_table(
     record: Record, box: Box, sort: str, text: str, limit: int | None = None
 ) -> tuple[Line, list[Row]]:
-    """Return head and rows, the first ``limit`` of them."""
+    """Return head and rows, the first ``limit`` of them.
+
+    Args:
+        record: the front end's record.
+        box: room of the table, cells.
+        sort: name of an order in ``SORTS``.
+        text: words that every row must contain.
+        limit: most rows.
+    """
     now = record.snapshot
     if now is None:
         return (), [Row("none", (line(("nobody is known yet", "muted")),))]

@@ -43,6 +43,12 @@ class Recorder:
 
     The file is readable by its owner only: it names the volunteers' addresses.
 
+    Args:
+        path: the file to write.
+        client: version of the software.
+        swarm_name: name of the swarm.
+        started: Unix seconds of the start.
+
     Raises:
         UserError: the file is there already, or cannot be written.
     """
