@@ -465,10 +465,10 @@ class Engine:
         if self.matching is not None:
             self.matched(self.matching.leave(self.now()))
 
-    def retire(self) -> None:
+    def offer_no_seats(self) -> None:
         """Stay a member without seats until ``describe``; call ``drain`` first."""
         self.matching = None
-        self.own_advert.retire()
+        self.own_advert.offer_no_seats()
 
     def leave(self) -> None:
         """Announce to the swarm that this volunteer leaves."""

@@ -154,7 +154,7 @@ class Training:
             await self.drain()
             nursery.cancel_scope.cancel()
         self.held_stages.close()
-        self._engine.retire()
+        self._engine.offer_no_seats()
 
     def _computes(self) -> bool:
         return bool(self.held_stages.held)

@@ -55,7 +55,7 @@ class OwnAdvert:
         if self._advert is not None:
             self._tell(msgspec.structs.replace(self._advert, unable=tuple(sorted(unable))))
 
-    def retire(self) -> None:
+    def offer_no_seats(self) -> None:
         """Advertise that we offer no seat for now."""
         if self._advert is not None:
             self._tell(msgspec.structs.replace(self._advert, seats=0, unable=()))
