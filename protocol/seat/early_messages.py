@@ -23,7 +23,7 @@ MAX_PER_SENDER = 5 * (2 + limits.MAX_SEGMENTS)
 """Messages kept of one sender and round: those of five attempts."""
 
 
-class Ahead:
+class EarlyMessages:
     """Keeps messages by step, in the order in which they came."""
 
     def __init__(self) -> None:

@@ -170,10 +170,10 @@ class Leasing:
     def __init__(self, place: Place, step: int, pipeline: Pipeline, *, delayed: bool) -> None:
         self._place, self._pipeline = place, pipeline
         self._flight = Flight(ahead=delayed)
-        self.desk = LeaseClient(
+        self.lease_client = LeaseClient(
             place, self._flight, LeaseServer(step, place.per_step, delayed=delayed)
         )
-        self._next = self.desk.successor(fresh=False) if delayed else None
+        self._next = self.lease_client.successor(fresh=False) if delayed else None
         self._leads_next = False
         self._none_left: dict[int, set[PeerId]] = {}
         """By step, who has told us that nothing is left of it."""
@@ -184,19 +184,19 @@ class Leasing:
         self._none_left = {of: by for of, by in self._none_left.items() if of >= step}
         self._flight.start_step()
         if self._next is None:
-            self.desk.start_step(step, fresh=leads)
+            self.lease_client.start_step(step, fresh=leads)
             return
         led_before = self._leads_next
         self._leads_next = self._leader_of_next(view) == self._place.me
-        self.desk, self._next = self._next, self._next.successor(fresh=self._leads_next)
-        self.desk.begin()
+        self.lease_client, self._next = self._next, self._next.successor(fresh=self._leads_next)
+        self.lease_client.begin()
         if leads and not led_before:
-            self.desk.take_over()
+            self.lease_client.take_over()
 
     def update_view(self, view: SwarmView, *, took_over: bool) -> None:
         """Take a new view; ``took_over``: we lead the current step since this view."""
         if took_over:
-            self.desk.take_over()
+            self.lease_client.take_over()
         leads, led_before = self._leader_of_next(view) == self._place.me, self._leads_next
         self._leads_next = leads
         if self._next is not None and leads and not led_before:
@@ -204,15 +204,15 @@ class Leasing:
 
     def release(self, peer: PeerId, reports: Mapping[PeerId, HasLedger]) -> None:
         """A replica died: what it held is free, unless a survivor holds it too."""
-        self.desk.release(peer, reports)
+        self.lease_client.release(peer, reports)
         if self._next is not None:
             self._next.release(peer, {})
 
     def tick(self, view: SwarmView, reports: Mapping[PeerId, HasLedger], now: float) -> None:
-        """Act on what is due at the desk of the current step, which we lead."""
+        """Grant and lease again what is due in the current step, which we lead."""
         step = self._pipeline.step
         said = {r.peer for r in view.serving(0) if self._may_hold(r, step)} <= reports.keys()
-        self.desk.tick(reports, now, all_said=said or self._next is None)
+        self.lease_client.tick(reports, now, all_said=said or self._next is None)
 
     def _may_hold(self, replica: Replica, step: int) -> bool:
         """Whether it may have been leased something of a step."""
@@ -220,16 +220,16 @@ class Leasing:
 
     def asked(self, sender: PeerId, message: LeaseRequest) -> None:
         """Note a request for work."""
-        desk = self._next if message.step > self._pipeline.step else None
-        (desk or self.desk).asked(sender, message)
+        of_next = self._next if message.step > self._pipeline.step else None
+        (of_next or self.lease_client).asked(sender, message)
 
     def leased(self, sender: PeerId, message: Lease, now: float) -> list[int]:
         """Take a lease of ``sender`` at ``now``; return the ids that we must compute."""
-        desk = self.desk if message.step == self._pipeline.step else self._next
-        if desk is None or not 0 <= message.step - self._pipeline.step <= 1:
+        client = self.lease_client if message.step == self._pipeline.step else self._next
+        if client is None or not 0 <= message.step - self._pipeline.step <= 1:
             return []
         if message.ids:
-            desk.got_work(now)
+            client.got_work(now)
         else:
             self._none_left.setdefault(message.step, set()).add(sender)
         return message.ids
@@ -265,11 +265,13 @@ class Leasing:
         effects: list[Send | Explain] = []
         if leads:
             at_step = {r.peer for r in view.serving(0) if self._may_hold(r, step)}
-            effects += self.desk.grant(reports, at_step, now, say_none=self._next is not None)
+            effects += self.lease_client.grant(
+                reports, at_step, now, say_none=self._next is not None
+            )
         busy = len(in_flight) + len(ahead)
         if wants[0] and led_by is not None:
             held = len(in_flight) + len(done)
-            effects += self.desk.ask(led_by, view, busy, held, now)
+            effects += self.lease_client.ask(led_by, view, busy, held, now)
         if self._next is None or step + 1 >= steps:
             return effects
         if self._leads_next:

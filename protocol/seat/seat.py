@@ -48,8 +48,14 @@ from protocol.rounds.member import RoundMember
 from protocol.rounds.obstruction import Obstruction, Wait
 from protocol.rounds.quorum import Quorum, Touch
 from protocol.rounds.reports import state_digest
-from protocol.seat.ahead import Ahead, RoundMessage
-from protocol.seat.audience import (
+from protocol.seat.draining import Draining, others_stay
+from protocol.seat.early_messages import EarlyMessages, RoundMessage
+from protocol.seat.effects import SeatEffect, Serving, Snapshot
+from protocol.seat.following import Following
+from protocol.seat.leasing import Leasing
+from protocol.seat.reporting import Held, LedgerReporter
+from protocol.seat.returned import Confirmed, Telling
+from protocol.seat.routing import (
     era_of,
     is_for,
     may_send,
@@ -58,12 +64,6 @@ from protocol.seat.audience import (
     turned_away,
     unheard,
 )
-from protocol.seat.draining import Draining, others_stay
-from protocol.seat.effects import SeatEffect, Serving, Snapshot
-from protocol.seat.following import Following
-from protocol.seat.leasing import Leasing
-from protocol.seat.reporting import Held, LedgerReporter
-from protocol.seat.returned import Confirmed, Telling
 from protocol.seat.standing import Standing
 from protocol.view import SwarmView, leaders
 from protocol.wire.messages import (
@@ -152,7 +152,7 @@ class Seat:
         self.draining = Draining(self.pipeline, self.member)
         self.standing = Standing(place, touch, self.pipeline.owed_for, self.pipeline.overdue)
         self._confirmed, self._telling = Confirmed(place, step), Telling(place)
-        self._ahead, self._reporter = Ahead(), LedgerReporter(place)
+        self._early, self._reporter = EarlyMessages(), LedgerReporter(place)
         self._following, self._obstruction = Following(place.stage), Obstruction()
         self._handlers = self._routed()
 
@@ -238,11 +238,11 @@ class Seat:
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
         leads = self.leader.leading and bool(self.may_train())
-        desk = self.leasing.desk.next_deadline() if leads else None
+        leases = self.leasing.lease_client.next_deadline() if leads else None
         parts = (part.next_deadline() for part in (self.pipeline, self.leader, self._following))
         report = None if self.finished else self._reporter.due
         look = self._obstruction.look_at if self.serving and not self.finished else None
-        others = (desk, report, look, self._telling.due, self.standing.next_deadline())
+        others = (leases, report, look, self._telling.due, self.standing.next_deadline())
         return min((d for d in (*parts, *others) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
@@ -369,7 +369,7 @@ class Seat:
         self, sender: PeerId, message: RoundMessage, digest: bytes, now: float
     ) -> list[SeatEffect]:
         how = {"loaded": self.loaded, "serving": self.serving}
-        return self._ahead.buffer(sender, message, digest, self.step, **how)
+        return self._early.buffer(sender, message, digest, self.step, **how)
 
     def _turn_away(self, sender: PeerId, message: Message, now: float) -> list[SeatEffect]:
         return [*turned_away(self.place.stage, sender, message, "stale")]
@@ -510,7 +510,7 @@ class Seat:
         effects: list[SeatEffect] = [committed, *leads]
         effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]
         self.leasing.start_step(self.step, self._view, self.current_leader())
-        for sender, message, digest in self._ahead.take(self.step):
+        for sender, message, digest in self._early.take(self.step):
             replayed = self._handler(sender, message, digest)(now)
             effects += [e for e in replayed if not isinstance(e, Keep)]  # kept on arrival
         return [*effects, *self._try_serve()]
@@ -525,7 +525,7 @@ class Seat:
 
     def _try_serve(self) -> list[SeatEffect]:
         """An observer with nothing left to apply becomes a replica."""
-        rest = self.member.knows_commit or self._ahead.has(self.step + 1)
+        rest = self.member.knows_commit or self._early.has(self.step + 1)
         if self.serving or not self.loaded or rest:
             return []
         self.serving = True
@@ -540,7 +540,7 @@ class Seat:
 
     def _follow_siblings(self, now: float) -> list[SeatEffect]:
         """A sibling that has applied our step proves the commit, should its message be lost."""
-        lacks = self.serving and not self.member.knows_commit and not self._ahead
+        lacks = self.serving and not self.member.knows_commit and not self._early
         seen, promised = self._seen, self.member.promised if lacks else None
         heard = {r.peer for r in seen.serving(self.place.stage) if self.quorum.hears(r.peer, now)}
         proof = None

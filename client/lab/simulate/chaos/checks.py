@@ -20,7 +20,7 @@ from client.lab.simulate.multisets import encode_ids
 from protocol.ids import short
 from protocol.recovery.choice import SEED
 from protocol.recovery.stored import Lineage
-from protocol.seat.ahead import MAX_PER_SENDER, MAX_STEPS_AHEAD
+from protocol.seat.early_messages import MAX_PER_SENDER, MAX_STEPS_AHEAD
 
 LONGEST = 10_000
 """No run of the world makes so many versions."""
@@ -38,15 +38,15 @@ class Bounds:
     microbatches: int
     payloads: int
     reports: int
-    ahead: int
+    early: int
 
     @classmethod
     def of(cls, per_step: int, members: int) -> Bounds:
         """Return the bounds for a stage with so many replicas, all that ever were included."""
         microbatches = STEPS_KEPT * per_step
         rounds = STEPS_KEPT * ATTEMPTS_KEPT * 3 * members
-        ahead = MAX_STEPS_AHEAD * members * MAX_PER_SENDER
-        return cls(microbatches, microbatches * PAYLOADS_PER_MICROBATCH + rounds, members, ahead)
+        early = MAX_STEPS_AHEAD * members * MAX_PER_SENDER
+        return cls(microbatches, microbatches * PAYLOADS_PER_MICROBATCH + rounds, members, early)
 
 
 class Checks:
@@ -113,7 +113,7 @@ class Checks:
             "microbatches": len(seat.pipeline._microbatches),
             "payloads": len(volunteer.payloads),
             "reports": len(seat.leader.reports),
-            "ahead": sum(map(len, seat._ahead._kept.values())),
+            "early": sum(map(len, seat._early._kept.values())),
         }
         for name, count in kept.items():
             self.most[name] = max(self.most[name], count)

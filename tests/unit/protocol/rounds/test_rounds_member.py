@@ -256,7 +256,7 @@ class TestAttempts:
         assert not kept(again), "of this attempt"
         assert kept(list(table.member.segment(B, Segment(STAGE, STEP, 2, 0)))), "said anew"
 
-    def test_a_later_seat_of_ours_keeps_our_vow_in_that_step_alone(self) -> None:
+    def test_a_later_seat_of_ours_keeps_our_promise_in_that_step_alone(self) -> None:
         """What the earlier seat sent for that attempt may still arrive as if it were ours."""
         table, _ = exchanging(attempt=3)
         assert table.member.promise == (STEP, 3)

@@ -7,8 +7,8 @@ from hypothesis import given
 from protocol.effects import Send
 from protocol.pipeline.effects import ApplyLocalTask, ForwardTask, Outcome, SendPayload
 from protocol.pipeline.place import Place
-from protocol.seat.audience import addressed_stage
 from protocol.seat.effects import SeatEffect
+from protocol.seat.routing import addressed_stage
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import (
@@ -118,7 +118,7 @@ def test_a_leaving_seat_asks_for_no_work() -> None:
         return make_seat(stage=0, step=step)
 
     def renewed(seat: Seat) -> list[SeatEffect]:
-        seat.leasing.desk.got_work(1.0)
+        seat.leasing.lease_client.got_work(1.0)
         return seat.update_view(seat._view, 1.0)
 
     seat = next(s for s in map(at_stage_0, range(9)) if s.current_leader() == SIBLING)

@@ -31,8 +31,8 @@ MAY_LOOK = {
     "client/train/transfer/text_search.py": "an offer or a refusal",
     "protocol/membership/membership.py": "its own three",
     "protocol/membership/gossip.py": "what counts as gossip in its budget",
-    "protocol/seat/ahead.py": "whether two say the same",
-    "protocol/seat/audience.py": "only the sender of a Forward waits for an answer",
+    "protocol/seat/early_messages.py": "whether two say the same",
+    "protocol/seat/routing.py": "only the sender of a Forward waits for an answer",
 }
 """Files outside the wire that look at a message's type, and what for: none of it is routing."""
 
