@@ -12,7 +12,7 @@ MAX_CONTROL_PAYLOAD_BYTES = 0
 """Messages of the control lane carry no payload: tensors must not delay them."""
 
 CHUNK_BYTES = 2 * 1024 * 1024
-"""State transfer: one verified chunk (DESIGN.md section 7)."""
+"""State transfer: one verified chunk."""
 
 MAX_CHUNKS = 1500
 """Chunk digests of one blob fit a header (1500 x 32 bytes); larger state is split into parts."""

@@ -1,4 +1,4 @@
-"""Whose word counts on where the run goes on: work that was counted, and nothing beyond reach."""
+"""Which records count on where the run goes on: work that was counted, and nothing beyond reach."""
 
 from __future__ import annotations
 
