@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from protocol.ids import PeerId, rank
 
@@ -45,17 +46,20 @@ class SwarmView:
     unseen: frozenset[int] = frozenset()
     """Stages of which we see no replica but are told that somebody serves them."""
     _serving: tuple[tuple[Replica, ...], ...] = field(init=False, repr=False, compare=False)
+    _committed: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        serving = (tuple(r for r in stage if r.serving) for stage in self.stages)
-        object.__setattr__(self, "_serving", tuple(serving))
+        serving = tuple(tuple(r for r in stage if r.serving) for stage in self.stages)
+        committed = tuple(max((r.version for r in stage), default=0) for stage in serving)
+        object.__setattr__(self, "_serving", serving)
+        object.__setattr__(self, "_committed", committed)
 
     @classmethod
     def of(
         cls, stages: Sequence[Sequence[Replica]], unseen: frozenset[int] = frozenset()
     ) -> SwarmView:
         """Build a view with replicas in a canonical order."""
-        return cls(tuple(tuple(sorted(s, key=lambda r: r.peer)) for s in stages), unseen)
+        return cls(tuple(tuple(sorted(s, key=attrgetter("peer"))) for s in stages), unseen)
 
     def serving(self, stage: int) -> tuple[Replica, ...]:
         """Return the serving replicas of a stage (none for a stage that does not exist)."""
@@ -63,7 +67,7 @@ class SwarmView:
 
     def committed(self, stage: int) -> int:
         """Return the newest version any live replica of a stage serves (0 if there is none)."""
-        return max((replica.version for replica in self.serving(stage)), default=0)
+        return self._committed[stage] if 0 <= stage < len(self.stages) else 0
 
     def moved(self) -> tuple[int, ...]:
         """Return by stage what changes as long as its step goes on."""

@@ -53,16 +53,18 @@ class Contacts:
         """When each peer was last heard over the link that it has, set aside or not."""
         self._said: dict[int, float] = {}
         self._shunned: dict[int, frozenset[PeerId]] = {}
+        self._shunned_by_any: frozenset[PeerId] = frozenset()
         self._spoke_at = self._woke_at = -math.inf
 
     def shun(self, stage: int, peers: Iterable[PeerId]) -> None:
         """Set these peers aside for our seat in a stage: from now on their heartbeats are neither
         counted nor acknowledged, so both sides see the other fall silent at this moment."""
         self._shunned[stage] = frozenset(peers)
+        self._shunned_by_any = frozenset[PeerId]().union(*self._shunned.values())
 
     def is_shunned(self, peer: PeerId) -> bool:
         """Whether a seat of ours sets a peer aside."""
-        return any(peer in shunned for shunned in self._shunned.values())
+        return peer in self._shunned_by_any
 
     def said(self, seq: int, now: float) -> None:
         """Note that we send heartbeat ``seq``; for a number sent again the first time counts."""
@@ -223,6 +225,8 @@ def missed(seats: Iterable[SeatStatus], stages: Collection[int], me: PeerId) -> 
         stages: stages that we hold.
         me: ourselves, left out of the result.
     """
+    asking = [seat for seat in seats if seat.missing and seat.state == "serving"]
+    if not asking:
+        return set()
     near = {stage + step for stage in stages for step in (-1, 0, 1)}
-    asking = (seat for seat in seats if seat.state == "serving" and seat.stage in near)
-    return {PeerId(peer) for seat in asking for peer in seat.missing} - {me}
+    return {PeerId(peer) for seat in asking if seat.stage in near for peer in seat.missing} - {me}

@@ -273,7 +273,9 @@ class Recovery:
         self._now = now
         reach = self.reach(now)
         versions = tuple(None if v is None else min(v, reach) for v in context.versions)
-        self._context = context = replace(context, versions=versions)
+        if versions != context.versions:
+            context = replace(context, versions=versions)
+        self._context = context
         served = [version for version in versions if version is not None]
         if served:
             self.open = True
@@ -597,7 +599,7 @@ class Recovery:
             if serving == self.lineage:
                 return None
             return serving, "this lineage is the one that trains"
-        if (majority := self._outvoted(count.copy(), now)) is not None:
+        if (majority := self._outvoted(count, now)) is not None:
             self._troubled_at = None  # those who left with us and have yet to return are no reason
             return majority, "most volunteers follow it and nobody has followed ours"
         if self._is_healthy(now):
@@ -683,8 +685,9 @@ class Recovery:
     def _outvoted(self, count: Counter[Lineage], now: float) -> Lineage | None:
         """Return the lineage that more have followed for long than ours, or as many and it is the
         later one. One alone outvotes nobody."""
-        ours = 1 + count.pop(self.lineage, 0)
-        best = max(count.items(), key=lambda item: (item[1], order(item[0])), default=None)
+        ours = 1 + count[self.lineage]
+        others = (item for item in count.items() if item[0] != self.lineage)
+        best = max(others, key=lambda item: (item[1], order(item[0])), default=None)
         weight = (ours, order(self.lineage))
         if best is None or best[1] < 2 or (best[1], order(best[0])) < weight:
             self._outvoted_since = None

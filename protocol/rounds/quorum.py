@@ -30,6 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Protocol
 
 from protocol import limits
@@ -197,9 +198,13 @@ class Quorum:
     def _is_majority(self, some: Collection[PeerId]) -> bool:
         """More than half of the electors that can still be for anybody, or half with the first."""
         left = [e for e in self.electors if self._touch is None or not self._touch.is_gone(e)]
-        first = min(self.electors, key=lambda peer: rank("elector", peer))
-        weight = 2 * len(some) + (first in some)
+        weight = 2 * len(some) + (_first(self.electors) in some)
         return weight > len(left)
+
+
+@lru_cache(maxsize=64)
+def _first(electors: frozenset[PeerId]) -> PeerId:
+    return min(electors, key=lambda peer: rank("elector", peer))
 
 
 def electors(view: SwarmView, stage: int, me: PeerId) -> list[PeerId]:

@@ -138,6 +138,8 @@ class Seat:
         """Nothing is leased before the swarm has started (every stage covered)."""
         self._view = self._seen = SwarmView(((),) * place.stages)
         """Without whom we have set aside; and as we see it."""
+        self._led: tuple[tuple[object, ...], list[PeerId]] = ((), [])
+        """Who leads our step, in order, and from what that was computed."""
         self._made_by: tuple[int, bytes] = (0, b"")
         self._ledger_before: frozenset[int] = frozenset()
         self._open = _OpenStep()
@@ -233,7 +235,11 @@ class Seat:
         return next(iter(self._leaders()), None)
 
     def _leaders(self) -> list[PeerId]:
-        return leaders(self._view, self.place.stage, self.step, among=self.quorum.roll)
+        of = (self._view, self.step, self.quorum.roll)
+        if self._led[0] != of:
+            view, step, roll = of
+            self._led = of, leaders(view, self.place.stage, step, among=roll)
+        return self._led[1]
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""

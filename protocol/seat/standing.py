@@ -165,14 +165,13 @@ class Standing:
         self._count_versions(view, now)
         self._view = view
         said = {frozenset((self._place.me, peer)) for peer in claims}
-        for stage in self._near:
-            serving = {r.peer for r in view.serving(stage)}
-            said |= {
-                frozenset((r.peer, missing))
-                for r in view.serving(stage)
-                for missing in r.missing
-                if missing in serving and missing != r.peer
-            }
+        said |= {
+            frozenset((r.peer, missing))
+            for stage in self._near
+            for r in view.serving(stage)
+            for missing in r.missing
+            if missing != r.peer and any(other.peer == missing for other in view.serving(stage))
+        }
         open_ = {pair for pair in said if not any(map(self.is_aside, pair))}
         self._disputes = {pair: self._disputes.get(pair, now) for pair in open_}
         return [*self._follow_judges(now), *self._follow_our_stage(now), *self.tick(now)]
@@ -269,6 +268,8 @@ class Standing:
         them if we wait for the peer in vain ourselves, for as long as they report it: otherwise it
         would obstruct our stage through us alone."""
         ours, said = self._view.serving(self._place.stage), list[Explain]()
+        if not self._aside and not any(r.missing for r in ours):
+            return said
         named = Counter(peer for r in ours if r.peer != self._place.me for peer in set(r.missing))
         for peer in [p for p, aside in self._aside.items() if aside.followed and p not in named]:
             if not self._left_behind(peer, self._aside[peer].stage):
