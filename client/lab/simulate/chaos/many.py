@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 from collections import Counter
@@ -61,6 +62,8 @@ def run_some(seeds: Sequence[int], lies: tuple[str, ...] = ()) -> Tally:
         if violation:
             one.failed[seed], one.fewest = violation, None
         tally.add(one)
+        del world, one
+        gc.collect()
     return tally
 
 
@@ -71,7 +74,8 @@ def run_many(
     spawn = multiprocessing.get_context("spawn")
     chunks = [seeds[start : start + chunk] for start in range(0, len(seeds), chunk)]
     tally = Tally()
-    with ProcessPoolExecutor(os.cpu_count() or 1, mp_context=spawn) as pool:
+    # A world lives until its seed is done: the collector would look in vain, again and again.
+    with ProcessPoolExecutor(os.cpu_count() or 1, spawn, gc.disable) as pool:
         for some in pool.map(partial(run_some, lies=lies), chunks):
             tally.add(some)
             yield tally

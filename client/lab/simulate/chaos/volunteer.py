@@ -63,6 +63,8 @@ class Volunteer(SimPeer):
     """The same, but for those whom the seat sets aside."""
     shown: object = None
     """Of what the seat's view was last made."""
+    believed: tuple[tuple[int, dict[PeerId, SeatStatus]], SwarmView] | None = None
+    """What ``believes`` returned last, and of what it was made."""
     returning: SeatStatus | None = None
     """What is said of a seat that will be opened again in a new lineage."""
     promise: tuple[int, int] = (0, 0)
@@ -86,9 +88,15 @@ class Volunteer(SimPeer):
 
     def believes(self, stages: int) -> SwarmView:
         """Return the view of its own lineage; nobody of another one is there."""
+        of = (self.recovery.lineage.era, dict(self.statuses))
+        if self.believed is None or self.believed[0] != of:
+            self.believed = of, self._view(stages, *of)
+        return self.believed[1]
+
+    @staticmethod
+    def _view(stages: int, era: int, statuses: dict[PeerId, SeatStatus]) -> SwarmView:
         replicas: list[list[Replica]] = [[] for _ in range(stages)]
-        era = self.recovery.lineage.era
-        for peer, status in self.statuses.items():
+        for peer, status in statuses.items():
             if status.era == era:
                 serves = status.state == "serving"
                 missing = tuple(map(PeerId, status.missing))
