@@ -32,6 +32,7 @@ from client.compute.replica import Replica, squared_norm
 from client.compute.replies import Applied, Contributed, Reduced, SumDecoded
 from client.compute.requests import Apply, ApplyLocal, Contribute, DecodeSum, Reduce
 from model_zoo.specs.aggregation import DEFAULT, RULES
+from model_zoo.specs.optimizer import OPTIMIZERS
 
 _USUAL_STEPS = 16
 _ABSURD_PART = 1e4  # times the largest norm of the newest steps; honest spikes were up to 200 times
@@ -111,7 +112,8 @@ class Averager:
         scratch = self._scratch(attempt.bounds, request.segment)
         wire, on_cpu = self._replica.wire, scratch.device.type == "cpu"
         self._decoded.pop(request.segment, None)
-        aggregation = new_aggregation(self._rule, scratch.numel())
+        usual = self._usual_norm(attempt.bounds, request.segment)
+        aggregation = new_aggregation(self._rule, scratch.numel(), usual)
         part = scratch if on_cpu else torch.empty(scratch.shape)
         for (place, payload), microbatches in zip(parts, request.microbatches, strict=True):
             if place is None:
@@ -134,6 +136,19 @@ class Averager:
         norm = squared_norm(part)
         self._decoded[request.segment] = _Decoded(sealed_digest(encoded), norm)
         return Reduced(squared_norm=norm), [encoded]
+
+    def _usual_norm(self, bounds: Sequence[int], segment: int) -> float:
+        """Return the norm that a segment of the mean gradient of a step's microbatches has had
+        lately, from the state that all replicas share; 0: the rule or the optimizer has no use for
+        it, or nothing is known."""
+        optimizer = self._replica.optimizer
+        kept = dict(zip(OPTIMIZERS[optimizer.spec.name], optimizer.vectors, strict=True))
+        if RULES[self._rule].linear or "second_moment" not in kept or not optimizer.steps_done:
+            return 0.0
+        squares = kept["second_moment"][bounds[segment] : bounds[segment + 1]]
+        seen = 1 - optimizer.spec.beta2**optimizer.steps_done
+        of_a_token = math.sqrt(float(squares.sum(dtype=torch.float64)) / seen)
+        return of_a_token * self._replica.wire.token_count
 
     def _refuse_absurd(self, numbers: Tensor, attempt: _Attempt, place: int, times: float) -> None:
         """Check the contributions' norms against this stage's earlier gradients and our own

@@ -19,11 +19,16 @@ class AggregationRule:
             computed which microbatch, and what encoding took from a result may come back with any
             replica's next contribution.
         feedback: a replica may add to its next contribution what encoding took from the last one.
+        replicas: of a stage, from which on it does all that it is for; fewer are averaged with
+            their norms bounded (`client.compute.aggregation.kept`).
+        about: what it does with the contributions, for people.
     """
 
     streams: bool
     linear: bool
     feedback: bool
+    replicas: int = 1
+    about: str = "added up"
 
     @property
     def feeds_results_back(self) -> bool:
@@ -33,6 +38,20 @@ class AggregationRule:
 
 RULES: dict[str, AggregationRule] = {
     DEFAULT: AggregationRule(streams=True, linear=True, feedback=True),
+    "centred-clipping": AggregationRule(
+        streams=False,
+        linear=False,
+        feedback=True,
+        replicas=3,
+        about="averaged; those far from most others are clipped or left out",
+    ),
+    "trimmed-mean": AggregationRule(
+        streams=False,
+        linear=False,
+        feedback=True,
+        replicas=3,
+        about="averaged number by number without the largest and smallest third",
+    ),
 }
-"""Every rule that a manifest may name. A new one is a line here and the file of its name in
-`client.compute.aggregation`."""
+"""Every rule that a manifest may name. A new one is a line here and the file of its name, with _
+for -, in `client.compute.aggregation`."""

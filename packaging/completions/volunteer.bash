@@ -9,7 +9,7 @@ _volunteer() {
   prev="${COMP_WORDS[COMP_CWORD-1]}"
 
   # Build list of options that take values (to skip their arguments)
-  local options_with_values='--announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --for --gflops --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --machines --max-links --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --price --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --temperature --threads --timeout-s --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width -n -o'
+  local options_with_values='--aggregation --announce --architecture --averaging-codec --beta1 --beta2 --boundary-codec --boundary-disk-bytes --boundary-memory-bytes --bundle --checkpoint --checkpoint-every --checkpoint-keep --checkpoint-milestone-every --churn --clip --compute-share --config --context --control-group --daily-quota --daily-quota-bytes --data --data-dir --decay-steps --delayed-update --device --dial-timeout-s --down --download-limit --download-limit-bytes-per-s --dual-homing --every --faults --ffn-width --for --gflops --heads --host --hours --idle-after-minutes --kv-heads --layers --length --level --lines --listen-host --listen-port --log-format --log-level --lr --machines --max-links --memory --memory-limit --memory-limit-bytes --metrics-port --microbatch --microbatches --min-lr --minutes --name --not-on-battery --only --only-when-idle --out --plot --policy --power-limit --power-limit-w --preset --price --reason --record --redundancy --rtt-ms --schedule --seats --seed --since --socket --speed --stages --steps --swarm --table --temperature --threads --timeout-s --tokens --tokens-per-s --top-k --trace --until --up --upload-limit --upload-limit-bytes-per-s --version --volunteers --vram-share --wait-s --warmup-steps --watts --weight-decay --width -n -o'
 
   # Build list of all valid command names (to distinguish from positionals)
   local all_commands='attach bench cache chaos checkpoint completion config create credit demo doctor edit events export finish get identity install invite join logs ls matches path pause peers plan prune replay restore resume sample service set show simulate stages status stop uninstall unset validate verify version'
@@ -256,7 +256,7 @@ _volunteer() {
           ;;
         "create")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--preset" "--name" "--data" "--stages" "--steps" "--microbatch" "--microbatches" "--boundary-codec" "--averaging-codec" "--delayed-update" "--redundancy" "--checkpoint-every" "--seed" "--private" "--dual-homing" "--measure" "--no-measure" "--architecture" "--layers" "--width" "--heads" "--kv-heads" "--ffn-width" "--context" "--lr" "--min-lr" "--warmup-steps" "--decay-steps" "--beta1" "--beta2" "--weight-decay" "--clip" "--out" "-o" "--announce" "--force" "--json" "--help" "-h" "--version")
+            local -a _c=("--preset" "--name" "--data" "--stages" "--steps" "--microbatch" "--microbatches" "--boundary-codec" "--averaging-codec" "--aggregation" "--delayed-update" "--redundancy" "--checkpoint-every" "--seed" "--private" "--dual-homing" "--measure" "--no-measure" "--architecture" "--layers" "--width" "--heads" "--kv-heads" "--ffn-width" "--context" "--lr" "--min-lr" "--warmup-steps" "--decay-steps" "--beta1" "--beta2" "--weight-decay" "--clip" "--out" "-o" "--announce" "--force" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -304,6 +304,14 @@ _volunteer() {
                 ;;
               --averaging-codec)
                 local -a _c=("s8" "bf16" "fp32")
+                local _q
+                COMPREPLY=()
+                for _x in "${_c[@]}"; do
+                  [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+                done
+                ;;
+              --aggregation)
+                local -a _c=("sum" "centred-clipping" "trimmed-mean")
                 local _q
                 COMPREPLY=()
                 for _x in "${_c[@]}"; do
@@ -867,7 +875,7 @@ _volunteer() {
           ;;
         "plan")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--swarm" "--table" "--machines" "--gflops" "--tokens-per-s" "--memory" "--up" "--down" "--rtt-ms" "--watts" "--preset" "--stages" "--microbatch" "--microbatches" "--boundary-codec" "--averaging-codec" "--delayed-update" "--redundancy" "--measure" "--no-measure" "--architecture" "--layers" "--width" "--heads" "--kv-heads" "--ffn-width" "--context" "--tokens" "--price" "--json" "--help" "-h" "--version")
+            local -a _c=("--swarm" "--table" "--machines" "--gflops" "--tokens-per-s" "--memory" "--up" "--down" "--rtt-ms" "--watts" "--preset" "--stages" "--microbatch" "--microbatches" "--boundary-codec" "--averaging-codec" "--aggregation" "--delayed-update" "--redundancy" "--measure" "--no-measure" "--architecture" "--layers" "--width" "--heads" "--kv-heads" "--ffn-width" "--context" "--tokens" "--price" "--json" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -936,6 +944,14 @@ _volunteer() {
                 ;;
               --averaging-codec)
                 local -a _c=("s8" "bf16" "fp32")
+                local _q
+                COMPREPLY=()
+                for _x in "${_c[@]}"; do
+                  [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+                done
+                ;;
+              --aggregation)
+                local -a _c=("sum" "centred-clipping" "trimmed-mean")
                 local _q
                 COMPREPLY=()
                 for _x in "${_c[@]}"; do

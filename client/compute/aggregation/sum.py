@@ -9,7 +9,7 @@ from client.compute.aggregation.rule import Aggregation
 class Sum(Aggregation):
     """Added up in the members' order."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, usual: float) -> None:
         self._total = torch.zeros(size)
 
     def add(self, contribution: Tensor, microbatches: int) -> None:

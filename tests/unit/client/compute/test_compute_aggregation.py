@@ -59,7 +59,7 @@ def test_a_linear_rule_does_not_ask_who_computed_what(name) -> None:
 class MostMicrobatches(Aggregation):
     """No sum: the contribution of whoever computed most, for all."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, usual: float) -> None:
         self.taken: list[tuple[int, torch.Tensor]] = []
 
     def add(self, contribution: torch.Tensor, microbatches: int) -> None:
