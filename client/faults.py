@@ -50,8 +50,8 @@ backward: its gradient is counted and goes out (stage 0: is about to be computed
 averaging: its contribution is out, those to its shard are here, nothing is summed yet.
 before-optimizer: it knows the commit and has applied nothing.
 after-optimizer: it has applied and told nobody.
-recovery: it re-routes a microbatch, or is about to download a stage's state. checkpoint: it is
-about to write its state.
+recovery: it re-routes a microbatch, or is about to download a stage's state.
+checkpoint: it is about to write its state.
 """
 Action = Literal["kill", "kill-worker", "stop", "corrupt", "nospace"]
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)

@@ -48,7 +48,7 @@ class Member:
         return self.process.poll() is None
 
     def snapshot(self) -> Snapshot | None:
-        """Return what it says of itself; None while it does not answer."""
+        """Return its status; None while it does not answer."""
         try:
             control = self._attached()
             return control.status() if control else None
@@ -57,7 +57,7 @@ class Member:
             return None
 
     def matches(self) -> MatchesSnapshot | None:
-        """Return what it says of its matching; None while it does not answer."""
+        """Return its matching; None while it does not answer."""
         try:
             control = self._attached()
             return control.matches() if control else None
@@ -69,7 +69,7 @@ class Member:
         """Return its first snapshot.
 
         Raises:
-            UserError: it ended, or is not there in time.
+            UserError: it ended, or did not answer in time.
         """
         deadline = time.monotonic() + timeout_s
         while self.alive and time.monotonic() < deadline:
@@ -113,7 +113,7 @@ class Member:
         except subprocess.TimeoutExpired:
             pass
         finally:
-            self._signal(signal.SIGKILL)  # also what is left of the group: an orphaned worker
+            self._signal(signal.SIGKILL)  # also the rest of the group: an orphaned worker
             self.process.wait()
 
     def log_tail(self, lines: int = 5) -> str:
@@ -161,7 +161,7 @@ class LocalSwarm:
 
     @property
     def alive(self) -> Iterator[Member]:
-        """The members that run."""
+        """The running members."""
         return (member for member in self.members if member.alive)
 
     def start(
@@ -208,7 +208,7 @@ class LocalSwarm:
         try:
             for member in self.members:
                 member.reap(deadline)
-        except BaseException:  # a second Ctrl-C: do not wait any longer, but leave nothing behind
+        except BaseException:  # a second Ctrl-C: stop waiting, but leave no process behind
             for member in self.members:
                 member.reap(0.0)
             raise
@@ -233,7 +233,7 @@ def terminate_as_interrupt() -> Iterator[None]:
         raise KeyboardInterrupt
 
     before = {signal.SIGTERM: signal.signal(signal.SIGTERM, interrupt)}
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup wants it to go on
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asks it to continue
         before[signal.SIGHUP] = signal.signal(signal.SIGHUP, interrupt)
     try:
         yield

@@ -36,7 +36,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Labels:
-    """What is written around a chart."""
+    """Title and labels of a chart."""
 
     title: str
     subtitle: str

@@ -1,4 +1,4 @@
-"""``volunteer bench``: what this machine can do, as one JSON document.
+"""``volunteer bench``: the speed of this machine, as one JSON document.
 
 Three parts: the device (multiply-add rate, copy rate, memory), the wire codecs against a plain
 copy, and messages between two processes over loopback. Takes a few seconds; writes nothing.
@@ -22,7 +22,7 @@ MATRIX_SIZES = [256, 512, 1024]
 
 
 class DeviceFigures(Struct, frozen=True):
-    """What the device does."""
+    """The speed of the device."""
 
     device: str
     flop_per_s: dict[str, float]

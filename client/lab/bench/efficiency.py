@@ -1,4 +1,4 @@
-"""How much of a single process's speed a swarm keeps: both on the same work, in one run.
+"""Compares a swarm's speed with a single process's on the same work, in one run.
 
 The swarm has two stages, one volunteer each, one thread each; the reference trainer has two threads
 and no wire. Work: a GPT of 8 layers, width 256, context 256, 16 microbatches of 8 sequences per
@@ -41,7 +41,7 @@ RUN = RunChoices(
     sequences=8,
     microbatches=16,
     redundancy=1,
-    dual_homing=0,  # one stage each, as the comparison says
+    dual_homing=0,  # one stage each, as the comparison requires
 )
 MODEL = ModelChoices(layers=8, width=256, heads=8, context=256)
 THREADS = 2
@@ -81,7 +81,7 @@ def found(homes: Path, run: RunChoices = RUN, model: ModelChoices = MODEL) -> Sw
 
 
 def training_plan(manifest: Manifest) -> TrainingPlan:
-    """Return the reference trainer's plan for what a manifest describes."""
+    """Return the reference trainer's plan for a manifest."""
     return TrainingPlan(
         spec=manifest.model,
         layers_per_stage=manifest.layers_per_stage,
@@ -112,7 +112,7 @@ def _time_swarm(swarm: SwarmFile, homes: Path) -> float:
 
 
 def swarm_moments(swarm: SwarmFile, homes: Path) -> list[float]:
-    """Run the swarm founded in ``homes``; return when its steps were committed, in Unix seconds.
+    """Run the swarm founded in ``homes``; return the times of its commits, Unix seconds.
 
     Raises:
         UserError: it did not do its steps in time.

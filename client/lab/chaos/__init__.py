@@ -1,1 +1,1 @@
-"""Faults on real processes, and what they cost. See ``command``."""
+"""Faults on real processes, and their costs. See ``command``."""

@@ -1,4 +1,4 @@
-"""How much of the swarm was missing while faults were done. Pure."""
+"""The share of the swarm that was missing during faults. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The faults that chaos knows, and the moments at which each can be done. Pure."""
+"""The kinds of faults, and the moments at which each can be injected. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from client.faults import PHASES, Action, Phase
 
 Kind = Literal["kill", "stop", "partition", "delay", "slow", "corrupt", "disk", "worker", "stage"]
 Moment = Phase | Literal["any"]
-"""A phase of a step at the one it hits, or any moment."""
+"""A phase of the victim's step, or any moment."""
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 MOMENTS: Final[dict[Kind, tuple[Moment, ...]]] = {
@@ -32,7 +32,7 @@ ACTIONS: Final[dict[Kind, Action]] = {
     "corrupt": "corrupt",
     "disk": "nospace",
 }
-"""How a failpoint does it."""
+"""The failpoint's action."""
 MEANINGS: Final[dict[Kind, str]] = {
     "kill": "SIGKILL to node and worker; started again",
     "stop": "SIGSTOP to the node for 5 to 10 s",
@@ -59,10 +59,10 @@ class Fault:
 
 
 def stages_of(fault: Fault, stages: int) -> range:
-    """Return the stages at which a fault can be done: some moments have no place at an end.
+    """Return the stages at which a fault is possible: some moments do not exist at an end.
 
-    The last stage sends no forward and stage 0 no gradient; only who has a next stage can lose
-    somebody there, and so have something to mend.
+    The last stage sends no forward and stage 0 no gradient; only a stage with a next one can lose a
+    replica there, which it then must recover from.
     """
     if fault.moment == "recovery" or fault == Fault("corrupt", "forward"):
         return range(stages - 1)
@@ -79,7 +79,7 @@ def all_faults(kinds: Sequence[Kind]) -> tuple[Fault, ...]:
 def choose_faults(
     kinds: str | None, only: str | None, default: Sequence[Kind]
 ) -> tuple[Fault, ...]:
-    """Return what ``--faults`` and ``--only`` ask for; ``default`` where neither is given.
+    """Return the faults of ``--faults`` and ``--only``; ``default`` where neither is given.
 
     Raises:
         UserError: a name that does not exist, or both are given.

@@ -1,5 +1,5 @@
 """The command: a pair of runs, its report, plot and raw figures. Writes only to its output folder
-and a temporary one; leaves no process behind, whatever happens."""
+and a temporary one; leaves no process behind, even after an error."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ USUAL: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind != "stage")
 QUICK: tuple[Kind, ...] = ("kill", "stop", "corrupt", "partition")
 MIN_VOLUNTEERS_PER_STAGE = 2
 BUSY_SHARE = 0.4
-"""Of the machine's cores the volunteers compute on so much together. The rest is for all that they
-do besides, and for starting one again: on machines of their own that takes nothing from others."""
+"""Share of the machine's cores on which the volunteers compute together. The rest is for their
+other work and for restarts, which would not slow others down on machines of their own."""
 QUICK_S, QUICK_EVERY_S = 60.0, 15.0
 Positive = validators.Number(gt=0)
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What the command line asks for."""
+    """The options of the command line."""
 
     volunteers: int
     stages: int
@@ -46,7 +46,7 @@ class Choices:
     seed: int
     faults: tuple[Fault, ...]
     extras_s: float
-    """How long jitter, a join and a leave are tried, each; 0: not at all."""
+    """Seconds for each of jitter, a join and a leave; 0: left out."""
     out: Path
     keep_logs: bool
     json: bool
@@ -122,7 +122,7 @@ def chaos(
 
 
 def _possible(faults: Sequence[Fault], stages: int) -> tuple[Fault, ...]:
-    """Return the faults that can be done to so many stages.
+    """Return the faults that are possible with ``stages`` stages.
 
     Raises:
         UserError: none can.
@@ -134,7 +134,7 @@ def _possible(faults: Sequence[Fault], stages: int) -> tuple[Fault, ...]:
 
 
 def _pace(minutes: float | None, every: float | None, quick: bool) -> tuple[float, float]:
-    """Return how long each run is and how long after a fault the next one is, in seconds.
+    """Return the length of each run and the interval between faults, seconds.
 
     Raises:
         UserError: not even one fault fits in.
@@ -163,7 +163,7 @@ def perform(choices: Choices) -> Report:
     """Do both runs, write the results and return the report.
 
     Raises:
-        UserError: a swarm did not come about, or the results cannot be written.
+        UserError: a swarm did not start, or the results cannot be written.
     """
     from client.lab.chaos.ground import Ground
     from client.lab.chaos.schedule import draw_schedule

@@ -1,7 +1,7 @@
 """The volunteers of a chaos run: started alike, killed, stopped, started again, always reaped.
 
-Holds for each its home, identity, ports and failpoint file, its present process and how long it
-was away. Every process is in a group of its own and ends with the block.
+Holds each one's home, identity, ports, failpoint file, present process and absences. Every process
+is in a group of its own and ends with the block.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ class Volunteer:
     peer: PeerId
     listen_port: int
     port: int
-    """Where others reach it: its relay, or itself."""
+    """Its address for others: its relay's, or its own."""
     member: Member | None = None
     lives: int = 0
     last: Snapshot | None = None
     """Of the present process."""
     current: bool = False
-    """Whether ``last`` is from after the last thing that was done to it."""
+    """Whether ``last`` is newer than the last fault."""
     tails: list[LogTail] = field(default_factory=list)
     stopped: bool = False
     dismissed: bool = False
-    """Asked to leave for good."""
+    """Whether it was asked to leave for good."""
     past: dict[str, int] = field(default_factory=dict)
     """Counters of its ended processes, as last seen."""
     away: list[tuple[float, float | None]] = field(default_factory=list)
-    """From when until when (Unix seconds) it did not compute for the swarm."""
+    """Spans (Unix seconds) in which it did not compute for the swarm."""
 
     @property
     def alive(self) -> bool:
@@ -78,7 +78,7 @@ class Volunteer:
 
     @property
     def reached(self) -> Path:
-        """The file that says what was reached."""
+        """The log of the failpoints reached."""
         return self.home / "failpoints.jsonl"
 
     def counter(self, name: str) -> int:
@@ -123,7 +123,7 @@ class Crew:
             raise
 
     def _end(self) -> None:
-        for member in self._swarm.members:  # nothing of theirs is needed: no orderly end
+        for member in self._swarm.members:  # their results are not needed: no orderly end
             member.reap(0.0)
 
     @property
@@ -149,11 +149,12 @@ class Crew:
         return volunteer
 
     def address(self, volunteer: Volunteer) -> Address:
-        """Return where others reach a volunteer."""
+        """Return a volunteer's address for others."""
         return Address("ip4", HOST, volunteer.port, volunteer.peer)
 
     def share_capacity(self, source: Volunteer) -> bool:
-        """Let all others know what one has measured of this machine; False: it has not yet."""
+        """Copy one volunteer's measurement of this machine to all others; False: there is none
+        yet."""
         measured = home_folders(source.home).data / CAPACITY_FILE
         if not measured.exists():
             return False
@@ -180,18 +181,18 @@ class Crew:
         volunteer.tails.append(tail)
 
     def look(self, volunteer: Volunteer) -> None:
-        """Ask it how it is."""
+        """Ask it for its status."""
         now = volunteer.member.snapshot() if volunteer.member and not volunteer.stopped else None
         if now is not None:
             volunteer.last, volunteer.current = now, True
 
     def notes(self) -> Iterator[Note]:
-        """Yield what all have written since the last call."""
+        """Yield the log lines of all since the last call."""
         for volunteer in self.volunteers.values():
             for tail in volunteer.tails:
                 yield from tail.new_notes()
 
-    # --- what is done to them ----------------------------------------------------------------
+    # --- faults ----------------------------------------------------------------
 
     def arm(self, volunteer: Volunteer, failpoint: str) -> None:
         """Replace its failpoints; an empty text disarms it."""
@@ -205,7 +206,7 @@ class Crew:
         return found[-1] if found else None
 
     def kill(self, volunteer: Volunteer) -> float:
-        """Send SIGKILL to its node and worker, or bury what is dead; return the moment."""
+        """Send SIGKILL to its node and worker, or reap them if they are dead; return the moment."""
         self.arm(volunteer, "")
         moment = volunteer.member.kill() if volunteer.member else time.time()
         self._bury(volunteer)
@@ -217,7 +218,7 @@ class Crew:
         volunteer.stopped = True
 
     def go_on(self, volunteer: Volunteer) -> None:
-        """Continue a stopped node; what it last said of itself is out of date."""
+        """Continue a stopped node; its last status is out of date."""
         self._signal(volunteer, signal.SIGCONT)
         volunteer.stopped, volunteer.current = False, False
 

@@ -28,7 +28,7 @@ class Ground:
 
     Args:
         folder: for the founder's identity.
-        small: the least model and step that mean something, for tests.
+        small: the least useful model and step, for tests.
     """
 
     def __init__(

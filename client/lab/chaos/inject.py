@@ -1,10 +1,10 @@
-"""Does what the schedule says, one fault at a time, and makes it good again.
+"""Carries out the schedule, one fault at a time, and undoes each.
 
     due -> (armed ->) hit -> made good
 
 ``armed``: a failpoint is set and its moment awaited; one that does not come in time is withdrawn
-and the fault counts as not done. A fault is never begun while another is open, nor against the last
-healthy replica of its stage (but for ``stage``): it waits, and the report says how long.
+and the fault counts as not done. A fault never begins while another is open, nor against the last
+healthy replica of its stage (except for ``stage``): it waits, and the report has the waiting time.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Injected:
     """The instant of the fault itself; None: its moment did not come."""
     step: int | None = None
     over: float | None = None
-    """When the harness had made good what it can: started again, continued, healed."""
+    """The time at which the harness had undone it: restarted, continued or healed."""
 
 
 @dataclass
 class _Open:
-    """The fault under way and what is left to do."""
+    """The present fault and the remaining work."""
 
     injected: Injected
     victim: Volunteer
@@ -59,7 +59,7 @@ class _Open:
 
 
 class Injector:
-    """``tick`` as often as may be; see the module's docstring."""
+    """Call ``tick`` as often as possible; see the module's docstring."""
 
     def __init__(
         self,
@@ -80,24 +80,24 @@ class Injector:
         return self._open is not None
 
     def expects_end_of(self, volunteer: Volunteer) -> bool:
-        """Whether its process may have ended by our doing."""
+        """Whether a fault of ours may have ended its process."""
         if self._open is None:
             return False
         dead = any(restarted is volunteer for _, restarted in self._open.restarts)
         return dead or (self._open.armed_until is not None and self._open.victim is volunteer)
 
     def is_cut_off(self, volunteer: Volunteer) -> bool:
-        """Whether a partition holds it off, though it may not have noticed yet."""
+        """Whether a partition separates it, even if it has not noticed yet."""
         opened = self._open
         return opened is not None and opened.heal_at is not None and opened.victim is volunteer
 
     def tick(self, now: float, elapsed_s: float, *, begin: bool = True) -> None:
-        """Go on with the open fault, or begin the next one that is due.
+        """Continue the open fault, or begin the next one that is due.
 
         Args:
             now: Unix seconds.
             elapsed_s: since the measured time began.
-            begin: False: only end what is open.
+            begin: False: only end the open fault.
         """
         if self._open is not None:
             self._advance(self._open, now)
@@ -124,7 +124,7 @@ class Injector:
             self._arm(self._open, now)
 
     def _choose(self, planned: Planned) -> tuple[int, list[Volunteer]] | None:
-        """Return a stage and whom to hit there; all of a stage for ``stage``."""
+        """Return a stage and its victims; all of its replicas for ``stage``."""
         whole = planned.fault.kind == "stage"
         possible = stages_of(planned.fault, self._stages)
         for stage in sorted(possible, key=lambda stage: stage != planned.stage):
@@ -159,14 +159,14 @@ class Injector:
         planned, victim = opened.injected.planned, opened.victim
         seconds = f":{planned.seconds:g}" if planned.seconds else ""
         action = ACTIONS[planned.fault.kind]
-        self._crew.newly_reached(victim)  # what an earlier fault left unread is not this one's
+        self._crew.newly_reached(victim)  # unread notes of an earlier fault do not count
         self._crew.arm(victim, f"{planned.fault.moment}@*={action}{seconds}")
         opened.armed_until = now + ARMED_S
         if planned.fault.moment == "recovery":
             self._give_it_something_to_mend(opened, now)
 
     def _give_it_something_to_mend(self, opened: _Open, now: float) -> None:
-        """Kill somebody of the next stage, to whom the victim may have sent microbatches."""
+        """Kill a replica of the next stage, to which the victim may have sent microbatches."""
         neighbours = self._healthy(opened.injected.stage + 1)
         if len(neighbours) > 1:
             other = neighbours[opened.injected.planned.pick % len(neighbours)]
@@ -207,7 +207,7 @@ class Injector:
             self._say(f"{opened.injected.planned.fault}: its moment did not come")
 
     def _hit(self, opened: _Open, now: float) -> None:
-        """The process has done to itself what it was armed with: follow it up."""
+        """The process has hit its failpoint: follow it up."""
         planned, victim, at = opened.injected.planned, opened.victim, opened.injected.at or now
         match planned.fault.kind:
             case "kill":
@@ -219,9 +219,9 @@ class Injector:
                 victim.went(at)
                 opened.continue_at = at + planned.seconds
             case "worker":
-                victim.went(at)  # until it is seen to serve again
+                victim.went(at)  # until it serves again
             case _:
-                pass  # mended by the node itself
+                pass  # the node recovers by itself
 
     def _tell(self, injected: Injected) -> None:
         where = "" if injected.step is None else f", step {injected.step}"

@@ -1,8 +1,8 @@
-"""Reads from the logs which volunteer applied which step with how many microbatches.
+"""Reads the steps applied by each volunteer, with their microbatches, from the logs.
 
 Pure. A volunteer logs every step it applies with its own share and the hash of the result, so that
 exactly-once (I1), identity (I2) and one lineage (I5) can be checked from outside. A roll-back
-begins a new era; a version that an earlier era had made already has been undone.
+begins a new era; a version that an earlier era had made was undone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """A stage went back."""
+    """A stage was rolled back."""
 
     time: float
     stage: int
@@ -44,9 +44,9 @@ class Ledger:
     closed: int
     """Steps that every stage has closed."""
     missing: tuple[int, ...]
-    """Steps that a stage has gone beyond though nobody ever said that it closed them."""
+    """Steps that a stage has passed although no log has closed them."""
     whole: int
-    """Closed steps of a stage whose microbatches all were attested by those who applied it."""
+    """Closed steps of a stage whose microbatches are all in the logs."""
     unattested: int
     """Closed steps of a stage for which a replica died before it logged its share."""
     doubled: int
@@ -71,7 +71,7 @@ def closings(notes: Sequence[Note]) -> list[Closing]:
 
 
 def read_ledger(notes: Sequence[Note], per_step: int, stages: int) -> Ledger:
-    """Add up what was applied; ``per_step``: microbatches of a step."""
+    """Add up the applied steps; ``per_step``: microbatches of a step."""
     applied = closings(notes)
     shares: dict[tuple[int, int, int], dict[str, int]] = defaultdict(dict)
     hashes: dict[tuple[int, int, int], set[str]] = defaultdict(set)
@@ -104,7 +104,7 @@ def _missing(closed: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def rollbacks(applied: Sequence[Closing]) -> list[Undone]:
-    """Return what each new era undid at each stage, in the order of time."""
+    """Return the versions undone by each new era at each stage, in the order of time."""
     found = []
     for stage, era in sorted({(closing.stage, closing.era) for closing in applied}):
         of_stage = [closing for closing in applied if closing.stage == stage]

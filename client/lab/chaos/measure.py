@@ -1,4 +1,4 @@
-"""From what was seen of a run to figures: each fault's, and the pair's. Pure.
+"""Computes the figures of each fault and of the pair from the observations. Pure.
 
 The instant of a fault is the process's own note of it, or the harness's clock; all processes run on
 one machine, so all moments are of one clock.
@@ -19,7 +19,7 @@ from client.lab.chaos.run import Seen
 
 
 class FaultFigures(Struct, frozen=True, kw_only=True):
-    """What one fault cost. Times in seconds from the fault; None: it did not come to that."""
+    """The costs of one fault. Times in seconds from the fault; None: it did not happen."""
 
     number: int
     fault: str
@@ -27,16 +27,16 @@ class FaultFigures(Struct, frozen=True, kw_only=True):
     step: int | None
     victims: list[str]
     at_s: float | None
-    """Since the measured time began; None: its moment did not come, so nothing was done."""
+    """Since the measured time began; None: its moment did not come, so there was no fault."""
     detect_s: float | None
     """Until another volunteer (of a dead worker: its own node) noticed."""
     rematch_s: float | None
-    """Until somebody was given the stage of the one that was hit; it itself, started again."""
+    """Until a volunteer was given the victim's stage, or the restarted victim itself."""
     transfer_s: float | None
     """From then until it served."""
     rto_s: float | None
-    """Until the first accepted gradient of a microbatch that was sent another way; where no such
-    gradient came, for all were counted again or none was under way, until ``rto_by``."""
+    """Until the first accepted gradient of a re-routed microbatch. Without such a gradient (all
+    were counted again, or none was in flight) until ``rto_by``."""
     rto_by: str
     """``gradient``; ``step``: the next step that its stage closed; empty: neither."""
     stall_s: float | None
@@ -46,7 +46,8 @@ class FaultFigures(Struct, frozen=True, kw_only=True):
     lost_microbatches: int
     rerouted_microbatches: int
     replayed_microbatches: int
-    """Run again although their gradient had come: their count was lost with the volunteer."""
+    """Microbatches run again although their gradient had arrived: their count was lost with the
+    volunteer."""
     wasted_s: float
     """Compute time of the microbatches that were sent again, an upper bound."""
 
@@ -56,9 +57,9 @@ class Progress:
     """Steps and tokens over time."""
 
     moments: dict[int, float]
-    """When a step was first known to be closed, Unix seconds."""
+    """The time at which a step was first known to be closed, Unix seconds."""
     losses: dict[int, float]
-    """By step; of a step that was done again, the last."""
+    """By step; of a repeated step, the last."""
     tokens: list[tuple[float, int]]
     """Unix seconds and tokens trained on by then, rising."""
 
@@ -75,7 +76,7 @@ class Progress:
 
 
 def read_progress(notes: Iterable[Note]) -> Progress:
-    """Read what the volunteers said of the swarm's steps."""
+    """Read the volunteers' reports of the swarm's steps."""
     moments: dict[int, float] = {}
     losses: dict[int, float] = {}
     tokens: list[tuple[float, int]] = []
@@ -140,7 +141,7 @@ def _first(at: float | None, notes: Iterable[Note]) -> float | None:
 
 
 def _notices(note: Note, seen: Seen, fault: Injected) -> bool:
-    """Whether a volunteer says that it sees the fault."""
+    """Whether an event shows that a volunteer has noticed the fault."""
     own = note.name in fault.victims
     if note.kind == "PeerChanged":
         lost = seen.names.get(note.text("peer"))
@@ -151,7 +152,7 @@ def _notices(note: Note, seen: Seen, fault: Injected) -> bool:
 
 
 def _recovery(seen: Seen, window: Sequence[Note], fault: Injected) -> tuple[float | None, str]:
-    """Return seconds until work went on, and by what it is known."""
+    """Return the seconds until work resumed, and the sign of it."""
     gradients = [note for note in window if _is_recovered(note, fault)]
     if gradients:
         return _first(fault.at, gradients), "gradient"
@@ -162,9 +163,9 @@ def _recovery(seen: Seen, window: Sequence[Note], fault: Injected) -> tuple[floa
 
 
 def _closed_after(seen: Seen, fault: Injected, at: float) -> list[float]:
-    """Return when the stage closed steps that it had not closed before the fault.
+    """Return the times at which the stage closed steps that were open at the fault.
 
-    What the ones that were hit close does not show that work goes on; unless all were hit.
+    Steps closed by the victims do not show that work has resumed, unless all were hit.
     """
     of_stage = [c for c in closings(seen.notes) if c.stage == fault.stage]
     if fault.planned.fault.kind == "stage":
@@ -181,7 +182,8 @@ def _is_recovered(note: Note, fault: Injected) -> bool:
 
 
 def _replaced(window: Sequence[Note], fault: Injected) -> tuple[list[Note], list[Note]]:
-    """Return who was given the stage first, and its service there; each a list of one or none."""
+    """Return the first volunteer that was given the stage, and its service there; each a list of
+    one or none."""
     places = sorted(
         (n for n in window if n.kind == "StageAssigned" and n.number("stage") == fault.stage),
         key=lambda note: note.time,
@@ -204,7 +206,7 @@ def _stall(seen: Seen, at: float | None) -> float | None:
 
 
 def _difference(seen: Seen, begin: float, end: float) -> dict[str, int]:
-    """Return how far the counters rose in a span, of which the first look may be a second old."""
+    """Return the rise of the counters in a span, whose first sample may be a second old."""
     before = [sums for time, sums in seen.counters if time <= begin]
     after = [sums for time, sums in seen.counters if time <= end]
     last = after[-1] if after else {}
@@ -227,7 +229,7 @@ def loss_gap(chaos: Progress, reference: Progress) -> tuple[int, float | None]:
 def elasticity(seen: Seen, phase: str) -> float | None:
     """Return the seconds of throughput that a join or leave cost, against the time before it.
 
-    The swarm's steps are few and long, so that this is no finer than about a step's length.
+    The swarm's steps are few and long, so the resolution is about the length of a step.
     """
     if phase not in seen.phases:
         return None
@@ -257,5 +259,5 @@ def _trained(seen: Seen) -> int:
 
 
 def sound(ledger: Ledger) -> bool:
-    """Whether the invariants hold that can be seen from outside."""
+    """Whether the invariants that are visible from outside hold."""
     return ledger.doubled == 0 and ledger.differing == 0

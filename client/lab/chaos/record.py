@@ -27,7 +27,7 @@ class Note:
 
     name: str
     life: int
-    """Its how manieth process, from 1."""
+    """Number of its process, from 1."""
     time: float
     """Unix seconds."""
     kind: str
@@ -51,14 +51,14 @@ _lines = msgspec.json.Decoder(_Line)
 
 
 class LogTail:
-    """Reads the JSON lines that are added to a file; other lines are passed over."""
+    """Reads the JSON lines that are added to a file; other lines are skipped."""
 
     def __init__(self, path: Path, name: str, life: int) -> None:
         self._path, self._name, self._life = path, name, life
         self._offset = 0
 
     def new_notes(self) -> Iterator[Note]:
-        """Yield what has been added since the last call, whole lines only."""
+        """Yield the complete lines added since the last call."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -95,7 +95,7 @@ class LogTail:
 
 
 class Reached(Struct, frozen=True):
-    """A failpoint that acted, as the process wrote it down right before."""
+    """A failpoint that acted, as logged by the process right before."""
 
     time: float
     """Unix seconds."""
@@ -119,7 +119,7 @@ class FailpointLog:
         self._lines = 0
 
     def new(self) -> list[Reached]:
-        """Return what was reached since the last call."""
+        """Return the failpoints reached since the last call."""
         try:
             text = self._path.read_bytes()
         except OSError:

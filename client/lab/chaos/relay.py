@@ -1,11 +1,11 @@
-"""A relay between volunteers on loopback that loses, delays and slows down what passes.
+"""A relay between volunteers on loopback that loses, delays and slows down traffic.
 
 Every volunteer has a relay in front of it and advertises the relay's port as its own, so each
-connection passes the relay of the one that was dialled; who dialled is found by the owner of the
-socket. Rules are for bytes from one volunteer to another; None stands for anybody.
+connection passes the relay of the dialled volunteer; the owner of the other socket identifies the
+dialler. Rules apply to bytes from one volunteer to another; None stands for any.
 
 A blocked direction keeps its connections open and delivers nothing (packets get lost); once it is
-free again everything that waited goes on. Memory: per direction of a connection at most
+free again the waiting bytes are delivered. Memory: per direction of a connection at most
 ``MAX_CHUNKS`` chunks of ``CHUNK_BYTES``; a full one is not read from, as a slow line would.
 """
 
@@ -25,21 +25,21 @@ MAX_CHUNKS = 64
 MAX_CONNECTIONS = 512
 LOOPBACK = "127.0.0.1"
 Who = Callable[[int, int], Awaitable[str | None]]
-"""Given the dialler's port and ours, say who dialled."""
+"""Returns the dialler for its port and ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What happens to bytes on their way."""
+    """The treatment of bytes in transit."""
 
     blocked: bool = False
     delay_s: float = 0.0
     jitter_s: float = 0.0
-    """Up to so much more delay, drawn anew for every chunk; order is kept."""
+    """Most additional delay, drawn for every chunk; order is kept."""
     bytes_per_s: float = math.inf
 
     def joined(self, other: Shape) -> Shape:
-        """Return what both do together."""
+        """Return the combination of both."""
         return Shape(
             self.blocked or other.blocked,
             self.delay_s + other.delay_s,
@@ -52,7 +52,7 @@ CLEAR = Shape()
 
 
 class Rules:
-    """The shape of every directed pair; whoever waits is woken when it changes."""
+    """The shape of every directed pair; waiting tasks are woken when it changes."""
 
     def __init__(self, seed: int = 0) -> None:
         self._shapes: dict[tuple[str | None, str | None], Shape] = {}
@@ -60,7 +60,7 @@ class Rules:
         self.rng = random.Random(seed)
 
     def set(self, source: str | None, target: str | None, shape: Shape) -> None:
-        """Shape what goes from ``source`` to ``target``."""
+        """Shape the traffic from ``source`` to ``target``."""
         if shape == CLEAR:
             self._shapes.pop((source, target), None)
         else:
@@ -68,12 +68,12 @@ class Rules:
         self._changed.unpark_all()
 
     def clear(self) -> None:
-        """Let everything pass."""
+        """Remove all rules."""
         self._shapes.clear()
         self._changed.unpark_all()
 
     def between(self, source: str | None, target: str | None) -> Shape:
-        """Return what happens to bytes from one to the other now."""
+        """Return the present shape of bytes from one to the other."""
         found = CLEAR
         for key in {(source, target), (source, None), (None, target), (None, None)}:
             found = found.joined(self._shapes.get(key, CLEAR))
@@ -109,7 +109,7 @@ class _Pipe:
         self._ended = False
 
     async def read(self) -> None:
-        """Take what comes, and when it is due."""
+        """Receive chunks and compute when each is due."""
         due = 0.0
         while data := await self._reader.receive_some(CHUNK_BYTES):
             shape = self._rules.between(self._source, self._target)
@@ -123,7 +123,7 @@ class _Pipe:
         self._changed.unpark_all()
 
     async def write(self) -> None:
-        """Pass on what is due, no faster than it may be; then say that nothing more comes."""
+        """Deliver due chunks within the rate, then signal the end."""
         while True:
             while not self._chunks and not self._ended:
                 await self._changed.park()
@@ -168,7 +168,7 @@ class Relay:
             try:
                 await self._relay(near, port)
             except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
-                pass  # nobody is behind, or either side has gone: then so has the connection
+                pass  # no volunteer is there, or either side has ended: close the connection
             finally:
                 self.connections -= 1
 

@@ -28,7 +28,7 @@ TOLERANCE = 1e-3
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What was asked for."""
+    """The options of the run."""
 
     volunteers: int
     stages: int
@@ -40,7 +40,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Percent of the time that each volunteer may compute."""
     cores: int
     load: float
-    """Of the machine at the end."""
+    """Memory of the machine at the end."""
 
 
 class Series(Struct, frozen=True, kw_only=True):
@@ -55,14 +55,14 @@ class Report(Struct, frozen=True, kw_only=True):
 
     ok: bool
     problems: list[str]
-    """Why it is not ok."""
+    """The reasons why it is not ok."""
     settings: Settings
     faults: list[FaultFigures]
     steps_closed: int
     steps_missing: int
     steps_rolled_back: int
     microbatches_doubled: int
-    """Counted twice in a closed step, by the logs of those who applied it (I1); must be 0."""
+    """Microbatches counted twice in a closed step, by the logs of its replicas (I1); must be 0."""
     rounds_miscounted: int
     """The volunteers' own counter of the same; must be 0."""
     steps_attested: int
@@ -78,9 +78,9 @@ class Report(Struct, frozen=True, kw_only=True):
     reference_tokens: int
     goodput: float | None
     missing_share: float
-    """Of the volunteers' time."""
+    """Share of the volunteers' time."""
     goodput_corrected: float | None
-    """For that."""
+    """Goodput corrected for it."""
     wasted_s: float
     join_s: float | None
     leave_s: float | None

@@ -32,7 +32,7 @@ KEPT = ("StepCommitted", "StageClosed", "PeerChanged", "StageAssigned", "Recover
 
 @dataclass(frozen=True)
 class Crash:
-    """A volunteer's process ended that nobody had hit."""
+    """A volunteer's process ended without a fault of ours."""
 
     name: str
     time: float
@@ -42,14 +42,14 @@ class Crash:
 
 @dataclass
 class Seen:
-    """What a run showed from outside. Moments in Unix seconds."""
+    """The observations of a run from outside. Moments in Unix seconds."""
 
     names: dict[str, str] = field(default_factory=dict)
     """Peer id to name."""
     began: float = 0.0
-    """When time was taken first."""
+    """The beginning of the measured time."""
     ended: float = 0.0
-    """When it was taken last, before join, leave and jitter."""
+    """Its end, before join, leave and jitter."""
     notes: list[Note] = field(default_factory=list)
     counters: list[tuple[float, dict[str, int]]] = field(default_factory=list)
     """Sums over all volunteers, every second."""
@@ -61,20 +61,20 @@ class Seen:
     trouble: list[str] = field(default_factory=list)
     """Warnings and errors in the logs."""
     phases: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """From when until when something else was tried: jitter, join, leave."""
+    """Spans of the other experiments: jitter, join, leave."""
 
 
 class Run:
-    """Watches a crew; ``perform`` returns what was seen.
+    """Watches a crew; ``perform`` returns the observations.
 
     Args:
         ground: the swarm's manifest and its founder's signature.
         folder: for homes and logs; short.
-        volunteers: how many.
+        volunteers: their number.
         flags: further flags of each.
         relayed: whether a relay stands in front of each.
         seed: of the jitter.
-        say: takes a line for the user.
+        say: shows a line to the user.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class Run:
     def perform(
         self, schedule: Sequence[Planned], seconds: float, *, jitter_s: float, elastic_s: float
     ) -> Seen:
-        """Start, take time for ``seconds``, then try jitter, a join and a leave; 0: leave it out.
+        """Start, measure for ``seconds``, then try jitter, a join and a leave; 0: leave it out.
 
         Raises:
-            UserError: the swarm did not come about.
+            UserError: the swarm did not start.
         """
         with self._wires or _Nothing(), self._crew:
             self._start()
@@ -168,7 +168,7 @@ class Run:
         self._mourn(now)
 
     def _finish_open_fault(self) -> None:
-        """Let the last fault be made good, so that what comes next has everybody."""
+        """Wait until the last fault is undone, so that the next experiment has all volunteers."""
         while self._injector is not None and self._injector.busy:
             self._turn(begin=False)
             time.sleep(POLL_S)
@@ -211,7 +211,7 @@ class Run:
                     self.seen.rates[name] = replica.rate
 
     def _mourn(self, now: float) -> None:
-        """Note whose process has ended without our doing, and start it again."""
+        """Note volunteers whose process has ended without a fault of ours, and restart them."""
         for volunteer in self._crew.volunteers.values():
             if volunteer.member is None or volunteer.alive or volunteer.dismissed:
                 continue
@@ -225,7 +225,7 @@ class Run:
             volunteer.went(now)
             self._crew.start(volunteer)
 
-    # --- what else is tried ------------------------------------------------------------------
+    # --- other experiments ------------------------------------------------------------------
 
     def _try_jitter(self, seconds: float) -> None:
         if self._wires is None:
@@ -239,7 +239,7 @@ class Run:
         self._watch(seconds / 4, begin=False)
 
     def _try_join_and_leave(self, seconds: float) -> None:
-        """One more joins; when it serves, it drains and goes."""
+        """One more volunteer joins; once it serves, it drains and leaves."""
         newcomer = self._crew.enlist(f"v{len(self._names) + 1}", self._wires)
         self.seen.names[newcomer.peer] = newcomer.name
         self._crew.share_capacity(self._crew.volunteers[self._names[0]])
@@ -256,7 +256,7 @@ class Run:
 
 
 class _Nothing:
-    """Stands for relays where there are none."""
+    """Replaces the relays in a run without any."""
 
     def __enter__(self) -> None:
         return None

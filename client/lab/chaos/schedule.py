@@ -26,11 +26,11 @@ class Planned:
     """Since the measured time began."""
     fault: Fault
     stage: int
-    """Whom it hits holds this stage."""
+    """Stage of the victim."""
     pick: int
-    """Which of them: this many, counted in a circle."""
+    """Index of the victim among the holders, modulo their number."""
     seconds: float
-    """How long it lasts, where it lasts."""
+    """Seconds that it lasts, if it lasts."""
 
 
 def draw_schedule(
@@ -38,9 +38,9 @@ def draw_schedule(
 ) -> tuple[Planned, ...]:
     """Return a fault for every ``every_s``, half of that before the first and after the last.
 
-    Every second one is a kill: most volunteers that go just go. The other kinds take turns in a
-    random order, and so do the moments of each: a short run has as many kinds as it can, and one
-    that is long enough has every fault before any but the kills comes again.
+    Every second one is a kill: most volunteers leave without notice. The other kinds take turns in
+    a random order, and so do the moments of each: a short run has as many kinds as possible, and a
+    long one has every fault before any except kills is repeated.
     """
     rng = random.Random(seed)
     possible = [fault for fault in faults if stages_of(fault, stages)]
@@ -59,7 +59,7 @@ def draw_schedule(
 
 
 def _deal(faults: Sequence[Fault], count: int, rng: random.Random) -> list[Fault]:
-    """Kills and the others by turns; where one of the two is missing, the other alone."""
+    """Yield kills and other faults in turn; without one of the two, the other alone."""
     kills = [fault for fault in faults if fault.kind == "kill"]
     others = [fault for fault in faults if fault.kind != "kill"]
     if not kills or not others:
@@ -69,7 +69,7 @@ def _deal(faults: Sequence[Fault], count: int, rng: random.Random) -> list[Fault
 
 
 def _in_turns(faults: Sequence[Fault], count: int, rng: random.Random) -> list[Fault]:
-    """Deal: a first moment of every kind, then a second of those that have one, and so on."""
+    """Yield a first moment of every kind, then a second of those that have one, and so on."""
     kinds = sorted({fault.kind for fault in faults})
     rng.shuffle(kinds)
     hands: list[list[Fault]] = []

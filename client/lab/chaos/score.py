@@ -8,7 +8,7 @@ each is counted as one more than it is, which makes every term a share between 0
     RTO  1 + median seconds until the first gradient by another way
     EO   1 + mean seconds of throughput that a join and a leave cost
     PUJ  tokens/s under jitter / without, at most 1
-    PR   goodput / what the volunteers that were there would have reached without faults, at most 1
+    PR   goodput / goodput of the present volunteers without faults, at most 1
 
 A term that was not measured is left out and the weights of the others are scaled up, so that a
 score of 1 always means: no cost was seen.
@@ -48,7 +48,7 @@ def score(
     """Return the score.
 
     Args:
-        faults: those that were done count.
+        faults: only those that were injected count.
         elasticity_s: seconds of throughput lost by each join and leave.
         jitter: throughput under jitter against that without.
         corrected_goodput: against the paired run, corrected for volunteers that were away.

@@ -25,7 +25,7 @@ class Wires:
     """Relays by the names of the volunteers behind them.
 
     Args:
-        processes: the process of every volunteer that runs, by name: who dials is found by it.
+        processes: the process of every running volunteer, by name, which identifies diallers.
         seed: of the jitter.
     """
 
@@ -62,12 +62,12 @@ class Wires:
         return port
 
     def shape(self, source: str | None, target: str | None, shape: Shape) -> None:
-        """Shape what goes from one volunteer to another; None stands for anybody."""
+        """Shape the traffic from one volunteer to another; None stands for any."""
         rule = partial(self._rules.set, source, target, shape)
         trio.from_thread.run_sync(rule, trio_token=self._token)
 
     def surround(self, name: str, shape: Shape) -> None:
-        """Shape all that one volunteer sends and gets."""
+        """Shape all traffic of one volunteer."""
         self.shape(name, None, shape)
         self.shape(None, name, shape)
 
@@ -88,7 +88,7 @@ class Wires:
 
 
 def owner_of(their_port: int, our_port: int, processes: dict[str, int]) -> str | None:
-    """Return which process holds the socket from one port of this machine to another."""
+    """Return the process that holds the socket from one port of this machine to another."""
     for name, pid in processes.items():
         try:
             sockets = psutil.Process(pid).net_connections(kind="tcp4")

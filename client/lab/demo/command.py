@@ -1,8 +1,8 @@
 """``volunteer demo``: strangers' volunteers, played by processes on this machine.
 
-Founds a swarm on Python's own source text, starts volunteers that meet over real sockets, kills
-one in the middle, and ends with what was learned. Writes only to its output folder and a temporary
-one; leaves no process behind, whatever happens.
+Founds a swarm on Python's own source text, starts volunteers that connect over real sockets, kills
+one in the middle, and ends with a report. Writes only to its output folder and a temporary one;
+leaves no process behind, even after an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from client.cli.terminal.output import print_json, printable
 from client.errors import ExitCode, UserError
 
 MARKER = ".volunteer-demo"
-"""Stands in the output folder, so that only what a demo wrote is ever removed."""
+"""Marks the output folder, so that only files of a demo are ever removed."""
 MIN_STEPS = 10
 Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 
@@ -72,7 +72,7 @@ def prepare_folder(out: Path) -> None:
     """Empty the folder of an earlier demo, or make a new one.
 
     Raises:
-        UserError: there is something else in it, or it cannot be written.
+        UserError: it has other files, or cannot be written.
     """
     try:
         if not _is_ours(out):

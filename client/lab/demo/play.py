@@ -1,4 +1,4 @@
-"""One performance of the demo, from founding to the report. Imports torch."""
+"""One run of the demo, from founding to the report. Imports torch."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ SAMPLE_BYTES = 300
 
 
 class Play:
-    """Holds the settings of one performance and the folder for its results."""
+    """Holds the settings of one run and the folder for its results."""
 
     def __init__(self, out: Path, *, steps: int, volunteers: int, stages: int, kill: bool) -> None:
         self._out = out
         self._volunteers = [f"volunteer-{number}" for number in range(1, volunteers + 1)]
-        # More volunteers than stages: one stage at least has two, and one of them can go.
+        # More volunteers than stages: at least one stage has two, so that one can be killed.
         self._kill = kill and volunteers > stages
         self._choices = RunChoices(
             name="demo",
@@ -57,7 +57,7 @@ class Play:
         self._screen = Screen()
 
     def perform(self, timeout_s: float) -> DemoReport:
-        """Found the swarm, run it, and judge what is left.
+        """Found the swarm, run it, and check the result.
 
         Raises:
             UserError: a volunteer failed, or time ran out.

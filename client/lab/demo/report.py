@@ -16,7 +16,7 @@ from protocol.manifest import Manifest
 
 
 class Invariants(Struct, frozen=True):
-    """What must hold in every run."""
+    """The invariants of every run."""
 
     steps_committed: int
     doubled_microbatches: int
@@ -49,7 +49,7 @@ class DemoReport(Struct, frozen=True):
     median_tokens_per_s: float
     killed: str | None
     recovered_s: float | None
-    """From SIGKILL to the first accepted backward of a microbatch sent another way."""
+    """From SIGKILL to the first accepted backward of a re-routed microbatch."""
     rerouted_microbatches: int
     replayed_microbatches: int
     invariants: Invariants

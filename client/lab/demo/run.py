@@ -1,7 +1,7 @@
-"""The demo's run: watch the volunteers, kill one on the way, and note what followed.
+"""The demo's run: watches the volunteers, kills one on the way, and notes the recovery.
 
-Drives processes only through their control sockets and signals, as any user could. Holds what was
-observed; judging it is the report's business.
+It drives processes only through their control sockets and signals, as any user could. It holds the
+observations; the report evaluates them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KILL_AT = 0.4
 
 @dataclass(frozen=True)
 class Kill:
-    """A volunteer that was killed, and what came of it."""
+    """A volunteer that was killed, and its recovery."""
 
     name: str
     peer: str
@@ -33,7 +33,7 @@ class Kill:
 
 @dataclass
 class Observed:
-    """What was seen from outside."""
+    """The observations from outside."""
 
     losses: dict[int, float] = field(default_factory=dict)
     """Mean training loss by step."""
@@ -43,9 +43,9 @@ class Observed:
     """The newest snapshot of every volunteer, by name."""
     kill: Kill | None = None
     recovered_s: float | None = None
-    """From SIGKILL to the first accepted backward of a microbatch sent another way."""
+    """From SIGKILL to the first accepted backward of a re-routed microbatch."""
     tokens_per_s: list[float] = field(default_factory=list)
-    """Speed of the swarm, whenever it was looked at."""
+    """Samples of the swarm's speed."""
 
     def total(self, counter: str) -> int:
         """Return the sum of one counter over all volunteers."""
@@ -108,10 +108,10 @@ class DemoRun:
         self.observed.recovered_s = taken_s if known_s is None else min(known_s, taken_s)
 
     def _tell_recovery(self) -> None:
-        """Say the one time that the report will have, once nobody can name an earlier one.
+        """Report the recovery time once no volunteer can report an earlier one.
 
-        Who was looked at before the one that tells of a recovery may have seen an earlier one: it
-        comes with the next look.
+        A volunteer polled before the one that reports a recovery may have seen an earlier one; the
+        next poll has it.
         """
         taken_s = self.observed.recovered_s
         if taken_s is None or self._told_recovery:
@@ -176,8 +176,8 @@ class DemoRun:
 def choose_victim(alive: Iterator[Member], seen: Observed, newest: Snapshot) -> Member | None:
     """Return a volunteer that serves every stage it holds beside another live replica.
 
-    Of several, one of the latest stage: microbatches are on their way to it, so that its death
-    has to be mended by sending them another way.
+    Of several, one of the latest stage: microbatches are in flight to it, so that its death
+    requires re-routing.
     """
     serving = {
         stage.stage: {replica.peer for replica in stage.replicas if replica.state == "serving"}
@@ -193,5 +193,5 @@ def choose_victim(alive: Iterator[Member], seen: Observed, newest: Snapshot) -> 
 
 
 def recovery_words(taken_s: float) -> str:
-    """Return the time that a recovery took, and what it is the time of."""
+    """Return the time of a recovery, and its description."""
     return f"{taken_s:.2f} s from the kill to the first microbatch done another way"

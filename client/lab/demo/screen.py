@@ -1,6 +1,6 @@
 """The demo's display while it runs: a block redrawn in a terminal, plain lines elsewhere.
 
-Pure layout plus one writer; it learns everything from the view it is given.
+Pure layout plus one writer; all its data comes from the given view.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def summary(view: View) -> str:
 
 
 def stage_line(stage: StageView, view: View) -> str:
-    """Return who holds a stage."""
+    """Return the holders of a stage."""
     holders = [
         f"{view.names.get(replica.peer, replica.peer[-6:])} "
         + ("killed" if replica.peer in view.dead else f"{replica.state} v{replica.version}")
@@ -94,7 +94,7 @@ class Screen:
             self._append(view)
 
     def say(self, text: str) -> None:
-        """Say something that stays; the block moves below it."""
+        """Print a permanent line; the block moves below it."""
         if self._drawn:
             self._write(f"\x1b[{self._drawn}A\x1b[J")
             self._drawn = 0
@@ -108,7 +108,8 @@ class Screen:
     def _append(self, view: View) -> None:
         share = view.now.step * PLAIN_LINES // max(1, view.now.steps)
         holders = [stage_line(stage, view) for stage in view.now.stages]
-        # Versions change with every step; print the map again only when somebody comes or goes.
+        # Versions change with every step; print the map again only when a volunteer joins or
+        # leaves.
         stages = [f"{stage.stage} {[r.peer for r in stage.replicas]}" for stage in view.now.stages]
         if share == self._printed_share and stages == self._printed_stages:
             return

@@ -1,7 +1,7 @@
-"""Virtual time: what happens when, and in which order messages arrive.
+"""Virtual time: the queue of events, and the order in which messages arrive.
 
-State: the events to come, the clock, the seeded source of every random choice. Nothing here knows
-what the events mean.
+State: the future events, the clock, the seeded source of every random choice. The events are opaque
+    here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Hashable
 
 Action = Callable[[], object]
-"""What happens; its result means nothing."""
+"""An event; its result is ignored."""
 Range = tuple[float, float]
 """Bounds of a uniformly random duration in seconds."""
 
@@ -41,7 +41,7 @@ class Agenda:
         self.after(self.random.uniform(*within_s), action)
 
     def every(self, period_s: float, action: Action) -> None:
-        """Do an action now and then periodically, for ever."""
+        """Run an action now and then periodically, without end."""
 
         def again() -> None:
             action()
@@ -58,7 +58,7 @@ class Agenda:
         self.at(arrives, action)
 
     def advance(self, limit_s: float) -> bool:
-        """Let the next event happen; False if there is none before ``limit_s``."""
+        """Run the next event; False if there is none before ``limit_s``."""
         if not self._events or self._events[0][0] > limit_s:
             return False
         self.now, _, action = heapq.heappop(self._events)

@@ -1,4 +1,4 @@
-"""``volunteer simulate``: how well a swarm of many volunteers would be matched, in a seeded world.
+"""``volunteer simulate``: the quality of the matching of many volunteers, in a seeded world.
 
 Nothing is trained and no network is used. One world per command; several policies see the same one.
 """
@@ -149,7 +149,7 @@ def write_plot(path: Path, nature: Nature, found: list[Figures]) -> None:
 
 
 def answer(nature: Nature, found: list[Figures], trace: Path | None) -> Answer:
-    """Return the figures with what they belong to."""
+    """Return the figures with their setting."""
     setting = nature.setting
     return Answer(
         volunteers=setting.volunteers,

@@ -1,4 +1,4 @@
-"""The exception with which a simulated run ends that broke an invariant of DESIGN.md section 9."""
+"""The exception that ends a simulated run which broke an invariant of DESIGN.md section 9."""
 
 from __future__ import annotations
 

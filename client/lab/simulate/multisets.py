@@ -64,7 +64,7 @@ class MultisetWorker:
 
     @property
     def accumulated(self) -> Counter[int]:
-        """What the gradient sum of the current step consists of."""
+        """The multiset of the current step's gradient sum."""
         return self._sum_of(self._version)
 
     @property
@@ -102,7 +102,7 @@ class MultisetWorker:
         return Outcome()
 
     def save(self, version: int) -> str:
-        """See ``SimWorker.save``: parameters are their own name."""
+        """See ``SimWorker.save``: the parameters are the name."""
         return self.parameters
 
     def load(self, version: int, saved: str) -> str:

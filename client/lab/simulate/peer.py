@@ -1,4 +1,4 @@
-"""A simulated volunteer: one seat, one serial worker, and what it believes of the others."""
+"""A simulated volunteer: one seat, one serial worker, and its beliefs about the others."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class SimPeer:
     worker_free_at: float = 0.0
     payloads: Payloads = field(default_factory=dict)
     statuses: dict[PeerId, SeatStatus] = field(default_factory=dict)
-    """The newest heartbeat of everybody it holds for alive, itself included."""
+    """The newest heartbeat of every peer it holds for alive, itself included."""
     snapshots: dict[int, str] = field(default_factory=dict)
-    """What it saved for newcomers, by version."""
+    """Its saved states for newcomers, by version."""
     donor: PeerId | None = None
     hash: str = ""
-    """Of its newest version; empty at version 0."""
+    """Hash of its newest version; empty at version 0."""
     epoch: int = 0
     """Rises when the seat is replaced, so that outcomes of the old one are void."""
     held: HeldStage = field(init=False)
@@ -49,7 +49,7 @@ class SimPeer:
         return self.alive and self.seat is not None and self.seat.serving
 
     def believes(self, stages: int) -> SwarmView:
-        """The view of the swarm that its heartbeats add up to."""
+        """The view of the swarm from its heartbeats."""
         replicas: list[list[Replica]] = [[] for _ in range(stages)]
         for peer, status in self.statuses.items():
             serves = status.state == "serving"

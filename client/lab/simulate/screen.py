@@ -17,7 +17,7 @@ HEADINGS = ("policy", "share", "of LP", "moves", "re-match", "p95", "empty", "me
 
 
 class Bar:
-    """A line drawn over itself in a terminal; nothing elsewhere."""
+    """A line that is redrawn in a terminal; nothing elsewhere."""
 
     def __init__(self, policies: int) -> None:
         self._terminal = sys.stderr.isatty()
@@ -37,7 +37,7 @@ class Bar:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
     def show(self, what: str, share: float) -> None:
-        """Draw how far ``what`` is."""
+        """Draw the progress of ``what``."""
         if what not in self._seen:
             self._seen.append(what)
         if self._terminal:
@@ -46,7 +46,7 @@ class Bar:
 
 
 def progress_text(what: str, share: float, number: int, policies: int) -> str:
-    """Return one line: a bar, the share, what is simulated; number 0 are the bounds."""
+    """Return one line: a bar, the share, the simulated policy; number 0 stands for the bounds."""
     filled = round(BAR_WIDTH * min(max(share, 0.0), 1.0))
     place = f" ({number} of {policies})" if number else ""
     return f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} {share:4.0%} {what}{place}"

@@ -36,7 +36,7 @@ SomePeer = TypeVar("SomePeer", bound=SimPeer)
 
 
 class SeatWorld(ABC, Generic[SomePeer]):
-    """Performs the effects of seats; a world says how."""
+    """Performs the effects of seats; a world defines how."""
 
     def __init__(self, seed: int, compute_s: Range) -> None:
         self.agenda = Agenda(seed)
@@ -44,7 +44,7 @@ class SeatWorld(ABC, Generic[SomePeer]):
         self.log: list[str] = []
         self._compute_s = compute_s
 
-    # --- what a world has to say -----------------------------------------------------------
+    # --- defined by a world -----------------------------------------------------------
 
     @abstractmethod
     def now_of(self, peer: SomePeer) -> float:
@@ -52,11 +52,11 @@ class SeatWorld(ABC, Generic[SomePeer]):
 
     @abstractmethod
     def send(self, peer: SomePeer, to: PeerId, message: Message, parts: Parts = ()) -> None:
-        """Let a message travel."""
+        """Send a message."""
 
     @abstractmethod
     def announce(self, peer: SomePeer) -> None:
-        """A seat's state changed: tell everybody now."""
+        """A seat's state changed: tell all peers now."""
 
     @abstractmethod
     def committed(self, peer: SomePeer, committed: Committed) -> None:
@@ -64,22 +64,22 @@ class SeatWorld(ABC, Generic[SomePeer]):
 
     @abstractmethod
     def faulted(self, peer: SomePeer, fault: Fault) -> None:
-        """A seat cannot go on."""
+        """A seat cannot continue."""
 
     @abstractmethod
     def retake(self, peer: SomePeer) -> None:
-        """Close a seat, if one is open, and acquire the stage anew."""
+        """Close a seat, if one is open, and acquire the stage again."""
 
     # --- effects ---------------------------------------------------------------------------
 
     def carry(self, peer: SomePeer, wanted: Sequence[Do]) -> None:
-        """Do what a held stage wants; no matching is told here, and nobody drains."""
+        """Perform the effects of a held stage; there is no matching here, and nobody drains."""
         for do in wanted:
             if do is Do.RETAKE:
                 self.retake(peer)
 
     def perform(self, peer: SomePeer, effects: Sequence[SeatEffect], parts: Parts = ()) -> None:
-        """Perform effects in order, as long as the seat that wanted them stands."""
+        """Perform effects in order, while their seat is open."""
         epoch = peer.epoch
         for effect in effects:
             if peer.epoch == epoch:
@@ -132,7 +132,7 @@ class SeatWorld(ABC, Generic[SomePeer]):
         self.agenda.at(peer.worker_free_at, partial(self.compute, peer, task, peer.epoch))
 
     def compute(self, peer: SomePeer, task: Task, epoch: int) -> None:
-        """The worker has come to a task of the seat that was open at ``epoch``."""
+        """The worker starts a task of the seat that was open at ``epoch``."""
         if not peer.alive or peer.epoch != epoch or peer.seat is None or peer.worker is None:
             return
         self.computed(peer, task, peer.worker.run(task, peer.payloads))

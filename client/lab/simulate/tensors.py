@@ -46,7 +46,7 @@ _decoder = msgspec.msgpack.Decoder(_Labelled)
 
 @dataclass(frozen=True, slots=True)
 class TensorSwarm:
-    """What a swarm of executors trains.
+    """The training run of a swarm of executors.
 
     Attributes:
         plan: model, cut, optimizer, samples and steps, as the reference trainer takes them.
@@ -106,7 +106,7 @@ class _Decoded(dict[PayloadKey, _Labelled]):
 
 
 class _Labels(dict[PayloadKey, bytes]):
-    """The exact arithmetic's payloads: what came along with the tensors, and what it makes."""
+    """The exact arithmetic's payloads: those sent with the tensors, and its own results."""
 
     def __init__(self, held: _Decoded) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class TensorWorker:
         return msgspec.structs.replace(call.request, tokens=held[call.tokens].tensor)
 
     def _execute(self, request: Any, payloads: Sequence[Buffer] = ()) -> tuple[Reply, list[bytes]]:
-        """Execute one request; no request of a sound swarm fails."""
+        """Execute one request; no request of a correct swarm fails."""
         answers: list[tuple[Reply, list[bytes]]] = []
 
         def answer(reply: Reply, sent: Sequence[Buffer]) -> None:

@@ -1,10 +1,10 @@
 """A seeded discrete-event world that trains with the real seat machines.
 
 The replicas compute with a ``SimWorker``: by default multisets of ids, which make I1 and I2 exact;
-``tensors`` uses the real executor instead. On every commit the world checks that replicas at
-one version have one hash (I2) and that two never exist for one (stage, version) (I5). Messages take
-random time, per lane in order, as on a TCP stream; a killed peer is noticed by the others some time
-later, each in its own moment.
+``tensors`` uses the real executor instead. On every commit the world checks that replicas at one
+version have one hash (I2) and that two never exist for one (stage, version) (I5). Messages take
+random time, per lane in order, as on a TCP stream; the others notice a killed peer some time later,
+each at its own moment.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOG_LINES = 20
 
 @dataclass(frozen=True)
 class WorldConfig:
-    """What a simulated run looks like."""
+    """The configuration of a simulated run."""
 
     stages: int = 2
     replicas: int = 2
@@ -80,13 +80,13 @@ class TrainingWorld(SeatWorld[SimPeer]):
         return peer
 
     def join(self, stage: int, name: str) -> SimPeer:
-        """A newcomer asks every replica of a stage to be let in, until somebody admits it."""
+        """Let a newcomer ask every replica of a stage for admission, until one admits it."""
         peer = self.add_peer(stage, name)
         self._ask_to_join(peer)
         return peer
 
     def kill(self, peer: SimPeer) -> None:
-        """The peer vanishes; each other one notices in its own time."""
+        """Kill the peer; each other one notices at its own time."""
         peer.alive = False
         self.note(peer, f"is killed in stage {peer.stage}")
         self._vanish(peer)
@@ -167,7 +167,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
             self.announce(peer)
 
     def announce(self, peer: SimPeer) -> None:
-        """Heartbeat to everybody, as membership does when a seat's state changes."""
+        """Send a heartbeat to all, as membership does when a seat's state changes."""
         if peer.seat is None or not peer.alive:
             return
         status = peer.seat.status(self.rate_of(peer))
@@ -178,12 +178,12 @@ class TrainingWorld(SeatWorld[SimPeer]):
                 self._transmit(peer, other, "control", hear)
 
     def rate_of(self, peer: SimPeer) -> float:
-        """Return the microbatches per second that a peer says it computes."""
+        """Return the microbatches per second that a peer claims to compute."""
         return 1.0
 
     def _hear(self, peer: SimPeer, of: PeerId, status: SeatStatus, epoch: int) -> None:
         if epoch != self.peers[of].epoch:
-            return  # of a seat that is closed; its later heartbeats would say so
+            return  # of a closed seat; its later heartbeats would show that
         if not self.peers[of].alive and self.agenda.now > 0 and of not in peer.statuses:
             return  # it was declared dead before this heartbeat arrived
         if peer.statuses.get(of) != status:

@@ -35,7 +35,7 @@ class SimWorker(Protocol):
         """Keep the current version for ``load`` of another worker; returns its name."""
 
     def load(self, version: int, saved: str) -> str:
-        """Stand at a saved version, with nothing accumulated; returns the version's hash."""
+        """Load a saved version, with nothing accumulated; returns the version's hash."""
 
 
 OpenWorker = Callable[[Place], SimWorker]

@@ -17,7 +17,7 @@ from client.lab.simulate.chaos.trial import Trial
 
 
 def main() -> int:
-    """Run a seed, or several, and say what came of it; 1 if an invariant is broken."""
+    """Run a seed, or several, and print the results; 1 if an invariant is broken."""
     parser = argparse.ArgumentParser(prog="python -m client.lab.simulate.chaos")
     parser.add_argument("--seed", type=int, required=True, help="the seed, or the first of many")
     parser.add_argument("--count", type=int, default=1, help="run so many seeds on all cores")

@@ -1,8 +1,8 @@
-"""How a volunteer gets into its stage: by asking its replicas, or from nothing at the beginning.
+"""Acquires a volunteer's stage: from its replicas, or from nothing at the beginning.
 
 Drives ``protocol.held_stage`` as ``client/train/stage/stage_acquisition.py`` does: ask to join,
-open a seat that observes from the version admitted, fetch that version from a donor, load it.
-Whatever goes wrong on the way, it starts over.
+open a seat that observes from the version admitted, fetch that version from a donor, load it. After
+any failure it starts over.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class Acquisitions:
     """See the module's docstring.
 
     Args:
-        swarm: what it works on.
-        donors: who has the version from which a volunteer's lineage begins, itself first.
+        swarm: the volunteers.
+        donors: returns those that have the version from which a volunteer's lineage begins, itself
+            first.
     """
 
     def __init__(self, swarm: ChaosSwarm, donors: Callable[[Volunteer], list[PeerId]]) -> None:
@@ -46,7 +47,7 @@ class Acquisitions:
         self._swarm.agenda.after(delay_s, partial(volunteer.take_in, action))
 
     def _ask(self, volunteer: Volunteer, epoch: int) -> None:
-        """Ask every replica until somebody admits us, or begin where the lineage begins."""
+        """Ask every replica until one admits us, or start from the beginning of the lineage."""
         acquiring = volunteer.held.state is State.ACQUIRING
         if volunteer.epoch != epoch or not acquiring or not volunteer.alive:
             return
@@ -60,7 +61,7 @@ class Acquisitions:
                 self._begin(volunteer, lineage)
 
     def _begin(self, volunteer: Volunteer, lineage: Lineage) -> None:
-        """Stand where the lineage begins, if somebody within reach has that version."""
+        """Load the beginning of the lineage, if a reachable volunteer has that version."""
         if not lineage.version:
             self._swarm.open_seat(volunteer, 0, serving=True)
             return
@@ -78,7 +79,7 @@ class Acquisitions:
         return linked and self._swarm.network.reaches(volunteer.peer, donor.peer)
 
     def admitted(self, volunteer: Volunteer, sender: PeerId, told: Admit) -> None:
-        """A leader lets us in at its version."""
+        """A leader admits us at its version."""
         if volunteer.held.state is not State.ACQUIRING:
             return
         view, lineage = volunteer.believes(self._swarm.config.stages), volunteer.recovery.lineage
@@ -90,7 +91,7 @@ class Acquisitions:
         self._swarm.agenda.sometime(DOWNLOAD_S, partial(volunteer.take_in, fetch))
 
     def _fetch(self, volunteer: Volunteer, admit: Admit, epoch: int, tries: int) -> None:
-        """The download from a donor has ended, if one could be had."""
+        """The download from a donor has ended, if there was one."""
         if volunteer.epoch != epoch or volunteer.seat is None or not volunteer.alive:
             return
         saved = self._from_donor(volunteer, admit)

@@ -1,8 +1,8 @@
-"""Heartbeats, silence and links of the chaos world: from what each volunteer makes its view.
+"""Heartbeats, silence and links of the chaos world, from which each volunteer makes its view.
 
-Does what a node's membership does, with the same detector and contacts: says every second what its
-seat is and whom it has lost, judges the silence of others, dials who is not linked. The view that a
-seat gets is made of those it is linked with and does not hold for dead.
+It works like a node's membership, with the same detector and contacts: it sends the state of its
+seat and its lost peers every second, judges the silence of others, and dials peers without a link.
+A seat's view consists of the linked peers that are not held for dead.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from protocol.membership.contacts import missed
 from protocol.wire.parts import SeatStatus
 
 Said = tuple[SeatStatus | None, tuple[PeerId, ...]]
-"""What a heartbeat says: of the sender's seat, and whom it has lost."""
+"""A heartbeat: the sender's seat, and the peers it has lost."""
 PULSE_S: Final = 0.5
-"""How often a node looks at its deadlines, in its own seconds."""
+"""Interval at which a node checks its deadlines, in its own seconds."""
 PULSES_PER_BEAT: Final = 2
 DIAL_S: Range = (0.01, 0.2)
 DIAL_CHANCE: Final = 0.5
@@ -50,14 +50,14 @@ class Beats:
         """Microbatches per second that everybody says it computes."""
 
     def now_of(self, volunteer: Volunteer) -> float:
-        """Return what the volunteer's clock reads."""
+        """Return the reading of the volunteer's clock."""
         return volunteer.clock.read(self._agenda.now)
 
     # --- saying ----------------------------------------------------------------------------
 
     def say(self, volunteer: Volunteer, *, version_only: bool = False) -> None:
-        """Tell everybody linked what our seat is and whom we have lost; those of our stage and
-        beside it if only the version is new."""
+        """Send our seat and our lost peers to all linked volunteers; only to those of our stage and
+        its neighbours if only the version is new."""
         now = self.now_of(volunteer)
         volunteer.heartbeats += 1
         seat = volunteer.seat
@@ -86,7 +86,7 @@ class Beats:
         self._show(volunteer)
 
     def second(self, volunteer: Volunteer) -> None:
-        """What a node does every second."""
+        """A node's work of every second."""
         for verdict in volunteer.detector.tick(self.now_of(volunteer)):
             if verdict.after == "dead":
                 self._silent(volunteer, verdict.peer)
@@ -174,7 +174,7 @@ class Beats:
         self._linked(two, one.peer)
 
     def _show(self, volunteer: Volunteer) -> None:
-        """Give the seat a new view if what it would see is new."""
+        """Give the seat a new view if the view has changed."""
         seen = (dict(volunteer.statuses), volunteer.seen_live())
         if seen != volunteer.shown:
             volunteer.shown = seen

@@ -1,11 +1,10 @@
 """The invariants of a run, checked at every commit, periodically, and at its end.
 
-I1 and I4: what a stage has applied at a version is the chain of exactly the ids of each step, which
-is computed here without any machine; so a run with faults makes what a run without would have made.
-I5: one commit per (stage, era, version): one attempt with one digest, whoever reports it. I8: what
-a seat keeps is bounded by the constants below. L1: an honest volunteer that has closed a step
-begins anew only in a lineage that a volunteer's machine has decided, or where it would itself: at
-states that there are.
+I1 and I4: the versions of a stage are the chain of exactly the ids of each step, which is computed
+here without any machine; so a run with faults has the same result as one without. I5: one commit
+per (stage, era, version): one attempt with one digest in all reports. I8: the memory of a seat is
+bounded by the constants below. L1: an honest volunteer that has closed a step restarts only in a
+lineage that a volunteer's machine has decided, or that its own would decide: from existing states.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from protocol.recovery.stored import Lineage
 from protocol.seat.early_messages import MAX_PER_SENDER, MAX_STEPS_AHEAD
 
 LONGEST = 10_000
-"""No run of the world makes so many versions."""
+"""Above the versions of any run of the world."""
 STEPS_KEPT = 4
 """Steps of which a replica may hold microbatches: a neighbour's last, our own, the next one."""
 PAYLOADS_PER_MICROBATCH = 5
@@ -33,7 +32,7 @@ ATTEMPTS_KEPT = 12
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The most that one seat may keep."""
+    """The bounds of one seat's memory."""
 
     microbatches: int
     payloads: int
@@ -42,7 +41,7 @@ class Bounds:
 
     @classmethod
     def of(cls, per_step: int, members: int) -> Bounds:
-        """Return the bounds for a stage with so many replicas, all that ever were included."""
+        """Return the bounds for a stage with ``replicas`` replicas, counting all that ever were."""
         microbatches = STEPS_KEPT * per_step
         rounds = STEPS_KEPT * ATTEMPTS_KEPT * 3 * members
         early = MAX_STEPS_AHEAD * members * MAX_PER_SENDER
@@ -50,7 +49,7 @@ class Bounds:
 
 
 class Checks:
-    """Holds what is known of every committed version."""
+    """Holds the known facts of every committed version."""
 
     def __init__(self, per_step: int) -> None:
         self._per_step = per_step
@@ -84,14 +83,14 @@ class Checks:
         expect(known == made, f"I5: two commits for {what}: {words}")
 
     def adopted(self, volunteer: Volunteer, lineage: Lineage, *, ours: bool, cut_off: bool) -> None:
-        """A volunteer begins anew in a lineage: its own decision, or that of somebody who had made
-        one. Who has never closed a step knows nobody whom to believe, and who is cut off with the
-        liar and one other at most cannot tell who lies (protocol/README.md, section 8)."""
+        """A volunteer restarts in a lineage: by its own decision, or by that of another machine. A
+        volunteer that has never closed a step has no trusted peers, and one that is cut off with
+        the liar and at most one other cannot identify the liar (protocol/README.md, section 8)."""
         if ours:
             expect(lineage not in self.decided, f"I5: two lineages with one era: {lineage}")
             self.decided.add(lineage)
         words = f"L1: {short(volunteer.peer)} follows a lineage that nobody has begun: {lineage}"
-        newcomer = not volunteer.recovery.evidence.any  # it knows nobody
+        newcomer = not volunteer.recovery.evidence.any  # it has no trusted peers
         true = lineage.version < LONGEST and set(lineage.hashes) <= {
             self.expected(lineage.version).encode()
         }
@@ -99,12 +98,12 @@ class Checks:
         expect(excused or true or lineage in self.decided, words)
 
     def loaded(self, volunteer: Volunteer, version: int, found: str) -> None:
-        """A replica stands at a version."""
+        """A replica is at a version."""
         what = f"{short(volunteer.peer)} at stage {volunteer.stage} version {version}"
         expect(found == self.expected(version), f"I1, I4: not what the steps make: {what}")
 
     def bounded(self, volunteer: Volunteer, members: int) -> None:
-        """Hold a seat to its bounds (I8)."""
+        """Check a seat's bounds (I8)."""
         seat = volunteer.seat
         if seat is None:
             return

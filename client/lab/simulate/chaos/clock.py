@@ -1,4 +1,4 @@
-"""A volunteer's monotonic clock: it begins anywhere and does not run at the speed of others."""
+"""A volunteer's monotonic clock, with a random start and a speed of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Clock:
         self._world, self._read, self._rate = 0.0, offset_s, rate
 
     def read(self, world_s: float) -> float:
-        """Return what the machine reads at a moment of the world."""
+        """Return the machine's reading at a moment of the world."""
         return self._read + (world_s - self._world) * self._rate
 
     def when(self, read_s: float) -> float:

@@ -24,22 +24,22 @@ class ChaosConfig:
     links_survive_silence: bool = True
     """Whether a link to a peer that was silent for too long is kept, or closed."""
     spares: int = 1
-    """Replicas that go on serving a stage whatever happens; 0: a stage may be lost whole."""
+    """Replicas of a stage that no fault takes; 0: a stage may be lost completely."""
     splits_stages: bool = False
     """Whether a network may be cut through a stage."""
     calm_s: float = 0.0
     """Time between two faults that take a replica from the swarm."""
     settle_s: float = 600.0
-    """When everything works again, every stage goes on within so long."""
+    """Seconds within which every stage resumes after the last fault."""
     checkpoint_every: int = 2
     delayed: bool = False
     """Whether the run uses the one-step-delayed update."""
     lies: tuple[str, ...] = ()
-    """What one more member, in some stage, lies about (``liar``); empty: there is no liar."""
+    """The lies of one more member, in some stage (``liar``); empty: there is no liar."""
 
 
 def drawn(seed: int, lies: tuple[str, ...] = ()) -> ChaosConfig:
-    """Return the configuration of a seed: every run is another swarm."""
+    """Return the configuration of a seed: every seed has another swarm."""
     draw = random.Random(f"config {seed}")
     return ChaosConfig(
         seed=seed,
@@ -52,4 +52,4 @@ def drawn(seed: int, lies: tuple[str, ...] = ()) -> ChaosConfig:
 
 
 STEPS = 100_000
-"""Steps of the run, until the world says that it is over: more than any run makes."""
+"""Steps of the run until the world ends it: more than any run makes."""

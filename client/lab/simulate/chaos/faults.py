@@ -1,4 +1,4 @@
-"""Faults, done to the world: what each kind means, and which ones its configuration permits now."""
+"""Injects faults into the world, as far as its configuration permits them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from protocol.rounds.progress import Progress
 from protocol.seat.seat import Seat
 
 AIM_S: Final = 4.0
-"""How long a fault waits for the message whose sender it strikes; then it takes whom it finds."""
+"""Longest wait of a fault for the message whose sender it strikes; then it takes any victim."""
 
 
 class Faults:
-    """Strikes the world; counts by kind what was done (``done``) and what was not permitted.
+    """Strikes the world; counts by kind the faults injected (``done``) and those not permitted.
 
     A trick counts when it has been played on a message, not before.
     """
@@ -40,13 +40,13 @@ class Faults:
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing to come any more."""
+        """Whether no faults are left."""
         last = self._schedule[-1].at if self._schedule else 0.0
         enough = self.total >= self._swarm.config.faults
         return enough or self._swarm.agenda.now >= last + AIM_S
 
     def meet(self, fault: Fault) -> None:
-        """The time of a fault has come."""
+        """A fault is due."""
         if not fault.aimed:
             self.strike(fault)
         else:
@@ -67,7 +67,7 @@ class Faults:
             self.strike(fault)
 
     def strike(self, fault: Fault, victim: Volunteer | None = None) -> bool:
-        """Do a fault, unless it is not permitted now."""
+        """Inject a fault, if it is permitted now."""
         if self._ended or self.total >= self._swarm.config.faults:
             return False
         done = self._strike(fault, victim or self._pick(fault))
@@ -137,7 +137,7 @@ class Faults:
     # --- volunteers ------------------------------------------------------------------------
 
     def _may_take(self, victim: Volunteer) -> bool:
-        """Whether the stage goes on without the victim, as far as the configuration demands."""
+        """Whether the stage continues without the victim, as far as the configuration requires."""
         swarm, config = self._swarm, self._swarm.config
         if swarm.agenda.now < self._taken_at + config.calm_s:
             return False
@@ -146,8 +146,8 @@ class Faults:
         return holders >= config.spares or not victim.holds_state
 
     def _may_go_for_good(self, victim: Volunteer) -> bool:
-        """Whether a majority of everybody's electors comes back, whatever else happens: those that
-        nobody saw going count for ever (protocol/README.md, section 8)."""
+        """Whether a majority of every volunteer's electors comes back in any case: members whose
+        leaving nobody saw stay electors (protocol/README.md, section 8)."""
         swarm = self._swarm
         for volunteer in swarm.present():
             seat = volunteer.seat
@@ -159,8 +159,8 @@ class Faults:
 
     def _is_remembered(self, victim: Volunteer) -> bool:
         """Whether most disks but the victim's know its lineage: a run that most have forgotten
-        begins again from the seed, and one in which most have never closed a step does not know
-        whom to believe (protocol/README.md, section 8)."""
+        restarts from the seed, and in one in which most have never closed a step nobody is trusted
+        (protocol/README.md, section 8)."""
         swarm, era, present = self._swarm, victim.disk.lineage.era, self._swarm.present()
         others = [v for v in present if v is not victim and _follows(v, era)]
         if swarm.config.lies:
@@ -169,8 +169,9 @@ class Faults:
         return not era or 2 * len(others) > len(present)
 
     def _is_followed(self, victim: Volunteer) -> bool:
-        """Whether another has heard of the victim's lineage: who rolls back alone and goes before
-        that leaves what it has undone to be done by others (protocol/README.md, section 8)."""
+        """Whether another has heard of the victim's lineage: a volunteer that rolls back alone and
+        leaves before that has its undone steps repeated by others (protocol/README.md, section
+        8)."""
         era, present = victim.disk.lineage.era, self._swarm.present()
         return not era or any(_follows(v, era) for v in present if v is not victim)
 
@@ -215,7 +216,7 @@ class Faults:
         return True
 
     def end(self) -> None:
-        """Everything works again: no tricks, one network, everybody up and awake."""
+        """End all faults: no tricks, one network, all volunteers running."""
         swarm = self._swarm
         self._ended = True
         swarm.network.calm()
@@ -237,7 +238,7 @@ def _follows(other: Volunteer, era: int) -> bool:
 
 def _stands_in(other: Volunteer, victim: Volunteer) -> bool:
     """Whether another replica of the victim's lineage has, or is about to have, every version that
-    it has or is making: what is decided must not be known to the victim alone."""
+    it has or is making: a decision must not be known to the victim alone."""
     mine, theirs = victim.seat, other.seat
     if mine is None or theirs is None or not other.holds_state or theirs.era != mine.era:
         return False
@@ -250,7 +251,7 @@ def _applies(seat: Seat) -> bool:
 
 
 def phase_of(volunteer: Volunteer) -> str:
-    """Say in a word what a volunteer is doing."""
+    """Return a volunteer's activity in one word."""
     seat = volunteer.seat
     if seat is None:
         return "taking"

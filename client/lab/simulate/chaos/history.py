@@ -1,9 +1,8 @@
 """Lineages in the chaos world: drives the machine of ``protocol.recovery`` for every volunteer.
 
-Does what ``client/train/recovery/history.py`` does: tells the machine what is
-on the disk, what others have said of theirs and what is seen of the swarm, and performs what it
-decides. Records of what is on whose disk spread by gossip: at once to all that are linked, and now
-and then to one of them.
+It works like ``client/train/recovery/history.py``: it gives the machine the checkpoints on the
+disk, the others' records and the view of the swarm, and performs its decisions. Records of the
+disks spread by gossip: immediately to all linked volunteers, and periodically to one of them.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Histories:
         self._perform(volunteer, volunteer.recovery.set_copies(volunteer.disk.copies(), now))
 
     def wrote(self, volunteer: Volunteer, version: int, saved: str, incarnation: int) -> None:
-        """A checkpoint is on the disk, if its process lived to see that and its lineage did."""
+        """A checkpoint is on the disk, if its process and its lineage still exist."""
         made_in = volunteer.disk.lineage
         if not volunteer.alive or volunteer.incarnation != incarnation:
             return
@@ -83,14 +82,15 @@ class Histories:
         self._perform(volunteer, volunteer.recovery.set_copies(copies, now))
 
     def donors(self, volunteer: Volunteer) -> list[PeerId]:
-        """Return who has the version from which the lineage begins, ourselves first."""
+        """Return the volunteers that have the version from which the lineage begins, ourselves
+        first."""
         found = holders(
             volunteer.recovery.stored_live(), volunteer.recovery.lineage, volunteer.stage
         )
         there = [peer for peer in found if peer in self._swarm.volunteers]
         return sorted(there, key=lambda peer: peer != volunteer.peer)
 
-    # --- what is seen ----------------------------------------------------------------------
+    # --- views ----------------------------------------------------------------------
 
     def update(self, volunteer: Volunteer) -> None:
         """The view of the swarm has changed."""
@@ -108,7 +108,7 @@ class Histories:
         versions = machine.versions(view)
         quorum = partial(self._has_quorum, volunteer)
         told = frozenset(volunteer.records.keys() - self._swarm.volunteers.keys())
-        live = volunteer.seen_live() | told  # as in a swarm too large for links with everybody
+        live = volunteer.seen_live() | told  # as in a swarm too large to link with all
         seen = (live, versions, eras, quorum, view.moved())
         context = RecoveryContext(*seen, unlinked=told, reached=reached)
         self._perform(volunteer, machine.update(context, now))
@@ -118,7 +118,7 @@ class Histories:
         return volunteer.seat is None or bool(volunteer.seat.quorum.may_roll_back(now))
 
     def tick(self, volunteer: Volunteer) -> None:
-        """Act on deadlines that have passed."""
+        """Handle deadlines that have passed."""
         deadline, now = volunteer.recovery.next_deadline(), self._swarm.now_of(volunteer)
         if deadline is not None and deadline <= now:
             self._perform(volunteer, volunteer.recovery.tick(now))
@@ -126,13 +126,13 @@ class Histories:
     # --- records ---------------------------------------------------------------------------
 
     def gossip(self, volunteer: Volunteer) -> None:
-        """Tell somebody all that we know of anybody's disk."""
+        """Send all our records of disks to one peer."""
         linked = sorted(volunteer.links)
         if linked:
             self.tell(volunteer, self._swarm.random.choice(linked))
 
     def tell(self, volunteer: Volunteer, to: PeerId) -> None:
-        """Send what we know to one peer."""
+        """Send our records to one peer."""
         other = self._swarm.volunteers[to]
         take = partial(self._take, other, self._swarm.records_told(volunteer))
         self._swarm.network.send(volunteer, to, "Records", "control", take, upkeep=True)

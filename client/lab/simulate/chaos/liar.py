@@ -1,16 +1,17 @@
-"""The liar: one more member of a stage that works, and says whatever the protocol permits.
+"""The liar: one more member of a stage, which works, but sends any message that the protocol
+permits.
 
-Its seat, its worker and its disk are those of an honest volunteer. What it says is distorted on the
-way out: each value may become any other that a receiver has to take. It lies in *moods*, each of a
-few kinds of lie and for some seconds, for a lie told all the time is another one than a lie told
-once. The same seed tells the same lies.
+Its seat, its worker and its disk are those of an honest volunteer. Its messages are distorted on
+the way out: each value may become any other that a receiver has to accept. It lies in *moods*, each
+of a few kinds of lie and for some seconds, because a permanent lie has other effects than a single
+one. Equal seeds tell equal lies.
 
     records     its stored record, and those of members that it invents: lineages, eras, checkpoints
-    lost        heartbeats: whom it has lost, and without whom its step cannot be closed
+    lost        heartbeats: the peers it has lost, and those that its step needs
     eras        heartbeats: the lineage of its seat
     versions    heartbeats: the version of its seat, and the round that made it
-    seats       heartbeats: which stage it holds, whether it serves, whether it holds one at all
-    loads       heartbeats: queue, rate, what moved, whether it leaves
+    seats       heartbeats: the stage it holds, whether it serves, whether it holds one at all
+    loads       heartbeats: queue, rate, moved microbatches, whether it leaves
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from protocol.wire.parts import SeatStatus
 Lie = Literal["records", "lost", "eras", "versions", "seats", "loads"]
 BEATS: Final[tuple[Lie, ...]] = ("lost", "eras", "versions", "seats", "loads")
 MENU: Final[tuple[Lie, ...]] = ("records", "lost", "eras", "seats", "loads")
-"""What is told where nothing else is asked for: what honest members are safe from. Not
-``versions``: who hears of a version that nobody has made takes its stage anew, again and again
-(``seat/following.py``), so a stage may stand still for as long as that is said."""
+"""The default lies, from which honest members are safe. Not ``versions``: a replica that hears of a
+version that nobody has made takes its stage again and again (``seat/following.py``), so a stage may
+stand still for as long as the lie lasts."""
 MOOD_S: Final = (2.0, 20.0)
 HOW_OFTEN: Final = (0.0, 0.1, 0.5, 1.0)
 INVENTED: Final = 40
-"""Members that there are not."""
+"""Invented members."""
 AHEAD_MS: Final = 3_600_000
 """Sequence numbers rise faster than those of any honest author."""
 
@@ -99,8 +100,8 @@ class Liar:
     def records(
         self, me: PeerId, known: dict[PeerId, tuple[int, bytes]]
     ) -> dict[PeerId, tuple[int, bytes]]:
-        """Return what it says that everybody has: its own record is false, and so are those of the
-        members that it has invented, who agree with it."""
+        """Return its records of all disks: its own is false, and so are those of its invented
+        members, which agree with it."""
         lineage = self._lineage(known)
         authors = [me, *self._draw.sample(self._invented, self._draw.choice((0, 1, INVENTED)))]
         said = dict(known)
@@ -128,7 +129,7 @@ class Liar:
         return tuple(sorted(made)[:MAX_COPIES])
 
     def _true(self, known: dict[PeerId, tuple[int, bytes]]) -> Stored:
-        """Return somebody's true record."""
+        """Return the true record of a volunteer."""
         bodies = [body for _, body in known.values()]
         return (
             msgspec.msgpack.decode(self._draw.choice(bodies), type=Stored) if bodies else Stored()
@@ -143,7 +144,7 @@ class Liar:
         lost: tuple[PeerId, ...],
         everybody: Sequence[PeerId],
     ) -> tuple[SeatStatus | None, tuple[PeerId, ...]]:
-        """Return what its heartbeat says of its seat, and whom it has lost."""
+        """Return the seat and the lost peers of its heartbeat."""
         draw, true = self._draw, status
         if kind == "lost":
             lost = self._peers(everybody, limits.MAX_LOST)

@@ -1,9 +1,9 @@
-"""Links between volunteers, and what goes wrong on them.
+"""Links between volunteers, and the faults of links.
 
 A link has two ends, each of which holds it until it closes it or hears that the other one did.
-What is sent on it arrives later, per lane in order, unless a *trick* is played on it: lost,
-doubled, late or ahead of what was sent before. Between the parts of a split network nothing
-arrives; what was under way waits for healing (as TCP sends it again) or is gone.
+Messages arrive later, per lane in order, unless a *trick* is played on one: it is lost, doubled,
+late or ahead of earlier ones. Between the parts of a split network nothing arrives; messages in
+flight wait for healing (as TCP resends them) or are lost.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ CLOSE_S: Range = (0.0, 0.05)
 
 @dataclass(slots=True)
 class Trick:
-    """What happens to the next message of a kind, whoever sends it."""
+    """A fault of the next message of a kind, from any sender."""
 
     kind: TrickKind
     message: str
     """Name of the message's type; empty: any."""
     played: Action
-    """Called when it has been."""
+    """Called once it was played."""
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class Network:
         *,
         upkeep: bool = False,
     ) -> None:
-        """Let something travel on the link to ``to``, if there is one."""
+        """Send something on the link to ``to``, if there is one."""
         link = sender.links.get(to)
         if link is None:
             return
@@ -111,7 +111,7 @@ class Network:
     def send_beat(
         self, sender: Volunteer, hear: Callable[[Volunteer], None], to: Container[PeerId]
     ) -> None:
-        """Let a heartbeat travel on the sender's links with these: one event for all of them."""
+        """Send a heartbeat on the sender's links with these, as one event."""
         links = [(peer, link) for peer, link in sender.links.items() if peer in to]
         self._agenda.deliver((sender.peer, "beat"), self._delay_s, partial(self._beat, links, hear))
 
@@ -143,21 +143,21 @@ class Network:
     # --- faults ----------------------------------------------------------------------------
 
     def split(self, side: Mapping[PeerId, int], *, lossy: bool) -> None:
-        """Cut the network in parts; ``lossy``: what is under way is gone, not late."""
+        """Split the network; ``lossy``: messages in flight are lost, not late."""
         self._side, self._lossy = dict(side), lossy
 
     def place(self, newcomer: PeerId, beside: PeerId) -> None:
-        """Put a newcomer where another one is: a split between stages goes through none of them."""
+        """Put a newcomer into another volunteer's part: a split between stages divides no stage."""
         if self._side:
             self._side[newcomer] = self._side.get(beside, 0)
 
     @property
     def is_split(self) -> bool:
-        """Whether it is cut in parts."""
+        """Whether the network is split."""
         return bool(self._side)
 
     def heal(self) -> None:
-        """Everybody reaches everybody again; what waited goes on."""
+        """Heal the network; waiting messages continue."""
         self._side = {}
         links = {id(k): k for v in self._volunteers.values() for k in v.links.values()}
         for link in links.values():
@@ -172,11 +172,11 @@ class Network:
         self._tricks.append(trick)
 
     def storm(self, between: frozenset[PeerId], until: float) -> None:
-        """Lose half of what two volunteers send each other."""
+        """Lose half of the messages between two volunteers."""
         self._storms.append(Storm(between, until))
 
     def calm(self) -> None:
-        """No trick and no storm from now on."""
+        """End all tricks and storms."""
         self._tricks, self._storms = [], []
 
     def _trick_on(self, kind: str) -> TrickKind | None:
@@ -188,7 +188,7 @@ class Network:
         return None
 
     def _drowns(self, one: PeerId, two: PeerId) -> bool:
-        """Whether a storm takes what one sends the other."""
+        """Whether a storm takes this message from one to the other."""
         self._storms = [storm for storm in self._storms if storm.until > self._agenda.now]
         stormy = any({one, two} == storm.between for storm in self._storms)
         return stormy and self._agenda.random.random() < 0.5

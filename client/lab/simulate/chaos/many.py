@@ -1,4 +1,4 @@
-"""Many seeds on all cores, and what came of them together."""
+"""Runs many seeds on all cores and adds up the results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHUNK = 20
 
 @dataclass
 class Tally:
-    """What came of some seeds."""
+    """The results of some seeds."""
 
     runs: int = 0
     faults: Counter[str] = field(default_factory=Counter)
@@ -28,7 +28,7 @@ class Tally:
     fewest: int | None = None
     """Faults done in the run that met fewest."""
     phases: Counter[str] = field(default_factory=Counter)
-    """What those were doing that were taken from the swarm."""
+    """Activities of the volunteers that faults took from the swarm."""
     tricks: Counter[str] = field(default_factory=Counter)
     """Tricks played, by name of the message's type; empty: on any."""
     lies: Counter[str] = field(default_factory=Counter)
@@ -36,10 +36,10 @@ class Tally:
     versions: int = 0
     """Versions made, counted in the stage that made fewest."""
     failed: dict[int, str] = field(default_factory=dict)
-    """By seed: which invariant is broken, how to replay it, and the end of the log."""
+    """By seed: the broken invariant, the command that replays it, and the end of the log."""
 
     def add(self, other: Tally) -> None:
-        """Add what came of other seeds."""
+        """Add the results of other seeds."""
         self.runs += other.runs
         self.faults += other.faults
         counts = [count for count in (self.fewest, other.fewest) if count is not None]
@@ -52,7 +52,7 @@ class Tally:
 
 
 def run_some(seeds: Sequence[int], lies: tuple[str, ...] = ()) -> Tally:
-    """Run some seeds one after the other; ``lies``: of the liar that is there, if there is one."""
+    """Run some seeds one after the other; ``lies``: of the liar, if there is one."""
     tally = Tally()
     for seed in seeds:
         world, violation = run_once(drawn(seed, lies))
@@ -70,7 +70,7 @@ def run_some(seeds: Sequence[int], lies: tuple[str, ...] = ()) -> Tally:
 def run_many(
     seeds: Sequence[int], chunk: int = CHUNK, lies: tuple[str, ...] = ()
 ) -> Iterator[Tally]:
-    """Run seeds on all cores; yield what came of all so far after each chunk."""
+    """Run seeds on all cores; yield the results so far after each chunk."""
     spawn = multiprocessing.get_context("spawn")
     chunks = [seeds[start : start + chunk] for start in range(0, len(seeds), chunk)]
     tally = Tally()

@@ -1,4 +1,4 @@
-"""One run again, exactly; and the few of its faults that suffice to break it."""
+"""Repeats one run exactly, and reduces its faults to the few that break it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MakeSeat = Callable[..., Seat]
 def run_once(
     config: ChaosConfig, faults: Sequence[Fault] | None = None, seat_class: MakeSeat = Seat
 ) -> tuple[ChaosWorld, str]:
-    """Run a world; return it and what it broke (empty: nothing)."""
+    """Run a world; return it and its violation (empty: none)."""
     world = ChaosWorld(config, faults, seat_class)
     try:
         Trial(world).run()
@@ -28,12 +28,12 @@ def run_once(
 
 
 def log_hash(world: ChaosWorld) -> str:
-    """Return the hash of all that was written in a run's log: equal for equal runs."""
+    """Return the hash of a run's log: equal for equal runs."""
     return hashlib.blake2b("\n".join(world.log).encode(), digest_size=16).hexdigest()
 
 
 def kind_of(violation: str) -> str:
-    """Return what kind of violation a message tells of, so that two can be compared."""
+    """Return the kind of a violation from its message, so that two can be compared."""
     words = violation.split(": ")
     return words[1][:11] if len(words) > 1 else violation
 

@@ -1,9 +1,9 @@
-"""Which faults a run meets, and when: drawn from its seed before it begins.
+"""The faults of a run and their times, drawn from its seed before it begins.
 
-A schedule is a plain list, so a part of it can be run alone: that is how the cause of a failure
-is narrowed down (``replay``). What the run's configuration forbids at the moment of a fault is left
-out when its time comes, so more are drawn than are done. Every other fault that takes a volunteer
-is *aimed*: it waits for a message and strikes its sender at that moment, in the midst of a round.
+A schedule is a plain list, so a part of it can be run alone to narrow down the cause of a failure
+(``replay``). Faults that the configuration forbids when they are due are left out, so more are
+drawn than injected. Every other fault that takes a volunteer is *aimed*: it waits for a message and
+strikes its sender at that moment, in the midst of a round.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ MESSAGES: Final = (
 AIMED_AT: Final = tuple(name for name in MESSAGES if name not in ("", "Heartbeat"))
 AIMED: Final[frozenset[FaultKind]] = frozenset({"crash", "wipe", "pause", "split", "worker"})
 SPARE: Final = 3
-"""How many times as many faults are drawn at a time as are to be done."""
+"""Ratio of faults drawn to faults wanted."""
 TIMES: Final = 2
-"""A run that permits few of them still meets all its faults: so often are they drawn."""
+"""Draws in a run: also one that permits few faults gets all of its number."""
 WEIGHTS: Final[dict[FaultKind, float]] = {
     "message": 60,
     "storm": 4,
@@ -70,7 +70,7 @@ SPAN_S: Final[dict[FaultKind, Range]] = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong. ``who`` picks volunteers, whatever their number is by then."""
+    """One fault. ``who`` picks volunteers for any number of them."""
 
     at: float
     kind: FaultKind

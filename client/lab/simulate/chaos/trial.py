@@ -1,7 +1,7 @@
-"""A trial: what a world has to get through, and what has to hold of it in the end.
+"""A trial: the course of a world, and the conditions at its end.
 
-The world meets its faults; then everything works again, and every stage has to go on and everybody
-to serve; then the run ends, and nobody may say anything any more but heartbeats (I7).
+The world meets its faults; then all faults end, every stage has to resume and all volunteers have
+to serve; then the run ends, and only heartbeats may be sent (I7).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from protocol.ids import short
 from protocol.recovery.machine import OUTVOTED_S
 
 FURTHER_STEPS: Final = 2
-"""Every stage makes so many once everything works again."""
+"""Versions that every stage has to make after the last fault."""
 QUIET_AFTER_S: Final = 15.0
 QUIET_S: Final = 10.0
 LOG_LINES: Final = 40
@@ -31,8 +31,8 @@ class Trial:
         """Run to the end.
 
         Raises:
-            InvariantViolation: an invariant is broken; the message names the seed, how to replay
-                it, and ends with the log.
+            InvariantViolation: an invariant is broken; the message names the seed and the command
+                that replays it, and ends with the log.
         """
         world = self._world
         try:
@@ -46,7 +46,7 @@ class Trial:
             raise InvariantViolation(f"seed {seed}: {violation}\n{again}\n{log}") from violation
 
     def end(self) -> None:
-        """Everything works again: hold the world to all that has to follow."""
+        """End all faults and check the recovery."""
         self._world.faults.end()
         self._settle()
         self._finish()
@@ -54,7 +54,7 @@ class Trial:
         self._world.check_states()
 
     def _settle(self) -> None:
-        """Every stage has to go on, and everybody has to serve."""
+        """Check that every stage resumes and all volunteers serve."""
         world = self._world
         goal = max(world.versions()) + FURTHER_STEPS
         limit = world.agenda.now + world.config.settle_s
@@ -70,12 +70,12 @@ class Trial:
         return [v for v in self._world.present() if not v.lies]
 
     def _finish(self) -> None:
-        """The run is over: all come to its last version and fall silent."""
+        """End the run and check that all reach its last version and fall silent."""
         world = self._world
         world.last_step(max(world.versions()) + 1)
         self._until_finished()
         if len({v.recovery.lineage for v in self._asked()}) > 1:
-            world.advance_to(world.agenda.now + OUTVOTED_S)  # one part may go over to the other
+            world.advance_to(world.agenda.now + OUTVOTED_S)  # one part may join the other's lineage
         world.advance_to(world.agenda.now + QUIET_AFTER_S)
         before = world.network.carried
         world.advance_to(world.agenda.now + QUIET_S)
@@ -90,7 +90,7 @@ class Trial:
             expect(world.agenda.now < limit, f"the last step stays open\n{self.describe()}")
 
     def summary(self) -> str:
-        """Return what happened, in one line."""
+        """Return a summary in one line."""
         world = self._world
         return (
             f"{world.agenda.now:.0f} s, {world.events} events, {world.faults.total} faults, "
@@ -98,7 +98,7 @@ class Trial:
         )
 
     def describe(self) -> str:
-        """Return where everybody stands, in words."""
+        """Return the state of all volunteers in words."""
         lines = [f"at {self._world.agenda.now:.2f} s"]
         for volunteer in self._world.present():
             seat = volunteer.seat

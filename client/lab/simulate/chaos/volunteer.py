@@ -1,7 +1,8 @@
 """One volunteer of the chaos world: its process, its clock, its links, its disk.
 
-A volunteer is *down* (no process), *paused* (a process that is given no time) or *running*. What
-arrives while it is paused waits in its backlog, as in the buffers of its sockets and of its worker.
+A volunteer is *down* (no process), *paused* (a process without processor time) or *running*.
+Messages that arrive while it is paused wait in its backlog, as in the buffers of its sockets and of
+its worker.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Link:
     one: PeerId
     two: PeerId
     held: list[tuple[Volunteer, Action]] = field(default_factory=list)
-    """What a split keeps from arriving."""
+    """Messages held back by a split."""
 
 
 @dataclass(eq=False)
@@ -36,14 +37,14 @@ class Volunteer(SimPeer):
 
     name: str = ""
     lies: bool = False
-    """It is the liar: nothing is asked of it, and nobody may rely on it."""
+    """Whether it is the liar: no invariant covers it, and nobody may rely on it."""
     clock: Clock = field(default_factory=lambda: Clock(0.0, 1.0))
     disk: Disk = field(default_factory=Disk)
     paused: bool = False
     incarnation: int = 0
     """Rises with every start of its process."""
     retired: bool = False
-    """It never comes back."""
+    """Whether it never comes back."""
     replaced: bool = False
     backlog: list[Action] = field(default_factory=list)
     missed_pulse: bool = False
@@ -54,27 +55,27 @@ class Volunteer(SimPeer):
     """Linked, but held for dead."""
     recovery: Recovery = field(init=False)
     records: dict[PeerId, tuple[int, bytes]] = field(default_factory=dict)
-    """What is said of everybody's disk: sequence number and body of the stored record."""
+    """The stored records of disks by author: sequence number and body."""
     pulses: int = 0
     heartbeats: int = 0
     heard: dict[PeerId, int] = field(default_factory=dict)
     """Newest heartbeat of each link."""
     echoes: dict[PeerId, int] = field(default_factory=dict)
-    """The same, but for those whom the seat sets aside."""
+    """The same, without peers that the seat sets aside."""
     shown: object = None
-    """Of what the seat's view was last made."""
+    """The heartbeats of the seat's last view."""
     believed: tuple[tuple[int, dict[PeerId, SeatStatus]], SwarmView] | None = None
     """What ``believes`` returned last, and of what it was made."""
     returning: SeatStatus | None = None
-    """What is said of a seat that will be opened again in a new lineage."""
+    """The record of a seat that will be opened again in a new lineage."""
     promise: tuple[int, int] = (0, 0)
-    """Of its last seat in this lineage."""
+    """The state of its last seat in this lineage."""
     corrupt: int = 0
-    """So many of its next tasks find a malformed tensor."""
+    """Number of its next tasks that get a malformed tensor."""
 
     @property
     def running(self) -> bool:
-        """Whether it does anything at all."""
+        """Whether it is running."""
         return self.alive and not self.paused
 
     @property
@@ -83,7 +84,7 @@ class Volunteer(SimPeer):
         return self.running and self.serving
 
     def seen_live(self) -> frozenset[PeerId]:
-        """Return whom it holds for alive, itself included."""
+        """Return the peers it holds for alive, itself included."""
         return frozenset(self.links.keys() - self.silent | {self.peer})
 
     def believes(self, stages: int) -> SwarmView:
@@ -107,7 +108,7 @@ class Volunteer(SimPeer):
         return SwarmView.of(replicas)
 
     def take_in(self, action: Action) -> None:
-        """Do something now, or on waking up; a process that is gone never does."""
+        """Run an action now, or on waking up; an ended process never does."""
         if not self.alive:
             return
         if self.paused:
@@ -116,7 +117,7 @@ class Volunteer(SimPeer):
             action()
 
     def forget_process(self) -> None:
-        """Everything but the disk is gone."""
+        """Lose everything but the disk."""
         self.epoch += 1
         self.incarnation += 1
         self.seat = self.worker = None

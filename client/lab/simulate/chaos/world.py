@@ -1,7 +1,7 @@
 """The chaos world: real seats, detectors and contacts, a seeded event queue, and faults.
 
-State: the volunteers, the network between them, what is known of every committed version. What is
-asked of a whole run is a trial's business (``trial``). The same seed is the same run.
+State: the volunteers, the network between them, the facts of every committed version. A trial
+    (``trial``) checks the whole run. Equal seeds give equal runs.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from protocol.wire.messages import Admit, Message, lane
 from protocol.wire.parts import SeatStatus
 
 WRITE_S: Range = (0.05, 1.0)
-"""How long a checkpoint is on its way to the disk."""
+"""Time to write a checkpoint to the disk."""
 CHECK_EVERY: Final = 400
-"""Events between two looks at what seats keep."""
+"""Events between two checks of the seats' memory."""
 
 
 class ChaosWorld(ChaosSwarm):
     """See the module's docstring.
 
     Args:
-        config: the swarm and what may go wrong.
-        faults: instead of those that the seed draws.
-        seat_class: which machine the volunteers run; tests put a broken one here.
+        config: the swarm and its permitted faults.
+        faults: replace those that the seed draws.
+        seat_class: the machine of the volunteers; tests pass a broken one.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ChaosWorld(ChaosSwarm):
         self._begin()
 
     def _begin(self) -> None:
-        """Everybody is there, linked, and stands at version 0."""
+        """Start with all volunteers linked and at version 0."""
         for stage in range(self.config.stages):
             for index in range(self.config.replicas):
                 self.add(stage, f"{stage}/{index}").alive = True
@@ -153,7 +153,7 @@ class ChaosWorld(ChaosSwarm):
         volunteer.paused = True
 
     def wake(self, volunteer: Volunteer, incarnation: int) -> None:
-        """It gets time again: first its timers or first what has waited, who knows."""
+        """Continue the process: its timers or its waiting messages come first, at random."""
         if not volunteer.paused or volunteer.incarnation != incarnation:
             return
         self.note(volunteer, f"wakes up to {len(volunteer.backlog)} events")
@@ -175,7 +175,7 @@ class ChaosWorld(ChaosSwarm):
         self.agenda.at(at, partial(self._pulse, volunteer, volunteer.incarnation))
 
     def _pulse(self, volunteer: Volunteer, incarnation: int) -> None:
-        """A node looks at its deadlines."""
+        """Check a node's deadlines."""
         if not volunteer.alive or volunteer.incarnation != incarnation:
             return
         volunteer.missed_pulse = volunteer.paused
@@ -268,16 +268,16 @@ class ChaosWorld(ChaosSwarm):
     # --- lies ------------------------------------------------------------------------------
 
     def _lies(self, volunteer: Volunteer, kind: Lie) -> bool:
-        """Whether it lies now: not before all have closed a step who are there, for nobody knows
-        whom to believe until then (protocol/README.md, section 8)."""
+        """Whether it lies now: not before all present volunteers have closed a step, because nobody
+        is trusted until then (protocol/README.md, section 8)."""
         if not volunteer.lies:
             return False
         self._met = self._met or all(v.lies or v.disk.evidence[0].stages for v in self.present())
         return self._met and self.liar.lies(kind, self.agenda.now)
 
     def _lets_a_liar_in(self, message: Message) -> bool:
-        """Whether siblings tell each other that the liar, which takes its stage anew whenever it
-        likes, may join: that is no part of the run."""
+        """Whether a message between siblings admits the liar, which may take its stage again at any
+        time: that does not count as activity."""
         joiner = self.volunteers.get(PeerId(message.joiner)) if isinstance(message, Admit) else None
         return joiner is not None and joiner.lies
 
@@ -372,7 +372,7 @@ class ChaosWorld(ChaosSwarm):
     # --- running ---------------------------------------------------------------------------
 
     def advance_to(self, until: float) -> None:
-        """Let everything happen that happens before a moment.
+        """Run all events before a moment.
 
         Raises:
             InvariantViolation: an invariant is broken, or a machine raised.
@@ -390,13 +390,14 @@ class ChaosWorld(ChaosSwarm):
         self.agenda.now = max(self.agenda.now, until)
 
     def check_bounds(self) -> None:
-        """Hold every seat to what it may keep (I8)."""
+        """Check the bounds of every seat (I8)."""
         members = len(self.volunteers)
         for volunteer in self.honest():
             self.checks.bounded(volunteer, members)
 
     def check_states(self) -> None:
-        """Hold every replica's state to what the steps up to its version make (I1, I2, I4)."""
+        """Compare every replica's state with the result of the steps up to its version (I1, I2,
+        I4)."""
         for volunteer in self.honest():
             seat, worker = volunteer.seat, volunteer.worker
             if seat is not None and worker is not None and seat.loaded:
@@ -411,7 +412,7 @@ class ChaosWorld(ChaosSwarm):
         return newest
 
     def last_step(self, steps: int) -> None:
-        """The run ends with so many steps, for seats that are open and for those to come."""
+        """Set the run's last step, for open seats and for later ones."""
         self._steps = steps
         for volunteer in self.volunteers.values():
             volunteer.recovery._steps = steps

@@ -5,11 +5,11 @@ p >= 0 with sum 1 the lowest stage has
 
     L  <=  sum_s p_s sum_v x_vs c_vs  <=  sum_v max_s p_s c_vs.
 
-Whatever the prices, that is a bound, so the search for good ones may stop at any time. Stages that
-cost the same have the same price at the optimum, hence one price per *kind* of stage.
+Any prices give a bound, so the search for good ones may stop at any time. Stages that cost the same
+have the same price at the optimum, hence one price per *kind* of stage.
 
-``lp`` lets everybody share its time among all stages. ``single`` is tighter and holds if everybody
-serves one stage: there c_vs may be capped at L, for more than L helps no stage to reach L.
+``lp`` lets all volunteers share their time among all stages. ``single`` is tighter and holds if
+each serves one stage: there c_vs may be capped at L, because more than L helps no stage to reach L.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Prices:
         return best
 
     def _evaluate(self, rates: Floats, prices: Floats) -> tuple[float, Floats]:
-        """Return the bound at some prices, and what each kind is supplied with (K,)."""
+        """Return the bound at some prices, and the supply of each kind (K,)."""
         worth = rates * prices
         choice = worth.argmax(axis=1)
         rows = np.arange(len(rates))
@@ -78,7 +78,7 @@ class Prices:
 def single_bound(rates: Floats, lp: float, prices: Prices) -> float:
     """Return the largest L that volunteers with c capped at L could reach, below ``lp``."""
     if rates.max() <= lp:
-        return lp  # nobody alone fills a stage: the cap binds nobody
+        return lp  # no volunteer alone fills a stage: the cap has no effect
     low, high = 0.0, lp
     while high - low > CAP_TOLERANCE * lp:
         middle = (low + high) / 2
@@ -90,10 +90,10 @@ def single_bound(rates: Floats, lp: float, prices: Prices) -> float:
 
 
 def oracle(nature: Nature, resolution_s: float | None = None) -> Oracle:
-    """Return the bounds over time, reckoned anew where the population has changed.
+    """Return the bounds over time, computed again where the population has changed.
 
     Args:
-        resolution_s: shortest time between two reckonings; by default 2 s for small swarms and
+        resolution_s: shortest time between two computations; by default 2 s for small swarms and
             more for large ones, in which one volunteer more or less matters less.
     """
     step_s = resolution_s or max(2.0, nature.setting.volunteers / 250)
@@ -112,7 +112,7 @@ def oracle(nature: Nature, resolution_s: float | None = None) -> Oracle:
 
 
 def _moments(nature: Nature, step_s: float) -> list[float]:
-    """Return the ends of the intervals of ``step_s`` in which somebody comes or goes."""
+    """Return the ends of the intervals of ``step_s`` in which a volunteer joins or leaves."""
     changes = np.concatenate([nature.joins_s, nature.leaves_s])
     changes = changes[changes < nature.horizon_s]
     return sorted({float(np.ceil(at_s / step_s) * step_s) for at_s in changes})

@@ -1,9 +1,9 @@
 """The stages served at this time, and the resulting throughput.
 
-State: each volunteer's stages. Throughput is the lowest level over the stages. A volunteer with
-two adjacent stages splits its time between them so that the lowest level is highest, which is what
-max-weight scheduling tends to. Rates are integers (micro-microbatches per second), so sums are
-exact however often somebody comes and goes.
+State: each volunteer's stages. Throughput is the lowest level over the stages. A volunteer with two
+adjacent stages splits its time between them so that the lowest level is highest, which is what
+max-weight scheduling tends to. Rates are integers (micro-microbatches per second), so sums stay
+exact over any number of changes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Capacity:
         return self._replicas
 
     def serve(self, volunteer: int, stages: Iterable[int]) -> None:
-        """Replace what a volunteer serves."""
+        """Replace the stages of a volunteer."""
         old, new = self.serving(volunteer), tuple(stages)
         self._count(volunteer, old, -1)
         self._count(volunteer, new, +1)
@@ -86,15 +86,15 @@ class Capacity:
         return float(total.min())
 
     def _around(self, guess: float, high: float) -> tuple[float, float]:
-        """Return a narrow bracket: the throughput of a moment ago is mostly still the same."""
+        """Return a narrow bracket: the throughput has mostly not changed since the last moment."""
         above, below = guess * (1 + TOLERANCE), guess * (1 - TOLERANCE)
         if self._reaches(below):
             return (below, high) if above < high and self._reaches(above) else (below, above)
         return 0.0, below
 
     def _reaches(self, level: float) -> bool:
-        """Tell whether every stage can have ``level``; greedy from the left, which is exact: what
-        a pair does not give its left stage is useful at its right one only."""
+        """Tell whether every stage can have ``level``; greedy from the left, which is exact: time
+        that a pair does not give its left stage is useful only at its right one."""
         carried = 0.0
         for stage, base in enumerate(self._base):
             missing = level - base - carried
@@ -130,8 +130,8 @@ class _Pair:
         self._given = None
 
     def cost_of(self, wanted: float) -> float:
-        """Return what the right stage loses if the left one is given ``wanted`` (<= ``here``):
-        first by those who lose least, a fractional knapsack."""
+        """Return the loss of the right stage if the left one is given ``wanted`` (<= ``here``), by
+        the volunteers that lose least: a fractional knapsack."""
         if self._given is None:
             self._sort()
         assert self._given is not None

@@ -1,4 +1,4 @@
-"""Every policy by name. Nothing else knows them all."""
+"""Every policy by name."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ POLICIES = (*DESIGNS, *BASELINES)
 
 
 def seat(name: str) -> Seat:
-    """Return what makes the policy of a name (KeyError: none has it)."""
+    """Return the factory of a policy by name; raises ``KeyError``."""
     if name in DESIGNS:
         return partial(Crowd, design=DESIGNS[name])
     baseline = BASELINES[name]

@@ -12,7 +12,7 @@ from client.lab.simulate.market.run import play
 from client.lab.simulate.market.score import Figures, score
 
 Progress = Callable[[str, float], object]
-"""Told what is being simulated and which share of it is done."""
+"""Called with the name of the simulated policy and the share done."""
 
 
 def compare(

@@ -1,12 +1,12 @@
 """The real machines: one ``Matching`` per volunteer, with messages, records and views between them.
 
-State: the machines, the membership view (one for all, as old as the world's detection delay), what
-changes in it next, every machine's next alarm, and counts of what was said. Decides nothing: what
-the machines assign is fetched and served by the ``Fleet``.
+State: the machines, the membership view (one for all, as old as the world's detection delay), its
+    next changes, every machine's next alarm, and counts of messages. The ``Fleet`` fetches and
+    serves the stages that the machines assign.
 
-In a *shared* crowd all machines read the same records, as peers that hear the same, and only those
-are woken on a change to whom it can matter; that is how thousands fit one process. In a crowd that
-is not shared everybody has records of its own and hears each one in its own moment.
+In a *shared* crowd all machines read the same records, and a change wakes only the machines that it
+can affect; so thousands fit one process. Otherwise each machine has records of its own and gets
+each one at its own moment.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from protocol.matching.volunteer import State
 WALL_S = 1_700_000_000.0
 """Unix time of the simulation's beginning."""
 BOARD_S = 0.25
-"""Records that are held in common are handed on once in this time."""
+"""Interval at which shared records are passed on."""
 VOTERS_LOOK_S = 2.0
 SHARED_FROM = 0
 """Larger crowds share their records."""
 AUDIT_S = 600.0
 AUDIT_UP_TO = 1000
-"""Larger crowds are not audited for blocking pairs: it takes seconds each time."""
+"""Larger crowds are not audited for blocking pairs, which takes seconds each time."""
 
 
 class Crowd:
-    """A policy whose every volunteer decides for itself."""
+    """A policy in which every volunteer decides for itself."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Crowd:
         if nature.setting.volunteers <= AUDIT_UP_TO:
             agenda.at(AUDIT_S, lambda: agenda.every(AUDIT_S, self._audit))
 
-    # --- what happens ---------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------
 
     def joined(self, volunteer: int) -> None:
         """Start a machine; it and the others see each other with the next view."""
@@ -104,13 +104,13 @@ class Crowd:
                 self._spread_to(volunteer, author, record)
 
     def departed(self, volunteer: int) -> None:
-        """Let everybody know that somebody is gone."""
+        """Tell all volunteers that one is gone."""
         self._forget(volunteer)
         self._members.pop(volunteer, None)
         self._changes[self._peers[volunteer]] = None
 
     def loaded(self, volunteer: int, stage: int) -> None:
-        """Serve what has been fetched, if the machine still wants it."""
+        """Serve a fetched stage, if the machine still wants it."""
         machine = self._alive(volunteer)
         if machine is None or stage not in machine.stages:
             return
@@ -123,7 +123,7 @@ class Crowd:
     # --- views and records ----------------------------------------------------------------------
 
     def _hand_on_view(self) -> None:
-        """Make the next view and show it to those whom it may concern at once."""
+        """Make the next view and show it immediately to the machines that it affects."""
         if not self._changes:
             return
         self.population = self.population.evolve(self._changes)
@@ -134,7 +134,7 @@ class Crowd:
             self._show(volunteer)
 
     def _hand_on_records(self) -> None:
-        """Wake those to whom what is new in common may matter."""
+        """Wake the machines that new shared records may affect."""
         assert self._common is not None
         revision = (self._common.board.revision, self._common.registry.revision)
         if revision == self._revision:
@@ -146,10 +146,10 @@ class Crowd:
         self._revision = (self._common.board.revision, self._common.registry.revision)
 
     def _concerned(self) -> list[int]:
-        """Return who has to look at a change now; others see it when they next act.
+        """Return the machines that must see a change now; others see it when they next act.
 
-        Who has its place and decides for nobody looks for two reasons only: to take over a stage
-        that nobody speaks for, and when a stage lacks replicas.
+        A machine with a final place and without a stage to decide for must see it in two cases
+        only: a stage without a steward, and a stage that lacks replicas.
         """
         if self._common is None:
             return list(self._machines)
@@ -220,10 +220,10 @@ class Crowd:
         if found is not None:
             self.said.blocking_pairs.append((self._agenda.now, found))
 
-    # --- letters and deeds ----------------------------------------------------------------------
+    # --- letters and effects ----------------------------------------------------------------------
 
     def _perform(self, volunteer: int, effects: Sequence[Effect]) -> None:
-        """Do what a machine wants done, then see what it holds and when it wants to be woken."""
+        """Perform a machine's effects, then read its stages and its next alarm."""
         for effect in effects:
             match effect:
                 case SendSigned():
@@ -237,7 +237,7 @@ class Crowd:
                 case Penalise():
                     self.said.penalties += 1
                 case _:
-                    pass  # words, and the gang start
+                    pass  # explanations, and the gang start
         self._look_after(volunteer)
 
     def _send(self, volunteer: int, letter: SendSigned) -> None:
@@ -278,7 +278,7 @@ class Crowd:
         )
 
     def _look_after(self, volunteer: int) -> None:
-        """Note what a machine holds now and set its alarm."""
+        """Note a machine's stages and set its alarm."""
         machine = self._alive(volunteer)
         if machine is None:
             return
@@ -315,7 +315,7 @@ class Crowd:
         self._changes[member.peer] = member
 
     def _believe_claims(self, volunteer: int) -> None:
-        """Partners have measured somebody for long enough."""
+        """Partners have measured a volunteer for long enough."""
         if volunteer in self._members:
             self._note(volunteer, replace(self._members[volunteer], measured_s=MEASURED_S))
 
@@ -334,7 +334,7 @@ class Crowd:
             self._perform(volunteer, machine.tick(self._agenda.now))
 
     def _alive(self, volunteer: int) -> Matching | None:
-        """Return the machine of somebody that is there; the dead say and hear nothing."""
+        """Return the machine of a present volunteer; dead ones neither send nor receive."""
         if self._fleet.present(volunteer):
             return self._machines.get(volunteer)
         if volunteer in self._machines:

@@ -1,7 +1,7 @@
-"""The volunteers' hands: they fetch stages, one after the other, serve them and let them go.
+"""Carries out assignments: volunteers fetch stages one after the other, serve and drop them.
 
-State: downloads under way and what is served (in ``Capacity``), counts of what it cost. Decides
-nothing. Make before break: what is served goes on being served until it is dropped.
+State: downloads in progress, served stages (in ``Capacity``), counts of costs. Make before break: a
+    served stage stays served until it is dropped.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from client.lab.simulate.market.capacity import Capacity
 from client.lab.simulate.market.nature import Nature
 
 Loaded = Callable[[int, int], object]
-"""Takes volunteer and stage when a download is complete; whoever decides says ``serve`` then."""
+"""Called with volunteer and stage when a download is complete; the policy then calls ``serve``."""
 
 
 @dataclass
 class Effort:
-    """What has been done so far."""
+    """Counts so far."""
 
     downloads: int = 0
-    """Begun."""
+    """Downloads begun."""
     moves: int = 0
     """Served stages given up by volunteers that stayed."""
 
 
 class Fleet:
-    """Downloads and serving, for whoever decides.
+    """Downloads and serving, on behalf of a policy.
 
     Args:
-        loaded: told about every complete download of a volunteer that is still there.
+        loaded: called on every complete download of a volunteer that is still there.
     """
 
     def __init__(self, nature: Nature, agenda: Agenda, loaded: Loaded) -> None:
@@ -44,11 +44,11 @@ class Fleet:
         self._present: set[int] = set()
 
     def enter(self, volunteer: int) -> None:
-        """Let a volunteer be there."""
+        """Add a volunteer."""
         self._present.add(volunteer)
 
     def vanish(self, volunteer: int) -> None:
-        """Let a volunteer and all it does be gone."""
+        """Remove a volunteer with its downloads and stages."""
         self._present.discard(volunteer)
         self._queues.pop(volunteer, None)
         self._serve(volunteer, ())
@@ -66,7 +66,7 @@ class Fleet:
         return self.capacity.serving(volunteer)
 
     def fetch(self, volunteer: int, stage: int) -> None:
-        """Begin a download, after those under way."""
+        """Begin a download, after those in progress."""
         queue = self._queues.setdefault(volunteer, [])
         if volunteer not in self._present or stage in queue or stage in self.serving(volunteer):
             return

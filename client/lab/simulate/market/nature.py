@@ -1,7 +1,7 @@
-"""Nature: who the volunteers are, when they come and go. The same for every policy.
+"""Nature: the volunteers, with their times of joining and leaving. The same for every policy.
 
-Immutable. Everything is drawn before a policy acts, so policies are compared on equal fortune and
-the oracle is reckoned once.
+Immutable. Everything is drawn before a policy acts, so policies are compared under equal conditions
+and the oracle is computed once.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Nature:
 
     @cached_property
     def costs(self) -> tuple[StageCost, ...]:
-        """What every stage costs."""
+        """The cost of every stage."""
         return tuple(self.setting.stage_cost(stage) for stage in range(self.setting.stages))
 
     @cached_property
     def kinds(self) -> tuple[list[StageCost], Ints]:
-        """The different stage costs, and which of them every stage has (S,)."""
+        """The distinct stage costs, and the index of each stage's cost (S,)."""
         different = list(dict.fromkeys(self.costs))
         return different, np.array([different.index(cost) for cost in self.costs])
 
@@ -91,11 +91,11 @@ class Nature:
         return self.speed * self.setting.median_flops
 
     def fetch_s(self, volunteer: int, at_s: float) -> float:
-        """Return how long fetching a stage takes; in the first step there is nothing to fetch."""
+        """Return the seconds to fetch a stage; in the first step there is nothing to fetch."""
         return 0.0 if at_s < world.STEP_S else float(self.download_s[volunteer])
 
     def alive(self, at_s: float) -> Flags:
-        """Return who is there at a moment (N,)."""
+        """Return which volunteers are present at a moment (N,)."""
         return (self.joins_s <= at_s) & (at_s < self.leaves_s)
 
     def _kind_rates(self, bytes_per_s: Floats) -> Ints:
@@ -157,7 +157,7 @@ def _with_outages(
     crashes: Flags,
     regions: Ints,
 ) -> tuple[Floats, Floats, Flags]:
-    """Let regions fail one after the other; those who return are new volunteers."""
+    """Let regions fail one after the other; returning volunteers count as new ones."""
     at_s = float(random.exponential(world.OUTAGE_EVERY_S))
     while at_s < setting.horizon_s:
         region = random.integers(0, world.REGIONS)

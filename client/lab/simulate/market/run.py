@@ -22,16 +22,16 @@ RESOLUTION_S = 2.0
 Seat = Callable[[Nature, Agenda, Fleet], Policy]
 """Makes a policy for a world."""
 Progress = Callable[[float], object]
-"""Told which share of the time has passed."""
+"""Called with the share of the time that has passed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """What was observed at T moments."""
+    """The observations at T moments."""
 
     times_s: Floats  # (T,)
     throughput: Floats  # (T,), micro-microbatches per second
-    empty: Flags  # (T,), whether a stage had nobody to serve it
+    empty: Flags  # (T,), whether a stage was not served
     losses_s: Floats  # when serving volunteers were lost
     effort: Effort
     wall_s: float
@@ -66,7 +66,7 @@ def play(nature: Nature, seat: Seat, progress: Progress | None = None) -> Record
 
 
 class _Stage:
-    """Where it happens: the clock, the volunteers and the policy."""
+    """The state of a run: the clock, the volunteers and the policy."""
 
     def __init__(self, nature: Nature, seat: Seat) -> None:
         self._agenda = Agenda(nature.setting.seed)
@@ -78,11 +78,11 @@ class _Stage:
 
     @property
     def said(self) -> Said | None:
-        """What the policy's volunteers have said."""
+        """The messages of the policy's volunteers."""
         return self._policy.said
 
     def advance(self, until_s: float) -> None:
-        """Let happen what happens before a moment."""
+        """Run the events before a moment."""
         while self._agenda.advance(until_s):
             pass
 

@@ -1,4 +1,4 @@
-"""From what was observed to figures: shares of the oracle, moves, recoveries. Pure."""
+"""Computes figures from the observations: shares of the oracle, moves, recoveries. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from client.lab.simulate.market.policies.policy import Said
 from client.lab.simulate.market.run import RESOLUTION_S, Record
 
 DENT = 0.95
-"""A loss counts if throughput falls below this share of what it was, and is mended at this share
-again, both relative to the oracle."""
+"""A loss counts if throughput falls below this share of its earlier value, and is over at this
+share again, both relative to the oracle."""
 
 SERIES_POINTS = 180
 
 
 class Talk(Struct, frozen=True):
-    """What the matching said, per volunteer and hour."""
+    """The messages of the matching, per volunteer and hour."""
 
     letters: float
     """Signed messages sent."""
@@ -41,11 +41,11 @@ class Figures(Struct, frozen=True):
     downloads: float
     """Stages fetched, per volunteer and hour."""
     rematch_median_s: float | None
-    """From a loss that is felt until throughput is back; None if no loss was felt."""
+    """From a loss that counts until throughput is back; None without such a loss."""
     rematch_p95_s: float | None
     losses_felt: int
     empty: float
-    """Share of the time in which a stage had nobody to serve it."""
+    """Share of the time in which a stage was not served."""
     talk: Talk | None
     """Only of policies that exchange messages."""
     blocking_pairs: list[tuple[float, int]] | None
@@ -84,15 +84,15 @@ def _talk(said: Said, hours: float) -> Talk:
 
 
 def volunteer_hours(nature: Nature) -> float:
-    """Return the hours that all volunteers together were there."""
+    """Return the sum of all volunteers' hours."""
     ends = np.minimum(nature.leaves_s, nature.horizon_s)
     return float(np.maximum(ends - nature.joins_s, 0.0).sum()) / 3600.0
 
 
 def recoveries_s(times_s: Floats, share: Floats, losses_s: Floats) -> list[float]:
-    """Return how long throughput stayed dented after each loss that dented it.
+    """Return the duration of each dent of the throughput after a loss.
 
-    Losses in a dent that lasts belong to it; what is not mended at the end counts until the end.
+    Losses during a dent belong to it; a dent that is open at the end counts until the end.
     """
     found: list[float] = []
     mended_at = -1.0

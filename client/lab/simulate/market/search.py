@@ -1,4 +1,4 @@
-"""Simulated annealing over assignments of one stage to each volunteer: what a planner can find.
+"""Simulated annealing over assignments of one stage to each volunteer.
 
 Pure but for the seeded generator it is given. Minimises sum_s exp(-BETA L_s / mean L), a smooth
 stand-in for the lowest level that also rewards lifting the second lowest.
@@ -23,7 +23,7 @@ SWAP_CANDIDATES = 400
 
 @dataclass
 class Plan:
-    """Who is where: ``home`` (n,) and the levels that follow (S,)."""
+    """An assignment: ``home`` (n,) and the resulting levels (S,)."""
 
     home: Ints
     levels: Floats
@@ -54,7 +54,7 @@ class Crew:
     haste: Floats
     """Share of the planning horizon that a move leaves after its download (n,)."""
     swaps: bool = True
-    """Whether two may change places: not where the first to arrive leaves a gap behind."""
+    """Whether two may exchange places: not if the first to arrive leaves a gap behind."""
 
 
 def free(rates: Floats) -> Crew:
@@ -63,7 +63,7 @@ def free(rates: Floats) -> Crew:
 
 
 def anneal(crew: Crew, plan: Plan, steps: int, random: np.random.Generator) -> Plan:
-    """Return the best plan seen in so many steps of moves and swaps."""
+    """Return the best plan found in ``steps`` moves and swaps."""
     if len(crew.movable) == 0:
         return plan
     rates = crew.rates
@@ -91,7 +91,7 @@ def anneal(crew: Crew, plan: Plan, steps: int, random: np.random.Generator) -> P
 
 
 Change = tuple[float, list[tuple[int, int]]]
-"""By how much the (noisy) penalty rises, and who goes where."""
+"""The rise of the (noisy) penalty, and the moves."""
 
 
 def _penalty(levels: Floats, unit: float) -> float:
@@ -119,7 +119,7 @@ def _best_move(
 def _best_swap(
     crew: Crew, plan: Plan, unit: float, noise: float, random: np.random.Generator
 ) -> Change:
-    """Try to exchange somebody of the weakest stage for somebody else."""
+    """Try to exchange a volunteer of the weakest stage for another one."""
     if not crew.swaps:
         return np.inf, []
     rates, movable = crew.rates, crew.movable

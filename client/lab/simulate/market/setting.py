@@ -1,8 +1,7 @@
 """The world's assumptions in one place: how machines, links and stages relate.
 
-Constants and pure functions. The unit of account is the manifest's: a stage costs so many flops
-and bytes per microbatch, and ``protocol.matching.preferences.rate`` makes c_vs of it, here as in
-the node.
+Constants and pure functions. The unit of account is the manifest's: a stage costs flops and bytes
+per microbatch, and ``protocol.matching.preferences.rate`` makes c_vs of it, here as in the node.
 
 The model is scaled so that the matching problem is the same at every S: 42 GB of state (3.5e9
 parameters at 12 bytes) are cut into S equal stages, and the median machine is as fast as the stage
@@ -35,7 +34,7 @@ HEADROOM = 2.0
 """Bandwidth over need of the median volunteer at an inner stage."""
 
 SIGMA = 0.8
-"""Of the log-normal speeds and bandwidths (natural logarithm)."""
+"""Spread of the log-normal speeds and bandwidths (natural logarithm)."""
 
 REGIONS = 10
 END_TRAFFIC = 0.5
@@ -45,19 +44,19 @@ LAST_COMPUTE = 1.25
 """The last stage also computes the loss over the vocabulary."""
 
 DETECTION_S = 45.0
-"""A crash is known to everybody so much later; throughput falls at once."""
+"""Seconds until all know of a crash; throughput falls immediately."""
 
 CRASH_SHARE = 0.7
-"""Of departures; the others are announced."""
+"""Share of crashes among departures; the others are announced."""
 
 OUTAGE_EVERY_S = 7200.0
 """Mean time between outages of a region."""
 
 OUTAGE_SHARE = 0.6
-"""Of the region's members crash at once."""
+"""Share of the region's members that crash together."""
 
 RETURN_S = (60.0, 600.0)
-"""They come back as newcomers, each after so long."""
+"""Seconds after which each comes back as a newcomer."""
 
 ARRIVAL_S = 60.0
 """All founders join within this time."""
@@ -68,16 +67,16 @@ them, whatever the number of volunteers. Until the first step closes every stage
 which everybody derives from the manifest's seed, so nothing has to be fetched."""
 
 AVERAGING_BYTES_PER_PARAMETER = 2.0
-"""What a replica sends per step: every number once to its shard's owner and, as owner of a share,
-once to each of the others, in S8."""
+"""Bytes that a replica sends per step: every number once to its shard's owner and, as owner of a
+share, once to each of the others, in S8."""
 
 MESSAGE_DELAY_S = (0.02, 0.15)
 MESSAGE_LOSS = 0.01
 GOSSIP_S = (0.1, 0.5)
-"""A record reaches everybody else within this time, each in its own moment."""
+"""A record reaches all others within this time, each at its own moment."""
 
 VIEW_S = 1.0
-"""Changes of the membership view are handed on once in this time."""
+"""Interval at which changes of the membership view are passed on."""
 
 ENVELOPE_BYTES = 150
 """Signer, signature, kind and framing around a signed body."""
@@ -85,7 +84,7 @@ ENVELOPE_BYTES = 150
 
 @dataclass(frozen=True)
 class Setting:
-    """What identifies a simulated world; equal settings are equal worlds."""
+    """The identity of a simulated world; equal settings give equal worlds."""
 
     volunteers: int
     stages: int
@@ -118,7 +117,7 @@ class Setting:
         return 6.0 * self.parameters_per_stage * TOKENS_PER_MICROBATCH
 
     def stage_cost(self, stage: int) -> StageCost:
-        """Return what a stage costs."""
+        """Return the cost of a stage."""
         last = stage == self.stages - 1
         traffic = 2 * BOUNDARY_BYTES * (END_TRAFFIC if last or stage == 0 else 1.0)
         return StageCost(
@@ -153,6 +152,6 @@ def manifest_of(setting: Setting, *, redundancy: int = 2) -> Manifest:
 
 
 def averaging_share(parameters: int, link_bytes_per_s: float) -> float:
-    """Return the share of a volunteer's link that averaging one more stage takes, all day long."""
+    """Return the average share of a volunteer's link that averaging one more stage takes."""
     sent = parameters * AVERAGING_BYTES_PER_PARAMETER
     return min(1.0, sent / (link_bytes_per_s * STEP_S))

@@ -1,7 +1,7 @@
-"""How many blocking pairs a crowd has now: the protocol's own audit, on everybody's view.
+"""Counts the blocking pairs of a crowd with the protocol's own audit, on all views.
 
-Pure. The question is asked of everybody at home somewhere, whether or not the protocol would let it
-move just now: does it prefer a stage that would keep it, at that stage's present quota?
+Pure. The audit covers every volunteer with a home, even if the protocol would not let it move now:
+it counts a stage that the volunteer prefers and that would keep it, at the stage's present quota.
 """
 
 from __future__ import annotations

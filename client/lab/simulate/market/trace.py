@@ -1,8 +1,8 @@
-"""Traces: who came and went, read from a file, so that published preemption traces can be replayed.
+"""Traces: joins and leaves read from a file, so that published preemption traces can be replayed.
 
-CSV with the header ``time_s,peer,event,speed`` (speed may be missing): event is join, leave (said
-in advance) or crash; speed is a multiple of the median machine's and counts at a join, 1 if empty.
-Read strictly: a line that makes no sense ends the reading with its number.
+CSV with the header ``time_s,peer,event,speed`` (speed may be missing): event is join, leave
+(announced) or crash; speed is a multiple of the median machine's and counts at a join, 1 if empty.
+Read strictly: an invalid line ends the reading with its number.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read_trace(path: Path, setting: Setting) -> Nature:
     A peer that joins again after it has left is a new volunteer.
 
     Raises:
-        UserError: the file cannot be read, or a line makes no sense.
+        UserError: the file cannot be read, or a line is invalid.
     """
     try:
         with path.open(encoding="utf-8", newline="") as lines:
@@ -96,7 +96,7 @@ def _apply(
     there: dict[str, _Session],
     done: list[_Session],
 ) -> None:
-    """Let one line happen."""
+    """Apply one line."""
     peer, event = row[1], row[2]
     if not peer:
         raise _wrong(path, number, "the peer has no name")

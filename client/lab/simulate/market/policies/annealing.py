@@ -1,6 +1,6 @@
 """The omniscient planner: sees every crash at once, plans for all, pays only for the downloads.
 
-The upper reference for what one stage a volunteer allows. No swarm of strangers could run it.
+The upper reference for one stage per volunteer. No swarm of strangers could run it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ TICK_S = 10.0
 HORIZON_S = 1800.0
 FOUNDING_STEPS = 40
 STEPS = 3
-"""Once moves take time few at once are best: each changes what the next would be worth. Swaps are
-planned in the first step only, for whoever arrives first leaves a gap behind."""
+"""Once moves take time, few at a time are best: each changes the value of the next. Swaps are
+planned in the first step only, because the first to arrive leaves a gap behind."""
 FOUNDING_MOVE_COST = 5e-4
 MOVE_COST = 5e-3
 """A plan has to lift the lowest level by this share of the mean for each of its moves."""
 
 
 class Annealing(ByValue):
-    """Newcomers where they are worth most, then annealing over everybody's place."""
+    """Newcomers go where they are worth most, then annealing over all places."""
 
     def __init__(self, market: Market) -> None:
         super().__init__(market)
@@ -34,7 +34,7 @@ class Annealing(ByValue):
         market.agenda.every(TICK_S, self._plan)
 
     def loaded(self, volunteer: int, stage: int) -> None:
-        """Serve what has been fetched, then think again."""
+        """Serve a fetched stage, then plan again."""
         super().loaded(volunteer, stage)
         self._due = True
 

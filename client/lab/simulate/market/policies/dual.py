@@ -15,7 +15,7 @@ class DualByValue(ByValue):
     """Best value at joining, then the better neighbour as second stage."""
 
     def loaded(self, volunteer: int, stage: int) -> None:
-        """Serve what has been fetched; who is fast takes a neighbour too."""
+        """Serve a fetched stage; fast volunteers take a neighbouring one too."""
         super().loaded(volunteer, stage)
         take_second(self.market, volunteer)
 
@@ -24,7 +24,7 @@ class DualPetals(Petals):
     """Petals' moves with second stages; a move gives the second stage up for another."""
 
     def loaded(self, volunteer: int, stage: int) -> None:
-        """Serve what has been fetched; who is fast takes a neighbour too."""
+        """Serve a fetched stage; fast volunteers take a neighbouring one too."""
         super().loaded(volunteer, stage)
         take_second(self.market, volunteer)
 

@@ -1,4 +1,4 @@
-"""Policies that place newcomers and never move anybody: random, weakest stage, best value."""
+"""Policies that place newcomers and never move volunteers: random, weakest stage, best value."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Joining:
         self.market.place(volunteer, self.choose(volunteer))
 
     def departed(self, volunteer: int) -> None:
-        """Forget somebody."""
+        """Forget a volunteer."""
         self.market.believe(volunteer, False)
 
     def loaded(self, volunteer: int, stage: int) -> None:
-        """Serve what has been fetched."""
+        """Serve a fetched stage."""
         self.market.loaded(volunteer, stage)
 
     def choose(self, volunteer: int) -> int:
@@ -46,7 +46,8 @@ class Random(Joining):
 
 
 class ByValue(Joining):
-    """Where the newcomer is worth most: MATCHING's u_v(s), coverage first, with perfect loads."""
+    """The stage where the newcomer is worth most: MATCHING's u_v(s), coverage first, with perfect
+    loads."""
 
     def choose(self, volunteer: int) -> int:
         """Return the stage of the highest utility."""

@@ -43,7 +43,7 @@ class Swarm(Joining):
 
 
 class Petals(Joining):
-    """Everybody checks on its own whether its move to the weakest stage would pay."""
+    """Each volunteer checks on its own whether its move to the weakest stage would pay."""
 
     def __init__(self, market: Market, quality: float) -> None:
         super().__init__(market)
@@ -52,13 +52,13 @@ class Petals(Joining):
         market.agenda.every(PETALS_TICK_S, self._check)
 
     def _check(self) -> None:
-        """Let those whose turn it is look, one after the other, so that none herds."""
+        """Let the volunteers whose turn it is check one after the other, which avoids herding."""
         market = self.market
         servers = np.flatnonzero(market.home >= 0)
         turns = servers[self._random.random(len(servers)) < PETALS_TICK_S / PETALS_CHECK_S]
         if len(turns) == 0:
             return
-        # Who begins makes little difference, so one imagined swarm does for all of a moment.
+        # The order makes little difference, so one imagined swarm serves all checks of a moment.
         goal = self._quality * self._imagined(self._random.permutation(servers))
         for volunteer in turns.tolist():
             if market.levels.min() < goal and market.settled(volunteer):
@@ -67,7 +67,7 @@ class Petals(Joining):
                     market.place(volunteer, stage)
 
     def _imagined(self, servers: Ints) -> int:
-        """Return the throughput once everybody is where it would go."""
+        """Return the throughput after all imagined moves."""
         market = self.market
         levels, home = market.levels.copy(), market.home.copy()
         for _ in range(PETALS_SWEEPS):

@@ -1,7 +1,7 @@
-"""What a policy of placing volunteers is, and the world it acts in as the omniscient ones see it.
+"""The interface of a placement policy, and the omniscient policies' view of the world.
 
-``Market`` holds what baselines see: who is believed alive, where everybody is or goes, and the
-loads that follow, perfect and at once. They see no crash before it is detected.
+``Market`` is the baselines' view: the volunteers believed alive, their present and future places,
+and the resulting loads, exact and without delay. It shows no crash before it is detected.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ NOWHERE = -1
 
 @dataclass
 class Said:
-    """What has been said so far."""
+    """Counts of messages so far."""
 
     letters: int = 0
     """Signed messages from one peer to another."""
     letter_bytes: int = 0
     records: int = 0
-    """Records received, by whomever."""
+    """Records received by all."""
     record_bytes: int = 0
     penalties: int = 0
     """Faults of peers; there are none among honest ones."""
@@ -35,24 +35,24 @@ class Said:
 
 
 class Policy(Protocol):
-    """Places volunteers. Called with what happens; acts through a ``Market`` or on its own."""
+    """Places volunteers. It is called on events and acts through a ``Market`` or on its own."""
 
     @property
     def said(self) -> Said | None:
-        """What volunteers have said to each other; None if the policy is not a protocol."""
+        """Messages between volunteers; None if the policy is not a protocol."""
 
     def joined(self, volunteer: int) -> None:
-        """Somebody has come."""
+        """A volunteer has joined."""
 
     def departed(self, volunteer: int) -> None:
-        """Somebody is known to be gone."""
+        """A volunteer is known to be gone."""
 
     def loaded(self, volunteer: int, stage: int) -> None:
         """A download is complete."""
 
 
 class Market:
-    """The baselines' view and hands. Levels are what they will be when all downloads are done."""
+    """The baselines' view and actions. Levels are those after all downloads."""
 
     def __init__(self, nature: Nature, agenda: Agenda, fleet: Fleet) -> None:
         self.nature, self.agenda, self.fleet = nature, agenda, fleet
@@ -67,7 +67,7 @@ class Market:
         """By home, dual-homed ones at both."""
 
     def believe(self, volunteer: int, alive: bool) -> None:
-        """Take note that somebody has come or gone."""
+        """Note that a volunteer has joined or left."""
         self._count(volunteer, -1)
         self.believed[volunteer] = alive
         if not alive:
@@ -75,13 +75,14 @@ class Market:
         self._count(volunteer, +1)
 
     def settled(self, volunteer: int) -> bool:
-        """Tell whether somebody serves its home and fetches nothing."""
+        """Whether a volunteer serves its home and fetches nothing."""
         return self.home[volunteer] in self.fleet.serving(volunteer) and not self.fleet.fetching(
             volunteer
         )
 
     def place(self, volunteer: int, stage: int) -> None:
-        """Send somebody to a home; it serves what it has until then, but for a second stage."""
+        """Send a volunteer to a home; until then it serves its present home, without a second
+        stage."""
         if self.second[volunteer] != NOWHERE:
             self.place_second(volunteer, NOWHERE)
         if self.home[volunteer] == stage:
@@ -92,7 +93,7 @@ class Market:
         self.fleet.fetch(volunteer, stage)
 
     def place_second(self, volunteer: int, stage: int) -> None:
-        """Give somebody a second stage, or take it (NOWHERE)."""
+        """Give a volunteer a second stage, or take it (NOWHERE)."""
         old = int(self.second[volunteer])
         self._count(volunteer, -1)
         self.second[volunteer] = stage
@@ -103,7 +104,7 @@ class Market:
             self.fleet.fetch(volunteer, stage)
 
     def loaded(self, volunteer: int, stage: int) -> None:
-        """Serve what has been fetched and leave the former home."""
+        """Serve a fetched stage and leave the former home."""
         self.fleet.serve(volunteer, stage)
         wanted = (self.home[volunteer], self.second[volunteer])
         if stage == wanted[0]:
@@ -112,7 +113,7 @@ class Market:
                     self.fleet.drop(volunteer, former)
 
     def members(self, stage: int) -> Ints:
-        """Return who is at home at a stage or on its way there."""
+        """Return the volunteers at home at a stage or on their way there."""
         return np.flatnonzero(self.home == stage)
 
     def _count(self, volunteer: int, sign: int) -> None:

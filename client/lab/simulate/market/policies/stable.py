@@ -1,7 +1,8 @@
 """Plain deferred acceptance with static preferences, the textbook's: the wrong tool here.
 
 Volunteers rank stages by their own rate there, stages rank volunteers by that rate, every stage has
-n / S places, rounded up. Nobody who has a place is asked again; newcomers apply for what is free.
+n / S places, rounded up. Volunteers with a place are not asked again; newcomers apply for free
+places.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from client.lab.simulate.market.setting import ARRIVAL_S
 
 
 class StaticStable(Joining):
-    """Deferred acceptance of all founders when they are there, then of newcomers as they come."""
+    """Deferred acceptance of all founders once they are present, then of each newcomer."""
 
     def __init__(self, market: Market) -> None:
         super().__init__(market)
@@ -33,7 +34,7 @@ class StaticStable(Joining):
         self._match(np.flatnonzero(self.market.believed).tolist())
 
     def _match(self, free: list[int]) -> None:
-        """Gale-Shapley; who is rejected everywhere waits for a departure."""
+        """Gale-Shapley; a volunteer rejected everywhere waits for a departure."""
         market = self.market
         room = [self._quota - len(market.members(stage)) for stage in range(market.stages)]
         wishes = {v: np.argsort(-market.rates[v], kind="stable").tolist() for v in free}
@@ -53,7 +54,7 @@ class StaticStable(Joining):
                 market.place(volunteer, stage)
 
     def departed(self, volunteer: int) -> None:
-        """Give the place to somebody who has none."""
+        """Give the place to a volunteer without one."""
         super().departed(volunteer)
         waiting = np.flatnonzero(self.market.believed & (self.market.home == NOWHERE))
         if self._open and len(waiting):
