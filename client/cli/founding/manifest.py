@@ -202,11 +202,14 @@ def open_corpus(source: str, context: int, tokenizer: str = tokens.DEFAULT) -> C
     """
     try:
         corpus = Corpus.open(source, tokenizer)
+    except DataError as error:
+        hint = "give --data a readable .txt or .jsonl file, or leave it out"
+        raise UserError(str(error), hint, ExitCode.CONFIG) from error
+    try:
         corpus.check(context)
     except DataError as error:
-        raise UserError(
-            str(error), "choose another --data, or a shorter --context", ExitCode.CONFIG
-        ) from error
+        hint = "choose another --data, or a shorter --context"
+        raise UserError(str(error), hint, ExitCode.CONFIG) from error
     return corpus
 
 

@@ -134,3 +134,17 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(
     named = within("create", "--no-measure", "--name", name, "--out", "x.swarm")
     assert named.returncode == 0, named.stderr
     assert (here / "x.swarm").exists()
+
+
+def test_a_missing_text_and_a_short_one_have_different_next_steps(
+    within: Within, tmp_path: Path
+) -> None:
+    missing = within("create", "--data", str(tmp_path / "none.txt"), "--no-measure")
+    assert missing.returncode == ExitCode.CONFIG
+    assert "cannot read" in missing.stderr
+    assert "readable .txt or .jsonl file" in missing.stderr
+    assert "--context" not in missing.stderr
+    (tmp_path / "short.txt").write_text("short")
+    short = within("create", "--data", str(tmp_path / "short.txt"), "--no-measure")
+    assert short.returncode == ExitCode.CONFIG
+    assert "a shorter --context" in short.stderr
